@@ -4,7 +4,6 @@
 //!   walking keys, cutting batches, writing and reading prompts and answers,
 //!   keeping facts (with their fsyncs), publishing. The counter is cells.
 //! * `again`: the same run once more, with everything known.
-//! * `again_borrowed`: the same, of facts that are borrowed over the socket.
 //! * `again_server`: the same, of facts on the server that `HQDL_BENCH_URL` names.
 //!
 //! 100,000 keys × 8 columns; with `HQDL_BENCH_KEYS=1000000` a million. The
@@ -91,35 +90,6 @@ fn run(spec: &Path, facts: &Facts) -> Report {
     let listener: Listener = Arc::new(|_| {});
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
     work.materialize("bench", &listener, &interrupt).expect("a report")
-}
-
-/// The same, of facts that are borrowed over the socket.
-#[cfg(unix)]
-#[divan::bench(sample_count = 5, sample_size = 1)]
-fn again_borrowed(bencher: Bencher) {
-    use std::time::Duration;
-
-    use hqdl::facts::server::serve_cache;
-
-    let dir = tempfile::tempdir().expect("a directory");
-    let place_of =
-        std::env::var_os("HQDL_BENCH_DIR").map_or_else(|| dir.path().to_owned(), PathBuf::from);
-    let spec = place_of.join("bench.toml");
-    let spec = if spec.exists() { spec } else { place(&place_of) };
-    let own = place_of.join("facts");
-    let owned = Arc::new(Facts::open_as_owner(&own, "bench", Duration::ZERO).expect("facts"));
-    run(&spec, &owned);
-    let lending = serve_cache(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
-    let facts = Facts::open(&own, "bench").expect("borrowed facts");
-    assert!(facts.owner().is_some());
-    bencher.counter(ItemsCount::new(*KEYS * COLUMNS.len() as u64)).bench_local(|| {
-        let report = run(&spec, &facts);
-        assert_eq!(report.usage.requests, 0);
-        report
-    });
-    drop(facts);
-    lending.shut_down(Duration::from_secs(1));
-    eprintln!("peak memory {} MB", peak());
 }
 
 /// The same, of facts on a server: an empty database of it.

@@ -283,35 +283,16 @@ fn mapped(bencher: Bencher, (rows, names): (u64, u64)) {
     bencher.bench_local(|| run(false));
 }
 
-/// A query whose values are all known, of facts that are owned and of the same
-/// ones borrowed over the socket.
-#[cfg(unix)]
-#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 1, sample_size = 1)]
-fn borrowed(bencher: Bencher, names: u64) {
-    use hqdl::facts::server::serve_cache;
-
+/// A query whose values are all known.
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 5, sample_size = 1)]
+fn known(bencher: Bencher, names: u64) {
     const SQL: &str = "SELECT count(*) FROM superhero WHERE {{LLMMap('Can it fly?', superhero.superhero_name)}} = TRUE";
     let dir = tempfile::tempdir().expect("a directory");
     let mut spec = read(&place(dir.path(), names, names));
     spec.expansions.clear();
-    let own = dir.path().join("facts");
-    let owned = Arc::new(Facts::open_as_owner(&own, "bench", Duration::ZERO).expect("facts"));
-    let timed = |facts: &Facts| {
-        best(5, || {
-            let began = Instant::now();
-            ask(&spec, facts, &Arc::new(Quick::default()), SQL);
-            began.elapsed()
-        })
-    };
-    ask(&spec, &owned, &Arc::new(Quick::default()), SQL);
-    let direct = timed(&owned);
-    let lending = serve_cache(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
-    let facts = Facts::open(&own, "bench").expect("borrowed facts");
-    let through = timed(&facts);
-    eprintln!("\n{names} known values: {direct:?} owned, {through:?} borrowed");
+    let facts = Facts::open(&dir.path().join("facts"), "bench").expect("facts");
+    ask(&spec, &facts, &Arc::new(Quick::default()), SQL);
     bencher.bench_local(|| ask(&spec, &facts, &Arc::new(Quick::default()), SQL));
-    drop(facts);
-    lending.shut_down(Duration::from_secs(1));
 }
 
 #[divan::bench(sample_count = 3, sample_size = 1)]

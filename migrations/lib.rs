@@ -34,6 +34,7 @@ pub const JOURNAL: &[Migration] = &[
     (13, include_str!("journal/0013_refused.sql")),
     (14, include_str!("journal/0014_latest.sql")),
     (15, include_str!("journal/0015_parameters.sql")),
+    (16, include_str!("journal/0016_shared.sql")),
 ];
 
 /// The cache on a `PostgreSQL` server.

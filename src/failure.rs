@@ -247,7 +247,7 @@ impl From<FactsError> for Failure {
 /// Returns the exit code of an error of the facts store.
 fn facts_exit_code(error: &FactsError) -> u8 {
     match error {
-        FactsError::Unreachable { .. } | FactsError::Lost { .. } => UNREACHABLE,
+        FactsError::Unreachable { .. } => UNREACHABLE,
         _ => WRONG_INPUT,
     }
 }

@@ -62,9 +62,6 @@ def register(
     from pyspark.sql.functions import arrow_udf
 
     place = _shared(spark, cache)
-    if not _is_server(place):
-        # The driver has it, and lends it to its executors for as long as it lives.
-        session_of(model, place).map("", [])
     for name, (returned, read_as) in FUNCTIONS.items():
         call = _Call(name, read_as, model, place)
         # Without types of its own, which Spark would read.
@@ -375,9 +372,6 @@ def _answers(df: DataFrame, job: _Job, partitions: int | None) -> DataFrame:
 
 
 def _ask(df: DataFrame, job: _Job, partitions: int | None) -> dict[str, Any]:
-    if not _is_server(job.cache):
-        # The driver has it, and lends it to its executors for as long as it lives.
-        session_of(Model("nobody"), job.cache).map("", [])
     keys = _keys(df, job, partitions)
     with _Purse(df.sparkSession, job.budget) as purse:
         share = (job.budget or 0.0) / 2 / _tasks(df, partitions)

@@ -1,89 +1,45 @@
-//! Registry of this process's open caches. All sessions share one handle per cache, and a process
-//! that owns a cache serves it to others. A forked child cannot open a cache if its parent had one
-//! open: sled's threads do not survive a fork, and the child would release `SQLite`'s locks.
+//! Registry of this process's open caches. All sessions share one handle per cache. A forked child
+//! cannot open a cache if its parent had one open: threads do not survive a fork, and the child would
+//! release `SQLite`'s locks.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use hqdl::facts::{Facts, FactsError, is_server};
-use hqdl::key::Entity;
 use hqdl::session::Cache;
 use tokio::sync::watch;
 
 use crate::errors::{Failed, lock, wrong_input};
 
-/// Maximum time that closing a cache waits for its clients to disconnect.
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// An open cache.
 pub struct OpenCache {
     pub facts: Facts,
-    #[cfg(unix)]
-    server: Option<hqdl::facts::server::CacheServer>,
 }
 
 impl OpenCache {
-    #[cfg(unix)]
-    fn open(dir: &Path, description: &str) -> Result<Self, Failed> {
-        use hqdl::facts::server::serve_cache;
-        if let Some(facts) = connect_server(dir, description) {
-            return Ok(Self { facts: facts?, server: None });
-        }
-        if Registry::is_forked_user() {
-            return Err(forked_error());
-        }
-        FIRST_USER.fetch_min(Registry::generation(), Ordering::Relaxed);
-        match Facts::open_as_owner(dir, description, Duration::ZERO) {
-            Ok(facts) => {
-                let status = process_status(dir);
-                let server = Some(serve_cache(&facts, Arc::new(move || status.clone()))?);
-                Ok(Self { facts, server })
-            }
-            Err(FactsError::Held { .. }) => {
-                Ok(Self { facts: Facts::open(dir, description)?, server: None })
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    #[cfg(not(unix))]
     fn open(dir: &Path, description: &str) -> Result<Self, Failed> {
         if let Some(facts) = connect_server(dir, description) {
             return Ok(Self { facts: facts? });
         }
+        Self::register_user()?;
         Ok(Self { facts: Facts::open(dir, description)? })
     }
 
     /// Opens temporary facts, which are deleted with their last handle.
     pub fn open_temporary() -> Result<Self, Failed> {
+        Self::register_user()?;
+        Ok(Self { facts: Facts::open_temporary()? })
+    }
+
+    /// Notes that this process has a cache open, unless its parent had one open before the fork.
+    fn register_user() -> Result<(), Failed> {
         if Registry::is_forked_user() {
             return Err(forked_error());
         }
         FIRST_USER.fetch_min(Registry::generation(), Ordering::Relaxed);
-        Ok(Self {
-            facts: Facts::open_temporary()?,
-            #[cfg(unix)]
-            server: None,
-        })
-    }
-
-    /// Returns whether the cache can still be used; not if another process owned it and has ended.
-    fn is_usable(&self) -> bool {
-        self.facts.owner().is_none() || self.is_responding()
-    }
-
-    fn is_responding(&self) -> bool {
-        Entity::parse("{}").is_ok_and(|entity| self.facts.get(&entity).is_ok())
-    }
-
-    fn close(self) {
-        #[cfg(unix)]
-        if let Some(server) = self.server {
-            server.shut_down(CLIENT_TIMEOUT);
-        }
+        Ok(())
     }
 }
 
@@ -92,15 +48,6 @@ fn connect_server(cache: &Path, description: &str) -> Option<Result<Facts, Facts
     let url = cache.to_str().filter(|_| is_server(cache))?.to_owned();
     let say: hqdl::facts::StatusCallback = Arc::new(|_| {});
     Some(Cache::Server { url, holder: description.to_owned(), say }.open())
-}
-
-/// Returns the state of this process for `hqdl status`.
-#[cfg(unix)]
-fn process_status(dir: &Path) -> serde_json::Value {
-    serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "url": "a Python process",
-        "cache": dir, "specs": [], "runs": [],
-    })
 }
 
 /// Open caches and active runs of this process.
@@ -156,10 +103,7 @@ impl Registry {
     pub fn open(&self, dir: &Path, description: &str) -> Result<Arc<OpenCache>, Failed> {
         let mut caches = lock(&self.caches);
         if let Some(cache) = caches.get(dir) {
-            if cache.is_usable() {
-                return Ok(Arc::clone(cache));
-            }
-            caches.remove(dir);
+            return Ok(Arc::clone(cache));
         }
         let cache = Arc::new(OpenCache::open(dir, description)?);
         caches.insert(dir.to_owned(), Arc::clone(&cache));
@@ -174,9 +118,7 @@ impl Registry {
             .map(|(dir, _)| dir.clone())
             .collect();
         for dir in idle {
-            if let Some(cache) = caches.remove(&dir).and_then(Arc::into_inner) {
-                cache.close();
-            }
+            caches.remove(&dir);
         }
     }
 

@@ -56,7 +56,7 @@ def test_a_request_a_line(line: Line, endpoint: Endpoint) -> None:
     assert line.ask("letters", ["bob"], type="list[str]")["answers"] == [["b", "o"]]
     assert line.ask("none", ["x"])["states"] == ["unknown"]
     assert line.ask("upper", ["c"], options=["C", "D"])["answers"] == ["C"]
-    # It lends the cache that it owns.
+    # Another process uses the cache at the same time.
     model = hqdl.Model("m", base_url=endpoint.url)
     assert hqdl.map("upper", ["a"], model=model).meta["values_asked"] == 0
 

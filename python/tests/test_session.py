@@ -117,7 +117,7 @@ def test_the_command_says_the_same(heroes: Path, endpoint: Endpoint) -> None:
     session = hqdl.open(heroes)
     plan = session.plan()
     session.query("SELECT {{LLMMap('upper', hero.name)}} FROM hero")
-    # While this process has the cache, the command borrows it.
+    # While this process has the cache open, the command uses it, too.
     run = subprocess.run(
         [sys.executable, "-m", "hqdl", "plan", str(heroes), "--json"],
         capture_output=True,

@@ -3,7 +3,7 @@
 //!
 //! A call looks up the answer about its value. If it is not known, the call returns NULL, and the
 //! value becomes pending. `SELECT hqdl_ask(1)` asks about the pending values, in batches. The engine
-//! is a process of `hqdl map` ([`process`]), which owns the cache or is a client of its owner.
+//! is a process of `hqdl map` ([`process`]).
 
 mod answers;
 mod facts;

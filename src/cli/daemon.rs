@@ -101,7 +101,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         Facts::open_temporary()?
     } else {
         match session::select_cache(&options.cache, &command) {
-            Cache::Dir { owner_description, .. } => Facts::open_as_owner(
+            Cache::Dir { owner_description, .. } => Facts::open_with_index(
                 &session::cache_dir(&options.cache)?,
                 &owner_description,
                 TAKEOVER_TIMEOUT,

@@ -5,7 +5,6 @@ use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -15,11 +14,11 @@ use super::failure::Failure;
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::blendsql::ReturnType;
 use crate::cell::Answer;
-use crate::facts::{Facts, FactsError};
+use crate::facts::Facts;
 use crate::generate::{Listener, StopReason};
 use crate::model::{self, SetupError};
 use crate::query::{self, QueryError, Request, ValueQuestion};
-use crate::session::{Cache, Session, user_cache};
+use crate::session::Session;
 use crate::spec::{Provider, Spec, Type};
 use crate::value::Value;
 
@@ -62,49 +61,12 @@ fn yes() -> bool {
     true
 }
 
-/// The facts, served to other processes as long as this process owns them.
-struct ServedFacts {
-    facts: Facts,
-    #[cfg(unix)]
-    _server: Option<crate::facts::server::CacheServer>,
-}
-
-impl ServedFacts {
-    #[cfg(unix)]
-    fn open(cache: &Cache) -> Result<Self, FactsError> {
-        use crate::facts::server::serve_cache;
-        let Cache::Dir { dir, owner_description: holder, .. } = cache else {
-            return Ok(Self { facts: cache.open()?, _server: None });
-        };
-        let dir = dir.clone().map_or_else(user_cache, Ok)?;
-        match Facts::open_as_owner(&dir, holder, Duration::ZERO) {
-            Ok(facts) => {
-                let status = json!({
-                    "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
-                    "url": "hqdl map", "cache": dir, "specs": [], "runs": [],
-                });
-                let server = Some(serve_cache(&facts, Arc::new(move || status.clone()))?);
-                Ok(Self { facts, _server: server })
-            }
-            Err(FactsError::Held { .. }) => {
-                Ok(Self { facts: Facts::open(&dir, holder)?, _server: None })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn open(cache: &Cache) -> Result<Self, FactsError> {
-        Ok(Self { facts: cache.open()? })
-    }
-}
-
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let spec = base_spec(options)?;
-    let served = ServedFacts::open(&session::select_cache(&options.flags.cache, "map"))?;
-    session::print_place(&served.facts, output_options);
+    let facts = session::select_cache(&options.flags.cache, "map").open()?;
+    session::print_place(&facts, output_options);
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
-    let answerer = LineAnswerer { options, spec, facts: &served.facts, interrupt };
+    let answerer = LineAnswerer { options, spec, facts: &facts, interrupt };
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let response = match line {

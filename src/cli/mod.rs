@@ -117,7 +117,7 @@ enum Command {
     Cache(cache::Options),
     /// Watch specs and keep their tables filled. Serves queries, facts and a page over HTTP.
     Daemon(daemon::Options),
-    /// Print the state of the daemon that owns a cache: specs, coverage, runs.
+    /// Print the state of the daemon of a cache: specs, coverage, runs.
     Status(status::Options),
     /// Evaluate on SWAN, a benchmark of hybrid queries: prepare its databases, run its questions,
     /// score the answers.

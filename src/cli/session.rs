@@ -67,9 +67,7 @@ pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
     let owner_description = format!("hqdl {command}");
     match server_url(flags) {
         Some(url) => Cache::Server { url, holder: owner_description, say: warning_printer() },
-        None => {
-            Cache::Dir { dir: flags.cache.clone(), owner_description, on_status: warning_printer() }
-        }
+        None => Cache::Dir { dir: flags.cache.clone(), owner_description },
     }
 }
 
@@ -87,11 +85,7 @@ pub fn warning_printer() -> StatusCallback {
 /// Prints the location of the opened facts, and warns about damage.
 pub fn print_place(facts: &Facts, output_options: OutputOptions) {
     if output_options.verbose {
-        let through = match facts.owner() {
-            Some(owner) => format!(", through the daemon ({owner})"),
-            None => String::new(),
-        };
-        anstream::eprintln!("facts      {}{through}", facts.location());
+        anstream::eprintln!("facts      {}", facts.location());
     }
     if let Some(damaged) = facts.known_damage().warning().filter(|_| !output_options.quiet) {
         anstream::eprintln!("warning: {damaged}");

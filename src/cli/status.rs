@@ -8,7 +8,8 @@ use serde_json::Value as Json;
 use super::failure::Failure;
 use super::progress::format_duration;
 use super::{CacheFlags, OutputOptions, session};
-use crate::facts;
+use crate::daemon;
+use crate::facts::FactsError;
 use crate::format::format_thousands;
 
 #[derive(Debug, clap::Args)]
@@ -25,7 +26,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         ));
     }
     let cache = session::cache_dir(&options.cache)?;
-    let status_text = facts::request_status(&cache)?.ok_or_else(|| {
+    let no_answer = |error| FactsError::File { path: cache.clone(), error };
+    let status_text = daemon::request_status(&cache).map_err(no_answer)?.ok_or_else(|| {
         Failure::wrong_input(
             format!("no daemon runs on the cache {}", cache.display()),
             "start one with `hqdl daemon`, or name another cache with --cache",

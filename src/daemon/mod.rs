@@ -37,6 +37,7 @@ mod specs;
 mod spending;
 mod state;
 mod status;
+mod status_socket;
 mod watch;
 
 use std::net::{IpAddr, SocketAddr};
@@ -45,6 +46,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use status::{DaemonStatus, RunState};
+pub use status_socket::request_status;
 
 use crate::facts::Facts;
 use crate::failure::Failure;

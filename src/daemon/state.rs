@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch as channel};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep_until};
 use tracing::info;
 
@@ -20,16 +19,15 @@ use super::spec::{AppliedCheck, RequestedRun, SpecState};
 use super::spec_files::{self, FileFingerprint, reported_paths};
 use super::specs::Specs;
 use super::status::{Cause, DaemonStatus};
+#[cfg(unix)]
+use super::status_socket::{self, StatusSocket};
 use super::watch::{Watch, check_later, poll_files, poll_servers};
 use super::{Settings, notify, signals};
-use crate::facts::Facts;
-use crate::facts::server::{self, CacheServer};
+use crate::facts::{Facts, FactsError};
 use crate::failure::Failure;
 
 /// Capacity of the event queue; a sender waits when it is full.
 const QUEUE_CAPACITY: usize = 256;
-/// Minimum grace period of the processes that use the cache.
-const MIN_CACHE_GRACE: Duration = Duration::from_secs(2);
 /// Name under which the directory of the specs is registered as a dependent of files. No spec has
 /// this name.
 const SPECS_DIRECTORY: &str = "";
@@ -49,10 +47,9 @@ struct EventLoop {
     runs: DaemonRuns,
     /// End of the grace period.
     deadline: Option<Instant>,
-    /// Server of the cache, until shutdown.
-    cache_server: Option<CacheServer>,
-    /// Shutdown of the cache server; its clients have the grace period, too.
-    cache_shutdown: Option<JoinHandle<()>>,
+    /// Socket for `hqdl status`, until shutdown.
+    #[cfg(unix)]
+    status_socket: Option<StatusSocket>,
 }
 
 /// Interval for polling database servers, if the settings have none.
@@ -112,12 +109,11 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
         specs_paths: Vec::new(),
         runs: DaemonRuns::default(),
         deadline: None,
-        cache_server: None,
-        cache_shutdown: None,
+        #[cfg(unix)]
+        status_socket: serve_status(&context)?,
     };
     why.into_iter().for_each(|why| state.set_watch_error(why));
     let (close, closing) = channel::channel(false);
-    state.cache_server = serve_cache(&context)?;
     let serving = tokio::spawn(http::serve_http(doors, context.clone(), closing));
     state.rescan_specs(Cause::DaemonStart);
     state.start_pending();
@@ -130,27 +126,26 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     state.run_loop(&mut queue, &close).await;
     close.send_replace(true);
     let _ = tokio::time::timeout(Duration::from_secs(1), serving).await;
-    state.stop_serving_cache(MIN_CACHE_GRACE);
-    if let Some(cache_shutdown) = state.cache_shutdown {
-        let _ = cache_shutdown.await;
-    }
     let _ = facts.flush();
     Ok(())
 }
 
-/// Serves the cache to other processes of hqdl. Returns `None` if the cache is on a server, which
-/// other processes reach by themselves.
-fn serve_cache(context: &DaemonContext) -> Result<Option<CacheServer>, Failure> {
-    if !context.facts.is_owned() {
+/// Serves the status to `hqdl status`. Returns `None` if the cache is on a server, which has no
+/// directory of its own here.
+#[cfg(unix)]
+fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure> {
+    if context.facts.is_remote() {
         return Ok(None);
     }
-    let status = context.status.clone();
-    let status_json = Arc::new(move || {
+    let (dir, status) = (context.facts.dir(), context.status.clone());
+    let status_json = move || {
         // Release the status at once: the loop waits for its readers.
         let now = status.borrow().clone();
         now.to_json()
-    });
-    Ok(Some(server::serve_cache(&context.facts, status_json)?))
+    };
+    let socket = status_socket::serve_status(dir, status_json)
+        .map_err(|error| FactsError::File { path: dir.to_owned(), error })?;
+    Ok(Some(socket))
 }
 
 impl EventLoop {
@@ -179,12 +174,7 @@ impl EventLoop {
             }
             self.start_pending();
             if let Some(deadline) = self.deadline {
-                let has_cache_clients =
-                    self.cache_shutdown.as_ref().is_some_and(|lent| !lent.is_finished());
-                if self.runs.count_running() == 0
-                    && self.context.clients.count() == 0
-                    && !has_cache_clients
-                {
+                if self.runs.count_running() == 0 && self.context.clients.count() == 0 {
                     return;
                 }
                 if Instant::now() >= deadline {
@@ -253,15 +243,8 @@ impl EventLoop {
         self.specs.change_all(SpecState::cancel_pending);
         self.runs.interrupt_all();
         self.context.clients.end_all();
-        self.stop_serving_cache(self.context.settings.grace.max(MIN_CACHE_GRACE));
-    }
-
-    /// Stops accepting cache clients; the connected ones get the grace period.
-    fn stop_serving_cache(&mut self, timeout: Duration) {
-        if let Some(server) = self.cache_server.take() {
-            self.cache_shutdown =
-                Some(tokio::task::spawn_blocking(move || server.shut_down(timeout)));
-        }
+        #[cfg(unix)]
+        drop(self.status_socket.take());
     }
 
     fn reload_specs(&mut self) {

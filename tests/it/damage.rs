@@ -18,7 +18,7 @@ fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
         );
     assert!(changed.unwrap() > 0);
     drop(journal);
-    std::fs::remove_dir_all(project.path("cache/index.sled")).unwrap();
+    std::fs::remove_file(project.path("cache/index.sqlite")).unwrap();
     let said = project.run_hqdl(&["cache", "stats"]).expect_exit_code(0);
     assert!(said.stderr.contains("do not match their checksum"), "{said:?}");
     assert!(said.stdout.contains("damaged"), "{said:?}");
@@ -73,7 +73,7 @@ fn a_journal_without_checksums_gets_them() {
             "ALTER TABLE answer DROP COLUMN checksum; DELETE FROM hqdl_migration WHERE version = 9;",
         )
         .unwrap();
-    std::fs::remove_dir_all(project.path("cache/index.sled")).unwrap();
+    std::fs::remove_file(project.path("cache/index.sqlite")).unwrap();
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(count(&journal), all);
     assert_eq!(project.run_hqdl(&["cache", "check"]).expect_exit_code(0).stdout, "sound\n");

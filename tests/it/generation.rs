@@ -89,7 +89,7 @@ fn the_index_may_be_deleted_at_any_time() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
-    std::fs::remove_dir_all(project.path("cache/index.sled")).unwrap();
+    std::fs::remove_file(project.path("cache/index.sqlite")).unwrap();
     project.execute_sql("DROP TABLE llm");
     project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);

@@ -46,7 +46,6 @@ mod init_kinds;
 mod key_parts;
 mod kills;
 #[cfg(unix)]
-mod lending;
 mod log;
 mod messages;
 mod models;
@@ -69,6 +68,7 @@ mod regressions;
 mod replies;
 mod rounds;
 mod routing;
+mod sharing;
 mod shots;
 mod snapshots;
 mod stored_columns;

@@ -208,15 +208,15 @@ fn a_database_replaced_while_a_run_asks_is_told_and_published_from_what_is_true(
 }
 
 #[test]
-fn a_file_where_the_index_belongs_is_told_and_left_alone() {
+fn a_file_where_the_index_belongs_is_kept() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     std::fs::create_dir(project.path("cache")).unwrap();
-    std::fs::write(project.path("cache/index.sled"), "my notes").unwrap();
-    let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(2);
-    assert!(ended.stderr.contains("expected the directory of the index"), "{}", ended.stderr);
-    assert_eq!(std::fs::read(project.path("cache/index.sled")).unwrap(), b"my notes");
-    assert_eq!(endpoint.request_count(), 0);
+    std::fs::write(project.path("cache/index.sqlite"), "my notes ".repeat(200)).unwrap();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert!(project.has_table("llm"));
+    let kept = std::fs::read_to_string(project.path("cache/index.sqlite.damaged")).unwrap();
+    assert!(kept.starts_with("my notes"), "{kept}");
 }
 
 #[cfg(target_os = "linux")]

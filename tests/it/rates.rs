@@ -9,7 +9,7 @@ use std::time::Duration;
 use hqdl::limits::{MINUTE, Need, PerMinute, RateLimitHint, Rates};
 use tokio::time::Instant;
 
-use crate::lending::Lent;
+use crate::sharing::open_with_index;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{
     EXPANSION, EXPANSION_COLUMNS, HEROES, MODEL, Project, truthful_endpoint,
@@ -321,14 +321,14 @@ fn busiest_minute(all: &[(std::time::Instant, u64)]) -> u64 {
 
 #[test]
 fn what_an_endpoint_allows_is_kept_over_kills() {
-    for lends in [false, true] {
+    for is_shared in [false, true] {
         let endpoint = truthful_endpoint();
         endpoint.add_fault(Fault::Latency(Duration::from_millis(20)), Frequency::Always);
         endpoint.set_response_header("x-ratelimit-limit-requests", "12");
         let project = many(&endpoint, "requests_per_minute = 600");
-        let lent = lends.then(|| Lent::new(&project));
-        let kills = kill_again_and_again(&endpoint, &project, if lends { 3 } else { 1 });
-        drop(lent);
+        let facts = is_shared.then(|| open_with_index(&project));
+        let kills = kill_again_and_again(&endpoint, &project, if is_shared { 3 } else { 1 });
+        drop(facts);
         let requests: Vec<_> =
             endpoint.received_requests().iter().map(|r| (r.received_at, 1)).collect();
         let most = busiest_minute(&requests);

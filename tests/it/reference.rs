@@ -224,10 +224,7 @@ const EXIT_CODES: [(&str, &str); 7] = [
     ("2", "a flag, spec, query, file or database"),
     ("3", "everything answered is kept; run again with a higher budget"),
     ("4", "or it cannot be reached"),
-    (
-        "5",
-        "the server with the cache, or the process that owned it has ended; every answer is kept",
-    ),
+    ("5", "the server with the cache; every answer is kept"),
     ("130", "by Ctrl-C; the next run continues"),
 ];
 

@@ -108,8 +108,6 @@ pub enum Cache {
         dir: Option<PathBuf>,
         /// Description of this process for other processes that use the store.
         owner_description: String,
-        /// Reports that the process which owns it does not go on.
-        on_status: StatusCallback,
     },
     /// A `PostgreSQL` server.
     Server {
@@ -133,11 +131,9 @@ impl Cache {
     /// [`FactsError`] if the store cannot be opened.
     pub fn open(&self) -> Result<Facts, FactsError> {
         match self {
-            Self::Dir { dir: Some(dir), owner_description: holder, on_status: say } => {
-                Facts::open_with(dir, holder, say)
-            }
-            Self::Dir { dir: None, owner_description: holder, on_status: say } => {
-                Facts::open_with(&user_cache()?, holder, say)
+            Self::Dir { dir: Some(dir), owner_description } => Facts::open(dir, owner_description),
+            Self::Dir { dir: None, owner_description } => {
+                Facts::open(&user_cache()?, owner_description)
             }
             Self::Server { url, holder: owner_description, say: on_status } => {
                 Facts::connect_server(

@@ -27,8 +27,8 @@ pub(super) fn answer_checksum(entity: &str, completion: i64, model: u32, cells: 
 }
 
 /// Returns the half of a checksum that identifies the entity.
-pub(super) fn entity_checksum(entity: &str) -> u32 {
-    first_u32(blake3::hash(entity.as_bytes()))
+pub(super) fn entity_checksum(entity: impl AsRef<[u8]>) -> u32 {
+    first_u32(blake3::hash(entity.as_ref()))
 }
 
 fn first_u32(hash: blake3::Hash) -> u32 {
@@ -115,6 +115,11 @@ pub(super) struct AnswerRow {
 pub(super) const ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id";
+
+/// Query for all rows, entity by entity.
+pub(super) const SORTED_ANSWER_ROWS_SQL: &str =
+    "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
+     LEFT JOIN completion AS c ON c.id = a.completion ORDER BY a.entity, a.id";
 
 impl AnswerRow {
     /// Reads a row. If it is damaged, returns the entities that it may belong to.

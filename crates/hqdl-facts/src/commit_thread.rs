@@ -1,9 +1,11 @@
-//! The only thread that writes facts. It takes all waiting units and commits them to the journal
-//! together (one fsync for many answers). Then it updates the index, and only then reports success
-//! to the senders.
+//! The only thread of this process that writes answers. It takes all waiting units and commits them
+//! to the journal together (one fsync for many answers), and only then reports success to the
+//! senders.
 //!
-//! It also reserves the worst-case cost of requests before they are sent. It sums the spending and
-//! the reservations of all processes, so that together they never exceed the daily budget.
+//! It also writes what other processes must see at once, without a flush to disk: what came of
+//! permits, and the worst-case cost of requests before they are sent. It sums the spending and the
+//! reservations of all processes, so that together they never exceed the daily budget. While a
+//! caller waits for another process, this thread polls the journal for changes.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -12,30 +14,32 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
 use crate::FactsError;
+use crate::claim_key::ClaimKey;
 use crate::ids::{ReservationId, RunId};
-use crate::index::Index;
 use crate::journal::Journal;
+use crate::journal::rates::PermitRequest;
 use crate::journal::reservations::DailySpending;
-use crate::limits::RateLimitHint;
 use crate::record::Record;
-use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, ReserveOutcome};
-use crate::throttle::LimiterKey;
 use hqdl_database::postgres::thread::ThreadWaker;
-use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::SpentAmount;
 
-/// How often waiting requests are checked while no command arrives. The daily budget may also be
-/// freed elsewhere: by the end of a run, or by another process.
-const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Capacity of the command queue; a sender waits if it is full.
-const QUEUE_CAPACITY: usize = 256;
+/// How often the journal is checked for changes of other processes while a caller waits for them.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How often killed processes are looked for, and everything is checked again, while a caller waits.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a commit waits for further units. A request that has just got its claim or its
+/// reservation may bring an answer at once, and one flush to disk serves all of them.
+const GROUPING_PAUSE: Duration = Duration::from_micros(200);
+/// Maximum time that a commit waits for further units.
+const MAX_GROUPING: Duration = Duration::from_millis(2);
+/// Maximum number of units that are committed together.
+const MAX_UNITS: usize = 256;
 
 pub(super) type CommandReply<T> = oneshot::Sender<Result<T, FactsError>>;
 
@@ -48,50 +52,72 @@ pub(super) enum WriterCommand {
     /// End a reservation whose request got no answer. `in_doubt` states whether it may have been
     /// billed.
     FinishReservation { reservation: ReservationId, in_doubt: bool, reply: CommandReply<()> },
-    /// Store the limits that an endpoint reported, for the limiter of this name.
-    StoreLimits(String, RateLimitHint),
-    /// Start a session.
-    StartSession(FactsSession, CommandReply<()>),
-    /// End a session. Its requests in flight count at their worst-case cost.
-    EndSession(Arc<str>, CommandReply<()>),
+    /// Check the waiting callers, because this process has released keys.
+    CheckWaiting,
+    /// Reply when no session holds a key.
+    WaitForRelease(ClaimKey, CommandReply<()>),
+    /// Count a request that is sent later than its permit allowed for.
+    MarkSentLate(PermitRequest),
+    /// Record the tokens that a request used.
+    ReconcileUsage(PermitRequest, u64),
+    /// Delete a permit whose request is not sent.
+    CancelRequest(i64),
+    /// Remove a member of an endpoint's limiter.
+    RemoveMember(u64),
     /// Finish the commands so far, then stop.
     Stop,
 }
 
 /// A request that is about to be sent.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct ReserveCommand {
-    pub(super) session: Arc<str>,
     pub(super) run: RunId,
     pub(super) worst_case: SpentAmount,
     pub(super) daily_budget: Option<f64>,
-    /// The endpoint that granted its permit, if it has one.
-    pub(super) limiter_key: Option<LimiterKey>,
+    /// Whether it has a permit.
+    pub(super) has_permit: bool,
     /// Whether it has waited for the daily budget, so that its permit may be out of date.
     pub(super) has_waited: bool,
+}
+
+/// Sends a command and waits for the reply.
+pub(super) async fn send_command<T>(
+    commands: &mpsc::UnboundedSender<WriterCommand>,
+    new_command: impl FnOnce(CommandReply<T>) -> WriterCommand,
+) -> Result<T, FactsError> {
+    let ended = || FactsError::Journal {
+        path: "journal.sqlite".into(),
+        message: "its writer has ended".to_owned(),
+    };
+    let (reply, receiver) = oneshot::channel();
+    commands.send(new_command(reply)).map_err(|_| ended())?;
+    receiver.await.map_err(|_| ended())?
 }
 
 /// Starts the commit thread.
 pub(super) fn spawn_thread(
     journal: Arc<Journal>,
-    index: Index,
-) -> (mpsc::Sender<WriterCommand>, JoinHandle<()>) {
-    let (commands, mut queue) = mpsc::channel::<WriterCommand>(QUEUE_CAPACITY);
+) -> (mpsc::UnboundedSender<WriterCommand>, JoinHandle<()>) {
+    let (commands, mut queue) = mpsc::unbounded_channel::<WriterCommand>();
     let thread = std::thread::spawn(move || {
         let mut state = CommitThread {
-            index,
+            journal,
+            units: Vec::new(),
             daily_spending: DailySpending::default(),
-            waiting: Vec::new(),
-            last_checked: Instant::now(),
+            reservations: Vec::new(),
+            claims: Vec::new(),
+            has_changed: false,
+            seen_version: 0,
+            last_polled: Instant::now(),
+            last_swept: Instant::now(),
         };
-        while let Some(mut commands) = next_commands(&mut queue, &state) {
-            while commands.len() < QUEUE_CAPACITY {
-                match queue.try_recv() {
-                    Ok(command) => commands.push(command),
-                    Err(_) => break,
-                }
-            }
-            let stop = commands.iter().any(|j| matches!(j, WriterCommand::Stop));
-            state.execute_commands(&journal, commands);
+        loop {
+            let stop = match state.next_command(&mut queue) {
+                Received::Command(command) => state.execute_with_queued(command, &mut queue),
+                Received::Timeout => false,
+                Received::Closed => return,
+            };
+            state.finish_round();
             if stop {
                 return;
             }
@@ -100,156 +126,227 @@ pub(super) fn spawn_thread(
     (commands, thread)
 }
 
-/// Waits for the next command. Returns an empty list when it is time to check the waiting requests,
-/// and `None` at the end.
-fn next_commands(
-    queue: &mut mpsc::Receiver<WriterCommand>,
-    state: &CommitThread,
-) -> Option<Vec<WriterCommand>> {
-    if state.waiting.is_empty() {
-        return queue.blocking_recv().map(|command| vec![command]);
-    }
+/// State of the commit thread.
+struct CommitThread {
+    journal: Arc<Journal>,
+    /// Units to commit.
+    units: Vec<(CommitUnit, CommandReply<()>)>,
+    daily_spending: DailySpending,
+    /// Requests that can be sent once requests in flight cost less than their worst case.
+    reservations: Vec<(ReserveCommand, CommandReply<ReserveOutcome>)>,
+    /// Callers that wait until a key is released.
+    claims: Vec<(ClaimKey, CommandReply<()>)>,
+    /// Whether this round may have freed what a caller waits for.
+    has_changed: bool,
+    /// Number of the last change of the journal that was seen.
+    seen_version: i64,
+    last_polled: Instant,
+    last_swept: Instant,
+}
+
+/// Result of waiting for a command.
+enum Received {
+    Command(WriterCommand),
+    Timeout,
+    Closed,
+}
+
+/// Waits for a command on this thread.
+fn receive_within(queue: &mut mpsc::UnboundedReceiver<WriterCommand>, time: Duration) -> Received {
+    let began = Instant::now();
     let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(command) = queue.poll_recv(&mut context) {
-            return command.map(|job| vec![job]);
+            return command.map_or(Received::Closed, Received::Command);
         }
-        match CHECK_INTERVAL.checked_sub(state.last_checked.elapsed()) {
-            Some(left) => std::thread::park_timeout(left),
-            None => return Some(Vec::new()),
+        match time.checked_sub(began.elapsed()) {
+            Some(left) if !left.is_zero() => std::thread::park_timeout(left),
+            _ => return Received::Timeout,
         }
     }
 }
 
-/// State of the commit thread.
-struct CommitThread {
-    index: Index,
-    daily_spending: DailySpending,
-    /// Requests that can be sent once requests in flight cost less than their worst case.
-    waiting: Vec<(ReserveCommand, CommandReply<ReserveOutcome>)>,
-    /// When the waiting requests were last checked.
-    last_checked: Instant,
-}
+/// Replies that are sent once a transaction has ended.
+type Replies = Vec<Box<dyn FnOnce(&Journal, Result<(), &FactsError>)>>;
 
 impl CommitThread {
-    /// Executes commands: first the reservations, because requests wait for them, then the units.
-    fn execute_commands(&mut self, journal: &Journal, commands: Vec<WriterCommand>) {
-        // Hold the connection throughout, because it also protects the index.
-        let _connection = journal.connection();
-        let (mut units, mut commit_replies, mut other_commands) =
-            (Vec::new(), Vec::new(), Vec::new());
-        let mut budget_freed = false;
+    /// Waits for the next command, or until it is time to check the waiting callers.
+    fn next_command(&self, queue: &mut mpsc::UnboundedReceiver<WriterCommand>) -> Received {
+        if self.reservations.is_empty() && self.claims.is_empty() {
+            return queue.blocking_recv().map_or(Received::Closed, Received::Command);
+        }
+        receive_within(queue, POLL_INTERVAL.saturating_sub(self.last_polled.elapsed()))
+    }
+
+    /// Executes a command and those that arrive meanwhile, until the units are complete. Returns
+    /// whether the thread must stop.
+    fn execute_with_queued(
+        &mut self,
+        command: WriterCommand,
+        queue: &mut mpsc::UnboundedReceiver<WriterCommand>,
+    ) -> bool {
+        let mut commands = vec![command];
+        let (began, mut stop, mut has_others) = (Instant::now(), false, false);
+        loop {
+            while let Ok(command) = queue.try_recv() {
+                commands.push(command);
+            }
+            stop |= commands.iter().any(|command| matches!(command, WriterCommand::Stop));
+            has_others |= self.take_commands(std::mem::take(&mut commands));
+            // A single request at a time is not delayed.
+            let is_complete = self.units.is_empty()
+                || (self.units.len() == 1 && !has_others)
+                || self.units.len() >= MAX_UNITS
+                || began.elapsed() >= MAX_GROUPING;
+            if stop || is_complete {
+                return stop;
+            }
+            match receive_within(queue, GROUPING_PAUSE) {
+                Received::Command(command) => commands.push(command),
+                Received::Timeout | Received::Closed => return stop,
+            }
+        }
+    }
+
+    /// Executes the commands that requests wait for, and keeps the others for the end of the round.
+    /// Returns whether there were any.
+    fn take_commands(&mut self, commands: Vec<WriterCommand>) -> bool {
+        let mut urgent = Vec::new();
         for command in commands {
             match command {
-                WriterCommand::Commit(unit, reply) => {
-                    units.push(*unit);
-                    commit_replies.push(reply);
+                WriterCommand::Commit(unit, reply) => self.units.push((*unit, reply)),
+                WriterCommand::CheckWaiting => self.has_changed = true,
+                WriterCommand::WaitForRelease(key, reply) => {
+                    self.claims.push((key, reply));
+                    self.has_changed = true;
                 }
                 WriterCommand::Stop => {}
                 command => {
-                    budget_freed |= !matches!(
-                        command,
-                        WriterCommand::Reserve(..) | WriterCommand::StoreLimits(..)
-                    );
-                    other_commands.push(command);
+                    self.has_changed |= matches!(command, WriterCommand::FinishReservation { .. });
+                    urgent.push(command);
                 }
             }
         }
-        if !other_commands.is_empty() {
-            budget_freed |= self.write_reservations(journal, other_commands);
-        }
-        budget_freed |= self.last_checked.elapsed() >= CHECK_INTERVAL;
+        let has_urgent = !urgent.is_empty();
+        self.write_unflushed(urgent);
+        has_urgent
+    }
+
+    /// Commits the units, and checks the waiting callers.
+    fn finish_round(&mut self) {
+        let (units, replies): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.units).into_iter().unzip();
+        let has_changed = std::mem::take(&mut self.has_changed) || !units.is_empty();
         if !units.is_empty() {
-            budget_freed = true;
-            let result = commit_units(journal, &self.index, units);
-            for reply in commit_replies {
+            let result = commit_units(&self.journal, units);
+            for reply in replies {
                 let _ = reply
                     .send(result.as_ref().map_or_else(|e| Err(e.clone_for_waiter()), |()| Ok(())));
             }
         }
-        if budget_freed && !self.waiting.is_empty() {
-            self.last_checked = Instant::now();
-            let waiting = std::mem::take(&mut self.waiting);
-            let commands = waiting.into_iter().filter(|(_, reply)| !reply.is_closed());
+        self.check_waiting(has_changed);
+    }
+
+    /// Checks the waiting callers, if something has changed.
+    fn check_waiting(&mut self, mut has_changed: bool) {
+        self.reservations.retain(|(_, reply)| !reply.is_closed());
+        self.claims.retain(|(_, reply)| !reply.is_closed());
+        if self.reservations.is_empty() && self.claims.is_empty() {
+            return;
+        }
+        if self.last_polled.elapsed() >= POLL_INTERVAL {
+            self.last_polled = Instant::now();
+            let version = self.journal.data_version().unwrap_or_default();
+            has_changed |= std::mem::replace(&mut self.seen_version, version) != version;
+        }
+        if self.last_swept.elapsed() >= SWEEP_INTERVAL {
+            self.last_swept = Instant::now();
+            if let Err(error) = self.journal.end_dead_sessions() {
+                debug!(%error, "cannot end the sessions of killed processes");
+            }
+            has_changed = true;
+        }
+        if !has_changed {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.claims);
+        for (key, reply) in waiting {
+            match self.journal.is_claimed(&key) {
+                Ok(true) => self.claims.push((key, reply)),
+                Ok(false) => drop(reply.send(Ok(()))),
+                Err(error) => drop(reply.send(Err(self.journal.error(&error)))),
+            }
+        }
+        let waiting = std::mem::take(&mut self.reservations);
+        if !waiting.is_empty() {
             let retry = |(request, reply)| {
                 WriterCommand::Reserve(ReserveCommand { has_waited: true, ..request }, reply)
             };
-            self.write_reservations(journal, commands.map(retry).collect());
+            self.write_unflushed(waiting.into_iter().map(retry).collect());
         }
     }
 
-    /// Writes reservations in one transaction, without a flush to disk. Returns whether a
-    /// reservation was released because its caller had gone.
-    fn write_reservations(&mut self, journal: &Journal, commands: Vec<WriterCommand>) -> bool {
-        let error = |e: rusqlite::Error| journal.error(&e);
-        let (mut outcomes, mut finished_replies) = (Vec::new(), Vec::new());
-        let connection = journal.connection();
-        let write = || -> rusqlite::Result<()> {
-            connection.execute_batch("PRAGMA synchronous = NORMAL")?;
-            let transaction =
-                Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
-            for command in commands {
-                match command {
-                    WriterCommand::Reserve(request, reply) => {
-                        match self.try_reserve(journal, &request) {
-                            Ok(None) => self.waiting.push((request, reply)),
-                            Ok(Some(outcome)) => outcomes.push((Ok(outcome), reply)),
-                            Err(failed) => outcomes.push((Err(failed), reply)),
-                        }
+    /// Executes commands in one transaction, without a flush to disk.
+    fn write_unflushed(&mut self, commands: Vec<WriterCommand>) {
+        if commands.is_empty() {
+            return;
+        }
+        let journal = Arc::clone(&self.journal);
+        let mut replies = Replies::new();
+        let result = journal.change_unflushed(|| {
+            commands.into_iter().try_for_each(|command| self.execute(command, &mut replies))
+        });
+        debug!(replies = replies.len(), "the journal stores reservations");
+        for reply in replies {
+            reply(&journal, result.as_ref().copied());
+        }
+    }
+
+    fn execute(&mut self, command: WriterCommand, replies: &mut Replies) -> rusqlite::Result<()> {
+        let journal = Arc::clone(&self.journal);
+        match command {
+            WriterCommand::Reserve(request, reply) => match self.try_reserve(&request)? {
+                None => self.reservations.push((request, reply)),
+                Some(outcome) => replies.push(Box::new(move |journal, result| {
+                    let unwanted = reply_with(reply, outcome, result);
+                    if let Some(ReserveOutcome::Reserved(id)) = unwanted {
+                        // The caller was dropped and sends nothing.
+                        let _ = journal.release_reservation(id);
                     }
-                    WriterCommand::FinishReservation { reservation, in_doubt, reply } => {
-                        finished_replies.push(reply);
-                        if in_doubt {
-                            journal.leave_in_doubt(reservation)?;
-                        } else {
-                            journal.release_reservation(reservation, None)?;
-                        }
-                    }
-                    WriterCommand::StoreLimits(name, hint) => journal.store_limits(&name, hint)?,
-                    WriterCommand::StartSession(session, reply) => {
-                        finished_replies.push(reply);
-                        journal.start_session(&session)?;
-                    }
-                    WriterCommand::EndSession(session, reply) => {
-                        finished_replies.push(reply);
-                        journal.end_session(&session)?;
-                    }
-                    WriterCommand::Commit(..) | WriterCommand::Stop => {}
+                })),
+            },
+            WriterCommand::FinishReservation { reservation, in_doubt, reply } => {
+                if in_doubt {
+                    journal.leave_in_doubt(reservation)?;
+                } else {
+                    journal.release_reservation(reservation)?;
                 }
+                replies.push(Box::new(move |_, result| {
+                    let _ = reply_with(reply, (), result);
+                }));
             }
-            transaction.commit()
-        };
-        let result = write();
-        let restored = connection.execute_batch("PRAGMA synchronous = FULL");
-        let result = result.and(restored).map_err(error);
-        debug!(reserved = outcomes.len(), "the journal notes reservations");
-        for reply in finished_replies {
-            let _ =
-                reply.send(result.as_ref().map_or_else(|e| Err(e.clone_for_waiter()), |()| Ok(())));
-        }
-        let mut has_unwanted = false;
-        for (outcome, reply) in outcomes {
-            let outcome = match &result {
-                Ok(()) => outcome.map_err(error),
-                Err(failed) => Err(failed.clone_for_waiter()),
-            };
-            if let Err(Ok(ReserveOutcome::Reserved(reservation_id))) = reply.send(outcome) {
-                // The caller was dropped and sends nothing.
-                let _ = journal.release_reservation(reservation_id, Some(0));
-                has_unwanted = true;
+            WriterCommand::MarkSentLate(request) => journal.mark_sent_late(&request)?,
+            WriterCommand::ReconcileUsage(request, used) => {
+                journal.reconcile_usage(&request, used)?;
             }
+            WriterCommand::CancelRequest(ticket) => journal.cancel_request(ticket)?,
+            WriterCommand::RemoveMember(member) => journal.remove_member(member)?,
+            WriterCommand::Commit(..)
+            | WriterCommand::WaitForRelease(..)
+            | WriterCommand::CheckWaiting
+            | WriterCommand::Stop => {}
         }
-        has_unwanted
+        Ok(())
     }
 
     /// Reserves the cost of a request, or returns that the daily budget does not cover it. Returns
     /// `None` while requests in flight may still free enough of the budget.
     fn try_reserve(
         &mut self,
-        journal: &Journal,
         request: &ReserveCommand,
     ) -> rusqlite::Result<Option<ReserveOutcome>> {
+        let journal = &self.journal;
         if let Some(limit) = request.daily_budget {
             let spent_usd = self.daily_spending.spent_today(journal)?;
             if spent_usd + request.worst_case.usd > limit {
@@ -260,110 +357,82 @@ impl CommitThread {
         if !journal.is_open(request.run)? {
             return Ok(Some(ReserveOutcome::RunEnded));
         }
-        if request.has_waited && request.limiter_key.is_some() {
+        if request.has_waited && request.has_permit {
             return Ok(Some(ReserveOutcome::Retry));
         }
-        let reservation_id =
-            journal.insert_reservation(&request.session, request.run, request.worst_case)?;
-        if let Some(limiter_key) = &request.limiter_key {
-            journal.store_sent_request(reservation_id, limiter_key, request.worst_case.tokens)?;
-        }
+        let reservation_id = journal.insert_reservation(request.run, request.worst_case)?;
         Ok(Some(ReserveOutcome::Reserved(reservation_id)))
     }
 }
 
-/// Commits units to the journal, then to the index.
-pub(super) fn commit_units(
-    journal: &Journal,
-    index: &Index,
-    units: Vec<CommitUnit>,
-) -> Result<(), FactsError> {
-    let error = |e: rusqlite::Error| journal.error(&e);
-    let connection = journal.connection();
-    let transaction =
-        Transaction::new_unchecked(&connection, TransactionBehavior::Immediate).map_err(error)?;
-    // Catch up while no other process can write to the journal.
-    index.catch_up(journal)?;
-    let (began, completions) = (Instant::now(), units.len());
-    let mut head = None;
-    let mut records: HashMap<Entity, Record> = HashMap::new();
-    let mut changed_columns: BTreeMap<u32, i64> = BTreeMap::new();
-    for unit in units {
-        let completion_id = journal.insert_completion(&unit.completion).map_err(error)?;
-        if let Some(reservation) = unit.settles {
-            journal
-                .release_reservation(reservation, Some(unit.completion.tokens()))
-                .map_err(error)?;
+/// Sends a result, or the error of its transaction. Returns the result if the caller was dropped.
+fn reply_with<T>(
+    reply: CommandReply<T>,
+    result: T,
+    transaction: Result<(), &FactsError>,
+) -> Option<T> {
+    match transaction {
+        Ok(()) => reply.send(Ok(result)).err().and_then(Result::ok),
+        Err(error) => {
+            let _ = reply.send(Err(error.clone_for_waiter()));
+            None
         }
-        if let Some(request) = unit.answers {
-            crate::journal::requests::settle_request(&connection, request, "answered")
-                .map_err(error)?;
-        }
-        for (entity, mut entity_facts) in unit.facts {
-            for fact in &mut entity_facts {
-                (fact.completion, fact.asked) = (completion_id, completion_id);
-            }
-            let source = (completion_id, unit.completion.model);
-            let fact_row = journal.insert_answer(source, &entity, &entity_facts).map_err(error)?;
-            head = Some(fact_row);
-            let record = match records.entry(entity) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let known = index.get(new.key())?.unwrap_or_default();
-                    new.insert(known)
-                }
-            };
-            for fact in entity_facts {
-                if record.is_changed_by(&fact) {
-                    changed_columns.insert(fact.meaning, fact_row);
-                }
-                record.merge(fact);
-            }
-        }
-    }
-    // In the same transaction as the answers, so that tables published before them count as
-    // outdated.
-    for (identity_id, fact_row) in changed_columns {
-        journal.store_last_change(identity_id, fact_row).map_err(error)?;
-    }
-    transaction.commit().map_err(error)?;
-    debug!(completions, entities = records.len(), took = ?began.elapsed(), "the journal commits");
-    match head {
-        Some(head) => index.put_records(records, head),
-        None => Ok(()),
     }
 }
 
-/// Commits a unit to the journal only, from a process whose cache owner has ended. The index
-/// follows when a process owns the cache again. A unit that the owner committed before it ended is
-/// not stored twice.
-pub(super) fn commit_to_journal(journal: &Journal, unit: &CommitUnit) -> Result<(), FactsError> {
-    journal.change(|c| {
-        let completion = &unit.completion;
-        let is_stored = c
-            .prepare(
-                "SELECT 1 FROM completion WHERE run = ?1 AND prompt_hash = ?2 AND asked_at = ?3",
-            )?
-            .exists(params![completion.run, completion.prompt_hash, completion.asked_at])?;
-        if is_stored {
-            return Ok(());
-        }
-        let completion_id = journal.insert_completion(completion)?;
-        if let Some(reservation) = unit.settles {
-            journal.release_reservation(reservation, Some(completion.tokens()))?;
-        }
-        if let Some(request) = unit.answers {
-            crate::journal::requests::settle_request(c, request, "answered")?;
-        }
-        for (entity, facts) in &unit.facts {
-            let fact_row =
-                journal.insert_answer((completion_id, completion.model), entity, facts)?;
-            // Without the index it is unknown which values these facts replace, so every column
-            // counts as changed.
-            for fact in facts.iter().filter(|f| f.answer.state != State::Error) {
-                journal.store_last_change(fact.meaning, fact_row)?;
+/// Commits units to the journal, with the records of their entities.
+pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<(), FactsError> {
+    let error = |e: rusqlite::Error| journal.error(&e);
+    let (began, completions) = (Instant::now(), units.len());
+    let mut records: HashMap<Entity, Record> = HashMap::new();
+    journal.transact(|| {
+        // Another process may have been killed between an answer and its record.
+        journal.catch_up()?;
+        let mut head = None;
+        let mut changed_columns: BTreeMap<u32, i64> = BTreeMap::new();
+        for unit in units {
+            let completion_id = journal.insert_completion(&unit.completion).map_err(error)?;
+            if let Some(reservation) = unit.settles {
+                journal.release_reservation(reservation).map_err(error)?;
+            }
+            if let Some(request) = unit.answers {
+                crate::journal::requests::settle_request(
+                    &journal.connection(),
+                    request,
+                    "answered",
+                )
+                .map_err(error)?;
+            }
+            for (entity, mut entity_facts) in unit.facts {
+                for fact in &mut entity_facts {
+                    (fact.completion, fact.asked) = (completion_id, completion_id);
+                }
+                let source = (completion_id, unit.completion.model);
+                let fact_row =
+                    journal.insert_answer(source, &entity, &entity_facts).map_err(error)?;
+                head = Some(fact_row);
+                let record = match records.entry(entity) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let known = journal.read_records(&[new.key()])?.pop().flatten();
+                        new.insert(known.unwrap_or_default())
+                    }
+                };
+                for fact in entity_facts {
+                    if record.is_changed_by(&fact) {
+                        changed_columns.insert(fact.meaning, fact_row);
+                    }
+                    record.merge(fact);
+                }
             }
         }
-        Ok(())
-    })
+        // In the same transaction as the answers, so that tables published before them count as
+        // outdated.
+        for (identity_id, fact_row) in changed_columns {
+            journal.store_last_change(identity_id, fact_row).map_err(error)?;
+        }
+        head.map_or(Ok(()), |head| journal.put_records(&records, head))
+    })?;
+    debug!(completions, entities = records.len(), took = ?began.elapsed(), "the journal commits");
+    Ok(())
 }

@@ -56,10 +56,3 @@ pub struct Completion {
     /// Number of cells that it asked for.
     pub cells: u64,
 }
-
-impl Completion {
-    /// Tokens, input and output.
-    pub(super) fn tokens(&self) -> u64 {
-        self.input_tokens + self.output_tokens
-    }
-}

@@ -1,76 +1,70 @@
 //! Facts: the known values with their provenance, in a journal and an index over it.
 //!
 //! The `journal` (`SQLite`, in the data directory) is the source of truth: every completion and the
-//! facts read from it are committed there first. The `index` (sled) looks up the facts of an entity
-//! quickly. It is updated from the journal whenever it is missing, behind or damaged, and may be
+//! facts read from it are committed there first. The records of the entities (`SQLite`) are written
+//! with it, and are updated from it whenever they are missing, behind or damaged. They may be
 //! deleted at any time.
 //!
 //! ```text
 //! <data directory>/journal.sqlite   the source of truth
-//! <data directory>/index.sled/      its index: entity -> facts
-//! <data directory>/lock             held by the one process that owns the cache
-//! <data directory>/socket           where that process serves the cache to others
+//! <data directory>/index.sqlite     its records: entity -> facts
+//! <data directory>/index.sled/      the same for the daemon, which holds index.lock
+//! <data directory>/sessions/        a locked file per process that uses the cache
+//! <data directory>/lock             shared by these processes
 //! ```
 //!
 //! Callers use a [`Facts`] and do not depend on the store behind it: a [`FactStore`], whose
-//! documentation lists the guarantees of every store.
-//!
-//! Only one process can open sled. That process *owns* the cache ([`LocalStore`]): the index, the
-//! commit thread, the claims ([`in_flight`]), the rate limits of endpoints and the daily budget. It
-//! serves them to other processes over a socket ([`server`], [`RemoteStore`]). The clients do their
-//! own work, and ask the owner only for what a single process must manage. They read the journal
-//! directly, and write small entries to it.
+//! documentation lists the guarantees of every store. Any number of processes open a directory
+//! ([`LocalStore`]) or a server ([`PostgresStore`]). What only one of them may do (claims, the rate
+//! limits of endpoints, the daily budget) are rows that count while the session of their process is
+//! alive.
 
+pub mod batch_jobs;
 mod checksum;
-mod completion;
-pub mod in_flight;
+mod claim_key;
 mod commit_thread;
+mod completion;
+mod folder;
 mod history;
 mod ids;
 mod index;
 mod journal;
-#[cfg(unix)]
-pub mod server;
 pub mod limits;
 mod local;
 mod local_limits;
 mod locks;
 pub mod lookup;
-pub mod batch_jobs;
+mod network;
 mod postgres;
 mod prefetch;
 pub mod questions;
 mod record;
-mod remote;
-pub mod requests;
 pub mod refresh;
+pub mod requests;
+mod session_file;
 mod sessions;
 mod spending;
-mod stopped_owner;
+mod standalone;
 mod store;
 mod throttle;
 pub mod transfer;
 pub mod unify;
-mod wire;
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::warn;
 
-use self::local::LockOutcome;
-use self::remote::Refusal;
-use self::stopped_owner::StoppedOwner;
 pub use batch_jobs::{BatchJob, BatchRequest, Stage};
 pub use checksum::Damage;
+pub use claim_key::ClaimKey;
 pub use completion::{Completion, Outcome};
 pub use history::History;
 pub use hqdl_spec::is_server;
 use hqdl_values::key::Entity;
 pub use ids::{ReservationId, RunId};
-pub use in_flight::ClaimKey;
 pub use local::LocalStore;
 pub use locks::NamedLock;
 pub use lookup::{CellLookup, CellRequirements, Reason};
@@ -78,7 +72,6 @@ pub use postgres::{PostgresStore, StatusCallback};
 pub use prefetch::Prefetch;
 pub use questions::{LiveQuestion, QuestionBinding, QuestionOrigin};
 pub use record::{Fact, Record, RecordBytes};
-pub use remote::{RemoteStore, request_status};
 pub use requests::{BatchedRequest, KnownRequest};
 pub use spending::{ColumnDailyCost, HourlySpending, Totals};
 pub use store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
@@ -86,11 +79,6 @@ pub use throttle::{LimiterKey, PauseFuture, Permit, RateLimits, Throttle, Ticket
 
 /// Approximate number of bytes of records that are looked up at once.
 const PAGE_BYTES: usize = 256 << 10;
-/// How long a process that owns the cache may take to start serving it.
-const SERVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a waiting process tries to take the lock.
-const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
-
 /// Error of reading or storing facts.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
@@ -114,19 +102,20 @@ pub enum FactsError {
         /// Description of that process.
         owner_description: String,
     },
-    /// The process that owns the cache ended during an operation.
-    #[error("the process that owned the cache {} has ended ({owner})", dir.display())]
-    Lost {
+    /// The cache is in a directory that several machines may share.
+    #[error(
+        "the cache {} is {}, where processes cannot share it",
+        dir.display(),
+        file_system.as_deref().map_or_else(
+            || "on a file system without locks".to_owned(),
+            |name| format!("on a network file system ({name})")
+        )
+    )]
+    Shared {
         /// The cache directory.
         dir: PathBuf,
-        /// Description of that process.
-        owner: String,
-    },
-    /// The process that owns the cache uses another version of the protocol.
-    #[error("the cache {} is owned by another version of hqdl", dir.display())]
-    VersionMismatch {
-        /// The cache directory.
-        dir: PathBuf,
+        /// The type of its file system.
+        file_system: Option<String>,
     },
     /// An operation on the journal failed.
     #[error("the journal {}: {message}", path.display())]
@@ -201,9 +190,8 @@ impl FactsError {
         match self {
             Self::NoDirectory(_) => "name one with --cache or HQDL_CACHE",
             Self::Held { .. } => "wait until it ends, or use another cache with --cache",
-            Self::Lost { .. } => "everything answered is kept; run this again to go on",
-            Self::VersionMismatch { .. } => {
-                "stop that process (for example the daemon), and start it again with this version"
+            Self::Shared { .. } => {
+                "use a directory of a local disk, or `--cache postgres://user@host/database` for many machines"
             }
             Self::Journal { .. } => {
                 "the journal holds the answers you paid for; check the disk and the file's permissions"
@@ -270,80 +258,29 @@ impl Deref for Facts {
 }
 
 impl Facts {
-    /// Opens the facts of a data directory, and creates them if they are missing. This process
-    /// becomes their owner, or a client of the process that owns and serves them. `description`
+    /// Opens the facts of a data directory, and creates them if they are missing. `description`
     /// describes this process to others.
     ///
     /// # Errors
-    /// [`FactsError::Held`] if another process owns them and does not serve them; others if the
-    /// disk fails.
+    /// [`FactsError::Shared`] if the directory is on a network file system, [`FactsError::Held`] if
+    /// an earlier version of hqdl has it open; others if the disk fails.
     pub fn open(dir: &Path, description: &str) -> Result<Self, FactsError> {
-        let say: StatusCallback = Arc::new(|_| ());
-        Self::open_with(dir, description, &say)
+        folder::create_cache_dir(dir)?;
+        LocalStore::open(dir, description).map(Self::from_store)
     }
 
-    /// Opens the facts like [`Facts::open`]. Calls `say` if the process that owns them is stopped,
-    /// because this process then waits for it.
+    /// Opens the facts of a data directory with an index that only one process can hold, the
+    /// daemon. Waits up to `timeout` for another process that holds it.
     ///
     /// # Errors
-    /// Those of [`Facts::open`].
-    pub fn open_with(dir: &Path, holder: &str, say: &StatusCallback) -> Result<Self, FactsError> {
-        local::create_cache_dir(dir)?;
-        let began = Instant::now();
-        loop {
-            let owner_description = match local::take_lock(dir, holder)? {
-                LockOutcome::Acquired(lock) => {
-                    return LocalStore::open(dir, holder, lock, false).map(Self::from_store);
-                }
-                LockOutcome::HeldBy(owner_description) => owner_description,
-            };
-            let watched = StoppedOwner::watch(dir, &owner_description, Arc::clone(say));
-            match RemoteStore::begin(dir, holder, watched) {
-                Ok(store) => return Ok(Self::from_store(store)),
-                Err(Refusal::VersionMismatch) => {
-                    return Err(FactsError::VersionMismatch { dir: dir.to_owned() });
-                }
-                Err(Refusal::Failed(error)) => return Err(error),
-                // The owner is about to serve the cache, or has just ended.
-                Err(Refusal::NoServer)
-                    if began.elapsed() < LOCK_RETRY_PAUSE
-                        || (owner_description.contains(SERVING_SUFFIX)
-                            && began.elapsed() < SERVE_TIMEOUT) =>
-                {
-                    std::thread::sleep(LOCK_RETRY_PAUSE);
-                }
-                Err(Refusal::NoServer) => {
-                    return Err(FactsError::Held { dir: dir.to_owned(), owner_description });
-                }
-            }
-        }
-    }
-
-    /// Opens the facts of a data directory as their owner, in order to serve them. Waits up to
-    /// `timeout` for another owner to end.
-    ///
-    /// # Errors
-    /// [`FactsError::Held`] if another process still owns them.
-    pub fn open_as_owner(
+    /// [`FactsError::Held`] if another process still holds the index; those of [`Facts::open`].
+    pub fn open_with_index(
         dir: &Path,
         description: &str,
         timeout: Duration,
     ) -> Result<Self, FactsError> {
-        local::create_cache_dir(dir)?;
-        let began = Instant::now();
-        loop {
-            match local::take_lock(dir, &format!("{description}, {SERVING_SUFFIX}"))? {
-                LockOutcome::Acquired(lock) => {
-                    return LocalStore::open(dir, description, lock, false).map(Self::from_store);
-                }
-                LockOutcome::HeldBy(_) if began.elapsed() < timeout => {
-                    std::thread::sleep(LOCK_RETRY_PAUSE);
-                }
-                LockOutcome::HeldBy(owner_description) => {
-                    return Err(FactsError::Held { dir: dir.to_owned(), owner_description });
-                }
-            }
-        }
+        folder::create_cache_dir(dir)?;
+        LocalStore::open_with_index(dir, description, timeout).map(Self::from_store)
     }
 
     /// Creates temporary facts: an empty directory that is deleted with the last handle.
@@ -356,17 +293,10 @@ impl Facts {
             .unwrap_or_default()
             .as_nanos();
         let dir = std::env::temp_dir().join(format!("hqdl-{}-{nanos}", std::process::id()));
-        local::create_private_dir(&dir)
+        folder::create_private_dir(&dir)
             .map_err(|error| FactsError::File { path: dir.clone(), error })?;
-        let description = "hqdl --no-cache";
-        match local::take_lock(&dir, description)? {
-            LockOutcome::Acquired(lock) => {
-                LocalStore::open(&dir, description, lock, true).map(Self::from_store)
-            }
-            LockOutcome::HeldBy(owner_description) => {
-                Err(FactsError::Held { dir, owner_description })
-            }
-        }
+        let store = LocalStore::open(&dir, "hqdl --no-cache")?;
+        Ok(Self::from_store(store.into_temporary()))
     }
 
     /// Opens the facts of a server (`postgres://user@host/database`), and creates them if they are
@@ -390,14 +320,7 @@ impl Facts {
         Self { store: Arc::new(store) }
     }
 
-    /// Returns whether this process owns the cache, and may serve it.
-    #[must_use]
-    pub fn is_owned(&self) -> bool {
-        Arc::clone(&self.store).into_local_store().is_some()
-    }
-
-    /// Updates the facts with everything that other processes have stored, and returns them. A
-    /// client whose owner has ended writes to the journal only.
+    /// Updates the facts with everything that other processes have stored, and returns them.
     #[must_use]
     pub fn with_latest(&self) -> &Self {
         if let Err(error) = self.catch_up() {
@@ -451,7 +374,7 @@ impl Facts {
     /// Claims the keys that no other session holds, until the claim is dropped. Does not wait.
     ///
     /// # Errors
-    /// [`FactsError`] if the owner of the cache has ended.
+    /// [`FactsError`] if the store cannot be written.
     pub async fn claim_keys(&self, keys: Vec<ClaimKey>) -> Result<Claim, FactsError> {
         let granted = self.store.claim_keys(&keys).await?;
         Ok(self.new_claim(keys, granted))
@@ -462,7 +385,7 @@ impl Facts {
     /// entity.
     ///
     /// # Errors
-    /// [`FactsError`] if the owner of the cache has ended.
+    /// [`FactsError`] if the store cannot be written.
     pub async fn claim_cells(
         &self,
         keys: Vec<ClaimKey>,
@@ -502,7 +425,3 @@ impl Drop for Claim {
         }
     }
 }
-
-/// Suffix of the description of a process that serves its cache; other processes read it from the
-/// lock.
-const SERVING_SUFFIX: &str = "which lends it";

@@ -21,6 +21,7 @@ use tracing::info;
 
 pub use self::rates::Rates;
 pub use self::window::{MAX_COUNTING_DELAY, MINUTE, Need};
+pub(crate) use self::window::{REQUEST_BURST, TOKEN_BURST};
 
 /// The longest pause that is accepted from an endpoint.
 pub const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);

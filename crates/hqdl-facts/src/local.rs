@@ -1,138 +1,125 @@
-//! The store of the process that owns the cache: the journal, its index, and the state that only
-//! one process can have.
+//! The store of a directory. Any number of processes of one machine open it directly: the journal,
+//! the records, and what only one of them may do are rows in `SQLite`.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, Read, Seek, Write};
+use std::fs::File;
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
+use crate::FactsError;
 use crate::checksum::Damage;
-use crate::commit_thread::{CommandReply, ReserveCommand, WriterCommand};
+use crate::claim_key::ClaimKey;
+use crate::commit_thread::{self, ReserveCommand, WriterCommand, send_command};
+use crate::folder::{LockOutcome, lock_for_opening, restrict_files, share_lock, take_index_lock};
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
-use crate::in_flight::{ClaimKey, InFlight};
 use crate::index::Index;
 use crate::journal::Journal;
-use crate::local_limits::{Limiters, LocalLimits};
+use crate::local_limits::LocalLimits;
+use crate::network::network_type;
 use crate::record::{Record, RecordBytes};
 use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, FactStore, ReserveOutcome, StoreFuture};
 use crate::throttle::{LimiterKey, RateLimits};
-use crate::{FactsError, commit_thread, remote};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::SpentAmount;
 
-/// The facts of a data directory that this process owns.
+/// Interval between attempts to take a lock that another process holds.
+const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The facts of a data directory.
 pub struct LocalStore {
-    pub(super) dir: PathBuf,
-    /// Held while the store is open. The operating system releases it if the process dies.
-    lock: File,
+    dir: PathBuf,
+    /// Keeps out processes of versions that did not share a cache.
+    _lock: File,
     /// The journal connection for callers on any thread.
     journal: Arc<Journal>,
-    /// The journal connection of the commit thread. Its lock also protects writes to the index.
-    pub(super) writer_journal: Arc<Journal>,
-    pub(super) index: Index,
-    session: FactsSession,
-    commands: mpsc::Sender<WriterCommand>,
+    /// The journal connection of the commit thread, so that a long read does not block it.
+    writer_journal: Arc<Journal>,
+    /// The index of the daemon; `None` in other processes, which read the records in `SQLite`.
+    index: Option<Index>,
+    commands: mpsc::UnboundedSender<WriterCommand>,
     thread: Option<JoinHandle<()>>,
-    pub(super) claims: InFlight,
-    limiters: Limiters,
     limits: Arc<LocalLimits>,
-    temporary: bool,
-}
-
-/// Result of taking the lock of a cache.
-pub(super) enum LockOutcome {
-    Acquired(File),
-    /// Description of the process that holds it.
-    HeldBy(String),
+    is_temporary: bool,
 }
 
 impl LocalStore {
-    /// Opens a store whose lock this process holds. `description` describes this process to others.
-    pub(super) fn open(
-        dir: &Path,
-        description: &str,
-        lock: File,
-        temporary: bool,
-    ) -> Result<Self, FactsError> {
-        // Remove the socket of an owner that was killed.
-        let _ = std::fs::remove_file(remote::socket_path(dir));
+    /// Opens the store of a directory that exists. `description` describes this process to others.
+    pub(super) fn open(dir: &Path, description: &str) -> Result<Self, FactsError> {
+        if let Some(file_system) = network_type(dir) {
+            return Err(FactsError::Shared { dir: dir.to_owned(), file_system: Some(file_system) });
+        }
         restrict_files(dir)?;
-        let session = FactsSession::for_owner(description);
-        let open = || Journal::open(&dir.join("journal.sqlite"), session.clone());
-        let journal = open()?;
-        journal.end_all_sessions()?;
-        // Separate connections, so that a long read does not block the writer.
-        let (writer_journal, reader_journal) = (Arc::new(open()?), open()?);
-        let index =
-            Index::open(&dir.join("index.sled"), Arc::clone(&writer_journal), reader_journal)?;
-        let journal = Arc::new(journal);
-        let (commands, thread) =
-            commit_thread::spawn_thread(Arc::clone(&writer_journal), index.clone());
-        let limiters = Limiters::with_commit_queue(commands.clone());
+        let lock = share_lock(dir)?;
+        let session = Arc::new(FactsSession::start(dir, description)?);
+        // One process at a time creates and migrates the files.
+        let _opening = lock_for_opening(dir)?;
+        let open = || Journal::open(&dir.join("journal.sqlite"), Arc::clone(&session));
+        let (journal, writer_journal) = (Arc::new(open()?), Arc::new(open()?));
+        writer_journal.update_sessions()?;
+        writer_journal.delete_session_files()?;
+        writer_journal.catch_up()?;
+        let (commands, thread) = commit_thread::spawn_thread(Arc::clone(&writer_journal));
+        let limits = Arc::new(LocalLimits::new(Arc::clone(&journal), commands.clone()));
         Ok(Self {
             dir: dir.to_owned(),
-            lock,
-            limits: Arc::new(LocalLimits::new(limiters.clone(), Some(Arc::clone(&journal)))),
+            _lock: lock,
             journal,
             writer_journal,
-            index,
-            session,
+            index: None,
             commands,
             thread: Some(thread),
-            claims: InFlight::default(),
-            limiters,
-            temporary,
+            limits,
+            is_temporary: false,
         })
     }
 
-    /// Returns the rate limits for a session of its own.
-    pub(super) fn session_limits(&self) -> LocalLimits {
-        LocalLimits::new(self.limiters.clone(), Some(Arc::clone(&self.journal)))
+    /// Opens the store with the index of the daemon. Waits up to `timeout` for another daemon.
+    pub(super) fn open_with_index(
+        dir: &Path,
+        description: &str,
+        timeout: Duration,
+    ) -> Result<Self, FactsError> {
+        let began = Instant::now();
+        let lock = loop {
+            match take_index_lock(dir, description)? {
+                LockOutcome::Acquired(lock) => break lock,
+                LockOutcome::HeldBy(_) if began.elapsed() < timeout => {
+                    std::thread::sleep(LOCK_RETRY_PAUSE);
+                }
+                LockOutcome::HeldBy(owner_description) => {
+                    return Err(FactsError::Held { dir: dir.to_owned(), owner_description });
+                }
+            }
+        };
+        let mut store = Self::open(dir, description)?;
+        store.index = Some(Index::open(&dir.join("index.sled"), lock, &store.journal)?);
+        Ok(store)
     }
 
-    /// Implements [`FactStore::reserve`] for a session.
-    pub(super) async fn reserve_for_session(
-        &self,
-        session: Arc<str>,
-        run: RunId,
-        worst_case: SpentAmount,
-        daily_budget: Option<f64>,
-        limiter_key: Option<LimiterKey>,
-    ) -> Result<ReserveOutcome, FactsError> {
-        let request = ReserveCommand {
-            session,
-            run,
-            worst_case,
-            daily_budget,
-            limiter_key,
-            has_waited: false,
-        };
-        self.send_command(|reply| WriterCommand::Reserve(request, reply)).await
+    /// Deletes the directory when the store is closed.
+    pub(super) fn into_temporary(mut self) -> Self {
+        self.is_temporary = true;
+        self
     }
 
     /// Sends a command to the commit thread and waits for the reply.
-    pub(super) async fn send_command<T>(
+    async fn send<T>(
         &self,
-        new_command: impl FnOnce(CommandReply<T>) -> WriterCommand,
+        new_command: impl FnOnce(commit_thread::CommandReply<T>) -> WriterCommand,
     ) -> Result<T, FactsError> {
-        let (reply, receiver) = oneshot::channel();
-        self.commands.send(new_command(reply)).await.map_err(|_| writer_ended_error())?;
-        receiver.await.map_err(|_| writer_ended_error())?
+        send_command(&self.commands, new_command).await
     }
 }
 
 impl FactStore for LocalStore {
     fn dir(&self) -> &Path {
         &self.dir
-    }
-
-    fn owner(&self) -> Option<&str> {
-        None
     }
 
     fn history(&self) -> &dyn History {
@@ -143,12 +130,11 @@ impl FactStore for LocalStore {
         Arc::clone(&self.limits) as _
     }
 
-    fn into_local_store(self: Arc<Self>) -> Option<Arc<LocalStore>> {
-        Some(self)
-    }
-
     fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
-        self.index.get_many(entities)
+        match &self.index {
+            Some(index) => index.get_many(&self.journal, entities),
+            None => self.journal.read_records(entities),
+        }
     }
 
     fn get_latest<'a>(
@@ -156,18 +142,13 @@ impl FactStore for LocalStore {
         entities: &'a [&'a Entity],
     ) -> StoreFuture<'a, Vec<Option<Record>>> {
         Box::pin(async {
-            if self.index.is_behind()? {
-                let index = self.index.clone();
-                let task = tokio::task::spawn_blocking(move || index.wait_until_current());
-                task.await.map_err(|_| writer_ended_error())??;
-            }
-            self.index.get_many(entities)
+            self.journal.catch_up()?;
+            self.get_many(entities)
         })
     }
 
     fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
-        let page = self.index.read_page(after, super::PAGE_BYTES)?;
-        Ok(page.into_iter().map(|(entity, bytes)| (entity, RecordBytes(bytes))).collect())
+        self.journal.read_page(after, super::PAGE_BYTES)
     }
 
     fn is_remote(&self) -> bool {
@@ -175,27 +156,33 @@ impl FactStore for LocalStore {
     }
 
     fn catch_up(&self) -> Result<(), FactsError> {
-        self.index.wait_until_current()
+        self.journal.catch_up()
     }
 
     fn known_damage(&self) -> Damage {
-        self.index.damage()
+        let damage = self.writer_journal.known_damage();
+        if damage.is_none() { self.journal.known_damage() } else { damage }
     }
 
     fn flush(&self) -> Result<(), FactsError> {
-        self.index.flush()
+        self.index.as_ref().map_or(Ok(()), Index::flush)
     }
 
     fn rebuild_records(&self) -> Result<u64, FactsError> {
-        self.index.rebuild_records(&self.writer_journal)
+        let count = self.writer_journal.rebuild_records()?;
+        match &self.index {
+            Some(index) => index.rebuild(&self.journal)?,
+            None => Index::rebuild_unless_held(&self.dir, &self.journal)?,
+        }
+        Ok(count)
     }
 
     fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
-        super::transfer::import_lines(&self.writer_journal, &self.index, input)
+        super::transfer::import_lines(&self.writer_journal, input)
     }
 
     fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
-        Box::pin(self.send_command(|reply| WriterCommand::Commit(Box::new(unit), reply)))
+        Box::pin(self.send(|reply| WriterCommand::Commit(Box::new(unit), reply)))
     }
 
     fn reserve_cost(
@@ -205,13 +192,10 @@ impl FactStore for LocalStore {
         daily_budget: Option<f64>,
         limiter_key: Option<LimiterKey>,
     ) -> StoreFuture<'_, ReserveOutcome> {
-        Box::pin(self.reserve_for_session(
-            Arc::clone(&self.session.id),
-            run,
-            worst_case,
-            daily_budget,
-            limiter_key,
-        ))
+        let has_permit = limiter_key.is_some();
+        let request =
+            ReserveCommand { run, worst_case, daily_budget, has_permit, has_waited: false };
+        Box::pin(self.send(move |reply| WriterCommand::Reserve(request, reply)))
     }
 
     fn finish_reservation(
@@ -219,7 +203,7 @@ impl FactStore for LocalStore {
         reservation: ReservationId,
         in_doubt: bool,
     ) -> StoreFuture<'_, ()> {
-        Box::pin(self.send_command(move |reply| WriterCommand::FinishReservation {
+        Box::pin(self.send(move |reply| WriterCommand::FinishReservation {
             reservation,
             in_doubt,
             reply,
@@ -227,157 +211,33 @@ impl FactStore for LocalStore {
     }
 
     fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
-        Box::pin(async { Ok(self.claims.claim(&self.session.id, keys)) })
+        // On this thread, so that runs get their claims in the order in which they ask.
+        Box::pin(async { self.journal.change_unflushed(|| self.journal.claim_keys(keys)) })
     }
 
     fn release_keys(&self, keys: &[ClaimKey]) {
-        self.claims.release(&self.session.id, keys);
+        // If this fails, the keys are free when the session ends.
+        if let Err(error) = self.journal.change_unflushed(|| self.journal.release_keys(keys)) {
+            tracing::debug!(%error, "cannot release claims");
+        }
+        let _ = self.commands.send(WriterCommand::CheckWaiting);
     }
 
     fn wait_for_release<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
-        Box::pin(async {
-            let _ = self.claims.wait_for_release(key).await;
-            Ok(())
-        })
+        Box::pin(self.send(|reply| WriterCommand::WaitForRelease(key.clone(), reply)))
     }
 }
 
 impl Drop for LocalStore {
     fn drop(&mut self) {
-        let commands = self.commands.clone();
+        let _ = self.commands.send(WriterCommand::Stop);
         if let Some(thread) = self.thread.take() {
-            let stopping =
-                std::thread::spawn(move || drop(commands.blocking_send(WriterCommand::Stop)));
-            let _ = (stopping.join(), thread.join());
+            let _ = thread.join();
         }
-        let _ = self.lock.set_len(0);
-        if self.temporary {
+        // Otherwise the next process ends the session, because its file is no longer locked.
+        let _ = self.writer_journal.end_session();
+        if self.is_temporary {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
-}
-
-fn writer_ended_error() -> FactsError {
-    FactsError::Journal {
-        path: "journal.sqlite".into(),
-        message: "its writer has ended".to_owned(),
-    }
-}
-
-/// Prefixes of the names of a cache's files.
-const CACHE_FILE_PREFIXES: [&str; 5] = ["journal.sqlite", "index.sled", "lock", "socket", "daemon"];
-
-/// Creates the directory of a cache, or makes an existing one private. A directory that also
-/// contains other files keeps its mode, because it may be shared on purpose.
-///
-/// # Errors
-/// [`FactsError::UnknownUrl`] for a URL, which is never the name of a directory.
-pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
-    let io_error = |error| FactsError::File { path: dir.to_owned(), error };
-    if dir.to_string_lossy().contains("://") {
-        return Err(FactsError::UnknownUrl(dir.to_owned()));
-    }
-    if dir.is_file() {
-        return Err(FactsError::NotAFolder(dir.to_owned()));
-    }
-    if dir.is_dir() {
-        let is_ours = |entry: std::io::Result<std::fs::DirEntry>| {
-            let name = entry.map(|entry| entry.file_name().into_string());
-            name.is_ok_and(|name| {
-                name.is_ok_and(|name| {
-                    CACHE_FILE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-                })
-            })
-        };
-        if std::fs::read_dir(dir).map_err(io_error)?.all(is_ours) {
-            restrict_access(dir, 0o700);
-        }
-        return Ok(());
-    }
-    if let Some(parent) = dir.parent() {
-        std::fs::create_dir_all(parent).map_err(io_error)?;
-    }
-    match create_private_dir(dir) {
-        Err(error) if !dir.is_dir() => Err(io_error(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Removes the access of other users to a file or directory. If that fails, as it does for another
-/// user's file, hqdl logs a warning.
-pub(super) fn restrict_access(path: &Path, mode: u32) {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let is_private = |m: std::fs::Metadata| m.permissions().mode().trailing_zeros() >= 6;
-        if std::fs::metadata(path).is_ok_and(is_private) {
-            return;
-        }
-        let permissions = std::fs::Permissions::from_mode(mode);
-        if let Err(error) = std::fs::set_permissions(path, permissions) {
-            tracing::warn!(path = %path.display(), %error, "other users may read this");
-        }
-    }
-    #[cfg(not(unix))]
-    let _ = (path, mode);
-}
-
-/// Makes the files of a cache private before anything is written to them. `SQLite` gives its side
-/// files the mode of the database.
-fn restrict_files(dir: &Path) -> Result<(), FactsError> {
-    let index = dir.join("index.sled");
-    if !index.exists() {
-        create_private_dir(&index)
-            .map_err(|error| FactsError::File { path: index.clone(), error })?;
-    }
-    restrict_access(&index, 0o700);
-    let journal = dir.join("journal.sqlite");
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(&journal)
-        .map_err(|error| FactsError::File { path: journal.clone(), error })?;
-    for name in ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "lock"] {
-        let path = dir.join(name);
-        if path.exists() {
-            restrict_access(&path, 0o600);
-        }
-    }
-    Ok(())
-}
-
-pub(super) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir)
-}
-
-/// Takes the lock of a cache, or returns the description of the process that holds it.
-pub(super) fn take_lock(dir: &Path, description: &str) -> Result<LockOutcome, FactsError> {
-    let path = dir.join("lock");
-    let io_error = |error| FactsError::File { path: path.clone(), error };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(io_error)?;
-    if file.try_lock().is_err() {
-        let mut owner_description = String::new();
-        let _ = file.read_to_string(&mut owner_description);
-        let owner_description = match owner_description.trim() {
-            "" => "another process".to_owned(),
-            owner_description => owner_description.to_owned(),
-        };
-        return Ok(LockOutcome::HeldBy(owner_description));
-    }
-    let mut write_description = || {
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "process {} ({description})", std::process::id())
-    };
-    write_description().map_err(io_error)?;
-    Ok(LockOutcome::Acquired(file))
 }

@@ -1,272 +1,152 @@
-//! The rate limits of endpoints in the process that owns the cache.
+//! The rate limits of endpoints, shared by all processes of a machine. The journal counts their
+//! requests; this process queues its own in order of arrival.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use crate::FactsError;
 use crate::commit_thread::WriterCommand;
 use crate::journal::Journal;
-use crate::limits::{Limiter, Need, PerMinute, RateLimitHint};
-use crate::throttle::{LimiterKey, PauseFuture, RateLimits, Throttle, TicketFuture};
+use crate::journal::rates::{MAX_SENDING_DELAY, PermitRequest};
+use crate::limits::{Need, PerMinute, RateLimitHint};
+use crate::throttle::{LimiterKey, PauseFuture, RateLimits, TicketFuture};
 
-/// One limiter per endpoint and key, and one per model. A limiter is kept while a member uses it or
-/// a request would have to wait for it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Limiters(Arc<LimiterTable>);
+/// Longest time after which a waiting request tries again: another process may return a permit.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Default)]
-struct LimiterTable {
-    limiters: Mutex<HashMap<String, Arc<Limiter>>>,
-    /// The last number that was assigned.
-    last_number: AtomicU64,
-    /// Queue of the commit thread, which stores the limits that endpoints report.
-    commands: Option<mpsc::Sender<WriterCommand>>,
-}
-
-/// The limiters that a request must pass.
-struct LimiterPair {
-    /// Limiter of the endpoint with the limits of its members, for all models.
-    endpoint: Arc<Limiter>,
-    /// Limiter of the model with the limits that the endpoint reports, which apply per model.
-    model: Arc<Limiter>,
-}
-
-impl Limiters {
-    /// Creates limiters that store the limits that endpoints report.
-    pub(super) fn with_commit_queue(commands: mpsc::Sender<WriterCommand>) -> Self {
-        Self(Arc::new(LimiterTable { commands: Some(commands), ..LimiterTable::default() }))
-    }
-
-    /// Adds a member with its own limits to an endpoint's limiters, and returns the member's
-    /// number. New limiters start with the limits and requests that the journal knows.
-    pub(super) fn add_member(
-        &self,
-        limiter_key: &LimiterKey,
-        limits: PerMinute,
-        journal: Option<&Journal>,
-    ) -> Result<u64, FactsError> {
-        let number = self.next_number();
-        let mut limiters = self.lock_limiters();
-        limiters.retain(|_, limiter| !limiter.is_idle());
-        for (name, limits) in [
-            (limiter_key.endpoint.clone(), limits),
-            (limiter_key.limiter_name(), PerMinute::default()),
-        ] {
-            if let Some(limiter) = limiters.get(&name) {
-                limiter.add_member(number, limits);
-                continue;
-            }
-            let limiter = Limiter::default();
-            if let Some(journal) = journal {
-                limiter.apply_hint(journal.stored_limits(&name)?);
-                let model_filter =
-                    (name != limiter_key.endpoint).then_some(limiter_key.model.as_str());
-                for (tokens, counts_for) in
-                    journal.recent_requests(&limiter_key.endpoint, model_filter)?
-                {
-                    limiter.restore_request(self.next_number(), tokens, counts_for);
-                }
-            }
-            limiter.add_member(number, limits);
-            limiters.insert(name, Arc::new(limiter));
-        }
-        Ok(number)
-    }
-
-    /// Removes a member from an endpoint's limiters.
-    pub(super) fn remove_member(&self, limiter_key: &LimiterKey, number: u64) {
-        let mut limiters = self.lock_limiters();
-        for name in [&limiter_key.endpoint, &limiter_key.limiter_name()] {
-            limiters.get(name).into_iter().for_each(|limiter| limiter.remove_member(number));
-        }
-        limiters.retain(|_, limiter| !limiter.is_idle());
-    }
-
-    /// Waits for a permit; `None` if the endpoint has no members.
-    pub(super) async fn acquire_ticket(
-        &self,
-        limiter_key: &LimiterKey,
-        need: Need,
-    ) -> Option<Ticket> {
-        let pair = self.limiter_pair(limiter_key)?;
-        let ticket = Ticket { number: self.next_number(), pair };
-        ticket.pair.endpoint.acquire_permit(ticket.number, need).await;
-        // Acquire the model's permit last, so that the latest limits of the endpoint apply.
-        ticket.pair.model.acquire_permit(ticket.number, need).await;
-        Some(ticket)
-    }
-
-    /// Applies the endpoint's rate-limit headers: its limits to the model, a pause to all models.
-    pub(super) fn apply_hint(&self, limiter_key: &LimiterKey, hint: RateLimitHint) {
-        let Some(pair) = self.limiter_pair(limiter_key) else { return };
-        let wait = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
-        let hints = [
-            (pair.endpoint, limiter_key.endpoint.clone(), wait),
-            (pair.model, limiter_key.limiter_name(), hint),
-        ];
-        for (limiter, name, hint) in hints {
-            if limiter.apply_hint(hint)
-                && let Some(commands) = &self.0.commands
-            {
-                // Store the limits before the answer that reported them. If the queue is full, skip
-                // it: the next answer reports them again.
-                let _ =
-                    commands.try_send(WriterCommand::StoreLimits(name, limiter.observed_limits()));
-            }
-        }
-    }
-
-    /// Returns how long the endpoint still rejects requests.
-    pub(super) fn remaining_pause(&self, limiter_key: &LimiterKey) -> Option<Duration> {
-        let pair = self.limiter_pair(limiter_key)?;
-        pair.endpoint.observed_limits().wait.max(pair.model.observed_limits().wait)
-    }
-
-    fn limiter_pair(&self, limiter_key: &LimiterKey) -> Option<LimiterPair> {
-        let limiters = self.lock_limiters();
-        let limiter_of = |name: &str| limiters.get(name).map(Arc::clone);
-        Some(LimiterPair {
-            endpoint: limiter_of(&limiter_key.endpoint)?,
-            model: limiter_of(&limiter_key.limiter_name())?,
-        })
-    }
-
-    fn next_number(&self) -> u64 {
-        self.0.last_number.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn lock_limiters(&self) -> MutexGuard<'_, HashMap<String, Arc<Limiter>>> {
-        self.0.limiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A permit for one request. Dropping it before the request is sent returns it.
-pub(super) struct Ticket {
-    number: u64,
-    pair: LimiterPair,
-}
-
-impl Ticket {
-    /// Marks the request as sent.
-    pub(super) fn mark_sent(&self) {
-        self.pair.endpoint.mark_sent(self.number);
-        self.pair.model.mark_sent(self.number);
-    }
-
-    /// Records the number of tokens that the answered request used.
-    pub(super) fn reconcile_usage(self, used: u64) {
-        self.pair.endpoint.reconcile_usage(self.number, used);
-        self.pair.model.reconcile_usage(self.number, used);
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.pair.endpoint.cancel_request(self.number);
-        self.pair.model.cancel_request(self.number);
-    }
-}
-
-/// Unsettled permits of one session, by number.
-#[derive(Clone, Default)]
-pub(super) struct Tickets(Arc<Mutex<HashMap<u64, Ticket>>>);
-
-impl Tickets {
-    /// Stores a ticket and returns its number; 0 for `None`.
-    pub(super) fn add_ticket(&self, ticket: Option<Ticket>) -> u64 {
-        let Some(ticket) = ticket else { return 0 };
-        let number = ticket.number;
-        self.lock_tickets().insert(number, ticket);
-        number
-    }
-
-    /// Marks a request as sent.
-    pub(super) fn mark_sent(&self, number: u64) {
-        self.lock_tickets().get(&number).into_iter().for_each(Ticket::mark_sent);
-    }
-
-    /// Records the tokens of an answered request; `None` cancels the request.
-    pub(super) fn settle_ticket(&self, number: u64, used: Option<u64>) {
-        let ticket = self.lock_tickets().remove(&number);
-        if let (Some(ticket), Some(used)) = (ticket, used) {
-            ticket.reconcile_usage(used);
-        }
-    }
-
-    /// The session has ended. Mark its requests as sent, because they may have been sent just
-    /// before.
-    pub(super) fn mark_all_sent(&self) {
-        std::mem::take(&mut *self.lock_tickets()).values().for_each(Ticket::mark_sent);
-    }
-
-    fn lock_tickets(&self) -> MutexGuard<'_, HashMap<u64, Ticket>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The rate limits in the process that owns them, as one session uses them.
+/// The rate limits as this process uses them.
 pub(super) struct LocalLimits {
-    limiters: Limiters,
-    /// Journal with the earlier limits and requests; `None` if the limits are not shared.
-    journal: Option<Arc<Journal>>,
-    tickets: Tickets,
+    journal: Arc<Journal>,
+    /// Queue of the commit thread.
+    commands: mpsc::UnboundedSender<WriterCommand>,
+    last_member: AtomicU64,
+    state: Mutex<PermitState>,
+}
+
+#[derive(Default)]
+struct PermitState {
+    /// Held by the request that is next, so that requests are granted in order.
+    queues: BTreeMap<LimiterKey, Arc<tokio::sync::Mutex<()>>>,
+    tickets: HashMap<u64, Ticket>,
+    /// Limits that endpoints last reported to this process.
+    reported: BTreeMap<LimiterKey, PerMinute>,
+}
+
+/// A granted permit.
+struct Ticket {
+    request: PermitRequest,
+    granted_at: Instant,
+    is_sent: bool,
 }
 
 impl LocalLimits {
-    pub(super) fn new(limiters: Limiters, journal: Option<Arc<Journal>>) -> Self {
-        Self { limiters, journal, tickets: Tickets::default() }
+    pub(super) fn new(
+        journal: Arc<Journal>,
+        commands: mpsc::UnboundedSender<WriterCommand>,
+    ) -> Self {
+        Self { journal, commands, last_member: AtomicU64::default(), state: Mutex::default() }
     }
 
-    /// The session has ended. Mark its requests as sent, because they may have been sent just
-    /// before.
-    pub(super) fn end_session(&self) {
-        self.tickets.mark_all_sent();
+    fn state(&self) -> MutexGuard<'_, PermitState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a command whose result no caller needs. If the store is closed, it has no effect.
+    fn send(&self, command: WriterCommand) {
+        let _ = self.commands.send(command);
+    }
+
+    /// Waits for a permit; fails if the store is closed or cannot be written.
+    async fn acquire(&self, limiter_key: &LimiterKey, need: Need) -> Result<u64, FactsError> {
+        let queue = Arc::clone(self.state().queues.entry(limiter_key.clone()).or_default());
+        let _turn = queue.lock().await;
+        loop {
+            let (limiter_key, ticket) = (limiter_key.clone(), fastrand::i64(1..));
+            let request = PermitRequest { limiter_key, need, ticket };
+            let journal = &self.journal;
+            match journal.change_unflushed(|| journal.try_acquire(&request))? {
+                None => {
+                    let id = ticket.cast_unsigned();
+                    let ticket = Ticket { request, granted_at: Instant::now(), is_sent: false };
+                    self.state().tickets.insert(id, ticket);
+                    return Ok(id);
+                }
+                Some(wait) => tokio::time::sleep(wait.min(RETRY_INTERVAL)).await,
+            }
+        }
     }
 }
 
 impl RateLimits for LocalLimits {
     fn add_member(&self, limiter_key: &LimiterKey, limits: PerMinute) -> Result<u64, FactsError> {
-        self.limiters.add_member(limiter_key, limits, self.journal.as_deref())
+        let member = self.last_member.fetch_add(1, Ordering::Relaxed) + 1;
+        if limits != PerMinute::default() {
+            self.journal.add_member(member, &limiter_key.endpoint, limits)?;
+        }
+        Ok(member)
     }
 
-    fn remove_member(&self, limiter_key: &LimiterKey, member: u64) {
-        self.limiters.remove_member(limiter_key, member);
+    fn remove_member(&self, _: &LimiterKey, member: u64) {
+        self.send(WriterCommand::RemoveMember(member));
     }
 
     fn acquire_ticket<'a>(&'a self, limiter_key: &'a LimiterKey, need: Need) -> TicketFuture<'a> {
-        Box::pin(async move {
-            self.tickets.add_ticket(self.limiters.acquire_ticket(limiter_key, need).await)
-        })
+        // A caller that gets no permit fails when it reserves the cost of its request.
+        Box::pin(async move { self.acquire(limiter_key, need).await.unwrap_or_default() })
     }
 
     fn mark_sent(&self, ticket: u64) {
-        self.tickets.mark_sent(ticket);
+        let mut state = self.state();
+        let Some(ticket) = state.tickets.get_mut(&ticket) else { return };
+        ticket.is_sent = true;
+        if ticket.granted_at.elapsed() > MAX_SENDING_DELAY {
+            self.send(WriterCommand::MarkSentLate(ticket.request.clone()));
+        }
     }
 
     fn settle_ticket(&self, ticket: u64, used: Option<u64>) {
-        self.tickets.settle_ticket(ticket, used);
+        let Some(ticket) = self.state().tickets.remove(&ticket) else { return };
+        match used {
+            Some(used) => self.send(WriterCommand::ReconcileUsage(ticket.request, used)),
+            None if ticket.is_sent => {}
+            None => self.send(WriterCommand::CancelRequest(ticket.request.ticket)),
+        }
     }
 
     fn apply_hint(&self, limiter_key: &LimiterKey, hint: RateLimitHint) {
-        self.limiters.apply_hint(limiter_key, hint);
+        let is_new = {
+            let mut state = self.state();
+            let before = state.reported.insert(limiter_key.clone(), hint.limits);
+            hint.limits != PerMinute::default() && before != Some(hint.limits)
+        };
+        if is_new {
+            let reported_limits = hint.limits;
+            tracing::info!(?reported_limits, "the limiter takes the endpoint's limits");
+        }
+        if let Some(wait) = hint.wait {
+            tracing::info!(?wait, "the limiter pauses");
+        }
+        if !is_new && hint.wait.is_none() {
+            return;
+        }
+        // On this thread, so that the next permit is granted under these limits.
+        let stored = self.journal.change_unflushed(|| {
+            // A pause applies to all models.
+            let pause = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
+            self.journal.store_limits(&limiter_key.endpoint, pause)?;
+            self.journal.store_limits(&limiter_key.limiter_name(), hint)
+        });
+        if let Err(error) = stored {
+            tracing::debug!(%error, "cannot store the endpoint's limits");
+        }
     }
 
     fn remaining_pause<'a>(&'a self, limiter_key: &'a LimiterKey) -> PauseFuture<'a> {
-        Box::pin(std::future::ready(self.limiters.remaining_pause(limiter_key)))
-    }
-}
-
-impl Throttle {
-    /// Creates a throttle with limits that are not shared.
-    #[must_use]
-    pub fn standalone(limits: PerMinute) -> Self {
-        let (standalone, limiter_key) =
-            (LocalLimits::new(Limiters::default(), None), LimiterKey::default());
-        let member = standalone.add_member(&limiter_key, limits).unwrap_or_default();
-        Self { limits: Arc::new(standalone), limiter_key, member }
+        let pause = self.journal.remaining_pause(limiter_key).unwrap_or_default();
+        Box::pin(std::future::ready(pause))
     }
 }

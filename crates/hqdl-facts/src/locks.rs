@@ -1,11 +1,11 @@
 //! Named locks, such as the right to publish to a database. A lock is a claim with a name
-//! ([`super::in_flight`]), so a second run waits for the first one, whichever process it is in.
+//! ([`super::ClaimKey`]), so a second run waits for the first one, whichever process it is in.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::in_flight::ClaimKey;
+use crate::claim_key::ClaimKey;
 use crate::{Facts, FactsError};
 use hqdl_database::postgres::thread::block_on_current_thread;
 
@@ -24,7 +24,7 @@ impl Facts {
     /// Returns the lock of this name, or `None` if another session holds it.
     ///
     /// # Errors
-    /// [`FactsError`] if the owner of the cache has ended.
+    /// [`FactsError`] if the store cannot be written.
     pub fn try_lock(&self, name: &str) -> Result<Option<NamedLock<'_>>, FactsError> {
         let keys = [ClaimKey::Name(name.to_owned())];
         let granted = block_on_current_thread(self.store.claim_keys(&keys))?;
@@ -36,7 +36,7 @@ impl Facts {
     /// `interrupt` is true and a short grace period passes without getting the lock.
     ///
     /// # Errors
-    /// [`FactsError`] if the owner of the cache has ended.
+    /// [`FactsError`] if the store cannot be written.
     pub fn lock(
         &self,
         name: &str,

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use crate::in_flight::ClaimKey;
+use crate::claim_key::ClaimKey;
 use crate::record::{Fact, Record};
 use crate::{FactsError, History, unify};
 use hqdl_spec::checker::Checker;

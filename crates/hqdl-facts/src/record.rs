@@ -68,8 +68,8 @@ impl Record {
 }
 
 /// Decodes a record of a data directory's index.
-pub(super) fn decode_record(bytes: &[u8], dir: &Path) -> Result<Record, FactsError> {
-    parse_record(bytes, &dir.join("index.sled"))
+fn decode_record(bytes: &[u8], dir: &Path) -> Result<Record, FactsError> {
+    parse_record(bytes, &dir.join("index.sqlite"))
 }
 
 /// Decodes an entity with its record.
@@ -79,7 +79,7 @@ pub(super) fn decode_entry(
     dir: &Path,
 ) -> Result<(Entity, Record), FactsError> {
     let entity = Entity::parse(entity).map_err(|_| FactsError::Index {
-        path: dir.join("index.sled"),
+        path: dir.join("index.sqlite"),
         message: "a key that is no entity".to_owned(),
     })?;
     Ok((entity, bytes.decode(dir)?))

@@ -2,23 +2,48 @@
 //! killed, and another process may resume it. Requests that were in flight when a session ended
 //! count at their worst-case cost.
 
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-/// A process that uses the facts, or one client of the cache server.
-#[derive(Debug, Clone)]
-pub struct FactsSession {
+use crate::FactsError;
+use crate::session_file::SessionFile;
+
+/// A process that uses the facts of a directory. It is alive while its file is locked.
+#[derive(Debug)]
+pub(super) struct FactsSession {
     /// Its id in the journal.
-    pub(super) id: Arc<str>,
+    pub(super) id: String,
+    /// Its number in claims.
+    pub(super) number: i64,
     /// Its description for other processes.
-    pub(super) description: Arc<str>,
-    /// Whether it owns the cache and therefore writes its own session to the journal.
-    pub(super) is_owner: bool,
+    pub(super) description: String,
+    folder: PathBuf,
+    _file: SessionFile,
 }
 
 impl FactsSession {
-    /// Creates the session of the process that owns the cache.
-    pub(super) fn for_owner(description: &str) -> Self {
-        Self { id: new_id().into(), description: description.into(), is_owner: true }
+    /// Starts a session in a cache directory.
+    ///
+    /// # Errors
+    /// [`FactsError::Shared`] if file locks do not work there.
+    pub(super) fn start(dir: &Path, description: &str) -> Result<Self, FactsError> {
+        let (id, folder) = (new_id(), dir.join("sessions"));
+        let Some(file) = SessionFile::create(&folder, &id) else {
+            return Err(FactsError::Shared { dir: dir.to_owned(), file_system: None });
+        };
+        let (description, number) = (description.to_owned(), fastrand::i64(1..1 << 40));
+        Ok(Self { id, number, description, folder, _file: file })
+    }
+
+    /// Returns whether another session is alive.
+    pub(super) fn is_alive(&self, id: &str) -> bool {
+        SessionFile::is_alive(&self.folder, id)
+    }
+
+    /// Deletes the files of sessions whose processes have ended and that are not in the journal.
+    pub(super) fn delete_files(&self, is_known: impl Fn(&str) -> bool) {
+        for id in SessionFile::find_abandoned(&self.folder).iter().filter(|id| !is_known(id)) {
+            SessionFile::delete(&self.folder, id);
+        }
     }
 }
 

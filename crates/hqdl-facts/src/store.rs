@@ -1,6 +1,6 @@
-//! The interface of a fact store. [`super::LocalStore`] implements it in the process that owns the
-//! cache, [`super::RemoteStore`] forwards to that process, and [`super::PostgresStore`] keeps the
-//! facts on a server. Callers use [`super::Facts`] and do not depend on the implementation.
+//! The interface of a fact store. [`super::LocalStore`] keeps the facts in a directory, and
+//! [`super::PostgresStore`] on a server. Callers use [`super::Facts`] and do not depend on the
+//! implementation.
 //!
 //! A store keeps two things: *records* (the facts about an entity, looked up by entity) and the
 //! [`History`] that they were read from. Every store guarantees:
@@ -21,13 +21,13 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::FactsError;
 use crate::checksum::Damage;
+use crate::claim_key::ClaimKey;
 use crate::completion::Completion;
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
-use crate::in_flight::ClaimKey;
 use crate::throttle::{LimiterKey, RateLimits};
-use crate::{FactsError, LocalStore};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::SpentAmount;
 
@@ -103,20 +103,11 @@ pub trait FactStore: Send + Sync {
         self.dir().display().to_string()
     }
 
-    /// The process that owns the facts, if it is not this one.
-    fn owner(&self) -> Option<&str>;
-
     /// The history of all requests and answers.
     fn history(&self) -> &dyn History;
 
     /// The rate limits of endpoints, shared by all users of the store.
     fn rate_limits(&self) -> Arc<dyn RateLimits>;
-
-    /// Returns the store that a cache server serves to its clients; `None` unless this process owns
-    /// the cache.
-    fn into_local_store(self: Arc<Self>) -> Option<Arc<LocalStore>> {
-        None
-    }
 
     // ── records ──
 
@@ -144,7 +135,7 @@ pub trait FactStore: Send + Sync {
         true
     }
 
-    /// Returns whether a lookup goes to another process, so that batched lookups are faster.
+    /// Returns whether a lookup goes to a server, so that batched lookups are faster.
     fn is_remote(&self) -> bool;
 
     /// Updates the records with everything that others have kept so far.
@@ -169,8 +160,7 @@ pub trait FactStore: Send + Sync {
     // ── asking ──
 
     /// Stores an answer and settles its reservation. It is committed before this returns, and
-    /// visible to others from then on. If this fails because the owner of the cache has ended
-    /// ([`FactsError::Lost`]), the unit is in the history anyway, because it was paid for.
+    /// visible to others from then on.
     fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()>;
 
     /// Reserves the worst-case cost of a request before it is sent. The reservation survives if the

@@ -1,6 +1,5 @@
-//! Rate limits per endpoint, local to this process or shared by every client of the cache server.
-//! The requests of the last minute, and the limits that the endpoint reported, are stored in the
-//! journal, so that they survive a restart.
+//! Rate limits per endpoint, shared by all users of a store. The requests of the last minute, and the
+//! limits that the endpoint reported, are stored there, so that they survive a restart.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -152,7 +151,7 @@ impl Facts {
     /// `endpoint` is a hash that identifies the endpoint and its API key without revealing either.
     ///
     /// # Errors
-    /// [`FactsError`] if the owner of the cache has ended.
+    /// [`FactsError`] if the store cannot be written.
     pub fn throttle(
         &self,
         endpoint: &str,

@@ -19,7 +19,6 @@ use crate::commit_thread::commit_units;
 use crate::completion::Completion;
 use crate::history::{History, Runs};
 use crate::ids::RunId;
-use crate::index::Index;
 use crate::journal::Journal;
 use crate::record::{Fact, Record};
 use crate::store::CommitUnit;
@@ -107,19 +106,18 @@ pub(super) type RecordLookup<'l> =
 ///
 /// # Errors
 /// [`FactsError::Import`] with the number of a line that cannot be used.
-pub(super) fn import_lines(
-    journal: &Journal,
-    index: &Index,
-    input: &mut dyn BufRead,
-) -> Result<u64, FactsError> {
+pub(super) fn import_lines(journal: &Journal, input: &mut dyn BufRead) -> Result<u64, FactsError> {
     let lines = parse_lines(input)?;
-    let _connection = journal.connection();
-    index.catch_up(journal)?;
-    let look_up = |entities: &[Entity]| index.get_many(&entities.iter().collect::<Vec<_>>());
-    let (run, units, count) = build_units(journal, &look_up, lines)?;
-    commit_units(journal, index, units)?;
-    journal.finish_run(run, super::Outcome::Complete)?;
-    Ok(count)
+    // In one transaction, so that no newer fact is stored between the lookup and the commit.
+    journal.transact(|| {
+        journal.catch_up()?;
+        let look_up =
+            |entities: &[Entity]| journal.read_records(&entities.iter().collect::<Vec<_>>());
+        let (run, units, count) = build_units(journal, &look_up, lines)?;
+        commit_units(journal, units)?;
+        journal.finish_run(run, super::Outcome::Complete)?;
+        Ok(count)
+    })
 }
 
 /// Starts a run for an import of facts written by [`Facts::export`]. Returns the run, the units to

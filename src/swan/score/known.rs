@@ -59,9 +59,7 @@ pub(in crate::swan) fn find_faults(
         ..SpecOverrides::default()
     };
     let owner_description = "hqdl swan score".to_owned();
-    let say = std::sync::Arc::new(|_: &str| ());
-    let cache =
-        Cache::Dir { dir: Some(scratch.0.join("facts")), owner_description, on_status: say };
+    let cache = Cache::Dir { dir: Some(scratch.0.join("facts")), owner_description };
     let session = Session::open(draft, &overrides, cache).map_err(|p| broken(p.render(false)))?;
     let facts = session.facts().map_err(|e| broken(e.to_string()))?;
     let mut faults = Faults::new();

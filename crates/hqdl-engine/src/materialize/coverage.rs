@@ -327,17 +327,14 @@ impl<'w> Materializer<'w> {
         self.for_each_key_in(&mut |on_key| keys.for_each(on_key), visit)
     }
 
-    /// Calls `visit` for every key of a walk, with its entity's facts. If another process owns the
-    /// facts, they are fetched for [`AHEAD`] keys at a time.
+    /// Calls `visit` for every key of a walk, with its entity's facts, which are fetched for
+    /// [`PREFETCHED_KEYS`] keys at a time.
     pub(super) fn for_each_key_in(
         &self,
         walk: &mut KeyWalk<'_>,
         visit: &mut dyn FnMut(&KeyRow, EntityFacts) -> Result<(), WalkError>,
     ) -> Result<(), WalkError> {
         let facts = self.facts.with_latest();
-        if !facts.is_remote() {
-            return walk(&mut |key: &KeyRow| visit(key, facts.get(&key.entity)?));
-        }
         let mut buffer: Vec<KeyRow> = Vec::with_capacity(PREFETCHED_KEYS);
         let mut flush = |buffer: &mut Vec<KeyRow>| {
             let entities: Vec<_> = buffer.iter().map(|k| &k.entity).collect();

@@ -9,8 +9,8 @@ use serde_json::Value as Json;
 use crate::FactsError;
 use crate::checksum::{ANSWER_ROWS_SQL, AnswerRow, Damage};
 use crate::completion::Completion;
-use crate::history::Answers;
-use crate::journal::{Journal, json_fact};
+use crate::history::{Answers, Integrity};
+use crate::journal::{Journal, parse_cells};
 use crate::record::Fact;
 use hqdl_values::key::Entity;
 
@@ -105,18 +105,10 @@ impl Answers for Journal {
             if !damage.is_trusted(line.id, &line.entity) {
                 continue;
             }
-            let unknown = |what: String| FactsError::Journal {
-                path: self.path().to_owned(),
-                message: format!("line {}: {what}", line.id),
-            };
-            let entity = Entity::parse(&line.entity).map_err(|e| unknown(e.to_string()))?;
-            let cells: Vec<Json> =
-                serde_json::from_str(&line.cells).map_err(|e| unknown(e.to_string()))?;
-            let fact = |c: &Json| {
-                json_fact(c, line.completion, line.model)
-                    .ok_or_else(|| unknown(format!("no fact: {c}")))
-            };
-            let facts = cells.iter().map(fact).collect::<Result<Vec<_>, _>>()?;
+            let unreadable =
+                |what: String| self.unreadable_error(format!("line {}: {what}", line.id));
+            let entity = Entity::parse(&line.entity).map_err(|e| unreadable(e.to_string()))?;
+            let facts = parse_cells(&line).map_err(|what| self.unreadable_error(what))?;
             visit(line.id, entity, facts)?;
         }
         Ok(last)

@@ -111,6 +111,7 @@ impl BatchJobs for Journal {
     }
 
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError> {
+        self.update_sessions()?;
         let nobodys = nobodys();
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {nobodys})
@@ -120,6 +121,7 @@ impl BatchJobs for Journal {
     }
 
     fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
+        self.update_sessions()?;
         self.change(|c| {
             let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
             let parcels: Vec<BatchJob> =
@@ -163,6 +165,7 @@ impl BatchJobs for Journal {
     }
 
     fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError> {
+        self.update_sessions()?;
         let sql = format!(
             "SELECT 1 FROM parcel AS p WHERE {UNDER_WAY}
              UNION ALL SELECT 1 FROM parcel AS p WHERE p.state IN ('written', 'uploaded')

@@ -24,7 +24,7 @@ impl Integrity for Journal {
 
     fn check_file(&self) -> Result<(), FactsError> {
         let wrong = self.run(|c| {
-            let said: String = c.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))?;
+            let said: String = c.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
             if said != "ok" {
                 return Ok(Some(said));
             }

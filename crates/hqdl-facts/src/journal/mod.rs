@@ -1,11 +1,13 @@
 //! The journal: the record of every completion and of the facts read from it.
 
 mod answers;
+mod claims;
 mod dictionary;
 mod integrity;
 mod batch_jobs;
 mod questions;
 pub(crate) mod rates;
+mod records;
 mod request_forms;
 pub(crate) mod requests;
 pub(crate) mod reservations;
@@ -15,14 +17,15 @@ mod spending;
 
 use crate::completion::Completion;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 use serde_json::Value as Json;
 
-use crate::checksum::answer_checksum;
+use crate::checksum::{AnswerRow, Damage, answer_checksum};
 use crate::record::Fact;
 use crate::sessions::FactsSession;
 use crate::{FactsError, checksum};
@@ -30,6 +33,8 @@ use hqdl_database::{self as store, migrate};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::Entity;
 
+/// SQL predicate: the session of the row is alive.
+pub(crate) const ALIVE: &str = "session IN (SELECT id FROM session)";
 /// The runs of sessions that are not over.
 pub(crate) const RUNS_ALIVE: &str =
     "SELECT id FROM run WHERE session IN (SELECT id FROM session) AND ended_at IS NULL";
@@ -40,22 +45,35 @@ pub struct Journal {
     path: PathBuf,
     /// Whoever has it may take it again: what is read there may lead to more to read.
     connection: ReentrantMutex<Connection>,
-    /// Who writes here.
-    pub(crate) session: FactsSession,
+    /// The session of this process.
+    pub(crate) session: Arc<FactsSession>,
+    /// Damage that was found when this process last built the records.
+    damage: Mutex<Damage>,
 }
 
-/// How long a write waits for those of other processes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Number of prepared statements that a connection keeps: more than are used.
+const STATEMENTS: usize = 128;
+/// Number of attempts, and the pause between them, at the lock that another writer holds: a minute
+/// altogether. `SQLite`'s own pauses grow to 100 ms, in which many short commits pass.
+const LOCK_ATTEMPTS: i32 = 60_000;
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Returns whether to try again to take the lock that another writer holds.
+fn wait_for_lock(attempts: i32) -> bool {
+    std::thread::sleep(LOCK_PAUSE);
+    attempts < LOCK_ATTEMPTS
+}
 
 impl Journal {
     /// Opens the journal, and makes it when it is missing.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub(crate) fn open(path: &Path, session: FactsSession) -> Result<Self, FactsError> {
+    pub(crate) fn open(path: &Path, session: Arc<FactsSession>) -> Result<Self, FactsError> {
         let error = |e: rusqlite::Error| journal_error(path, &e);
-        let connection = Connection::open(path).map_err(error)?;
-        connection.busy_timeout(PATIENCE).map_err(error)?;
+        let mut connection = Connection::open(path).map_err(error)?;
+        connection.busy_handler(Some(wait_for_lock)).map_err(error)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
         hqdl_values::sql::reject_quoted_texts(&connection).map_err(error)?;
         // FULL: what was paid for survives a power cut, too. The writer groups
         // commits, so this costs one fsync for many answers.
@@ -66,7 +84,9 @@ impl Journal {
             .map_err(error)?;
         checksum::register_function(&connection).map_err(error)?;
         migrate::migrate_journal(&connection).map_err(error)?;
-        Ok(Self { path: path.to_owned(), connection: ReentrantMutex::new(connection), session })
+        records::attach_records(&connection, path).map_err(error)?;
+        let (path, connection) = (path.to_owned(), ReentrantMutex::new(connection));
+        Ok(Self { path, connection, session, damage: Mutex::default() })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -78,9 +98,23 @@ impl Journal {
         self.connection.lock()
     }
 
-    /// The same, unless somebody else uses it.
-    pub(crate) fn try_connection(&self) -> Option<ReentrantMutexGuard<'_, Connection>> {
-        self.connection.try_lock()
+    /// Enters the session of this process, if it is not there yet.
+    fn enter_session(&self) -> rusqlite::Result<()> {
+        let FactsSession { id, number, description, .. } = &*self.session;
+        let sql = "INSERT OR IGNORE INTO session (id, holder, entered_at, number) VALUES (?1, ?2, ?3, ?4)";
+        self.connection()
+            .prepare_cached(sql)?
+            .execute(params![id, description, store::current_timestamp(), number])
+            .map(drop)
+    }
+
+    /// Returns the damage that was found when this process last built the records.
+    pub(crate) fn known_damage(&self) -> Damage {
+        self.damage.lock().clone()
+    }
+
+    fn set_known_damage(&self, damage: Damage) {
+        *self.damage.lock() = damage;
     }
 
     pub(crate) fn error(&self, error: &rusqlite::Error) -> FactsError {
@@ -94,21 +128,65 @@ impl Journal {
         work(&self.connection()).map_err(|e| self.error(&e))
     }
 
-    /// Work in one transaction that writes. It takes the lock at the beginning:
-    /// what it reads stays so until it has written.
+    /// Runs work in one transaction that writes, or in the current one. The transaction takes the
+    /// lock at its beginning, so that what it reads does not change before it writes.
+    pub(crate) fn transact<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, FactsError>,
+    ) -> Result<T, FactsError> {
+        let connection = self.connection();
+        if !connection.is_autocommit() {
+            return work();
+        }
+        let transaction = Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)
+            .map_err(|e| self.error(&e))?;
+        let result = work()?;
+        transaction.commit().map_err(|e| self.error(&e))?;
+        Ok(result)
+    }
+
+    /// Runs work in one transaction that is visible to other processes, but is not flushed to disk.
+    pub(crate) fn change_unflushed<T>(
+        &self,
+        work: impl FnOnce() -> rusqlite::Result<T>,
+    ) -> Result<T, FactsError> {
+        let connection = self.connection();
+        let run = || {
+            connection.execute_batch("PRAGMA main.synchronous = NORMAL")?;
+            self.within_transaction(|_| work())
+        };
+        let result = run();
+        let restored = connection.execute_batch("PRAGMA main.synchronous = FULL");
+        result.and_then(|value| restored.map(|()| value)).map_err(|e| self.error(&e))
+    }
+
+    /// Returns a number that changes when another connection commits.
+    pub(crate) fn data_version(&self) -> rusqlite::Result<i64> {
+        let c = self.connection();
+        c.prepare_cached("PRAGMA main.data_version")?.query_row([], |r| r.get(0))
+    }
+
+    /// Runs work in one transaction that writes, or in the current one.
+    fn within_transaction<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let connection = self.connection();
+        if !connection.is_autocommit() {
+            return work(&connection);
+        }
+        let transaction = Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
+        let result = work(&transaction)?;
+        transaction.commit()?;
+        Ok(result)
+    }
+
+    /// Runs work like [`Journal::transact`], with the connection.
     pub(crate) fn change<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
-        let connection = self.connection();
-        let all = || {
-            let transaction =
-                Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
-            let done = work(&transaction)?;
-            transaction.commit()?;
-            Ok(done)
-        };
-        all().map_err(|e| self.error(&e))
+        self.within_transaction(work).map_err(|e| self.error(&e))
     }
 
     /// Reads that belong together: what others write meanwhile is not seen.
@@ -118,6 +196,9 @@ impl Journal {
     ) -> Result<T, FactsError> {
         let connection = self.connection();
         let all = || {
+            if !connection.is_autocommit() {
+                return work(&connection);
+            }
             let transaction = connection.unchecked_transaction()?;
             let read = work(&transaction)?;
             transaction.commit()?;
@@ -209,6 +290,17 @@ impl Serialize for JournalCell<'_> {
         }
         cell.end()
     }
+}
+
+/// Parses the facts of a row, or returns what is wrong with it.
+pub(crate) fn parse_cells(row: &AnswerRow) -> Result<Vec<Fact>, String> {
+    let cells: Vec<Json> =
+        serde_json::from_str(&row.cells).map_err(|e| format!("line {}: {e}", row.id))?;
+    let fact = |cell: &Json| {
+        json_fact(cell, row.completion, row.model)
+            .ok_or_else(|| format!("line {}: no fact: {cell}", row.id))
+    };
+    cells.iter().map(fact).collect()
 }
 
 pub(crate) fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {

@@ -5,13 +5,13 @@ use rusqlite::{OptionalExtension, params};
 use crate::FactsError;
 use crate::history::EndpointFeatures;
 use crate::journal::Journal;
-use crate::journal::rates::{REMEMBERED, millis, part};
+use crate::journal::rates::{REMEMBERED, as_millis, millis};
 
 impl EndpointFeatures for Journal {
     fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
         self.run(|c| {
             c.prepare_cached("SELECT form FROM request_form WHERE endpoint = ?1 AND heard_at > ?2")?
-                .query_row(params![endpoint, millis() - part(REMEMBERED)], |r| r.get(0))
+                .query_row(params![endpoint, millis() - as_millis(REMEMBERED)], |r| r.get(0))
                 .optional()
         })
     }

@@ -17,32 +17,25 @@ pub(crate) const PAID: &str =
 pub(crate) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
 
 impl Journal {
-    /// Notes what a request of a session may cost at the worst; returns the
-    /// note's id.
+    /// Reserves the worst-case cost of a request.
     pub(crate) fn insert_reservation(
         &self,
-        session: &str,
         run: RunId,
         worst: SpentAmount,
     ) -> rusqlite::Result<ReservationId> {
         let connection = self.connection();
+        self.enter_session()?;
         let mut insert = connection.prepare_cached(
             "INSERT INTO reservation (run, cost_usd, tokens, reserved_at, session)
              VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
         insert
-            .insert(params![run, worst.usd, worst.tokens, current_timestamp(), session])
+            .insert(params![run, worst.usd, worst.tokens, current_timestamp(), self.session.id])
             .map(ReservationId)
     }
 
-    /// Takes a note out: its request is settled, or cost nothing. `used` says how
-    /// many tokens it took, when that is known.
-    pub(crate) fn release_reservation(
-        &self,
-        reservation: ReservationId,
-        used: Option<u64>,
-    ) -> rusqlite::Result<()> {
-        self.note_answered(reservation, used)?;
+    /// Deletes a reservation whose request is settled, or was not sent.
+    pub(crate) fn release_reservation(&self, reservation: ReservationId) -> rusqlite::Result<()> {
         let connection = self.connection();
         let mut delete = connection.prepare_cached("DELETE FROM reservation WHERE id = ?1")?;
         delete.execute([reservation]).map(|_| ())

@@ -1,7 +1,6 @@
 //! Sessions and their runs in the journal.
 
-use super::RUNS_ALIVE;
-use crate::sessions::FactsSession;
+use super::{ALIVE, RUNS_ALIVE};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -14,33 +13,50 @@ use crate::journal::reservations::has_under_way;
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
-/// Holds of what belongs to a session that is not over.
-const ALIVE: &str = "session IN (SELECT id FROM session)";
 impl Journal {
-    /// A process owns the cache from now on: every other session is over.
-    pub(crate) fn end_all_sessions(&self) -> Result<(), FactsError> {
-        self.run(|c| {
-            if c.prepare("SELECT 1 FROM session")?.exists([])? {
-                c.execute("DELETE FROM session", [])?;
-            }
-            Ok(())
-        })
+    /// Ends the sessions whose processes have ended. Returns whether there were any.
+    pub(crate) fn end_dead_sessions(&self) -> rusqlite::Result<bool> {
+        let find_dead = || -> rusqlite::Result<Vec<String>> {
+            let c = self.connection();
+            let mut select = c.prepare_cached("SELECT id FROM session WHERE id <> ?1")?;
+            let ids = select.query_map([&self.session.id], |r| r.get(0))?;
+            let mut ids: Vec<String> = ids.collect::<Result<_, _>>()?;
+            ids.retain(|id| !self.session.is_alive(id));
+            Ok(ids)
+        };
+        let dead = find_dead()?;
+        if dead.is_empty() {
+            return Ok(false);
+        }
+        self.within_transaction(|c| dead.iter().try_for_each(|id| end_session(c, id)))?;
+        self.session.delete_files(|id| !dead.iter().any(|dead| dead == id));
+        Ok(true)
     }
 
-    /// Writes down that a session has begun.
-    pub(crate) fn start_session(&self, session: &FactsSession) -> rusqlite::Result<()> {
-        enter(&self.connection(), session)
+    /// Deletes the files of ended sessions that are not in the journal.
+    pub(crate) fn delete_session_files(&self) -> Result<(), FactsError> {
+        let ids: Vec<String> = self
+            .run(|c| c.prepare("SELECT id FROM session")?.query_map([], |r| r.get(0))?.collect())?;
+        self.session.delete_files(|id| ids.iter().any(|known| known == id));
+        Ok(())
     }
 
-    /// A session is over.
-    pub(crate) fn end_session(&self, session: &str) -> rusqlite::Result<()> {
-        self.connection().execute("DELETE FROM session WHERE id = ?1", [session]).map(drop)
+    /// Ends the session of this process.
+    pub(crate) fn end_session(&self) -> rusqlite::Result<()> {
+        let sql = "SELECT 1 FROM session WHERE id = ?1";
+        if !self.connection().prepare(sql)?.exists([&self.session.id])? {
+            return Ok(());
+        }
+        self.within_transaction(|c| end_session(c, &self.session.id))
+    }
+
+    /// Ends dead sessions before a decision that depends on which sessions are alive.
+    pub(crate) fn update_sessions(&self) -> Result<(), FactsError> {
+        self.end_dead_sessions().map(drop).map_err(|e| self.error(&e))
     }
 
     fn insert_run(&self, c: &Connection, command: &str, spec: &str) -> rusqlite::Result<RunId> {
-        if self.session.is_owner {
-            enter(c, &self.session)?;
-        }
+        self.enter_session()?;
         c.execute(
             "INSERT INTO run (started_at, command, spec, session) VALUES (?1, ?2, ?3, ?4)",
             params![current_timestamp(), command, spec, self.session.id],
@@ -71,20 +87,20 @@ impl Runs for Journal {
         command: &str,
         spec: &str,
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
+        self.update_sessions()?;
         self.change(|c| {
             let left = take_stock(c)?;
             let Some(run) = unfinished(c, spec)? else {
                 return Ok((self.insert_run(c, command, spec)?, left));
             };
-            if self.session.is_owner {
-                enter(c, &self.session)?;
-            }
+            self.enter_session()?;
             c.execute("UPDATE run SET session = ?2 WHERE id = ?1", params![run, self.session.id])?;
             Ok((run, left))
         })
     }
 
     fn find_unfinished_run(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
+        self.update_sessions()?;
         self.run(|c| unfinished(c, spec))
     }
 
@@ -111,6 +127,7 @@ impl Runs for Journal {
     }
 
     fn is_run_active(&self, run: RunId) -> Result<bool, FactsError> {
+        self.update_sessions()?;
         let sql = format!("SELECT 1 WHERE ?1 IN ({RUNS_ALIVE})");
         self.run(|c| c.prepare(&sql)?.exists([run]))
     }
@@ -125,10 +142,15 @@ fn end(c: &Connection, run: RunId, outcome: Outcome) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-fn enter(c: &Connection, session: &FactsSession) -> rusqlite::Result<()> {
-    c.prepare_cached("INSERT OR IGNORE INTO session (id, holder, entered_at) VALUES (?1, ?2, ?3)")?
-        .execute(params![session.id, session.description, current_timestamp()])
-        .map(drop)
+fn end_session(c: &Connection, id: &str) -> rusqlite::Result<()> {
+    for sql in [
+        "DELETE FROM claim WHERE session = (SELECT number FROM session WHERE id = ?1)",
+        "DELETE FROM rate_member WHERE session = ?1",
+        "DELETE FROM session WHERE id = ?1",
+    ] {
+        c.execute(sql, [id])?;
+    }
+    Ok(())
 }
 
 fn unfinished(c: &Connection, spec: &str) -> rusqlite::Result<Option<RunId>> {

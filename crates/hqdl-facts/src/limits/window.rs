@@ -15,9 +15,9 @@ pub const MINUTE: Duration = Duration::from_secs(60);
 /// minute after its answer, or until a minute after this time, whichever comes first.
 pub const MAX_COUNTING_DELAY: Duration = Duration::from_secs(1);
 /// A burst of 1/1000 of a minute's requests is allowed, to make up for late wake-ups.
-pub(super) const REQUEST_BURST: u32 = 1000;
+pub(crate) const REQUEST_BURST: u32 = 1000;
 /// The same divisor for tokens, which come in larger units.
-pub(super) const TOKEN_BURST: u32 = 200;
+pub(crate) const TOKEN_BURST: u32 = 200;
 
 /// Tokens of a request, for a permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::FactsError;
-use crate::in_flight::ClaimKey;
+use crate::claim_key::ClaimKey;
 use crate::postgres::Server;
 use crate::postgres::answers::json;
 use crate::postgres::key::key;
@@ -34,23 +34,6 @@ impl Claims {
     }
 }
 
-fn hash(key: &ClaimKey) -> Vec<u8> {
-    let mut hasher = blake3::Hasher::new();
-    match key {
-        ClaimKey::Cell { entity, identity_id: meaning, model } => {
-            hasher.update(b"cell");
-            hasher.update(&meaning.to_le_bytes());
-            hasher.update(&model.to_le_bytes());
-            hasher.update(entity.as_str().as_bytes());
-        }
-        ClaimKey::Name(name) => {
-            hasher.update(b"name");
-            hasher.update(name.as_bytes());
-        }
-    }
-    hasher.finalize().as_bytes()[..16].to_vec()
-}
-
 impl Server {
     /// Claims, then looks at what batches under way ask of a model, then at what is
     /// known: in this order, and sent at once.
@@ -61,7 +44,7 @@ impl Server {
         beside: Option<u32>,
     ) -> Result<ClaimedCells, FactsError> {
         let session = self.enter().await?;
-        let hashes: Vec<Vec<u8>> = keys.iter().map(hash).collect();
+        let hashes: Vec<Vec<u8>> = keys.iter().map(ClaimKey::hash).collect();
         // In one order, so that nobody waits for one who waits for it.
         let mut sorted = hashes.clone();
         sorted.sort_unstable();
@@ -121,7 +104,7 @@ impl Server {
     pub(super) fn release(&self, keys: &[ClaimKey]) {
         let (keys, tokens): (Vec<Vec<u8>>, Vec<i64>) = {
             let mut held = self.claims.held();
-            keys.iter().map(hash).filter_map(|key| held.remove_entry(&key)).unzip()
+            keys.iter().map(ClaimKey::hash).filter_map(|key| held.remove_entry(&key)).unzip()
         };
         if keys.is_empty() {
             return;
@@ -142,7 +125,7 @@ impl Server {
     /// Waits until nobody holds a claim.
     pub(super) async fn released(&self, key: &ClaimKey) -> Result<(), FactsError> {
         let sql = format!("SELECT 1 FROM hqdl.claim WHERE key = $1 AND {ALIVE}");
-        let (key, sql) = (&hash(key), sql.as_str());
+        let (key, sql) = (&key.hash(), sql.as_str());
         let [mut wait, longest] = LOOK_EVERY;
         loop {
             let held = self.link.together(|client| async move {

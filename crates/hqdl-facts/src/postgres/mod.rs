@@ -27,7 +27,6 @@ mod requests;
 mod reserve;
 mod runs;
 mod schema;
-mod session_file;
 mod sessions;
 mod spool;
 mod turns;
@@ -50,9 +49,9 @@ pub use self::link::StatusCallback;
 use self::sessions::Presence;
 use crate::FactsError;
 use crate::checksum::Damage;
+use crate::claim_key::ClaimKey;
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
-use crate::in_flight::ClaimKey;
 use crate::record::{Record, RecordBytes};
 use crate::store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
 use crate::throttle::{LimiterKey, RateLimits};
@@ -183,10 +182,6 @@ fn count(n: usize) -> i64 {
 impl FactStore for PostgresStore {
     fn dir(&self) -> &Path {
         &self.server.dir
-    }
-
-    fn owner(&self) -> Option<&str> {
-        None
     }
 
     fn location(&self) -> String {

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::FactsError;
 use crate::postgres::Server;
 use crate::postgres::link::Client;
-use crate::postgres::session_file::SessionFile;
+use crate::session_file::{SessionFile, machine_folder};
 use crate::sessions::new_id;
 
 /// How often a lease is renewed while it lasts.
@@ -96,7 +96,7 @@ impl Server {
                 (Arc::clone(&state.id), state.entered)
             };
             if !entered {
-                let file = SessionFile::hold(&self.dir, &id);
+                let file = machine_folder(&self.dir).and_then(|f| SessionFile::create(&f, &id));
                 self.presence.state().file = file;
             }
             let (asked, id_of) = (Instant::now(), &*id);
@@ -198,10 +198,11 @@ impl Server {
     /// Ends the sessions of this machine whose processes are gone, once the server has
     /// what they were answered.
     pub(super) async fn end_left_sessions(&self) -> Result<(), FactsError> {
-        for id in SessionFile::left(&self.dir) {
+        let Some(folder) = machine_folder(&self.dir) else { return Ok(()) };
+        for id in SessionFile::find_abandoned(&folder) {
             self.keep_spooled().await?;
             self.end(&id).await?;
-            SessionFile::forget(&self.dir, &id);
+            SessionFile::delete(&folder, &id);
             info!(session = id, "ended for a process of this machine that is gone");
         }
         Ok(())

@@ -19,8 +19,8 @@ fn an_existing_empty_folder_becomes_private() {
     set_mode(dir.path(), 0o755);
     let _facts = Facts::open(dir.path(), "test").unwrap();
     assert_eq!(mode(dir.path()), 0o700);
-    assert_eq!(mode(&dir.path().join("index.sled")), 0o700);
-    for file in ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "lock"] {
+    for file in ["journal.sqlite", "journal.sqlite-wal", "index.sqlite", "index.sqlite-wal", "lock"]
+    {
         assert_eq!(mode(&dir.path().join(file)), 0o600, "{file}");
     }
 }
@@ -28,11 +28,11 @@ fn an_existing_empty_folder_becomes_private() {
 #[test]
 fn a_cache_of_an_earlier_version_becomes_private() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Facts::open(dir.path(), "test").unwrap());
+    drop(Facts::open_with_index(dir.path(), "test", std::time::Duration::ZERO).unwrap());
     set_mode(dir.path(), 0o755);
     set_mode(&dir.path().join("index.sled"), 0o755);
     set_mode(&dir.path().join("journal.sqlite"), 0o644);
-    let _facts = Facts::open_as_owner(dir.path(), "test", std::time::Duration::ZERO).unwrap();
+    let _facts = Facts::open_with_index(dir.path(), "test", std::time::Duration::ZERO).unwrap();
     assert_eq!(mode(dir.path()), 0o700);
     assert_eq!(mode(&dir.path().join("index.sled")), 0o700);
     assert_eq!(mode(&dir.path().join("journal.sqlite")), 0o600);
@@ -46,7 +46,7 @@ fn a_folder_with_other_files_keeps_its_mode_and_the_cache_in_it_is_private() {
     set_mode(dir.path(), 0o755);
     let _facts = Facts::open(dir.path(), "test").unwrap();
     assert_eq!(mode(dir.path()), 0o755);
-    assert_eq!(mode(&dir.path().join("index.sled")), 0o700);
+    assert_eq!(mode(&dir.path().join("index.sqlite")), 0o600);
     assert_eq!(mode(&dir.path().join("journal.sqlite")), 0o600);
 }
 
@@ -57,7 +57,7 @@ fn a_url_that_is_not_known_is_no_folder() {
         let path = dir.path().join(url);
         for opened in [
             Facts::open(&path, "test"),
-            Facts::open_as_owner(&path, "test", std::time::Duration::ZERO),
+            Facts::open_with_index(&path, "test", std::time::Duration::ZERO),
         ] {
             let message = opened.err().expect(url).to_string();
             assert!(message.contains("postgres://"), "{url}: {message}");

@@ -12,6 +12,7 @@
 // Exact figures are what is tested; helpers take what reads best at their calls.
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
+mod clock;
 mod damage;
 mod folders;
 mod stores;

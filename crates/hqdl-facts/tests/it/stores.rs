@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use hqdl_facts::limits::{Need, PerMinute};
-use hqdl_facts::server::{CacheServer, serve_cache};
 use hqdl_facts::{
     BatchedRequest, ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Outcome, Record,
     ReserveOutcome, RunId,
@@ -34,34 +33,25 @@ struct Pair {
 
 /// What a pair needs as long as it lives.
 enum Keeps {
-    // In this order: nobody is served any more, then nobody owns the cache.
-    Local { _served: Served, _owner: Facts, _dir: TempDir },
+    Local { _dir: TempDir },
     Server { _dir: TempDir },
 }
 
-struct Served(Option<CacheServer>);
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.0.take().unwrap().shut_down(Duration::from_secs(5));
-    }
-}
-
 fn local() -> Vec<Pair> {
-    let pair = |what, sessions: fn(&Facts, &dyn Fn() -> Facts) -> [Facts; 2]| {
+    let pair = |what, indexed: [bool; 2]| {
         let dir = tempfile::tempdir().unwrap();
-        let owner = Facts::open_as_owner(dir.path(), "hqdl test", Duration::ZERO).unwrap();
-        let lending = serve_cache(&owner, Arc::new(|| serde_json::Value::Null)).unwrap();
-        let begin = || Facts::open(dir.path(), "hqdl test").unwrap();
-        let [one, other] = sessions(&owner, &begin);
+        let open = |with_index: bool| match with_index {
+            true => Facts::open_with_index(dir.path(), "hqdl test", Duration::ZERO).unwrap(),
+            false => Facts::open(dir.path(), "hqdl test").unwrap(),
+        };
+        let [one, other] = indexed.map(open);
         let runtime = Runtime::new().unwrap();
-        let keeps = Keeps::Local { _served: Served(Some(lending)), _owner: owner, _dir: dir };
-        Pair { what, one, other, runtime, _keeps: keeps }
+        Pair { what, one, other, runtime, _keeps: Keeps::Local { _dir: dir } }
     };
     vec![
-        pair("owner and client", |owner, begin| [owner.clone(), begin()]),
-        pair("client and owner", |owner, begin| [begin(), owner.clone()]),
-        pair("two clients", |_, begin| [begin(), begin()]),
+        pair("a daemon and a command", [true, false]),
+        pair("a command and a daemon", [false, true]),
+        pair("two commands", [false, false]),
     ]
 }
 
@@ -237,8 +227,7 @@ fn one_session_at_a_time_has_a_key_and_who_waits_is_told(pairs: Vec<Pair>) {
 /// A client that is gone holds nothing, and what it had on its way is in doubt.
 fn a_session_that_ends_gives_back_what_it_holds(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in pairs {
-        // The owner's own session ends with the store.
-        let (gone, stays) = if other.owner().is_some() { (other, one) } else { (one, other) };
+        let (gone, stays) = (other, one);
         let run = gone.history().start_run("test", "a spec").unwrap();
         let key = ClaimKey::Name("something".to_owned());
         let most = SpentAmount { usd: 1.0, tokens: 10 };
@@ -325,9 +314,7 @@ fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all(pairs: Vec<Pai
 fn what_was_written_comes_back_as_it_was(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
-        // What one machine's processes tell each other has a smaller limit.
-        let pages = if *what == "a server" { 1 << 20 } else { 1 << 16 };
-        let long = "text of a page. ".repeat(pages);
+        let long = "text of a page. ".repeat(1 << 20);
         for value in ["a\0b", "\\u0000 \\ \"quoted\"", "\u{1F600}\r\n\t", &long] {
             runtime.block_on(one.commit_unit(unit(one, run, &[value], value))).unwrap();
             let name = entity(value);

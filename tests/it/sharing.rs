@@ -1,20 +1,14 @@
-//! A cache that one process owns and others borrow: what commands say through the
-//! socket is what they say directly, nothing is asked twice, and whoever dies,
-//! nothing is lost.
+//! A cache that several processes use: what commands print beside others is what they print alone,
+//! nothing is asked twice, and no killed or stopped process keeps the others from their work.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hqdl::facts::server::{CacheServer, serve_cache};
 use hqdl::facts::{Facts, FactsError, Outcome, ReserveOutcome, Throttle};
 use hqdl::generate::Listener;
-use hqdl::key::Entity;
 use hqdl::limits::{Need, PerMinute};
 use hqdl::materialize::{RunMode, Selection};
 use hqdl::overrides::{read_lines, remove_override, set_override};
@@ -23,7 +17,6 @@ use hqdl::spec::UncheckedSpec;
 use hqdl::usage::SpentAmount;
 use regex::Regex;
 use reqwest::header::HeaderMap;
-use serde_json::json;
 
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{
@@ -31,61 +24,34 @@ use hqdl_testkit::project::{
     heroes_spec, truthful_endpoint,
 };
 
-/// The cache of a project, owned by this process and lent.
-pub struct Lent {
-    lending: Option<CacheServer>,
-    facts: Arc<Facts>,
+/// Opens the cache of a project in this process, as a daemon does.
+pub fn open_with_index(project: &Project) -> Facts {
+    Facts::open_with_index(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap()
 }
 
-impl Lent {
-    pub fn new(project: &Project) -> Self {
-        let facts =
-            Facts::open_as_owner(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap();
-        let facts = Arc::new(facts);
-        let status = Arc::new(|| json!({ "well": true }));
-        let lending = Some(serve_cache(&facts, status).unwrap());
-        Self { lending, facts }
-    }
-
-    /// Waits until nobody borrows any more.
-    fn wait_for_all(&self) {
-        let began = Instant::now();
-        while self.lending.as_ref().unwrap().client_count() > 0 {
-            assert!(began.elapsed() < Duration::from_secs(120), "somebody still borrows");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        self.lending.take().unwrap().shut_down(Duration::from_secs(5));
-        assert_eq!(Arc::strong_count(&self.facts), 1, "somebody holds the facts");
-    }
-}
-
-/// Nobody lends the cache in this process: a process of its own does, which can be
-/// killed. It is this very program, running [`holds_the_cache`].
-fn owner_process(project: &Project) -> RunningCommand {
+/// Starts a process that holds the index of a cache and can be killed. It is this very program,
+/// running [`holds_the_index`].
+fn start_index_holder(project: &Project) -> RunningCommand {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "lending::holds_the_cache", "--ignored", "--nocapture"]);
-    command.env("HQDL_TEST_LEND", project.path("cache"));
+    command.args(["--exact", "sharing::holds_the_index", "--ignored", "--nocapture"]);
+    command.env("HQDL_TEST_HOLD", project.path("cache"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let running = RunningCommand::from_child(child);
     let began = Instant::now();
-    while !project.path("cache/socket").exists() {
-        assert!(began.elapsed() < Duration::from_secs(120), "nobody lends");
+    while !project.path("cache/held").exists() {
+        assert!(began.elapsed() < Duration::from_secs(120), "no process holds the index");
         std::thread::sleep(Duration::from_millis(5));
     }
     running
 }
 
 #[test]
-#[ignore = "lends a cache for the other tests"]
-fn holds_the_cache() {
-    let Some(dir) = std::env::var_os("HQDL_TEST_LEND") else { return };
-    let facts = Facts::open_as_owner(Path::new(&dir), "hqdl test", Duration::from_secs(5)).unwrap();
-    let _lending = serve_cache(&facts, Arc::new(|| json!({}))).unwrap();
+#[ignore = "holds a cache for the other tests"]
+fn holds_the_index() {
+    let Some(dir) = std::env::var_os("HQDL_TEST_HOLD") else { return };
+    let dir = Path::new(&dir);
+    let _facts = Facts::open_with_index(dir, "hqdl test", Duration::from_secs(5)).unwrap();
+    std::fs::write(dir.join("held"), "").unwrap();
     std::thread::sleep(Duration::from_secs(60));
 }
 
@@ -177,48 +143,40 @@ fn all_commands() -> Vec<Vec<&'static str>> {
 }
 
 #[test]
-fn every_command_says_the_same_through_the_socket() {
+fn every_command_prints_the_same_beside_another_process() {
     let (one, other) = (truthful_endpoint(), truthful_endpoint());
-    let (direct, through) = (heroes_project(&one, "csv"), heroes_project(&other, "csv"));
+    let (alone, shared) = (heroes_project(&one, "csv"), heroes_project(&other, "csv"));
     for endpoint in [&one, &other] {
         endpoint.add_fault(Fault::MissingRows, Frequency::Once);
     }
-    for project in [&direct, &through] {
+    for project in [&alone, &shared] {
         project.write_spec(&format!(
             "{}\n",
             heroes_spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1")
         ));
     }
-    let lent = Lent::new(&through);
+    let facts = open_with_index(&shared);
     for args in all_commands() {
-        let expected = plain(&direct, &direct.run_hqdl(&args));
-        let said = plain(&through, &through.run_hqdl(&args));
-        assert_eq!(said, expected, "{args:?}");
+        let expected = plain(&alone, &alone.run_hqdl(&args));
+        let printed = plain(&shared, &shared.run_hqdl(&args));
+        assert_eq!(printed, expected, "{args:?}");
         println!("{:?} {}", args, expected.0);
     }
     assert_eq!(one.request_count(), other.request_count());
-    assert_eq!(direct.stored_cells(), through.stored_cells());
-    let said = through.run_hqdl(&["plan", "specs/x.toml", "-v"]).expect_exit_code(0).stderr;
-    let process = std::process::id();
-    assert!(said.contains(&format!("cache, through the daemon (process {process})")), "{said}");
-    assert_eq!(
-        hqdl::facts::request_status(&through.path("cache")).unwrap().unwrap(),
-        r#"{"well":true}"#
-    );
-    drop(lent);
-    assert_eq!(hqdl::facts::request_status(&through.path("cache")).unwrap(), None);
-    // What was kept through the socket is there for who owns the cache next.
-    let count = other.request_count();
-    through.run_materialize(&[]).expect_exit_code(0);
-    assert_eq!(other.request_count(), count);
+    assert_eq!(alone.stored_cells(), shared.stored_cells());
+    // The index of this process has followed the commands.
+    let entities = facts.iter().map(|entry| entry.unwrap()).collect::<Vec<_>>();
+    for (entity, record) in entities {
+        assert_eq!(facts.get(&entity).unwrap(), Some(record), "{entity:?}");
+    }
 }
 
 #[test]
-fn fifty_borrowers_ask_the_same_cells_once() {
+fn fifty_processes_ask_the_same_cells_once() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
-    let lent = Lent::new(&project);
+    let _facts = open_with_index(&project);
     let sql = "SELECT name, {{LLMMap('What is the eye colour?', 'hero::name')}} AS eyes,
                {{LLMMap('A word for it?', 'hero::name')}} AS word FROM hero ORDER BY id";
     let all: Vec<RunningCommand> = (0..50)
@@ -244,7 +202,6 @@ fn fifty_borrowers_ask_the_same_cells_once() {
             assert!(asked.insert(cell.clone()), "asked twice: {cell}");
         }
     }
-    lent.wait_for_all();
 }
 
 /// Reservations of the journal: whether their session goes on, and whether they
@@ -259,10 +216,10 @@ fn reservations(project: &Project) -> Vec<(bool, bool)> {
 }
 
 #[test]
-fn a_borrower_that_is_killed_leaves_its_claims_and_its_doubt() {
+fn a_killed_process_leaves_its_claims_and_unconfirmed_costs() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    let lent = Lent::new(&project);
+    let _facts = open_with_index(&project);
     // The first request of all goes alone.
     project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
     let asked = endpoint.request_count();
@@ -281,7 +238,6 @@ fn a_borrower_that_is_killed_leaves_its_claims_and_its_doubt() {
     killed.wait_for_exit();
     let ended = waiting.wait_for_exit().expect_exit_code(0);
     check_complete(&project);
-    lent.wait_for_all();
     assert_eq!(reservations(&project), [(false, false); 3]);
     assert_eq!(endpoint.request_count(), asked + 6, "{ended:?}");
     // The next run that begins says so, and goes on with nothing of theirs.
@@ -292,11 +248,10 @@ fn a_borrower_that_is_killed_leaves_its_claims_and_its_doubt() {
 }
 
 #[test]
-fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
+fn a_killed_process_ends_no_other_command() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    let owner = owner_process(&project);
-    let process = owner.id();
+    let holder = start_index_holder(&project);
     project.run_materialize(&["--limit", "4"]).expect_exit_code(0);
     let count = endpoint.request_count();
     endpoint.add_fault(Fault::Latency(Duration::from_secs(1)), Frequency::Always);
@@ -305,137 +260,46 @@ fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
     let query =
         project.start_hqdl(&["query", "--spec", "specs/x.toml", "--concurrency", "1", live]);
     endpoint.wait_for(count + 2);
-    owner.send_signal("KILL");
-    owner.wait_for_exit();
+    holder.send_signal("KILL");
+    holder.wait_for_exit();
     for command in [under_way, query] {
-        let ended = command.wait_for_exit().expect_exit_code(5);
-        let said = format!("has ended (process {process}");
-        assert!(ended.stderr.contains(&said), "{}", ended.stderr);
-        assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
+        command.wait_for_exit().expect_exit_code(0);
     }
-    let kept = project.stored_cells();
-    assert_eq!(kept.iter().filter(|(_, column)| column == "answer").count(), 4, "{kept:?}");
-    assert!(project.path("cache/socket").exists(), "nobody has tidied up");
-    endpoint.clear_faults();
-    let asked = endpoint.request_count();
-    project.run_materialize(&["-v"]).expect_exit_code(0);
     check_complete(&project);
-    // What was answered after the owner's end was kept all the same.
-    let rows = |n: usize| n.div_ceil(4);
-    assert!(
-        endpoint.request_count() - asked <= rows(HERO_COUNT - 4 - 4),
-        "{} more",
-        endpoint.request_count() - asked
-    );
-}
-
-/// A command that borrows from a stopped process prints which process it waits for.
-#[test]
-#[cfg(target_os = "linux")]
-fn a_borrower_of_a_stopped_owner_says_for_whom_it_waits() {
-    let endpoint = truthful_endpoint();
-    let project = heroes_project(&endpoint, "csv");
-    let owner = owner_process(&project);
-    let said = project.path("said");
-    let start = || {
-        let mut command =
-            project.hqdl_command(&["materialize", "specs/x.toml", "--concurrency", "1"]);
-        command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
-        command.spawn().unwrap()
-    };
-    let wanted = format!("process {} ", owner.id());
-    let is_told = || {
-        let began = Instant::now();
-        loop {
-            let text = std::fs::read_to_string(&said).unwrap();
-            if text.contains("is stopped; this command waits") {
-                assert!(text.contains(&wanted), "{text}");
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_secs(5), "nothing is said: {text}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    owner.send_signal("STOP");
-    let mut first = start();
-    is_told();
-    owner.send_signal("CONT");
-    assert!(first.wait().unwrap().success());
-    project
-        .execute_sql("DROP TABLE llm; INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
-    endpoint.add_fault(Fault::Latency(Duration::from_secs(1)), Frequency::Always);
-    let count = endpoint.request_count();
-    let mut second = start();
-    endpoint.wait_for(count + 1);
-    owner.send_signal("STOP");
-    is_told();
-    owner.send_signal("CONT");
-    assert!(second.wait().unwrap().success());
-    owner.send_signal("KILL");
-    owner.wait_for_exit();
-}
-
-/// The answer comes when somebody else owns the cache already.
-#[test]
-fn what_an_orphan_was_answered_is_known_to_the_next_owner() {
-    let endpoint = truthful_endpoint();
-    endpoint.add_fault(Fault::Latency(Duration::from_millis(1500)), Frequency::First(2));
-    let project = heroes_project(&endpoint, "csv");
-    let owner = owner_process(&project);
-    let some = ["materialize", "specs/x.toml", "--where", "id < 5", "--quiet"];
-    let orphan = project.start_hqdl(&some);
-    endpoint.wait_for(1);
-    let live = "SELECT {{LLMMap('Is it a good name?', 'hero::name')}} FROM hero WHERE id < 5";
-    let query = ["query", "--spec", "specs/x.toml", "--quiet", live];
-    let other = project.start_hqdl(&query);
-    endpoint.wait_for(2);
-    owner.send_signal("KILL");
-    owner.wait_for_exit();
-    let lent = Lent::new(&project);
-    // Taken before the answers come, as by a run that has looked already.
-    let facts = Facts::clone(&lent.facts);
-    for orphan in [orphan, other] {
-        orphan.wait_for_exit().expect_exit_code(5);
-    }
-    let answered = project.query_rows_of("cache/journal.sqlite", "SELECT entity FROM answer");
-    assert!(answered.len() >= 8, "{answered:?}");
-    let entity = Entity::parse(answered[0][0].as_str().unwrap()).unwrap();
-    assert_eq!(facts.get(&entity).unwrap(), None, "nobody has looked into the journal yet");
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let known = runtime.block_on(facts.get_latest(&[&entity])).unwrap();
-    assert!(known[0].is_some(), "after a claim, what was answered is seen");
-    drop(facts);
-    // Through the socket, and by the owner itself.
-    let count = endpoint.request_count();
-    let said = project.run_hqdl(&some);
-    assert!(said.code < 2, "{said:?}");
-    project.run_hqdl(&query).expect_exit_code(0);
-    assert_eq!(
-        endpoint.request_count(),
-        count,
-        "asked again: {:?}",
-        endpoint.received_requests().last()
-    );
-    lent.wait_for_all();
+    let asked = endpoint.cells_since(0);
+    let distinct: BTreeSet<String> = asked.iter().map(|cell| format!("{cell:?}")).collect();
+    assert_eq!(distinct.len(), asked.len(), "nothing is asked twice");
 }
 
 #[test]
-fn two_who_want_to_own_it_know_each_other() {
+fn a_stopped_process_delays_no_other_command() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    let owner = owner_process(&project);
+    let holder = start_index_holder(&project);
+    holder.send_signal("STOP");
+    project.run_materialize(&[]).expect_exit_code(0);
+    check_complete(&project);
+    holder.send_signal("KILL");
+    holder.wait_for_exit();
+}
+
+#[test]
+fn only_one_process_holds_the_index() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let owner = start_index_holder(&project);
     let dir = project.path("cache");
-    let second = Facts::open_as_owner(&dir, "hqdl daemon", Duration::from_millis(100));
+    let second = Facts::open_with_index(&dir, "hqdl daemon", Duration::from_millis(100));
     match second {
         Err(error @ FactsError::Held { .. }) => {
             let said = error.to_string();
             assert!(said.contains(&format!("process {}", owner.id())), "{said}");
         }
-        _ => panic!("two own the cache"),
+        _ => panic!("two hold the index"),
     }
     // One that waits takes over.
     let waiting = std::thread::spawn(move || {
-        Facts::open_as_owner(&dir, "hqdl daemon", Duration::from_secs(20))
+        Facts::open_with_index(&dir, "hqdl daemon", Duration::from_secs(20))
     });
     std::thread::sleep(Duration::from_millis(100));
     owner.send_signal("KILL");
@@ -444,7 +308,7 @@ fn two_who_want_to_own_it_know_each_other() {
 }
 
 #[test]
-fn borrowers_keep_to_one_limit() {
+fn eight_processes_keep_to_one_limit() {
     let endpoint = truthful_endpoint();
     let project = Project::new(
         &endpoint,
@@ -458,7 +322,7 @@ fn borrowers_keep_to_one_limit() {
     );
     let lax = project.spec_text().replace("= 600", "= 6000");
     std::fs::write(project.path("specs/y.toml"), lax).unwrap();
-    let lent = Lent::new(&project);
+    let _facts = open_with_index(&project);
     let start = |spec: &str, filter: &str| {
         project.start_hqdl(&[
             "materialize",
@@ -470,7 +334,9 @@ fn borrowers_keep_to_one_limit() {
             "8",
         ])
     };
-    let running = [start("specs/x.toml", "id % 2 = 0"), start("specs/y.toml", "id % 2 = 1")];
+    let spec = |n: usize| if n == 0 { "specs/x.toml" } else { "specs/y.toml" };
+    let running: Vec<RunningCommand> =
+        (0..8).map(|n| start(spec(n), &format!("id % 8 = {n}"))).collect();
     // Of six seconds, on a machine that has the time.
     let began = Instant::now();
     while endpoint.request_count() < 60 {
@@ -488,11 +354,10 @@ fn borrowers_keep_to_one_limit() {
     let took = (*at.last().unwrap() - at[0]).as_secs_f64();
     let most = 10.0 * took + 12.0;
     assert!(at.len() as f64 <= most, "{} in {took} s", at.len());
-    drop(lent);
 }
 
 #[test]
-fn borrowers_do_not_overshoot_the_budget_of_the_day() {
+fn processes_do_not_exceed_the_budget_of_the_day() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(50)), Frequency::Always);
     let day = 0.01;
@@ -508,7 +373,7 @@ fn borrowers_do_not_overshoot_the_budget_of_the_day() {
             .replace("rows_per_request = 4", "rows_per_request = 1")
             .replace("price = {", "max_output_tokens = 100\nprice = {"),
     );
-    let lent = Lent::new(&project);
+    let _facts = open_with_index(&project);
     let running: Vec<RunningCommand> = (0..4)
         .map(|n| {
             let filter = format!("id % 4 = {n}");
@@ -524,70 +389,7 @@ fn borrowers_do_not_overshoot_the_budget_of_the_day() {
     let spent = (input as f64 + 2.0 * output as f64) / 1e6;
     assert!(spent <= day, "{spent}");
     assert!(spent >= 0.9 * day, "most of it was used: {spent}");
-    lent.wait_for_all();
     assert_eq!(reservations(&project), []);
-}
-
-/// The number of the protocol that the owner of a cache speaks.
-const PROTOCOL: u32 = 4;
-
-#[test]
-fn strangers_at_the_socket_harm_nobody() {
-    let endpoint = truthful_endpoint();
-    let project = heroes_project(&endpoint, "csv");
-    let lent = Lent::new(&project);
-    let socket = project.path("cache/socket");
-    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&socket), 0o600);
-    assert_eq!(mode(&project.path("cache")) & 0o007, 0);
-    let version = |n: u32| [&b"hqdl"[..], &n.to_le_bytes()].concat();
-    let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
-    let hello = [version(PROTOCOL), frame(&[0])].concat();
-    let works = [version(PROTOCOL), frame(&[1, 1, b'x'])].concat();
-    let garbage: Vec<u8> = (0..4096).map(|_| fastrand::u8(..)).collect();
-    let sent = [
-        vec![],
-        garbage.clone(),
-        version(7),
-        version(PROTOCOL),
-        [version(PROTOCOL), vec![200, 0]].concat(),
-        [version(PROTOCOL), frame(&garbage)].concat(),
-        hello.clone(),
-        works.clone(),
-        [works.clone(), garbage.clone()].concat(),
-        [works.clone(), u32::MAX.to_le_bytes().to_vec()].concat(),
-        [works.clone(), (60u32 << 20).to_le_bytes().to_vec(), vec![1; 100]].concat(),
-        [works.clone(), frame(&garbage)].concat(),
-        [works.clone(), frame(&[1, 5])].concat(),
-    ];
-    let mut open = Vec::new();
-    for bytes in &sent {
-        let mut stream = UnixStream::connect(&socket).unwrap();
-        let _ = stream.write_all(bytes);
-        let again = UnixStream::connect(&socket).unwrap();
-        let _ = (&again).write_all(bytes);
-        // One goes away, one stays.
-        open.push(again);
-    }
-    // One asks and asks, and reads nothing.
-    let mut deaf = UnixStream::connect(&socket).unwrap();
-    deaf.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
-    deaf.write_all(&hello).unwrap();
-    let status = frame(&[1, 18]);
-    for _ in 0..200_000 {
-        if deaf.write_all(&status).is_err() {
-            break;
-        }
-    }
-    project.run_materialize(&[]).expect_exit_code(0);
-    check_complete(&project);
-    let mut stranger = UnixStream::connect(&socket).unwrap();
-    stranger.write_all(&version(7)).unwrap();
-    let mut said = Vec::new();
-    stranger.read_to_end(&mut said).unwrap();
-    assert_eq!(said, version(PROTOCOL), "it says its own version and no more");
-    drop((open, deaf));
-    lent.wait_for_all();
 }
 
 /// Rows of which half is known, looked up one by one in the order of the table.
@@ -603,7 +405,7 @@ fn a_query_over_many_rows_finds_what_is_known_and_asks_the_rest() {
     let (direct, through) = (Project::new(&one, &sql, &spec), Project::new(&other, &sql, &spec));
     let query = "SELECT id, name, {{LLMMap('What is the eye colour?', 'hero::name')}} AS eyes
                  FROM hero ORDER BY id";
-    let lent = Lent::new(&through);
+    let _facts = open_with_index(&through);
     let mut said = Vec::new();
     for project in [&direct, &through] {
         project.run_materialize(&["--limit", "700", "--columns", "eye_color"]).expect_exit_code(0);
@@ -615,11 +417,10 @@ fn a_query_over_many_rows_finds_what_is_known_and_asks_the_rest() {
     assert_eq!(said[0], said[2]);
     assert_eq!(said[1], said[3]);
     assert_eq!(one.request_count(), other.request_count());
-    lent.wait_for_all();
 }
 
 #[test]
-fn an_interrupted_borrower_leaves_nothing_in_flight() {
+fn an_interrupted_process_leaves_nothing_in_flight() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(40)), Frequency::Always);
     endpoint.add_fault(Fault::too_many("retry-after-ms", "100"), Frequency::Every(3));
@@ -630,7 +431,7 @@ fn an_interrupted_borrower_leaves_nothing_in_flight() {
             .replace("[limits]", "[limits]\nbudget_usd_per_day = 0.004")
             .replace("rows_per_request = 4", "rows_per_request = 1"),
     );
-    let lent = Lent::new(&project);
+    let _facts = open_with_index(&project);
     for wait in [0, 30, 60, 90] {
         let count = endpoint.request_count();
         let args = ["materialize", "specs/x.toml", "--concurrency", "8", "--limit", "8"];
@@ -643,7 +444,6 @@ fn an_interrupted_borrower_leaves_nothing_in_flight() {
             running.send_signal("INT");
         }
         running.wait_for_exit();
-        lent.wait_for_all();
         assert_eq!(reservations(&project), [], "after {wait} ms");
     }
 }
@@ -653,7 +453,7 @@ fn batches_of_one_spec_are_one_runs_at_a_time() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.write_spec(&heroes_spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
-    let lent = Lent::new(&project);
+    let _facts = open_with_index(&project);
     let batch = ["materialize", "specs/x.toml", "--batch", "--json"];
     let running =
         [project.start_hqdl(&batch), project.start_hqdl(&batch), project.start_hqdl(&batch)];
@@ -670,22 +470,21 @@ fn batches_of_one_spec_are_one_runs_at_a_time() {
     let journal = "SELECT count(*) FROM answer AS a, json_each(a.cells)";
     let answered = project.query_rows_of("cache/journal.sqlite", journal);
     assert_eq!(answered[0][0], cells(HERO_COUNT), "each cell was answered once");
-    lent.wait_for_all();
 }
 
-/// The threads of one process share the facts as borrowers do.
+/// The threads of one process share the facts as processes do.
 #[test]
 fn runs_of_one_process_ask_nothing_twice() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
     project.write_spec(&heroes_spec().replace("api_key_env = \"HQDL_TEST_KEY\"", ""));
-    let lent = Lent::new(&project);
+    let facts = open_with_index(&project);
     let path = project.path("specs/x.toml");
     std::thread::scope(|scope| {
         let begin = || {
             let draft = UncheckedSpec::read(&path).unwrap();
-            let cache = Cache::Open(Facts::clone(&lent.facts));
+            let cache = Cache::Open(facts.clone());
             let session = Session::open(draft, &SpecOverrides::default(), cache).unwrap();
             let selection = Selection::default();
             let work = session
@@ -703,20 +502,6 @@ fn runs_of_one_process_ask_nothing_twice() {
     });
     check_complete(&project);
     assert_eq!(endpoint.request_count(), 3, "10 rows, 4 a request");
-}
-
-/// A socket in a directory with a long name, and one where none can be.
-#[test]
-fn long_paths_are_no_hindrance() {
-    let endpoint: Endpoint = truthful_endpoint();
-    let project = heroes_project(&endpoint, "csv");
-    let cache = project.path("c".repeat(120));
-    let facts = Facts::open_as_owner(&cache, "hqdl test", Duration::ZERO).unwrap();
-    let lending = serve_cache(&facts, Arc::new(|| json!({}))).unwrap();
-    let said =
-        project.run_hqdl(&["plan", "specs/x.toml", "-v", "--cache", cache.to_str().unwrap()]);
-    assert!(said.expect_exit_code(0).stderr.contains("through the daemon"));
-    lending.shut_down(Duration::ZERO);
 }
 
 /// Words about cells, from processes and from threads as the daemon has them.
@@ -765,11 +550,11 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.write_spec(&heroes_spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
-    let lent = Lent::new(&project);
+    let facts = open_with_index(&project);
     let database = UncheckedSpec::read(&project.path("specs/x.toml")).unwrap().database();
     let database = database.canonicalize().unwrap();
     // As of a run that is suspended while it publishes.
-    let turn = lent.facts.try_lock(&format!("publish {}", database.display())).unwrap().unwrap();
+    let turn = facts.try_lock(&format!("publish {}", database.display())).unwrap().unwrap();
     let (stop, interrupt) = tokio::sync::watch::channel(false);
     let interrupted = |mut running: RunningCommand| {
         let began = Instant::now();
@@ -793,21 +578,20 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     assert_eq!(endpoint.request_count(), 3);
     let name =
         format!("batches {}", project.path("specs/x.toml").canonicalize().unwrap().display());
-    let turn = lent.facts.try_lock(&name).unwrap().unwrap();
+    let turn = facts.try_lock(&name).unwrap().unwrap();
     let batch = ["materialize", "specs/x.toml", "--batch", "--refresh", "born"];
     let running = project.start_hqdl(&batch);
     std::thread::sleep(Duration::from_millis(500));
     interrupted(running);
-    // In the process that owns the cache, too.
+    // In this process, too.
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| lent.facts.lock(&name, &interrupt).map(|t| t.is_some()));
+        let waiting = scope.spawn(|| facts.lock(&name, &interrupt).map(|t| t.is_some()));
         std::thread::sleep(Duration::from_millis(100));
         stop.send_replace(true);
         assert!(!waiting.join().unwrap().unwrap());
     });
     drop(turn);
-    assert!(lent.facts.lock(&name, &interrupt).unwrap().is_some(), "nobody has it");
-    lent.wait_for_all();
+    assert!(facts.lock(&name, &interrupt).unwrap().is_some(), "nobody has it");
 }
 
 /// What an endpoint says of a model is that model's, and is remembered when nobody
@@ -816,9 +600,8 @@ fn who_waits_for_a_turn_can_be_interrupted() {
 fn an_endpoints_limits_are_kept_for_each_model() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    let lent = Lent::new(&project);
-    let borrowed = Facts::open(&project.path("cache"), "hqdl test").unwrap();
-    assert!(borrowed.owner().is_some());
+    let facts = open_with_index(&project);
+    let other = Facts::open(&project.path("cache"), "hqdl test").unwrap();
     let told = |n: &str| [("x-ratelimit-limit-requests".parse().unwrap(), n.parse().unwrap())];
     let free = PerMinute::default();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -830,7 +613,7 @@ fn an_endpoints_limits_are_kept_for_each_model() {
         }
         began.elapsed().as_secs_f64()
     };
-    for (own, facts) in [(true, &*lent.facts), (false, &borrowed)] {
+    for (own, facts) in [(true, &facts), (false, &other)] {
         let [one, other] = ["one", "other"].map(|m| facts.throttle("e", m, free).unwrap());
         one.update_from_headers(&HeaderMap::from_iter(told("120")));
         assert!(takes(&other, 50) < 10.0, "{own}: the other model is not slowed down");
@@ -846,8 +629,6 @@ fn an_endpoints_limits_are_kept_for_each_model() {
         let third = facts.throttle("e", "third", strict).unwrap();
         assert!(takes(&one, 2) + takes(&third, 2) > 0.9, "{own}: for all models");
     }
-    drop(borrowed);
-    lent.wait_for_all();
 }
 
 /// What a run has noted and never sends is free for others when it ends.
@@ -855,8 +636,7 @@ fn an_endpoints_limits_are_kept_for_each_model() {
 fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    let lent = Lent::new(&project);
-    let facts = &lent.facts;
+    let facts = open_with_index(&project);
     let begin = || facts.history().start_run("test", "nothing.toml").unwrap();
     let (one, other) = (begin(), begin());
     let all = SpentAmount { usd: 1.0, tokens: 1 };

@@ -1,0 +1,49 @@
+//! Keys of claims, so that no two runs do the same work.
+//!
+//! A run claims all cells of a request in one step before it sends the request, and never waits
+//! while it holds a claim. It skips cells that others hold, and checks them again when they are
+//! released. So claims cannot deadlock.
+
+use hqdl_values::key::Entity;
+
+/// Key of a claim: a cell or a name that one session at a time may work on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ClaimKey {
+    /// The right to ask for a cell.
+    Cell {
+        /// The entity of the cell.
+        entity: Entity,
+        /// The id of the column's identity in the journal.
+        identity_id: u32,
+        /// The id of the model in the journal; 0 if an answer of any model counts.
+        model: u32,
+    },
+    /// A named right, such as publishing to a database.
+    Name(String),
+}
+
+impl ClaimKey {
+    /// Returns the hash under which the claim is stored.
+    pub(crate) fn hash(&self) -> Vec<u8> {
+        let mut hasher = blake3::Hasher::new();
+        match self {
+            Self::Cell { entity, identity_id, model } => {
+                hasher.update(b"cell");
+                hasher.update(&identity_id.to_le_bytes());
+                hasher.update(&model.to_le_bytes());
+                hasher.update(entity.as_str().as_bytes());
+            }
+            Self::Name(name) => {
+                hasher.update(b"name");
+                hasher.update(name.as_bytes());
+            }
+        }
+        hasher.finalize().as_bytes()[..16].to_vec()
+    }
+
+    /// Returns a shorter hash. Two keys with the same one wait for each other, and nothing else.
+    pub(crate) fn short_hash(&self) -> i64 {
+        let hash = self.hash();
+        hash.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+    }
+}

@@ -1,0 +1,161 @@
+//! The directory of a cache: its files, which are readable by their owner alone, and their locks.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+
+use crate::FactsError;
+
+/// Prefixes of the names of a cache's files.
+const CACHE_FILE_PREFIXES: [&str; 6] =
+    ["journal.sqlite", "index.", "lock", "sessions", "socket", "daemon"];
+
+/// Creates the directory of a cache, or makes an existing one private. A directory that also
+/// contains other files keeps its mode, because it may be shared on purpose.
+///
+/// # Errors
+/// [`FactsError::UnknownUrl`] for a URL, which is never the name of a directory.
+pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
+    let io_error = |error| FactsError::File { path: dir.to_owned(), error };
+    if dir.to_string_lossy().contains("://") {
+        return Err(FactsError::UnknownUrl(dir.to_owned()));
+    }
+    if dir.is_file() {
+        return Err(FactsError::NotAFolder(dir.to_owned()));
+    }
+    if dir.is_dir() {
+        let is_ours = |entry: std::io::Result<std::fs::DirEntry>| {
+            let name = entry.map(|entry| entry.file_name().into_string());
+            name.is_ok_and(|name| {
+                name.is_ok_and(|name| {
+                    CACHE_FILE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+                })
+            })
+        };
+        if std::fs::read_dir(dir).map_err(io_error)?.all(is_ours) {
+            restrict_access(dir, 0o700);
+        }
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent).map_err(io_error)?;
+    }
+    match create_private_dir(dir) {
+        Err(error) if !dir.is_dir() => Err(io_error(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the access of other users to a file or directory. If that fails, as it does for another
+/// user's file, hqdl logs a warning.
+fn restrict_access(path: &Path, mode: u32) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let is_private = |m: std::fs::Metadata| m.permissions().mode().trailing_zeros() >= 6;
+        if std::fs::metadata(path).is_ok_and(is_private) {
+            return;
+        }
+        let permissions = std::fs::Permissions::from_mode(mode);
+        if let Err(error) = std::fs::set_permissions(path, permissions) {
+            tracing::warn!(path = %path.display(), %error, "other users may read this");
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (path, mode);
+}
+
+/// Makes the files of a cache private before anything is written to them. `SQLite` gives its side
+/// files the mode of the database.
+pub(super) fn restrict_files(dir: &Path) -> Result<(), FactsError> {
+    let index = dir.join("index.sled");
+    if index.exists() {
+        restrict_access(&index, 0o700);
+    }
+    for name in ["journal.sqlite", "index.sqlite", "lock"] {
+        let path = dir.join(name);
+        // Never open an existing database: closing it releases the locks that SQLite has on it in
+        // this process.
+        if !path.exists() {
+            open_lock(&path)?;
+        }
+        for suffix in ["", "-wal", "-shm"] {
+            let path = dir.join(format!("{name}{suffix}"));
+            if path.exists() {
+                restrict_access(&path, 0o600);
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
+}
+
+/// Takes the lock that all processes of a cache share.
+///
+/// # Errors
+/// [`FactsError::Held`] if a process of an earlier version has the cache for itself.
+pub(super) fn share_lock(dir: &Path) -> Result<File, FactsError> {
+    let mut file = open_lock(&dir.join("lock"))?;
+    if file.try_lock_shared().is_err() {
+        let owner_description = read_description(&mut file);
+        return Err(FactsError::Held { dir: dir.to_owned(), owner_description });
+    }
+    Ok(file)
+}
+
+/// Waits for the lock of the process that is opening the cache.
+pub(super) fn lock_for_opening(dir: &Path) -> Result<File, FactsError> {
+    let path = dir.join("sessions").join(".opening");
+    let file = open_lock(&path)?;
+    file.lock().map_err(|error| FactsError::File { path, error })?;
+    Ok(file)
+}
+
+/// Result of taking the lock of the index.
+pub(super) enum LockOutcome {
+    Acquired(File),
+    /// Description of the process that holds it.
+    HeldBy(String),
+}
+
+/// Takes the lock of the index, or returns the description of the process that holds it.
+pub(super) fn take_index_lock(dir: &Path, description: &str) -> Result<LockOutcome, FactsError> {
+    let path = dir.join("index.lock");
+    let mut file = open_lock(&path)?;
+    if file.try_lock().is_err() {
+        return Ok(LockOutcome::HeldBy(read_description(&mut file)));
+    }
+    restrict_access(&path, 0o600);
+    let mut write_description = || {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "process {} ({description})", std::process::id())
+    };
+    write_description().map_err(|error| FactsError::File { path: path.clone(), error })?;
+    Ok(LockOutcome::Acquired(file))
+}
+
+fn open_lock(path: &Path) -> Result<File, FactsError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| FactsError::File { path: path.to_owned(), error })
+}
+
+fn read_description(file: &mut File) -> String {
+    let mut description = String::new();
+    let _ = file.read_to_string(&mut description);
+    match description.trim() {
+        "" => "another process".to_owned(),
+        description => description.to_owned(),
+    }
+}

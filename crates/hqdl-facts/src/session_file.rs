@@ -1,0 +1,76 @@
+//! The file of a session on its own machine, locked while its process lives. Other processes of the
+//! machine see at once that a process was killed, and end its session.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// Id of this start of the kernel. File locks are shared by its processes, in whatever containers
+/// they run, but perhaps not by machines that share a directory.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The locked file of a running session. Dropping this deletes it.
+#[derive(Debug)]
+pub(super) struct SessionFile {
+    path: PathBuf,
+    _lock: File,
+    /// Whether the file stays, so that the next process of this machine ends the session.
+    is_abandoned: bool,
+}
+
+impl SessionFile {
+    /// Creates and locks the file of a session. Returns `None` if file locks do not work there.
+    pub(super) fn create(folder: &Path, id: &str) -> Option<Self> {
+        fs::create_dir_all(folder).ok()?;
+        // Lock the file before it gets its name: one that is found unlocked has lost its process.
+        let (unnamed, path) = (folder.join(format!(".{id}")), folder.join(id));
+        let lock = File::create(&unnamed).ok()?;
+        let is_exclusive =
+            lock.try_lock().is_ok() && File::open(&unnamed).is_ok_and(|f| !is_unlocked(&f));
+        if is_exclusive && fs::rename(&unnamed, &path).is_ok() {
+            return Some(Self { path, _lock: lock, is_abandoned: false });
+        }
+        let _ = fs::remove_file(unnamed);
+        None
+    }
+
+    /// Leaves the file to the next process of this machine, which ends the session.
+    pub(super) fn abandon(mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// Returns the ids of sessions whose processes have ended.
+    pub(super) fn find_abandoned(folder: &Path) -> Vec<String> {
+        let Ok(files) = fs::read_dir(folder) else { return Vec::new() };
+        let ids = files.flatten().filter_map(|file| file.file_name().into_string().ok());
+        ids.filter(|id| !id.starts_with('.') && !Self::is_alive(folder, id)).collect()
+    }
+
+    /// Returns whether the process of a session is alive.
+    pub(super) fn is_alive(folder: &Path, id: &str) -> bool {
+        File::open(folder.join(id)).is_ok_and(|file| !is_unlocked(&file))
+    }
+
+    /// Deletes the file of a session that has been ended.
+    pub(super) fn delete(folder: &Path, id: &str) {
+        let _ = fs::remove_file(folder.join(id));
+    }
+}
+
+impl Drop for SessionFile {
+    fn drop(&mut self) {
+        if !self.is_abandoned {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Returns the folder of the session files of this start of this machine, for a directory that
+/// several machines may share; `None` if the system does not report its start.
+pub(super) fn machine_folder(dir: &Path) -> Option<PathBuf> {
+    let boot = fs::read_to_string(BOOT_ID).ok()?;
+    Some(dir.join("sessions").join(boot.trim()))
+}
+
+fn is_unlocked(file: &File) -> bool {
+    file.try_lock_shared().is_ok()
+}
