@@ -299,7 +299,7 @@ impl CommitThread {
         });
         debug!(replies = replies.len(), "the journal stores reservations");
         for reply in replies {
-            reply(&journal, result.as_ref().map(|()| ()));
+            reply(&journal, result.as_ref().copied());
         }
     }
 

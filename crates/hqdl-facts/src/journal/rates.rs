@@ -210,19 +210,24 @@ impl Journal {
             let sql = "SELECT iif(heard_at > ?2, requests, NULL), iif(heard_at > ?2, tokens, NULL),
                          coalesce(wait_until, 0), requests_due, tokens_due, paced_requests, paced_tokens
                        FROM rate_limit WHERE name = ?1";
-            let state: Option<(PerMinute, f64, [f64; 2], [Option<u32>; 2])> = c
+            let state = c
                 .prepare_cached(sql)?
                 .query_row(params![name, now - as_millis(REMEMBERED)], |r| {
-                    Ok((per_minute(r)?, r.get(2)?, [r.get(3)?, r.get(4)?], [r.get(5)?, r.get(6)?]))
+                    let limits = own.stricter_limits(per_minute(r)?);
+                    Ok(LimiterState {
+                        name: name.clone(),
+                        model: model.clone(),
+                        limits,
+                        wait_until: r.get(2)?,
+                        requests_due: scale_pace(r.get(3)?, r.get(5)?, limits.requests, now),
+                        tokens_due: scale_pace(r.get(4)?, r.get(6)?, limits.tokens, now),
+                    })
                 })
                 .optional()?;
-            let (reported, wait_until, due, paced) = state.unwrap_or_default();
-            let limits = own.stricter_limits(reported);
-            let [requests_due, tokens_due] = [
-                scale_pace(due[0], paced[0], limits.requests, now),
-                scale_pace(due[1], paced[1], limits.tokens, now),
-            ];
-            Ok(LimiterState { name, model, limits, wait_until, requests_due, tokens_due })
+            let (wait_until, requests_due, tokens_due) = (0.0, 0.0, 0.0);
+            let new =
+                LimiterState { name, model, limits: own, wait_until, requests_due, tokens_due };
+            Ok(state.unwrap_or(new))
         };
         Ok([
             read(key.endpoint.clone(), None, members)?,

@@ -294,5 +294,5 @@ fn decode_record(entity: &str, bytes: &[u8]) -> Option<Record> {
 }
 
 fn record_checksum(entity: &str, bytes: &[u8]) -> u32 {
-    entity_checksum(&[entity.as_bytes(), bytes].concat())
+    entity_checksum([entity.as_bytes(), bytes].concat())
 }
