@@ -118,7 +118,7 @@ impl Settings {
     fn has_no_model(&self, spec: &Spec) -> bool {
         let has_override = self.overrides.model.as_deref().is_some_and(|name| !name.is_empty());
         !matches!(self.source, DataSource::Spec(_))
-            && spec.model.provider == Provider::Openai
+            && spec.model.provider != Provider::Replay
             && !has_override
     }
 
@@ -206,7 +206,7 @@ fn read_overrides(
                 let name = value.extract::<Option<String>>()?;
                 all.provider = name.as_deref().and_then(Provider::from_name);
                 if let (Some(other), None) = (name, all.provider) {
-                    let names = Provider::ALL.map(Provider::name).join(" and ");
+                    let names = Provider::ALL.map(Provider::name).join(", ");
                     let message = format!("`{other}` is not a provider");
                     return Err(wrong_input(message, format!("the providers are {names}")).into());
                 }

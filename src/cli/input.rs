@@ -141,7 +141,7 @@ impl<'o> Input<'o> {
     pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // An unnamed model has the default name `replay`, so check the flags, not the name.
-        if settings.provider == Provider::Openai && self.is_nameless() {
+        if settings.provider != Provider::Replay && self.is_nameless() {
             return Ok(Err(Failure::wrong_input(
                 "this query needs a model, but none is named",
                 "pass --model NAME (and --base-url URL), or --recordings FILE",

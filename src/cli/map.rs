@@ -230,7 +230,7 @@ impl LineAnswerer<'_> {
 
     fn connect_model(&self, spec: &Spec) -> Result<Arc<dyn model::Model>, Failure> {
         let named = self.options.flags.model.as_deref().is_some_and(|name| !name.is_empty());
-        if self.options.spec.is_none() && spec.model.provider == Provider::Openai && !named {
+        if self.options.spec.is_none() && spec.model.provider != Provider::Replay && !named {
             return Err(Failure::wrong_input(
                 "this needs a model, but none is named",
                 "pass --model NAME (and --base-url URL), --spec SPEC, or --recordings FILE",

@@ -14,7 +14,7 @@ use crate::format::{count_noun, format_thousands};
 use crate::generate::Event;
 use crate::materialize::{ExportResult, Report, RunMode, Selection, UnansweredFile};
 use crate::model;
-use crate::spec::{Provider, Spec};
+use crate::spec::{ModelSettings, Provider, Spec};
 
 /// Maximum number of restarts of a run whose database is replaced while it runs.
 const MAX_RESTARTS: usize = 3;
@@ -97,7 +97,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut report = loop {
         let model = match (&options.batch_file, session.spec.model.provider) {
             // The user who submits the files has the key.
-            (Some(_), Provider::Openai) => model::connect_for_files(&session.spec)?,
+            (Some(_), provider) if provider != Provider::Replay => {
+                model::connect_for_files(&session.spec)?
+            }
             _ => session.connect_model()?,
         };
         let run_mode = if options.batch { RunMode::Batch } else { RunMode::Live };
@@ -114,7 +116,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 &interrupt,
             )?;
             progress.finish();
-            print_exported_files(&exported, session.spec.model.price.is_some(), output_options);
+            print_exported_files(&exported, &session.spec.model, output_options);
             return Ok(ExitCode::SUCCESS);
         }
         // A run that failed to start gets an empty report.
@@ -165,7 +167,11 @@ pub fn print_report(report: &Report, spec: &Spec, seconds: f64, output_options: 
 }
 
 /// Prints the files that the user is to submit.
-fn print_exported_files(exported: &ExportResult, priced: bool, output_options: OutputOptions) {
+fn print_exported_files(
+    exported: &ExportResult,
+    model: &ModelSettings,
+    output_options: OutputOptions,
+) {
     let files = &exported.files;
     for file in &exported.unanswered_files {
         print_unanswered_file(file, output_options);
@@ -175,7 +181,7 @@ fn print_exported_files(exported: &ExportResult, priced: bool, output_options: O
         if output_options.json {
             let line = json!({
                 "event": "written", "file": file.path, "requests": file.requests,
-                "most_tokens": file.max_spent.tokens, "most_usd": priced.then_some(file.max_spent.usd),
+                "most_tokens": file.max_spent.tokens, "most_usd": model.price.is_some().then_some(file.max_spent.usd),
             });
             anstream::println!("{line}");
         } else {
@@ -191,13 +197,14 @@ fn print_exported_files(exported: &ExportResult, priced: bool, output_options: O
         return;
     }
     let max_usd: f64 = files.iter().map(|w| w.max_spent.usd).sum();
-    if priced {
+    if model.price.is_some() {
         anstream::println!(
             "price      ${max_usd:.4} at most; `hqdl plan --batch` prints the likely price"
         );
     }
     anstream::eprintln!(
-        "submit them as batches for /v1/chat/completions, then run `hqdl import SPEC OUTPUT...`"
+        "submit them as batches for /v1{}, then run `hqdl import SPEC OUTPUT...`",
+        model.provider.request_path()
     );
 }
 

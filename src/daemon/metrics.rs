@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::cell::State;
 use crate::generate::{Event, Listener};
-use crate::model::{Model, ModelError, PermitFuture, ReplyFuture, UsageGate, openai};
+use crate::model::batch::BatchApi;
+use crate::model::{Model, ModelError, PermitFuture, ReplyFuture, UsageGate};
 use crate::prompt::Prompt;
 use crate::spec::Format;
 use crate::usage::Usage;
@@ -178,8 +179,8 @@ impl Model for MeteredModel {
         self.model.answers_whole_rows()
     }
 
-    fn batch_endpoint(&self) -> Option<&openai::Endpoint> {
-        self.model.batch_endpoint()
+    fn batch_api(&self) -> Option<Box<dyn BatchApi + '_>> {
+        self.model.batch_api()
     }
 
     fn is_billed(&self) -> bool {

@@ -15,14 +15,13 @@ use hqdl::facts::server::{CacheServer, serve_cache};
 use hqdl::facts::{Facts, FactsError, Outcome, ReserveOutcome, Throttle};
 use hqdl::generate::Listener;
 use hqdl::key::Entity;
-use hqdl::limits::{Need, PerMinute};
+use hqdl::limits::{Need, PerMinute, RateLimitHint};
 use hqdl::materialize::{RunMode, Selection};
 use hqdl::overrides::{read_lines, remove_override, set_override};
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::UncheckedSpec;
 use hqdl::usage::SpentAmount;
 use regex::Regex;
-use reqwest::header::HeaderMap;
 use serde_json::json;
 
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
@@ -819,7 +818,10 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     let lent = Lent::new(&project);
     let borrowed = Facts::open(&project.path("cache"), "hqdl test").unwrap();
     assert!(borrowed.owner().is_some());
-    let told = |n: &str| [("x-ratelimit-limit-requests".parse().unwrap(), n.parse().unwrap())];
+    let told = |requests: u32| RateLimitHint {
+        limits: PerMinute { requests: Some(requests), tokens: None },
+        wait: None,
+    };
     let free = PerMinute::default();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     // At 120 a minute, 50 would take 25 s.
@@ -832,16 +834,16 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     };
     for (own, facts) in [(true, &*lent.facts), (false, &borrowed)] {
         let [one, other] = ["one", "other"].map(|m| facts.throttle("e", m, free).unwrap());
-        one.update_from_headers(&HeaderMap::from_iter(told("120")));
+        one.apply_hint(told(120));
         assert!(takes(&other, 50) < 10.0, "{own}: the other model is not slowed down");
         assert!(takes(&one, 3) > 0.9, "{own}: what is told holds");
-        one.update_from_headers(&HeaderMap::from_iter(told("600000")));
+        one.apply_hint(told(600_000));
         assert!(takes(&one, 50) < 10.0, "{own}: what is told last holds");
-        one.update_from_headers(&HeaderMap::from_iter(told("120")));
+        one.apply_hint(told(120));
         drop(one);
         let one = facts.throttle("e", "one", free).unwrap();
         assert!(takes(&one, 3) > 0.9, "{own}: it is remembered, whoever asks next");
-        one.update_from_headers(&HeaderMap::from_iter(told("600000")));
+        one.apply_hint(told(600_000));
         let strict = PerMinute { requests: Some(120), tokens: None };
         let third = facts.throttle("e", "third", strict).unwrap();
         assert!(takes(&one, 2) + takes(&third, 2) > 0.9, "{own}: for all models");

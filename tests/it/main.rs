@@ -56,6 +56,7 @@ mod parameters;
 mod page_states;
 mod prices;
 mod prompt_cache;
+mod protocols;
 mod providers;
 mod published_calls;
 mod publishing;

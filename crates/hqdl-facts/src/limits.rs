@@ -2,10 +2,10 @@
 //! limit wins, and the endpoint's latest limits replace its earlier ones.
 //!
 //! Permits are granted one by one, in order of arrival, under the limits of that moment. A request
-//! waits until the pace allows it, until a pause that the endpoint asked for (`Retry-After`,
-//! `x-ratelimit-reset-*`) is over, and until it fits into the minute before it. No minute ever
-//! contains more than the limit: a request counts from its permit until a minute after the endpoint
-//! can have counted it. It counts at its maximum until its answer reports the actual tokens.
+//! waits until the pace allows it, until a pause that the endpoint asked for is over, and until it
+//! fits into the minute before it. No minute ever contains more than the limit: a request counts from
+//! its permit until a minute after the endpoint can have counted it. It counts at its maximum until
+//! its answer reports the actual tokens.
 
 mod rates;
 mod window;
@@ -13,7 +13,6 @@ mod window;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use reqwest::header::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -55,31 +54,13 @@ impl PerMinute {
     }
 }
 
-/// Rate limits that an endpoint reports in `x-ratelimit-limit/remaining/reset-*` headers.
+/// Rate limits that an endpoint reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimitHint {
     /// The limits of the endpoint.
     pub limits: PerMinute,
     /// Time until the limit resets, if nothing remains of it.
     pub wait: Option<Duration>,
-}
-
-impl RateLimitHint {
-    /// Parses the rate-limit headers of a response.
-    #[must_use]
-    pub fn from_headers(headers: &HeaderMap) -> Self {
-        let text = |name: String| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
-        let number = |name: String| text(name).and_then(|t| t.parse::<u32>().ok());
-        let limit = |what: &str| number(format!("x-ratelimit-limit-{what}")).filter(|l| *l > 0);
-        let wait = |what: &str| {
-            let none_left = number(format!("x-ratelimit-remaining-{what}")) == Some(0);
-            text(format!("x-ratelimit-reset-{what}")).filter(|_| none_left).and_then(parse_duration)
-        };
-        Self {
-            limits: PerMinute { requests: limit("requests"), tokens: limit("tokens") },
-            wait: wait("requests").into_iter().chain(wait("tokens")).max(),
-        }
-    }
 }
 
 impl Limiter {
@@ -150,11 +131,6 @@ impl Limiter {
         self.apply_hint(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
-    /// Applies the rate-limit headers of a response.
-    pub fn update_from_headers(&self, headers: &HeaderMap) {
-        self.apply_hint(RateLimitHint::from_headers(headers));
-    }
-
     /// Applies a rate-limit hint. A limit in it replaces the endpoint's earlier one. Returns
     /// whether something changed.
     pub fn apply_hint(&self, hint: RateLimitHint) -> bool {
@@ -184,47 +160,4 @@ impl Limiter {
     fn rates(&self) -> MutexGuard<'_, Rates> {
         self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns how long the endpoint asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as
-/// a date.
-#[must_use]
-pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
-    if let Some(ms) = text("retry-after-ms").and_then(|t| t.parse::<f64>().ok()) {
-        return Duration::try_from_secs_f64(ms / 1000.0).ok();
-    }
-    let after = text("retry-after")?;
-    parse_duration(after).or_else(|| {
-        let date = jiff::fmt::rfc2822::parse(after).ok()?;
-        let left = date.timestamp().duration_since(jiff::Timestamp::now());
-        // A date in the past asks for no wait.
-        Some(Duration::try_from(left).unwrap_or_default())
-    })
-}
-
-/// Parses a duration: `20`, `0.5`, `1s`, `120ms`, `6m0s`, `1h2m3s`.
-fn parse_duration(text: &str) -> Option<Duration> {
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).ok();
-    }
-    let mut total = 0.0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        let unit_end =
-            rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |n| digits + n);
-        total += number
-            * match &rest[digits..unit_end] {
-                "ms" => 0.001,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                "d" => 86400.0,
-                _ => return None,
-            };
-        rest = &rest[unit_end..];
-    }
-    Duration::try_from_secs_f64(total).ok()
 }

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::HeaderMap;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{Need, PerMinute, RateLimitHint};
@@ -102,12 +101,8 @@ impl Throttle {
         self.apply_hint(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
-    /// Applies the rate-limit headers of a response.
-    pub fn update_from_headers(&self, headers: &HeaderMap) {
-        self.apply_hint(RateLimitHint::from_headers(headers));
-    }
-
-    fn apply_hint(&self, hint: RateLimitHint) {
+    /// Applies the rate limits that a response reports.
+    pub fn apply_hint(&self, hint: RateLimitHint) {
         if hint != RateLimitHint::default() {
             self.limits.apply_hint(&self.limiter_key, hint);
         }

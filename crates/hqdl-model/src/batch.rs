@@ -1,38 +1,16 @@
-//! The Batch API of an endpoint: uploads a file, creates a batch from it, polls it until it
-//! finishes, and downloads its output. Files are streamed in both directions, so a file of 200 MB
-//! is never in memory as a whole.
+//! Batch APIs: requests that an endpoint answers together, within a day, at a lower price.
+//! `protocols` has the two implementations. Files are streamed in both directions, so a file of
+//! 200 MB is never in memory as a whole.
 
-use std::io::{Read, Write};
 use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
-use reqwest::{Method, RequestBuilder, Response};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
-use super::openai::Endpoint;
-use super::wire::{self, ErrorResponse, exchange_error, failure_to_error, shorten_text};
-use super::{MAX_ATTEMPTS, ModelError, retry_with_backoff};
+use super::transport::Transport;
+use super::{ModelError, Reply};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
-
-/// Path of every request of a batch.
-const CHAT_PATH: &str = "/v1/chat/completions";
-/// Completion window of a batch.
-const COMPLETION_WINDOW: &str = "24h";
-/// Long enough for a file of 200 MB on a slow connection.
-const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
-/// Size in bytes of the chunks in which a file is read.
-const CHUNK_BYTES: usize = 64 << 10;
-/// Number of batches per page of the list.
-const PAGE_SIZE: usize = 100;
-/// Maximum number of pages of a list that are searched.
-const MAX_PAGES: usize = 200;
-/// Metadata field that marks hqdl's batches.
-const METADATA_FIELD: &str = "hqdl";
 
 /// State of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +22,8 @@ pub struct Batch {
     pub status: String,
     /// The id of the output file, if there is one.
     pub output_file: Option<String>,
+    /// Number of lines of the output file.
+    pub output_lines: u64,
     /// The id of the error file, if there is one.
     pub error_file: Option<String>,
     /// Why the batch failed as a whole: code and message of the first error.
@@ -57,33 +37,6 @@ pub struct Batch {
 }
 
 impl Batch {
-    fn from_json(json: &Json) -> Result<Self, ModelError> {
-        let text = |pointer: &str| {
-            json.pointer(pointer)
-                .and_then(Json::as_str)
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned)
-        };
-        let number = |pointer: &str| json.pointer(pointer).and_then(Json::as_u64).unwrap_or(0);
-        let (Some(id), Some(status)) = (text("/id"), text("/status")) else {
-            return Err(unexpected_reply("a batch", json));
-        };
-        let first = |field: &str| text(&format!("/errors/data/0/{field}"));
-        let error = first("message")
-            .or_else(|| first("code"))
-            .map(|message| (first("code").unwrap_or_default(), message));
-        Ok(Self {
-            id,
-            status,
-            output_file: text("/output_file_id"),
-            error_file: text("/error_file_id"),
-            error,
-            completed: number("/request_counts/completed"),
-            failed: number("/request_counts/failed"),
-            total: number("/request_counts/total"),
-        })
-    }
-
     /// Returns whether the batch has finished.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -91,250 +44,85 @@ impl Batch {
     }
 }
 
-impl Endpoint {
-    /// The base URL of the endpoint.
-    #[must_use]
-    pub fn base_url(&self) -> &str {
-        &self.base_url
-    }
+/// A line of a batch's results.
+#[derive(Debug)]
+pub struct BatchLine {
+    /// The id that the request was sent with.
+    pub custom_id: String,
+    /// The reply, or the error of the request.
+    pub reply: Result<Reply, ModelError>,
+    /// When the reply was created, in seconds since 1970, if the line contains it.
+    pub created: Option<i64>,
+}
 
-    /// Returns a line of a batch's input file.
-    #[must_use]
-    pub fn batch_line(
+/// A batch that may have been created, although its creation is unconfirmed.
+pub struct SoughtBatch<'s> {
+    /// Token that the batch was to be created with.
+    pub token: &'s str,
+    /// Number of its requests.
+    pub requests: u64,
+    /// When its creation was requested; `None` if unknown.
+    pub sent_at: Option<jiff::Timestamp>,
+    /// Returns whether a request with this id is one of its requests.
+    pub has_request: &'s (dyn Fn(&str) -> bool + Sync),
+}
+
+/// Future of a call of a Batch API.
+pub type BatchFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
+
+/// The Batch API of an endpoint.
+pub trait BatchApi: Send + Sync {
+    /// The base URL of the endpoint.
+    fn base_url(&self) -> &str;
+
+    /// Returns a line of a batch's input file, with its line break.
+    fn request_line(
         &self,
         custom_id: &str,
         prompt: &Prompt,
         parameters: &ModelParameters,
-    ) -> String {
-        let line = json!({
-            "custom_id": custom_id, "method": "POST", "url": CHAT_PATH, "body": self.request_body(prompt, parameters),
-        });
-        format!("{line}\n")
-    }
+    ) -> String;
 
-    /// Uploads a file and returns its id at the endpoint.
-    ///
-    /// # Errors
-    /// [`ModelError`]; [`ModelError::NoAnswer`] if the file cannot be read.
-    pub async fn upload_file(&self, path: &Path, name: &str) -> Result<String, ModelError> {
-        retry_with_backoff(MAX_ATTEMPTS, || async {
-            let (content_type, body) = FileForm::open(path, name)
-                .map_err(|e| ModelError::NoAnswer(format!("{}: {e}", path.display())))?;
-            let request = self
-                .new_request(Method::POST, "/files")
-                .timeout(TRANSFER_TIMEOUT)
-                .header("content-type", content_type)
-                .header("content-length", body.remaining_bytes)
-                .body(reqwest::Body::wrap(body));
-            let json = self.fetch_json(request).await?;
-            let id = json.get("id").and_then(Json::as_str);
-            id.map(str::to_owned).ok_or_else(|| unexpected_reply("a file", &json))
-        })
-        .await
-    }
+    /// Uploads a batch's input file and returns its id at the endpoint; `None` if the requests are
+    /// sent when the batch is created.
+    fn upload_file<'a>(&'a self, path: &'a Path, name: &'a str) -> BatchFuture<'a, Option<String>>;
 
     /// Returns the id of an uploaded file with this name and size.
-    ///
-    /// # Errors
-    /// [`ModelError`].
-    pub async fn find_upload(&self, name: &str, size: u64) -> Result<Option<String>, ModelError> {
-        let json = retry_with_backoff(MAX_ATTEMPTS, || {
-            self.fetch_json(self.new_request(Method::GET, "/files?purpose=batch"))
-        })
-        .await?;
-        let found = json.get("data").and_then(Json::as_array).into_iter().flatten().find(|f| {
-            f.get("filename").and_then(Json::as_str) == Some(name)
-                && f.get("bytes").and_then(Json::as_u64) == Some(size)
-        });
-        Ok(found.and_then(|f| f.get("id")).and_then(Json::as_str).map(str::to_owned))
-    }
+    fn find_upload<'a>(&'a self, name: &'a str, size: u64) -> BatchFuture<'a, Option<String>>;
 
-    /// Creates a batch, without retries: if the result is unconfirmed, the caller must look for the
-    /// batch before it asks again.
-    ///
-    /// # Errors
-    /// [`ModelError`].
-    pub async fn create_batch(&self, file: &str, token: &str) -> Result<Batch, ModelError> {
-        let body = json!({
-            "input_file_id": file, "endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW,
-            "metadata": { METADATA_FIELD: token },
-        });
-        let request = self
-            .new_request(Method::POST, "/batches")
-            .header("content-type", "application/json")
-            .body(body.to_string());
-        Batch::from_json(&self.fetch_json(request).await?)
-    }
+    /// Creates a batch from its input file, without retries: if the result is unconfirmed, the
+    /// caller must look for the batch before it asks again.
+    fn create_batch<'a>(
+        &'a self,
+        path: &'a Path,
+        uploaded_file: Option<&'a str>,
+        token: &'a str,
+    ) -> BatchFuture<'a, Batch>;
 
-    /// Returns the batch that was created with this token, if it exists.
-    ///
-    /// # Errors
-    /// [`ModelError`].
-    pub async fn find_batch(&self, token: &str) -> Result<Option<Batch>, ModelError> {
-        let mut after = String::new();
-        for _ in 0..MAX_PAGES {
-            let path = format!("/batches?limit={PAGE_SIZE}{after}");
-            let page = retry_with_backoff(MAX_ATTEMPTS, || {
-                self.fetch_json(self.new_request(Method::GET, &path))
-            })
-            .await?;
-            let batches = page.get("data").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-            let has_token = |b: &&Json| {
-                b.pointer(&format!("/metadata/{METADATA_FIELD}")).and_then(Json::as_str)
-                    == Some(token)
-            };
-            if let Some(found) = batches.iter().find(has_token) {
-                return Batch::from_json(found).map(Some);
-            }
-            let last = batches.last().and_then(|b| b.get("id")).and_then(Json::as_str);
-            match last.filter(|_| page.get("has_more").and_then(Json::as_bool) == Some(true)) {
-                Some(last) => after = format!("&after={last}"),
-                None => break,
-            }
-        }
-        Ok(None)
-    }
+    /// Returns the batch whose creation is unconfirmed, if it exists.
+    fn find_batch<'a>(&'a self, sought: &'a SoughtBatch<'a>) -> BatchFuture<'a, Option<Batch>>;
 
     /// Returns the state of a batch.
-    ///
-    /// # Errors
-    /// [`ModelError`].
-    pub async fn get_batch(&self, id: &str) -> Result<Batch, ModelError> {
-        let path = format!("/batches/{id}");
-        Batch::from_json(
-            &retry_with_backoff(MAX_ATTEMPTS, || {
-                self.fetch_json(self.new_request(Method::GET, &path))
-            })
-            .await?,
-        )
-    }
+    fn get_batch<'a>(&'a self, id: &'a str) -> BatchFuture<'a, Batch>;
 
-    /// Downloads a file.
-    ///
-    /// # Errors
-    /// [`ModelError`]; [`ModelError::NoAnswer`] if `to` cannot be written.
-    pub async fn download_file(&self, file: &str, to: &Path) -> Result<(), ModelError> {
-        let path = format!("/files/{file}/content");
-        let io_error = |e: std::io::Error| ModelError::NoAnswer(format!("{}: {e}", to.display()));
-        retry_with_backoff(MAX_ATTEMPTS, || async {
-            let request = self.new_request(Method::GET, &path).timeout(TRANSFER_TIMEOUT);
-            let mut response = self.send_http(request).await?;
-            let mut out = std::fs::File::create(to).map_err(io_error)?;
-            while let Some(chunk) = response.chunk().await.map_err(|e| exchange_error(&e))? {
-                out.write_all(&chunk).map_err(io_error)?;
-            }
-            Ok(())
-        })
-        .await
-    }
+    /// Downloads a file of results; fails with [`ModelError::NoAnswer`] if `to` cannot be written.
+    fn download_file<'a>(&'a self, file: &'a str, to: &'a Path) -> BatchFuture<'a, ()>;
 
-    /// Deletes a file at the endpoint and ignores errors.
-    pub async fn delete_file(&self, file: &str) {
-        let _ = self.send_http(self.new_request(Method::DELETE, &format!("/files/{file}"))).await;
-    }
+    /// Deletes an uploaded file.
+    fn delete_file<'a>(&'a self, file: &'a str) -> BatchFuture<'a, ()>;
 
     /// Interprets the error of a batch request like that of a live request: if it names an
     /// unsupported feature, later requests leave that out.
-    #[must_use]
-    pub fn interpret_batch_error(&self, _: &Prompt, error: ModelError) -> ModelError {
-        self.learn_from_batch(self.without_key(error))
-    }
-
-    fn new_request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, self.url_of(path)).headers(self.headers.clone())
-    }
-
-    async fn send_http(&self, request: RequestBuilder) -> Result<Response, ModelError> {
-        let sent = async {
-            let response = request.send().await.map_err(|e| exchange_error(&e))?;
-            if response.status().is_success() {
-                return Ok(response);
-            }
-            Err(failure_to_error(ErrorResponse::from_response(response).await))
-        };
-        sent.await.map_err(|e| self.without_key(e))
-    }
-
-    async fn fetch_json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
-        let body = wire::read_body(self.send_http(request).await?, wire::MAX_REPLY_BYTES).await?;
-        serde_json::from_slice(&body).map_err(|_| ModelError::Temporary {
-            message: format!(
-                "the endpoint's reply is not JSON: {}",
-                shorten_text(&String::from_utf8_lossy(&body))
-            ),
-            wait: None,
-            in_doubt: true,
-        })
-    }
+    fn interpret_error(&self, error: ModelError) -> ModelError;
 }
 
-fn unexpected_reply(what: &str, json: &Json) -> ModelError {
-    let message =
-        format!("the endpoint's reply is not {what}: {}", shorten_text(&json.to_string()));
-    ModelError::Temporary { message, wait: None, in_doubt: true }
-}
+/// What a Batch API needs from its endpoint.
+pub(super) trait BatchClient: Send + Sync {
+    fn transport(&self) -> &Transport;
 
-/// A multipart form with a file, read while it is sent.
-struct FileForm {
-    head: Option<Bytes>,
-    file: std::fs::File,
-    tail: Option<Bytes>,
-    /// Number of bytes still to be sent.
-    remaining_bytes: u64,
-}
+    /// Returns the body of a request.
+    fn batch_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
 
-impl FileForm {
-    /// Opens a file. Returns the content type and the form.
-    fn open(path: &Path, name: &str) -> std::io::Result<(String, Self)> {
-        let file = std::fs::File::open(path)?;
-        let size = file.metadata()?.len();
-        // The file name contains a hash, so no line of the file can contain the boundary.
-        let boundary = format!("hqdl-{}", blake3::hash(name.as_bytes()).to_hex());
-        let head = format!(
-            "--{boundary}\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n\
-             --{boundary}\r\ncontent-disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
-             content-type: application/jsonl\r\n\r\n"
-        );
-        let tail = format!("\r\n--{boundary}--\r\n");
-        let remaining_bytes = head.len() as u64 + size + tail.len() as u64;
-        let form = Self { head: Some(head.into()), file, tail: Some(tail.into()), remaining_bytes };
-        Ok((format!("multipart/form-data; boundary={boundary}"), form))
-    }
-
-    fn next_chunk(&mut self) -> std::io::Result<Option<Bytes>> {
-        if let Some(head) = self.head.take() {
-            return Ok(Some(head));
-        }
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let from_json = self.file.read(&mut chunk)?;
-        if from_json == 0 {
-            return Ok(self.tail.take());
-        }
-        chunk.truncate(from_json);
-        Ok(Some(chunk.into()))
-    }
-}
-
-impl http_body::Body for FileForm {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
-        let next = self.next_chunk().transpose();
-        if let Some(Ok(chunk)) = &next {
-            self.remaining_bytes = self.remaining_bytes.saturating_sub(chunk.len() as u64);
-        }
-        Poll::Ready(next.map(|chunk| chunk.map(Frame::data)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.head.is_none() && self.tail.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.remaining_bytes)
-    }
+    /// Learns the request features from the error of a request.
+    fn learn_from_batch(&self, error: ModelError) -> ModelError;
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::Model;
+use super::protocols::protocol_of;
 use hqdl_facts::{CellRequirements, FactsError, History};
 use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec};
 
@@ -22,6 +23,8 @@ pub struct ModelChoice {
     pub is_free: bool,
     /// Maximum number of tokens of an answer.
     pub max_output: u64,
+    /// Maximum number of input tokens that the endpoint adds to a request by itself.
+    pub extra_input: u64,
     /// Additional fields of the request body.
     pub parameters: ModelParameters,
     /// The format of the answers.
@@ -51,6 +54,7 @@ pub fn choose_model(
         price: settings.charged_price(),
         is_free: settings.provider == Provider::Replay,
         max_output: u64::from(settings.max_output_tokens),
+        extra_input: protocol_of(settings.provider).extra_input_tokens(),
         parameters: settings.parameters.clone(),
         format: expansion
             .format

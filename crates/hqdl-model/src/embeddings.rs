@@ -5,10 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Method;
 use serde_json::{Value as Json, json};
 
+use super::endpoint::Endpoint;
 use super::limits::Need;
-use super::openai::Endpoint;
+use super::rate_headers::openai_limits;
 use super::reply::ReportedUsage;
 use super::wire::{self, ErrorResponse};
 use super::{
@@ -71,15 +73,14 @@ impl EmbeddingsEndpoint {
             json!({ "model": self.endpoint.name(), "input": texts, "encoding_format": "float" });
         let sent = self
             .endpoint
-            .http
-            .post(self.endpoint.url_of("/embeddings"))
-            .headers(self.endpoint.headers.clone())
+            .transport
+            .new_request(Method::POST, "/embeddings")
             .header("content-type", "application/json")
             .timeout(self.timeout)
             .body(body.to_string())
             .send();
         let response = sent.await.map_err(to_temporary)?;
-        self.endpoint.throttle.update_from_headers(response.headers());
+        self.endpoint.throttle.apply_hint(openai_limits(response.headers()));
         if !response.status().is_success() {
             return Err(wire::failure_to_error(ErrorResponse::from_response(response).await));
         }
@@ -142,7 +143,7 @@ impl Model for EmbeddingsEndpoint {
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
-            self.send_request(prompt).await.map_err(|e| self.endpoint.without_key(e))
+            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.without_key(e))
         })
     }
 }

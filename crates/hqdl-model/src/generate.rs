@@ -466,7 +466,8 @@ impl Context {
         let tokenizer = if self.run.counts_tokens { self.tokenizer() } else { Tokenizer::Estimate };
         // Only the maximum of an image's tokens is known.
         let images = prompt.images.len() as u64 * max_image_tokens(&self.choice.tokenizer);
-        let text = prompt.input_tokens.saturating_sub(tokenizer.max_prompt_tokens(images));
+        let extra = tokenizer.max_prompt_tokens(images) + self.choice.extra_input;
+        let text = prompt.input_tokens.saturating_sub(extra);
         let min = Tokens {
             input: tokenizer.min_reported_tokens(text),
             output: tokenizer.min_reported_tokens(tokenizer.count_tokens(&reply.content)),
@@ -608,12 +609,13 @@ impl Context {
             let estimate = Tokenizer::Estimate;
             return estimate.count_tokens(&prompt.system)
                 + estimate.count_tokens(&prompt.user)
-                + images;
+                + images
+                + self.choice.extra_input;
         }
         let tokenizer = self.tokenizer();
         let texts =
             frame.tokens_without_rows(prompt, tokenizer) + tokenizer.count_tokens(&prompt.user);
-        tokenizer.max_prompt_tokens(texts + images)
+        tokenizer.max_prompt_tokens(texts + images) + self.choice.extra_input
     }
 
     fn tokenizer(&self) -> Tokenizer {

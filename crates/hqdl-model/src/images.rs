@@ -1,9 +1,6 @@
-//! Images in requests, and the errors of endpoints about them.
-
-use serde_json::{Value as Json, json};
+//! Errors of endpoints about the images of a request.
 
 use super::ModelError;
-use hqdl_prompt::Prompt;
 
 /// Phrases of endpoints' errors about models without image input.
 const NO_IMAGE_PHRASES: [&str; 15] = [
@@ -31,19 +28,6 @@ const NO_IMAGE_PHRASES: [&str; 15] = [
     // Groq, and other endpoints that accept only text
     "content must be a string",
 ];
-
-/// Adds the images of a prompt after its text.
-pub(super) fn write_images(body: &mut Json, prompt: &Prompt) {
-    if prompt.images.is_empty() {
-        return;
-    }
-    let mut parts = vec![json!({ "type": "text", "text": prompt.user })];
-    let image = |url: &str| json!({ "type": "image_url", "image_url": { "url": url } });
-    parts.extend(prompt.images.iter().map(|shown| image(&shown.url)));
-    if let Some(user) = body["messages"].as_array_mut().and_then(|m| m.last_mut()) {
-        user["content"] = parts.into();
-    }
-}
 
 /// Returns whether an error means that the model accepts no images.
 pub(super) fn is_unsupported_image_error(error: &ModelError) -> bool {

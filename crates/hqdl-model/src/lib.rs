@@ -1,4 +1,4 @@
-//! Models: the trait [`Model`], an OpenAI-compatible endpoint, and recordings that answer offline.
+//! Models: the trait [`Model`], endpoints of several protocols, and recordings that answer offline.
 //! All requests go through this crate.
 
 pub mod batch;
@@ -6,19 +6,23 @@ pub mod budget;
 mod choice;
 pub mod dispatch;
 pub mod embeddings;
+pub mod endpoint;
+mod file_body;
 pub mod generate;
 mod images;
 mod models;
-pub mod openai;
 pub mod plan;
 mod prompt_cache;
+mod protocols;
 pub mod providers;
+pub mod rate_headers;
 pub mod replay;
 pub mod reply;
-mod request_form;
+mod request_features;
 mod setup;
 mod stream;
 mod tls;
+mod transport;
 mod usage_check;
 mod wire;
 
@@ -31,9 +35,12 @@ use std::time::{Duration, Instant};
 use backon::{ExponentialBuilder, Retryable};
 use tracing::debug;
 
+use self::batch::BatchApi;
 use self::budget::{Budget, BudgetExhausted};
 pub use self::choice::{ModelChoice, choose_model};
+use self::endpoint::Endpoint;
 use self::generate::{HeldSlot, Slots};
+pub use self::protocols::{parse_batch_line, parse_completion};
 pub use self::reply::{Reply, ReportedUsage};
 pub use self::setup::SetupError;
 pub use self::usage_check::{ImplausibleUsage, PlausibleTokens, UsageGate};
@@ -159,8 +166,8 @@ pub trait Model: Send + Sync {
         false
     }
 
-    /// Returns the endpoint of its Batch API, if it has one.
-    fn batch_endpoint(&self) -> Option<&openai::Endpoint> {
+    /// Returns its Batch API, if it has one.
+    fn batch_api(&self) -> Option<Box<dyn BatchApi + '_>> {
         None
     }
 
@@ -200,10 +207,8 @@ pub trait Model: Send + Sync {
 /// [`SetupError`] if the API key or the recordings are missing.
 pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     models::connect_all(spec, &|spec| match spec.model.provider {
-        Provider::Openai => {
-            Ok(Arc::new(openai::Endpoint::new(&spec.model, per_minute(&spec.limits))?))
-        }
         Provider::Replay => open_recordings(spec),
+        _ => Ok(Arc::new(Endpoint::new(&spec.model, per_minute(&spec.limits))?)),
     })
 }
 
@@ -213,16 +218,11 @@ pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 /// [`SetupError`] if the API key or the recordings are missing.
 pub fn connect_shared(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
     models::connect_all(spec, &|spec| match spec.model.provider {
-        Provider::Openai => {
-            let limits = per_minute(&spec.limits);
-            Ok(Arc::new(openai::Endpoint::with_shared_limits(
-                &spec.model,
-                limits,
-                spec.limits.per,
-                facts,
-            )?))
-        }
         Provider::Replay => open_recordings(spec),
+        _ => {
+            let (limits, per) = (per_minute(&spec.limits), spec.limits.per);
+            Ok(Arc::new(Endpoint::with_shared_limits(&spec.model, limits, per, facts)?))
+        }
     })
 }
 
@@ -236,7 +236,7 @@ fn per_minute(limits: &Limits) -> PerMinute {
 /// # Errors
 /// [`SetupError::Client`].
 pub fn connect_for_files(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    Ok(Arc::new(openai::Endpoint::without_a_key(&spec.model)?))
+    Ok(Arc::new(Endpoint::without_a_key(&spec.model)?))
 }
 
 fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
@@ -258,8 +258,8 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 /// [`SetupError`] if recordings cannot be read.
 pub fn connect_for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     models::connect_all(spec, &|spec| match spec.model.provider {
-        Provider::Openai => Ok(Arc::new(PlanOnlyModel(spec.model.name.clone()))),
         Provider::Replay => open_recordings(spec),
+        _ => Ok(Arc::new(PlanOnlyModel(spec.model.name.clone()))),
     })
 }
 

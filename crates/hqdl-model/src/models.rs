@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::batch::BatchApi;
 use super::usage_check::UsageGate;
-use super::{Model, ModelError, PauseFuture, PermitFuture, ReplyFuture, SetupError, openai};
+use super::{Model, ModelError, PauseFuture, PermitFuture, ReplyFuture, SetupError};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Spec};
 
@@ -73,8 +74,8 @@ impl Model for ModelSet {
         self.first.looks_up_by_prompt()
     }
 
-    fn batch_endpoint(&self) -> Option<&openai::Endpoint> {
-        self.first.batch_endpoint()
+    fn batch_api(&self) -> Option<Box<dyn BatchApi + '_>> {
+        self.first.batch_api()
     }
 
     fn is_billed(&self) -> bool {

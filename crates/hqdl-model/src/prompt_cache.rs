@@ -48,13 +48,18 @@ pub(super) fn supports_explicit_breakpoints(model: &str) -> bool {
     matches!(version, (Ok(major), Ok(minor)) if (major, minor) >= (5, 6) && major < 30)
 }
 
-/// Writes the breakpoint at the end of the system message, the first of a request's messages.
-/// Fields that the spec sets are not changed.
-pub(super) fn write_breakpoint(body: &mut Json, breakpoint: CacheBreakpoint) {
-    let Some(content) = body.pointer_mut("/messages/0/content").filter(|c| c.is_string()) else {
+/// Writes the breakpoint at the end of the system message, whose text is at `path` and becomes a
+/// part of type `part_type`. Fields that the spec sets are not changed.
+pub(super) fn write_breakpoint(
+    body: &mut Json,
+    path: &str,
+    part_type: &str,
+    breakpoint: CacheBreakpoint,
+) {
+    let Some(content) = body.pointer_mut(path).filter(|c| c.is_string()) else {
         return;
     };
-    let mut part = json!({ "type": "text", "text": content.take() });
+    let mut part = json!({ "type": part_type, "text": content.take() });
     match breakpoint {
         CacheBreakpoint::CacheControl => part["cache_control"] = json!({ "type": "ephemeral" }),
         CacheBreakpoint::Explicit => {

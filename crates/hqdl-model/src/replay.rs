@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use super::reply::ReportedUsage;
-use super::{Model, ModelError, Reply, ReplyFuture, SetupError, reply};
+use super::{Model, ModelError, Reply, ReplyFuture, SetupError, parse_completion};
 use hqdl_prompt::{AskedColumn, AskedRow, Prompt, Question};
 use hqdl_spec::Format;
 use hqdl_values::tokens::Tokenizer;
@@ -141,7 +141,7 @@ impl Recordings {
                     if json.pointer("/response/status_code").and_then(Json::as_u64)
                         == Some(200) =>
                 {
-                    let reply = reply::parse_completion(body).map_err(|e| e.to_string())?;
+                    let reply = parse_completion(body).map_err(|e| e.to_string())?;
                     self.prompts.insert(id.to_owned(), reply);
                 }
                 // A request that failed has no completion to replay.

@@ -2,8 +2,8 @@
 
 use serde_json::Value as Json;
 
+use super::ModelError;
 use super::usage_check::PlausibleTokens;
-use super::{ModelError, wire};
 use hqdl_prompt::completion::FinishReason;
 use hqdl_values::PriceTable;
 use hqdl_values::usage::Tokens;
@@ -231,83 +231,52 @@ fn parse_token_count(json: &Json) -> Option<u64> {
     is_valid.then(|| number.ceil().min(MAX_TOKENS as f64) as u64)
 }
 
-/// Parses a chat completion.
-///
-/// # Errors
-/// [`ModelError::Temporary`] if it is not a completion; the endpoint's error if it contains one.
-pub fn parse_completion(json: &Json) -> Result<Reply, ModelError> {
-    if let Some(error) = wire::error_in_reply(json) {
-        return Err(error);
-    }
-    let mut partial = ReplyDraft::default();
-    partial.add_event(json);
-    if partial.has_choice { Ok(partial.to_reply()) } else { Err(no_completion(&json.to_string())) }
-}
-
-/// Returns the error for a body that is not a completion.
-pub(super) fn no_completion(body: &str) -> ModelError {
-    ModelError::Temporary {
-        message: format!(
-            "the endpoint's reply is not a chat completion: {}",
-            wire::shorten_text(body)
-        ),
-        wait: None,
-        in_doubt: true,
-    }
-}
-
-/// A reply that is assembled from events, or from one completion.
+/// A reply that is assembled from events, or from one whole reply.
 #[derive(Debug, Default)]
 pub(super) struct ReplyDraft {
     pub(super) content: String,
     pub(super) other_output: String,
-    refusal: String,
-    finish_reason: String,
-    usage: Json,
+    pub(super) refusal: String,
+    /// Why the reply has ended; `None` if the endpoint has not reported it.
+    pub(super) end: Option<DraftEnd>,
+    /// The usage, in the endpoint's format.
+    pub(super) usage: Json,
     service_tier: Option<String>,
-    /// Whether it has any choice.
-    pub(super) has_choice: bool,
+    /// Whether any part of a reply was received.
+    pub(super) has_begun: bool,
+}
+
+/// Reason why a model stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DraftEnd {
+    Complete,
+    Truncated,
+    /// The provider's filter or the model refused the request.
+    Refused,
 }
 
 impl ReplyDraft {
-    /// Adds a whole completion, or one event.
-    pub(super) fn add_event(&mut self, event: &Json) {
-        if let Some(usage) = event.get("usage").filter(|u| !u.is_null()) {
-            self.usage = usage.clone();
-        }
-        let tier = event.get("service_tier").or_else(|| event.pointer("/usage/service_tier"));
+    /// Sets the service tier, if the endpoint reports one.
+    pub(super) fn set_tier(&mut self, tier: Option<&Json>) {
         if let Some(tier) = tier.and_then(Json::as_str) {
             self.service_tier = Some(tier.to_owned());
         }
-        let choices = event.get("choices").and_then(Json::as_array);
-        for (n, choice) in choices.into_iter().flatten().enumerate() {
-            self.has_choice = true;
-            let index = choice.get("index").and_then(Json::as_u64);
-            let message = choice.get("delta").or_else(|| choice.get("message"));
-            let message = message.and_then(Json::as_object);
-            for (name, part) in message.into_iter().flatten() {
-                let part_of = match (name.as_str(), part) {
-                    ("role", _) | (_, Json::Null) => continue,
-                    // Only one choice was requested.
-                    _ if n > 0 || index.is_some_and(|i| i > 0) => &mut self.other_output,
-                    ("content", Json::String(_)) => &mut self.content,
-                    ("refusal", Json::String(_)) => &mut self.refusal,
-                    _ => &mut self.other_output,
-                };
-                match part {
-                    Json::String(text) => part_of.push_str(text),
-                    other => part_of.push_str(&other.to_string()),
-                }
-            }
-            if let Some(finish) = choice.get("finish_reason").and_then(Json::as_str) {
-                finish.clone_into(&mut self.finish_reason);
-            }
+    }
+
+    /// Adds a report of usage to earlier ones, which may have had other numbers.
+    pub(super) fn merge_usage(&mut self, usage: &Json) {
+        let Some(fields) = usage.as_object() else { return };
+        if !self.usage.is_object() {
+            self.usage = Json::Object(serde_json::Map::new());
+        }
+        for (name, number) in fields.iter().filter(|(_, number)| !number.is_null()) {
+            self.usage[name] = number.clone();
         }
     }
 
     /// Returns whether the answer is complete.
     pub(super) fn is_whole(&self) -> bool {
-        !self.finish_reason.is_empty()
+        self.end.is_some()
     }
 
     /// Returns the reply as received so far.
@@ -316,9 +285,9 @@ impl ReplyDraft {
         Reply {
             content: if content.is_empty() { refusal } else { content }.clone(),
             other_output: self.other_output.clone(),
-            truncated: self.finish_reason == "length",
-            is_unfinished: self.finish_reason.is_empty(),
-            refused: !refusal.is_empty() || self.finish_reason == "content_filter",
+            truncated: self.end == Some(DraftEnd::Truncated),
+            is_unfinished: self.end.is_none(),
+            refused: !refusal.is_empty() || self.end == Some(DraftEnd::Refused),
             reported: ReportedUsage::from_json(&self.usage),
             service_tier: self.service_tier.clone(),
             ..Reply::default()

@@ -1,5 +1,5 @@
-//! Reads the reply of a chat while it arrives: events of a stream, or a whole completion if the
-//! endpoint does not stream. Runaway output is cut off. If the connection breaks, the received part
+//! Reads a reply while it arrives: events of a stream, or a whole reply if the endpoint does not
+//! stream. Runaway output is cut off. If the connection breaks, the received part
 //! is kept.
 
 use std::time::Duration;
@@ -10,7 +10,8 @@ use serde_json::Value as Json;
 use tracing::info;
 
 use super::prompt_cache::PrefixTurn;
-use super::reply::{self, Reply, ReplyDraft};
+use super::protocols::{self, Protocol};
+use super::reply::{Reply, ReplyDraft};
 use super::{ModelError, wire};
 use hqdl_prompt::Prompt;
 
@@ -30,6 +31,7 @@ const END_TIMEOUT: Duration = Duration::from_millis(250);
 /// # Errors
 /// [`ModelError`] if no answer was received.
 pub(super) async fn read_reply(
+    protocol: &dyn Protocol,
     mut response: Response,
     prompt: &Prompt,
     turn: &mut Option<PrefixTurn>,
@@ -48,7 +50,7 @@ pub(super) async fn read_reply(
     if response.content_length().is_some_and(|n| n > wire::MAX_REPLY_BYTES as u64) {
         return Err(wire::too_large(wire::MAX_REPLY_BYTES));
     }
-    let mut reader = EventReader { has_event_content_type, ..EventReader::default() };
+    let mut reader = EventReader::new(protocol, has_event_content_type);
     loop {
         let chunk = match response.chunk().await {
             Ok(Some(chunk)) => chunk,
@@ -56,7 +58,7 @@ pub(super) async fn read_reply(
             Err(error) => return reader.handle_broken(wire::chat_error(&error)),
         };
         let step = reader.add_chunk(&chunk, prompt);
-        if reader.draft.has_choice || reader.is_events == Some(false) {
+        if reader.draft.has_begun || reader.is_events == Some(false) {
             turn.take().into_iter().for_each(PrefixTurn::mark_begun);
         }
         match step {
@@ -84,8 +86,8 @@ enum StreamStep {
     Runaway(&'static str),
 }
 
-#[derive(Default)]
-struct EventReader {
+struct EventReader<'p> {
+    protocol: &'p dyn Protocol,
     /// Whether the content type is an event stream.
     has_event_content_type: bool,
     /// Whether the body is an event stream; `None` until its first bytes arrive.
@@ -98,7 +100,19 @@ struct EventReader {
     last_checked: usize,
 }
 
-impl EventReader {
+impl<'p> EventReader<'p> {
+    fn new(protocol: &'p dyn Protocol, has_event_content_type: bool) -> Self {
+        Self {
+            protocol,
+            has_event_content_type,
+            is_events: None,
+            bytes_read: 0,
+            buffer: Vec::new(),
+            draft: ReplyDraft::default(),
+            last_checked: 0,
+        }
+    }
+
     fn add_chunk(&mut self, chunk: &[u8], prompt: &Prompt) -> Result<StreamStep, ModelError> {
         self.bytes_read += chunk.len();
         if self.bytes_read > wire::MAX_REPLY_BYTES {
@@ -167,8 +181,7 @@ impl EventReader {
         if let Some(error) = wire::error_in_reply(&event) {
             return Err(error);
         }
-        self.draft.add_event(&event);
-        Ok(false)
+        self.protocol.read_event(&event, &mut self.draft)
     }
 
     /// Returns the reason if the answer is runaway output.
@@ -194,12 +207,12 @@ impl EventReader {
                     wire::shorten_text(&text)
                 ))
             })?;
-            return reply::parse_completion(&json);
+            return protocols::parse_reply(self.protocol, &json);
         }
         // The last line may lack its line break; an incomplete one is not valid JSON.
         let last = std::mem::take(&mut self.buffer);
         let done = self.process_line(&last);
-        if self.draft.has_choice && (self.draft.is_whole() || matches!(done, Ok(true))) {
+        if self.draft.has_begun && (self.draft.is_whole() || matches!(done, Ok(true))) {
             return Ok(self.draft.to_reply());
         }
         let message = "the endpoint closed the stream before the end of the answer";
@@ -209,7 +222,7 @@ impl EventReader {
     /// Handles a broken reply: returns the received part, or the error if there is none.
     fn handle_broken(self, error: ModelError) -> Result<Reply, ModelError> {
         let reply = self.draft.to_reply();
-        if self.draft.is_whole() && self.draft.has_choice && self.is_events == Some(true) {
+        if self.draft.is_whole() && self.draft.has_begun && self.is_events == Some(true) {
             // The answer is complete; only the data after it is lost.
             return Ok(reply);
         }

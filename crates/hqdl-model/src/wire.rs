@@ -7,7 +7,7 @@ use reqwest::Response;
 use serde_json::Value as Json;
 
 use super::ModelError;
-use super::limits::retry_after;
+use super::rate_headers::retry_after;
 
 /// Maximum number of characters of an error body that are shown.
 const MAX_SHOWN_CHARS: usize = 400;
@@ -20,12 +20,15 @@ pub(super) const MAX_REPLY_BYTES: usize = 16 << 20;
 pub(super) const MAX_EMBEDDINGS_BYTES: usize = 64 << 20;
 
 /// Endpoints' error codes for the rejection of a request's content.
-const FILTER_CODES: [&str; 5] = [
+const FILTER_CODES: [&str; 8] = [
     "content_filter",
     "content_policy_violation",
     "responsibleaipolicyviolation",
     "data_inspection_failed",
     "moderation_blocked",
+    "bio_policy",
+    "misalignment_policy_violation",
+    "image_content_policy_violation",
 ];
 /// Phrases of endpoints without such a code.
 const FILTER_PHRASES: [&str; 3] =

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ModelParameters;
 use super::ingredients::IngredientTable;
+use super::provider::Provider;
 
 /// An hqdl spec: one database, its expansions, model and limits.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -155,37 +156,6 @@ pub struct OtherModelTable {
     /// Files of recorded completions, relative to the spec (`provider = "replay"`).
     #[serde(default)]
     pub recordings: Vec<String>,
-}
-
-/// Kind of endpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Provider {
-    /// Any OpenAI-compatible endpoint.
-    #[default]
-    Openai,
-    /// Recorded completions, offline.
-    Replay,
-}
-
-impl Provider {
-    /// All providers.
-    pub const ALL: [Self; 2] = [Self::Openai, Self::Replay];
-
-    /// Returns the name used in specs and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Openai => "openai",
-            Self::Replay => "replay",
-        }
-    }
-
-    /// Returns the provider with a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|provider| provider.name() == name)
-    }
 }
 
 /// How much of a row's key the answer repeats.

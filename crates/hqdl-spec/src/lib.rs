@@ -16,6 +16,7 @@ mod models;
 pub mod overrides;
 mod parameters;
 mod price_book;
+mod provider;
 mod part;
 mod secret;
 pub mod schema_check;
@@ -30,14 +31,14 @@ use serde::{Deserialize, Serialize};
 
 pub use self::secret::is_variable;
 pub use check::Catalog;
-pub use file::{Echo, Format, LimitScope, Provider, Reuse};
+pub use file::{Echo, Format, LimitScope, Reuse};
 use hqdl_values::ASSUMED_CACHE_WRITE;
 pub use hqdl_values::{LongPromptPrice, PriceTable, Type};
 pub use images::Images;
 pub use literal::Literal;
-pub use models::{CHAT_PATH, OPENAI_BASE_URL};
 pub use parameters::{ModelParameters, SERVICE_TIER, format_parameters};
 pub use price_book::{BookEntry, PriceBook};
+pub use provider::Provider;
 pub use unchecked::{ReadError, UncheckedSpec};
 pub use unified::WordDecisions;
 

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 
 use super::ModelSettings;
 use super::check::{SpecCheck, join_path};
-use super::file::{ModelTable, OtherModelTable, Provider, Reuse};
-use super::parameters::{ModelParameters, SERVICE_TIER, find_non_token_parameter};
+use super::file::{ModelTable, OtherModelTable, Reuse};
+use super::parameters::{
+    ModelParameters, SERVICE_TIER, find_non_token_parameter, find_surcharge_parameter,
+};
 use super::price_book::PriceBook;
+use super::provider::Provider;
 use super::schema_check::Step;
 use super::secret::is_variable;
 use super::unchecked::UncheckedSpec;
@@ -20,16 +23,30 @@ impl ModelTable {
     /// Returns a `[model.NAME]` table with the settings that it inherits from `[model]`.
     #[must_use]
     pub fn inherit(&self, other: &OtherModelTable) -> Self {
-        let has_other_endpoint = other.base_url.is_some() && !is_same_endpoint(other, self);
+        let base_of =
+            |provider: Provider, url: &Option<String>| provider.resolve_url(url.as_deref()).1;
+        let main_base = base_of(self.provider, &self.base_url);
+        let given_base = other.base_url.as_ref();
+        let has_other_url =
+            given_base.is_some() && base_of(self.provider, &other.base_url) != main_base;
+        let provider =
+            other.provider.unwrap_or(match (other.recordings.is_empty(), has_other_url) {
+                (false, _) => Provider::Replay,
+                // Another endpoint does not speak the API of `[model]`, unless it is named.
+                (true, true) if self.provider != Provider::Replay => Provider::default(),
+                (true, _) => self.provider,
+            });
+        // A provider with an endpoint of its own does not inherit that of `[model]`.
+        let has_own_endpoint = given_base.is_none()
+            && ![provider, self.provider].contains(&Provider::Replay)
+            && provider.default_base_url() != self.provider.default_base_url();
+        let base_url = if has_own_endpoint { None } else { given_base.or(self.base_url.as_ref()) };
+        let has_other_endpoint = has_other_url || has_own_endpoint;
         let is_same_model = self.name == other.name && !has_other_endpoint;
         Self {
-            provider: other.provider.unwrap_or(if other.recordings.is_empty() {
-                self.provider
-            } else {
-                Provider::Replay
-            }),
+            provider,
             name: other.name.clone(),
-            base_url: other.base_url.clone().or_else(|| self.base_url.clone()),
+            base_url: base_url.cloned(),
             api_key_env: other
                 .api_key_env
                 .clone()
@@ -81,20 +98,6 @@ impl SpecCheck<'_> {
     }
 }
 
-/// Default base URL of an endpoint.
-pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
-/// Path of the chat API after the endpoint's base URL.
-pub const CHAT_PATH: &str = "/chat/completions";
-
-/// Returns true if two tables refer to the same endpoint, which has one key.
-fn is_same_endpoint(a: &OtherModelTable, b: &ModelTable) -> bool {
-    let base_url = |url: &Option<String>| {
-        let url = url.as_deref().unwrap_or(OPENAI_BASE_URL).trim_end_matches('/');
-        url.trim_end_matches(CHAT_PATH).trim_end_matches('/').to_owned()
-    };
-    base_url(&a.base_url) == base_url(&b.base_url)
-}
-
 /// Returns text for a message that names the model, unless it is that of `[model]`.
 fn describe_model(other: Option<&str>) -> String {
     other.map_or(String::new(), |name| format!(" of [model.{name}]"))
@@ -142,10 +145,10 @@ impl UncheckedSpec {
         if self.ignores_prices || model.provider == Provider::Replay && model.price.is_none() {
             return unknown_price("no `price` in [model]");
         }
-        let url = model.base_url.as_deref().unwrap_or(OPENAI_BASE_URL);
+        let (_, url) = model.provider.resolve_url(model.base_url.as_deref());
         let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
         let book = PriceBook::bundled();
-        let entry = book.find_price(url, &model.name, &today);
+        let entry = book.find_price(&url, &model.name, &today);
         let (mut price, price_origin) = match (model.price, &entry) {
             (Some(price), _) => (price, PriceOrigin::Spec),
             (None, Ok(entry)) => (entry.price, PriceOrigin::Book(book.date.clone())),
@@ -155,7 +158,7 @@ impl UncheckedSpec {
         if let Some(tier) = model.parameters.get(SERVICE_TIER) {
             let book_factor = |tier| entry.as_ref().ok()?.service_tier(tier);
             price.service_tier = match (tier.as_str(), factor) {
-                (Some("default"), _) => None,
+                (Some("default" | "standard_only"), _) => None,
                 (_, Some(factor)) => Some(factor),
                 (tier, None) => match tier.and_then(book_factor) {
                     Some(factor) => Some(factor),
@@ -183,7 +186,18 @@ impl UncheckedSpec {
             if model.provider == Provider::Replay {
                 continue;
             }
-            let Some(field) = find_non_token_parameter(&model.parameters) else { continue };
+            let surcharge = || find_surcharge_parameter(&model.parameters);
+            let (field, reason, help) = if let Some(field) =
+                find_non_token_parameter(&model.parameters)
+            {
+                let help = "remove it, or limit tokens with `budget_tokens` instead";
+                (field, "it is not billed by tokens", help)
+            } else if let (Some(field), None) = (surcharge(), model.price) {
+                let help = "set `price` in [model] to what the endpoint then charges, or remove it";
+                (field, "it raises the price per token", help)
+            } else {
+                continue;
+            };
             let path: Vec<Step> = [Some("model"), name, Some("parameters"), Some(field)]
                 .into_iter()
                 .flatten()
@@ -192,8 +206,8 @@ impl UncheckedSpec {
             check.add_error(
                 &path,
                 &format!("hqdl cannot keep a budget with `{field}`"),
-                "it is not billed by tokens",
-                "remove it, or limit tokens with `budget_tokens` instead",
+                reason,
+                help,
             );
         }
     }
@@ -297,7 +311,7 @@ impl UncheckedSpec {
         // Recordings ignore parameters.
         let is_replay = model.provider == Provider::Replay;
         ModelSettings {
-            provider: model.provider,
+            provider: model.provider.resolve_url(model.base_url.as_deref()).0,
             name: if model.name.is_empty() { "replay".to_owned() } else { model.name.clone() },
             base_url: model.base_url.clone(),
             api_key_env: model.api_key_env.clone(),

@@ -15,7 +15,7 @@ pub type ModelParameters = BTreeMap<String, Json>;
 pub const SERVICE_TIER: &str = "service_tier";
 
 /// Names that `[model.parameters]` cannot have, each with a hint.
-const RESERVED: [(&[&str], &str); 9] = [
+const RESERVED: [(&[&str], &str); 10] = [
     (&["model"], "set `name` in [model]"),
     (
         &["messages", "prompt", "input", "instructions", "system"],
@@ -39,6 +39,10 @@ const RESERVED: [(&[&str], &str); 9] = [
         "hqdl reads only one answer per request, but the endpoint would bill all of them",
     ),
     (&["stop", "stop_sequences"], "an answer that ends at a stop sequence looks complete"),
+    (
+        &["background", "conversation", "previous_response_id"],
+        "every request is complete in itself, and hqdl waits for its answer",
+    ),
     (&["models", "modalities", "audio", "extra_body"], "write the fields directly into this table"),
 ];
 
@@ -48,11 +52,19 @@ fn reserved_field_help(name: &str) -> Option<&'static str> {
 }
 
 /// Parameters with costs other than tokens.
-const NON_TOKEN_PARAMETERS: [&str; 2] = ["web_search_options", "plugins"];
+const NON_TOKEN_PARAMETERS: [&str; 4] =
+    ["web_search_options", "plugins", "mcp_servers", "container"];
+/// Parameters that raise the price per token, which the price book does not cover.
+const SURCHARGE_PARAMETERS: [&str; 2] = ["speed", "inference_geo"];
 
 /// Returns the first parameter with costs other than tokens.
 pub(super) fn find_non_token_parameter(parameters: &ModelParameters) -> Option<&'static str> {
     NON_TOKEN_PARAMETERS.into_iter().find(|name| parameters.contains_key(*name))
+}
+
+/// Returns the first parameter that raises the price per token.
+pub(super) fn find_surcharge_parameter(parameters: &ModelParameters) -> Option<&'static str> {
+    SURCHARGE_PARAMETERS.into_iter().find(|name| parameters.contains_key(*name))
 }
 
 /// Returns the parameters as JSON text, or `None` if there are none. Equal parameters have equal

@@ -174,7 +174,7 @@ impl<'s> SchemaWalk<'s> {
                 let help = match find_nearest(text, known.iter().copied()) {
                     Some(suggestion) => Some(format!("did you mean \"{suggestion}\"?")),
                     None if name == "provider" => Some(
-                        "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` and set `base_url`; docs/reference/endpoints.md lists endpoints"
+                        "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` and set `base_url`; docs/reference/endpoints.md lists endpoints and protocols"
                             .to_owned(),
                     ),
                     None => None,

@@ -172,7 +172,7 @@ impl Materializer<'_> {
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<ExportResult, MaterializeError> {
-        if self.model.batch_endpoint().is_none() {
+        if self.model.batch_api().is_none() {
             return Err(MaterializeError::BatchesUnsupported);
         }
         self.ensure_no_images()?;
@@ -327,7 +327,7 @@ impl Materializer<'_> {
         run: &Run,
         interrupt: &watch::Receiver<bool>,
     ) -> Option<Dispatch<'d, 'd>> {
-        let endpoint = self.model.batch_endpoint()?;
+        let endpoint = self.model.batch_api()?;
         let options = BatchRunOptions {
             endpoint,
             limits: self.spec.limits,

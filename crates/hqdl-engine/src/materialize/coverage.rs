@@ -166,6 +166,7 @@ impl<'w> Materializer<'w> {
             CostEstimator::new(expansion, choice.format, tokenizer)
                 .with_max_output(choice.max_output)
                 .with_image_tokens(max_image_tokens(&choice.tokenizer))
+                .with_extra_input(choice.extra_input)
         });
         let whole_rows = choice.endpoint.as_ref().unwrap_or(&self.model).answers_whole_rows();
         let mut batcher = Batcher::new(expansion, choice.rows);

@@ -12,9 +12,8 @@ use super::read::{self, LineCounts, UnansweredSink};
 use super::send::stop_reason;
 use super::template::{self, AnswerParsers, row_batch_of};
 use crate::ModelError;
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchApi};
 use crate::generate::{Event, StopReason, split_in_half};
-use crate::openai::Endpoint;
 use crate::plan::RowBatch;
 use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
 use hqdl_values::cell::State;
@@ -40,7 +39,7 @@ impl Dispatch<'_, '_> {
         let mut handler = UnansweredRequests {
             parsers: &self.parsers,
             run: self.run,
-            endpoint: self.endpoint,
+            endpoint: &*self.endpoint,
             retry_policy: RetryPolicy::for_batch(batch, has_others),
             has_answers: batch.completed > 0,
             status: &batch.status,
@@ -51,7 +50,7 @@ impl Dispatch<'_, '_> {
         let mut lines = LineCounts::default();
         let mut deleted = Vec::new();
         let files = [
-            (&batch.output_file, "output", batch.completed),
+            (&batch.output_file, "output", batch.output_lines),
             (&batch.error_file, "errors", batch.failed),
         ];
         for (file, what, line_count) in files {
@@ -254,7 +253,7 @@ struct UnansweredRequests<'r, 'f> {
     parsers: &'r AnswerParsers<'f>,
     /// The run whose queue receives the requests to retry.
     run: RunId,
-    endpoint: &'r Endpoint,
+    endpoint: &'r (dyn BatchApi + 'r),
     retry_policy: RetryPolicy,
     /// Whether the batch has any answers, so that a failure is due to the rows.
     has_answers: bool,
@@ -279,14 +278,11 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
         error: ModelError,
     ) -> Result<(), StopReason> {
         let history = || self.parsers.facts.history();
-        let context = self.parsers.context_for(request.template, request.run)?;
         let row_batch = row_batch_of(&request);
         // A rejected request is not billed. If the endpoint rejected `response_format`, later
         // requests leave it out.
         let error = match error {
-            ModelError::Refused { .. } => {
-                self.endpoint.interpret_batch_error(&context.build_prompt(&row_batch).1, error)
-            }
+            ModelError::Refused { .. } => self.endpoint.interpret_error(error),
             error => error,
         };
         match (error, self.retry_policy) {

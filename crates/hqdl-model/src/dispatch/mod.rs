@@ -32,9 +32,9 @@ use self::pack::{BatchBudget, BatchPacker, PackOutcome};
 use self::send::{stop_reason, wait_for_interrupt};
 use self::template::{AnswerParsers, ColumnUsageEntry};
 use crate::ModelError;
+use crate::batch::BatchApi;
 use crate::budget::{BudgetExhausted, run_allowance};
 use crate::generate::{Event, StopReason};
-use crate::openai::Endpoint;
 use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
 use hqdl_values::usage::SpentAmount;
@@ -50,7 +50,7 @@ const MAX_MISSED_POLLS: u32 = 20;
 /// Sends queued batch requests and collects their results.
 pub struct Dispatch<'d, 'f> {
     parsers: AnswerParsers<'f>,
-    endpoint: &'d Endpoint,
+    endpoint: Box<dyn BatchApi + 'd>,
     limits: Limits,
     run: RunId,
     spec: String,
@@ -71,7 +71,7 @@ impl Drop for Dispatch<'_, '_> {
 /// Options of a batch run.
 pub struct BatchRunOptions<'d> {
     /// The endpoint to ask.
-    pub endpoint: &'d Endpoint,
+    pub endpoint: Box<dyn BatchApi + 'd>,
     /// Budgets and batch limits.
     pub limits: Limits,
     /// The run.
@@ -176,7 +176,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             if open_jobs.is_empty() {
                 // Uploads of a killed run that are not needed.
                 for file in std::mem::take(&mut self.unsent).into_values().flatten() {
-                    self.endpoint.delete_file(&file).await;
+                    let _ = self.endpoint.delete_file(&file).await;
                 }
                 match exceeded {
                     Some(exceeded) => {
@@ -255,7 +255,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     fn new_packer(&self) -> BatchPacker<'_, 'f> {
         BatchPacker {
             parsers: &self.parsers,
-            endpoint: self.endpoint,
+            endpoint: &*self.endpoint,
             limits: self.limits.batches,
             run: self.run,
             spec: &self.spec,
@@ -305,8 +305,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             Ok(batch) => batch,
             Err(ModelError::Refused { status: 404, message }) => {
                 // The endpoint itself may be missing, instead of the batch.
-                if self.endpoint.find_batch(&batch_job.token).await.map_err(stop_reason)?.is_some()
-                {
+                if self.look_for_batch(batch_job).await.map_err(stop_reason)?.is_some() {
                     return Err(stop_reason(ModelError::Refused { status: 404, message }));
                 }
                 self.close_lost_job(batch_job, id).await?;

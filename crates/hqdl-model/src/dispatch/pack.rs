@@ -6,9 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::template::{AnswerParsers, row_batch_of};
+use crate::batch::BatchApi;
 use crate::budget::{BudgetExhausted, Caps};
 use crate::generate::{Context, StopReason};
-use crate::openai::Endpoint;
 use hqdl_facts::{BatchJob, BatchRequest, BatchedRequest, FactsError, RunId, Stage};
 use hqdl_prompt::Prompt;
 use hqdl_spec::BatchLimits;
@@ -35,7 +35,7 @@ impl BatchBudget {
 /// Settings for packing batch jobs.
 pub(super) struct BatchPacker<'p, 'f> {
     pub parsers: &'p AnswerParsers<'f>,
-    pub endpoint: &'p Endpoint,
+    pub endpoint: &'p (dyn BatchApi + 'p),
     pub limits: BatchLimits,
     pub run: RunId,
     pub spec: &'p str,
@@ -99,7 +99,7 @@ impl BatchPacker<'_, '_> {
             if !ids.insert(custom_id.clone()) {
                 continue;
             }
-            let line = self.endpoint.batch_line(&custom_id, &prompt, &context.choice.parameters);
+            let line = self.endpoint.request_line(&custom_id, &prompt, &context.choice.parameters);
             if !packed.is_empty() && bytes + line.len() as u64 > self.limits.bytes {
                 break;
             }

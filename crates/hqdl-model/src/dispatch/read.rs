@@ -8,9 +8,10 @@ use serde_json::Value as Json;
 use tokio::task::JoinSet;
 
 use super::template::{AnswerParsers, row_batch_of};
+use crate::batch::BatchLine;
 use crate::generate::{ArrivedReply, StopReason};
 use crate::plan::RowBatch;
-use crate::{ModelError, Reply, openai};
+use crate::{ModelError, Reply, parse_batch_line};
 use hqdl_facts::{BatchedRequest, FactsError, KnownRequest};
 
 /// Number of answers that are stored concurrently; they share a commit.
@@ -67,7 +68,7 @@ pub(super) fn count_output_lines(path: &Path) -> std::io::Result<u64> {
     let mut count = 0;
     for line in BufReader::new(std::fs::File::open(path)?).split(b'\n') {
         let json: Json = serde_json::from_slice(&line?).unwrap_or(Json::Null);
-        count += u64::from(openai::parse_batch_line(&json).is_some());
+        count += u64::from(parse_batch_line(&json).is_some());
     }
     Ok(count)
 }
@@ -103,11 +104,11 @@ impl AnswerParsers<'_> {
                 continue;
             }
             let json: Json = serde_json::from_slice(&line).unwrap_or(Json::Null);
-            let Some((id, reply)) = openai::parse_batch_line(&json) else {
+            let Some(BatchLine { custom_id, reply, created }) = parse_batch_line(&json) else {
                 lines.unreadable += 1;
                 continue;
             };
-            let state = self.facts.history().find_request(&id, batch_job)?;
+            let state = self.facts.history().find_request(&custom_id, batch_job)?;
             let request = match state {
                 // Its first answer may not be committed yet.
                 KnownRequest::Open(request) if seen.insert(request.id) => request,
@@ -124,12 +125,11 @@ impl AnswerParsers<'_> {
                 Ok(reply) => {
                     lines.answered += 1;
                     // If the user sent the batch, only the answer has the time.
-                    let created = json.pointer("/response/body/created").and_then(Json::as_i64);
                     let created_at = created.filter(|_| batch_job.is_none() && self.run.is_some());
                     while tasks.len() >= MAX_CONCURRENT {
                         self.store_next(&mut tasks, sink, &mut implausible).await?;
                     }
-                    tasks.spawn(self.store_answer(*request, id, reply, created_at)?);
+                    tasks.spawn(self.store_answer(*request, custom_id, reply, created_at)?);
                 }
                 Err(error) => {
                     lines.failed += 1;

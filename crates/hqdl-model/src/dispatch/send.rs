@@ -8,10 +8,10 @@ use tracing::info;
 
 use super::Dispatch;
 use crate::ModelError;
-use crate::batch::Batch;
+use crate::batch::{Batch, SoughtBatch};
 use crate::budget::{BudgetExhausted, Caps};
 use crate::generate::{Event, StopReason};
-use hqdl_facts::{BatchJob, Stage};
+use hqdl_facts::{BatchJob, KnownRequest, Stage};
 use hqdl_values::usage::SpentAmount;
 
 /// How often creation of a batch is requested while it is unconfirmed.
@@ -25,15 +25,17 @@ impl Dispatch<'_, '_> {
         path: &Path,
     ) -> Result<(), StopReason> {
         let file = match self.upload_file(batch_job, path).await {
-            Ok(Some(file)) => file,
             // Interrupted before the batch was requested.
-            Ok(None) => return Ok(()),
+            Ok(None) if *self.interrupt.borrow() => return Ok(()),
+            Ok(file) => file,
             Err(error) => {
                 self.facts().history().delete_batch_job(batch_job.id)?;
                 return Err(stop_reason(error));
             }
         };
-        self.facts().history().mark_uploaded(batch_job.id, &file)?;
+        if let Some(file) = &file {
+            self.facts().history().mark_uploaded(batch_job.id, file)?;
+        }
         // From here on, the batch may exist.
         let daily_budget = self.limits.budget_usd_per_day;
         let exceeded = self.facts().history().mark_creating(batch_job.id, daily_budget)?;
@@ -41,7 +43,7 @@ impl Dispatch<'_, '_> {
             // Other runs have spent the budget since this job was packed.
             let next = self.facts().history().worst_case_cost(batch_job.id)?;
             self.facts().history().delete_batch_job(batch_job.id)?;
-            self.endpoint.delete_file(&file).await;
+            self.delete_upload(file.as_deref()).await;
             let caps = Caps { usd: daily_budget, tokens: None, is_daily: true };
             let spent = SpentAmount { usd: spent_usd, tokens: 0 };
             return Err(StopReason::Endpoint(ModelError::Budget(BudgetExhausted {
@@ -50,7 +52,7 @@ impl Dispatch<'_, '_> {
                 next,
             })));
         }
-        match self.create_batch(&file, &batch_job.token).await {
+        match self.create_batch(batch_job, path, file.as_deref()).await {
             Ok(batch) => {
                 self.mark_open(batch_job, &batch)?;
                 let _ = std::fs::remove_file(path);
@@ -65,7 +67,7 @@ impl Dispatch<'_, '_> {
             // A definite rejection: the batch does not exist.
             Err(error) => {
                 self.facts().history().delete_batch_job(batch_job.id)?;
-                self.endpoint.delete_file(&file).await;
+                self.delete_upload(file.as_deref()).await;
                 Err(stop_reason(error))
             }
         }
@@ -89,17 +91,49 @@ impl Dispatch<'_, '_> {
         &self,
         batch_job: &BatchJob,
     ) -> Result<Option<Batch>, ModelError> {
-        let found = self.endpoint.find_batch(&batch_job.token).await?;
+        let found = self.look_for_batch(batch_job).await?;
         if found.is_some() {
             return Ok(found);
         }
         // A batch that was created just now may not be listed yet.
         tokio::time::sleep(self.first_pause()).await;
-        self.endpoint.find_batch(&batch_job.token).await
+        self.look_for_batch(batch_job).await
+    }
+
+    /// Asks the endpoint once for the batch of a job.
+    pub(super) async fn look_for_batch(
+        &self,
+        batch_job: &BatchJob,
+    ) -> Result<Option<Batch>, ModelError> {
+        let history = self.facts().history();
+        let journal_error = |e: hqdl_facts::FactsError| ModelError::NoAnswer(e.to_string());
+        let requests = history.unanswered_requests(batch_job.id).map_err(journal_error)?;
+        let first = match requests.first() {
+            Some(id) => history.load_request(*id).map_err(journal_error)?,
+            None => None,
+        };
+        let has_request = |custom_id: &str| {
+            let found = history.find_request(custom_id, Some(batch_job.id));
+            matches!(found, Ok(KnownRequest::Open(_) | KnownRequest::Done))
+        };
+        self.endpoint
+            .find_batch(&SoughtBatch {
+                token: &batch_job.token,
+                requests: batch_job.requests,
+                sent_at: first.and_then(|request| request.sent_at.parse().ok()),
+                has_request: &has_request,
+            })
+            .await
+    }
+
+    async fn delete_upload(&self, file: Option<&str>) {
+        if let Some(file) = file {
+            let _ = self.endpoint.delete_file(file).await;
+        }
     }
 
     /// Returns the uploaded file of a batch job: the one from before a kill, or a new upload.
-    /// `None` if interrupted.
+    /// `None` if interrupted, or if the endpoint receives no file.
     async fn upload_file(
         &mut self,
         batch_job: &BatchJob,
@@ -120,17 +154,22 @@ impl Dispatch<'_, '_> {
         let mut interrupt = self.interrupt.clone();
         tokio::select! {
             biased;
-            uploaded = self.endpoint.upload_file(path, &name) => uploaded.map(Some),
+            uploaded = self.endpoint.upload_file(path, &name) => uploaded,
             () = wait_for_interrupt(&mut interrupt) => Ok(None),
         }
     }
 
     /// Creates a batch. If a request is unconfirmed, looks for the batch before it requests it
     /// again.
-    async fn create_batch(&self, file: &str, token: &str) -> Result<Batch, ModelError> {
+    async fn create_batch(
+        &self,
+        batch_job: &BatchJob,
+        path: &Path,
+        file: Option<&str>,
+    ) -> Result<Batch, ModelError> {
         let mut attempts = 1;
         loop {
-            let error = match self.endpoint.create_batch(file, token).await {
+            let error = match self.endpoint.create_batch(path, file, &batch_job.token).await {
                 Err(error @ ModelError::Temporary { .. }) if attempts < MAX_TRIES => error,
                 result => return result,
             };
@@ -140,7 +179,7 @@ impl Dispatch<'_, '_> {
             };
             let pause = self.first_pause() * 2u32.pow(attempts - 1);
             tokio::time::sleep(pause.max(requested_pause.min(crate::limits::MAX_PAUSE))).await;
-            if let Some(batch) = self.endpoint.find_batch(token).await? {
+            if let Some(batch) = self.look_for_batch(batch_job).await? {
                 return Ok(batch);
             }
             attempts += 1;

@@ -29,6 +29,9 @@ pub struct RequestTemplate {
     pub price: Option<PriceTable>,
     /// Maximum number of tokens of an answer.
     pub max_output: u64,
+    /// Maximum number of input tokens that the endpoint adds to a request by itself.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub extra_input: u64,
     /// Additional fields of the request body.
     #[serde(default, skip_serializing_if = "ModelParameters::is_empty")]
     pub parameters: ModelParameters,
@@ -48,6 +51,7 @@ impl RequestTemplate {
             reuse: choice.reuse,
             price: choice.price.map(|p| p.to_batch_prices()),
             max_output: choice.max_output,
+            extra_input: choice.extra_input,
             parameters,
         }
     }
@@ -62,12 +66,18 @@ impl RequestTemplate {
             endpoint: None,
             is_free: false,
             max_output: self.max_output,
+            extra_input: self.extra_input,
             parameters: self.parameters,
             format: self.format,
             rows: self.expansion.rows_per_request,
         };
         (self.expansion, choice)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Usage of a column: expansion, column name and usage.

@@ -32,6 +32,7 @@ pub struct CostEstimator<'e> {
     max_output: u64,
     /// Maximum number of tokens of an image.
     image_tokens: u64,
+    extra_input: u64,
     shapes: Vec<(Vec<usize>, RequestShape)>,
     asked: Vec<u64>,
     /// Tokens of answers outside their cells.
@@ -63,6 +64,7 @@ impl<'e> CostEstimator<'e> {
             frames: BTreeMap::new(),
             max_output: u64::MAX,
             image_tokens: 0,
+            extra_input: 0,
             shapes: Vec::new(),
             asked: vec![0; columns],
             echoed_tokens: 0,
@@ -83,6 +85,12 @@ impl<'e> CostEstimator<'e> {
     #[must_use]
     pub fn with_image_tokens(self, image_tokens: u64) -> Self {
         Self { image_tokens, ..self }
+    }
+
+    /// Sets the maximum number of tokens that the endpoint adds to a request by itself.
+    #[must_use]
+    pub fn with_extra_input(self, extra_input: u64) -> Self {
+        Self { extra_input, ..self }
     }
 
     /// Learns the length of answers from a known cell.
@@ -120,7 +128,7 @@ impl<'e> CostEstimator<'e> {
             let header = tokenizer.count_tokens(&frame.build_prompt([]).user);
             (*frame_tokens, header, frame.row_lines(&rows))
         };
-        let shared = frame_tokens + header;
+        let shared = frame_tokens + header + self.extra_input;
         let frame_tokens = frame_tokens + ENVELOPE_TOKENS;
         self.repeated_tokens += if known { frame_tokens } else { 0 };
         let (mut rows_tokens, mut widest, mut longest) = (0, 0, 0);

@@ -1,5 +1,5 @@
-//! Anthropic's own OpenAI-compatible endpoint, `https://api.anthropic.com/v1`. It
-//! ignores `response_format`, so none is sent, and it has no prompt cache.
+//! Anthropic, `https://api.anthropic.com/v1`. Its OpenAI-compatible endpoint ignores
+//! `response_format`, so none is sent, and it has no prompt cache.
 
 use super::{DEFAULT_PROFILE, ProviderProfile, is_host};
 
@@ -9,5 +9,11 @@ pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     matches_url: |url| is_host(url, "api.anthropic.com"),
     key_variable: Some("ANTHROPIC_API_KEY"),
     supports_schema: false,
+    // Its own clients are configured without the version.
+    prepare_url: |url| {
+        if url.path() == "/" {
+            url.set_path("/v1");
+        }
+    },
     ..DEFAULT_PROFILE
 };

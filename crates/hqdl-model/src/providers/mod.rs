@@ -1,4 +1,4 @@
-//! Profiles of providers of OpenAI-compatible endpoints: one file per provider, and one entry in
+//! Profiles of providers, besides their protocols: one file per provider, and one entry in
 //! `PROFILES`.
 
 mod anthropic;

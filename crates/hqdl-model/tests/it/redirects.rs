@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use hqdl_model::endpoint::Endpoint;
 use hqdl_model::limits::PerMinute;
-use hqdl_model::openai::Endpoint;
 use hqdl_model::{Model, ModelError};
 use hqdl_prompt::{AnswerForm, Prompt};
 use hqdl_spec::{Echo, ModelSettings, Provider, Reuse};

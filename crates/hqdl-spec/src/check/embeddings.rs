@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::file::{Echo, EmbeddingsTable, LimitsTable, ModelTable, Provider, Reuse};
+use super::super::file::{Echo, EmbeddingsTable, LimitsTable, ModelTable, Reuse};
+use super::super::provider::Provider;
 use super::super::schema_check::Step;
 use super::super::secret::is_variable;
 use super::super::{Embeddings, ModelParameters, ModelSettings, PriceOrigin, PriceTable};
@@ -66,14 +67,18 @@ pub fn check_embeddings(
             "",
         );
     }
-    let has_own_endpoint = table.base_url.is_some();
+    let has_own_endpoint = table.base_url.is_some() || !model.provider.has_embeddings();
     let key = table.api_key_env.clone();
     Some(Embeddings {
         timeout: timeout.unwrap_or_default(),
         model: ModelSettings {
             provider: Provider::Openai,
             name: table.model.clone(),
-            base_url: table.base_url.clone().or_else(|| model.base_url.clone()),
+            base_url: if has_own_endpoint {
+                table.base_url.clone()
+            } else {
+                model.base_url.clone()
+            },
             api_key_env: if has_own_endpoint {
                 key
             } else {

@@ -1,5 +1,5 @@
-//! The endpoint's `/v1/files` and `/v1/batches`. It stores files, and answers a batch after a
-//! number of polls. Both can fail.
+//! The endpoint's `/v1/files`, `/v1/batches` and `/v1/messages/batches`. It stores files, and
+//! answers a batch after a number of polls. Both can fail.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,6 +8,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value as Json, json};
 
+use super::apis::Api;
 use super::{Endpoint, Shared, answer_line, lock_mutex};
 
 /// Outcome of a batch.
@@ -50,6 +51,8 @@ struct File {
 
 struct Batch {
     id: String,
+    api: Api,
+    created_at: jiff::Timestamp,
     input: String,
     metadata: Json,
     outcome: BatchOutcome,
@@ -194,6 +197,8 @@ impl Endpoint {
         let id = format!("batch_{}", batches.open.len() + 1);
         batches.open.push(Batch {
             id,
+            api: Api::Chat,
+            created_at: jiff::Timestamp::now(),
             input: String::new(),
             metadata: json!({ "hqdl": "somebody else's" }),
             outcome: BatchOutcome::InProgress,
@@ -231,9 +236,10 @@ impl Endpoint {
         let (mut output, mut errors) = (String::new(), String::new());
         for line in text.lines() {
             let line: Json = serde_json::from_str(line).unwrap();
-            let (status, body) = answer_line(&self.shared, &line["body"]);
+            let api = Api::of_batch_line(&line);
+            let (status, body) = answer_line(&self.shared, api, request_body(&line));
             let lines_out = if status == 200 { &mut output } else { &mut errors };
-            lines_out.push_str(&format!("{}\n", output_line(&line, status, &body)));
+            lines_out.push_str(&format!("{}\n", output_line(api, &line, status, &body)));
         }
         (output, errors)
     }
@@ -263,14 +269,53 @@ impl Batches {
     }
 }
 
-fn output_line(line: &Json, status: u16, body: &Json) -> Json {
+fn request_body(line: &Json) -> &Json {
+    line.get("body").unwrap_or(&line["params"])
+}
+
+fn output_line(api: Api, line: &Json, status: u16, body: &Json) -> Json {
+    if api == Api::Messages {
+        let result = if status == 200 {
+            json!({ "type": "succeeded", "message": body })
+        } else {
+            json!({ "type": "errored", "error": body })
+        };
+        return json!({ "custom_id": line["custom_id"], "result": result });
+    }
     json!({
         "id": "batch_req_test", "custom_id": line["custom_id"], "error": null,
         "response": { "status_code": status, "request_id": "r", "body": body },
     })
 }
 
+/// Returns a message batch. Its requests count as processing until it has ended.
+fn message_batch_json(batch: &Batch) -> Json {
+    let (total, succeeded, failed) = batch.counts;
+    let has_ended = batch.output.is_some();
+    let failure = match batch.status {
+        "expired" => "expired",
+        "cancelled" => "canceled",
+        _ => "errored",
+    };
+    let mut counts = json!({
+        "processing": if has_ended { 0 } else { total }, "succeeded": succeeded, "errored": 0,
+        "expired": 0, "canceled": 0,
+    });
+    counts[failure] = failed.into();
+    let time = batch.created_at.to_string();
+    json!({
+        "id": batch.id, "type": "message_batch", "archived_at": null, "cancel_initiated_at": null,
+        "processing_status": if has_ended { "ended" } else { "in_progress" },
+        "created_at": time, "expires_at": time, "ended_at": has_ended.then_some(time.clone()),
+        "request_counts": counts,
+        "results_url": has_ended.then(|| format!("http://127.0.0.1/v1/messages/batches/{}/results", batch.id)),
+    })
+}
+
 fn batch_json(batch: &Batch) -> Json {
+    if batch.api == Api::Messages {
+        return message_batch_json(batch);
+    }
     let errors = match batch.outcome {
         BatchOutcome::Failed(code, message) if batch.status == "failed" => {
             json!({ "object": "list", "data": [{ "code": code, "message": message, "line": null }] })
@@ -288,10 +333,10 @@ fn batch_json(batch: &Batch) -> Json {
 
 /// Advances a batch by one poll.
 fn advance_batch(shared: &Shared, index: usize) {
-    let (outcome, status, input) = {
+    let (outcome, status, input, api) = {
         let batches = lock_mutex(&shared.batches);
         let batch = &batches.open[index];
-        (batch.outcome.clone(), batch.status, batch.input.clone())
+        (batch.outcome.clone(), batch.status, batch.input.clone(), batch.api)
     };
     if !matches!(status, "validating" | "in_progress") {
         return;
@@ -314,6 +359,14 @@ fn advance_batch(shared: &Shared, index: usize) {
         // Answer in another order, as real endpoints do.
         for (n, line) in lines.iter().enumerate().rev() {
             if n >= answered_limit {
+                if api == Api::Messages {
+                    let state = if error_code == "batch_expired" { "expired" } else { "canceled" };
+                    let line =
+                        json!({ "custom_id": line["custom_id"], "result": { "type": state } });
+                    output.push_str(&format!("{line}\n"));
+                    counts.2 += 1;
+                    continue;
+                }
                 let line = json!({
                     "id": "batch_req_test", "custom_id": line["custom_id"], "response": null,
                     "error": { "code": error_code, "message": "This request could not be executed before the completion window expired." },
@@ -322,14 +375,18 @@ fn advance_batch(shared: &Shared, index: usize) {
                 counts.2 += 1;
                 continue;
             }
-            let (status, body) = answer_line(shared, &line["body"]);
-            let line = format!("{}\n", output_line(line, status, &body));
+            let line_api = Api::of_batch_line(line);
+            let (status, body) = answer_line(shared, line_api, request_body(line));
+            let line = format!("{}\n", output_line(line_api, line, status, &body));
             if status == 200 {
-                output.push_str(&line);
                 counts.1 += 1;
             } else {
-                errors.push_str(&line);
                 counts.2 += 1;
+            }
+            if status == 200 || api == Api::Messages {
+                output.push_str(&line);
+            } else {
+                errors.push_str(&line);
             }
         }
     }
@@ -407,9 +464,10 @@ async fn answer_request(
     bytes: &[u8],
 ) -> Response {
     let call = format!("{method} {path}");
+    let api = if path.starts_with("messages/") { Api::Messages } else { Api::Chat };
     let error = |status: u16, message: &str| {
         let body = json!({ "error": { "message": message, "type": "invalid_request_error" } });
-        (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response()
+        (StatusCode::from_u16(status).unwrap(), axum::Json(api.to_error(body))).into_response()
     };
     let ok = |json: Json| axum::Json(json).into_response();
     {
@@ -461,7 +519,17 @@ async fn answer_request(
                 None => error(404, "no such file"),
             }
         }
-        ("POST", ["batches"]) => {
+        ("GET", ["messages", "batches", id, "results"]) => {
+            if lock_mutex(&shared.batches).falls_silent(SilencePoint::Download) {
+                return wait_forever().await;
+            }
+            let batches = lock_mutex(&shared.batches);
+            let batch = batches.open.iter().find(|b| b.id == *id);
+            let file =
+                batch.and_then(|b| batches.files.iter().find(|f| Some(&f.id) == b.output.as_ref()));
+            file.map_or_else(|| error(404, "no results"), |file| file.bytes.clone().into_response())
+        }
+        ("POST", ["batches"] | ["messages", "batches"]) => {
             if lock_mutex(&shared.batches).falls_silent(SilencePoint::BeforeCreate) {
                 return wait_forever().await;
             }
@@ -469,15 +537,26 @@ async fn answer_request(
             let (json, is_silent, creation_status) = {
                 let mut batches = lock_mutex(&shared.batches);
                 let outcome = batches.outcomes.pop_front().unwrap_or(BatchOutcome::Completed(1));
+                let id = format!("batch_{}", batches.open.len() + 1);
+                let input = match requested["requests"].as_array() {
+                    Some(lines) => {
+                        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                        batches.store_file("requests", text.into_bytes())
+                    }
+                    None => requested["input_file_id"].as_str().unwrap().to_owned(),
+                };
+                let line_count = batches.file_lines(&input).len();
                 let batch = Batch {
-                    id: format!("batch_{}", batches.open.len() + 1),
-                    input: requested["input_file_id"].as_str().unwrap().to_owned(),
+                    id,
+                    api,
+                    created_at: jiff::Timestamp::now(),
+                    input,
                     metadata: requested["metadata"].clone(),
                     outcome,
                     status: "validating",
                     output: None,
                     errors: None,
-                    counts: (0, 0, 0),
+                    counts: (if api == Api::Messages { line_count } else { 0 }, 0, 0),
                 };
                 let json = batch_json(&batch);
                 batches.open.push(batch);
@@ -492,9 +571,11 @@ async fn answer_request(
                 None => ok(json),
             }
         }
-        ("GET", ["batches"]) => {
+        ("GET", ["batches"] | ["messages", "batches"]) => {
             let batches = lock_mutex(&shared.batches);
-            let after = query.and_then(|q| q.split("after=").nth(1));
+            let after = query.and_then(|q| {
+                q.split(if api == Api::Messages { "after_id=" } else { "after=" }).nth(1)
+            });
             // Newest first.
             let mut all: Vec<Json> = batches.open.iter().rev().map(batch_json).collect();
             if let Some(index) = after.and_then(|a| all.iter().position(|b| b["id"] == a)) {
@@ -503,9 +584,10 @@ async fn answer_request(
             let page_size = batches.page_size.unwrap_or(100);
             let has_more = all.len() > page_size;
             all.truncate(page_size);
-            ok(json!({ "object": "list", "data": all, "has_more": has_more }))
+            let last = all.last().map_or(Json::Null, |batch| batch["id"].clone());
+            ok(json!({ "object": "list", "data": all, "has_more": has_more, "last_id": last }))
         }
-        ("GET", ["batches", id]) => {
+        ("GET", ["batches", id] | ["messages", "batches", id]) => {
             if lock_mutex(&shared.batches).falls_silent(SilencePoint::Poll) {
                 return wait_forever().await;
             }

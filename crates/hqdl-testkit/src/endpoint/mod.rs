@@ -1,4 +1,4 @@
-//! A local OpenAI-compatible endpoint with known answers and configurable faults.
+//! A local endpoint of several APIs with known answers and configurable faults.
 //!
 //! It parses prompts (`Question::read`), answers them with a function of column and key, and
 //! records all requests.
@@ -19,10 +19,12 @@ use hqdl_spec::Format;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use serde_json::{Value as Json, json};
 
+pub mod apis;
 pub mod batches;
 mod drafts;
 mod stream;
 
+use apis::Api;
 use batches::Batches;
 
 /// Returns the value of a cell from its column and row; null means unknown.
@@ -174,6 +176,13 @@ impl Fault {
                             "content_filter_result": { "violence": { "filtered": true } } },
         } });
         Self::Status(400, vec![("content-type", "application/json".into())], body.to_string())
+    }
+
+    /// Creates Anthropic's error for an overloaded API.
+    pub fn overloaded() -> Self {
+        let error = json!({ "error": { "message": "Overloaded", "type": "overloaded_error" } });
+        let body = Api::Messages.to_error(error).to_string();
+        Self::Status(529, vec![("content-type", "application/json".into())], body)
     }
 
     /// Creates a 429 fault with a header.
@@ -447,20 +456,22 @@ async fn answer_request(
     bytes: Bytes,
 ) -> Response {
     let _counted = InFlightCounter::new(&shared);
+    let api = Api::of_path(uri.path());
     let error = |status: StatusCode, message: &str| {
         let body = json!({ "error": { "message": message, "type": "invalid_request_error" } });
-        (status, axum::Json(body)).into_response()
+        (status, axum::Json(api.unwrap_or(Api::Chat).to_error(body))).into_response()
     };
-    if let Some(path) = uri.path().strip_prefix("/v1/").filter(|p| !p.starts_with("chat/")) {
+    let Some(api) = api else {
+        let Some(path) = uri.path().strip_prefix("/v1/") else {
+            return error(StatusCode::NOT_FOUND, "no such path");
+        };
         return batches::answer_with_faults(&shared, &method, path, uri.query(), &bytes).await;
-    }
-    if !uri.path().ends_with("/chat/completions") {
-        return error(StatusCode::NOT_FOUND, "no such path");
-    }
+    };
     let Ok(body) = serde_json::from_slice::<Json>(&bytes) else {
         return error(StatusCode::BAD_REQUEST, "not JSON");
     };
-    let Some(question) = Question::parse(message_text(&body, 0), message_text(&body, 1)) else {
+    let chat = api.to_chat_request(&body);
+    let Some(question) = Question::parse(message_text(&chat, 0), message_text(&chat, 1)) else {
         return error(StatusCode::BAD_REQUEST, "not a prompt");
     };
     let (latency, fault) = next_fault(&shared, &question);
@@ -497,11 +508,8 @@ async fn answer_request(
             return error(StatusCode::PAYLOAD_TOO_LARGE, "Request too large");
         }
         Some(Fault::ContextLength(_)) => {
-            let body = json!({ "error": {
-                "message": "This model's maximum context length is 100 tokens.",
-                "type": "invalid_request_error", "code": "context_length_exceeded",
-            } });
-            return (StatusCode::BAD_REQUEST, axum::Json(body)).into_response();
+            return (StatusCode::BAD_REQUEST, axum::Json(api.to_error(too_long_error())))
+                .into_response();
         }
         // The panic ends the connection's task and closes the connection.
         Some(Fault::Dropped) => std::panic::resume_unwind(Box::new("dropped")),
@@ -522,19 +530,19 @@ async fn answer_request(
         }
         Some(Fault::Huge(status, bytes)) => return stream::huge_response(*status, *bytes),
         Some(Fault::Runaway(runaway_kind) | Fault::RunawayUnstreamed(runaway_kind)) => {
-            let correct_answer = answer_content(&shared, &question, None, &body);
+            let correct_answer = answer_content(&shared, &question, None, &chat);
             let streams = body["stream"] == true && matches!(fault, Some(Fault::Runaway(_)));
             return stream::runaway_response(
                 &shared,
                 *runaway_kind,
                 &correct_answer,
-                &body,
+                &chat,
                 streams,
             );
         }
         _ => {}
     }
-    let completion = build_completion(&shared, &question, fault.as_ref(), &body);
+    let completion = build_completion(&shared, &question, fault.as_ref(), &chat);
     let stream_fault = match &fault {
         Some(Fault::Stream(stream_fault)) => Some(*stream_fault),
         _ => None,
@@ -546,9 +554,10 @@ async fn answer_request(
         );
         lock_mutex(&shared.requests)[request_index].is_answered =
             is_complete && !matches!(fault, Some(Fault::DroppedMidBody));
-        return stream::stream_completion(&completion, stream_fault, fault.as_ref());
+        let reply = api.to_reply(&completion, &body);
+        return stream::stream_completion((api, &reply), stream_fault, fault.as_ref());
     }
-    let text = completion.to_string();
+    let text = api.to_reply(&completion, &body).to_string();
     let middle = text.len() / 2;
     let body = match fault {
         Some(Fault::DroppedMidBody) => Body::from_stream(futures_util::stream::iter([
@@ -607,20 +616,20 @@ fn with_images(row: &AskedRow, descriptions: &[Json]) -> AskedRow {
 }
 
 /// Answers a line of a batch; returns a status and a body.
-pub fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
+pub fn answer_line(shared: &Shared, api: Api, body: &Json) -> (u16, Json) {
+    let chat = api.to_chat_request(body);
     let question =
-        Question::parse(message_text(body, 0), message_text(body, 1)).expect("a prompt of ours");
+        Question::parse(message_text(&chat, 0), message_text(&chat, 1)).expect("a prompt of ours");
     let (_, fault) = next_fault(shared, &question);
     let (status, reply) = match &fault {
-        Some(Fault::Status(status, _, body)) => (*status, serde_json::from_str(body).unwrap()),
-        Some(Fault::ContextLength(_)) => (
-            400,
-            json!({ "error": {
-                "message": "This model's maximum context length is 100 tokens.",
-                "type": "invalid_request_error", "code": "context_length_exceeded",
-            } }),
-        ),
-        fault => (200, build_completion(shared, &question, fault.as_ref(), body)),
+        Some(Fault::Status(status, _, body)) => {
+            (*status, api.to_error(serde_json::from_str(body).unwrap()))
+        }
+        Some(Fault::ContextLength(_)) => (400, api.to_error(too_long_error())),
+        fault => {
+            let completion = build_completion(shared, &question, fault.as_ref(), &chat);
+            (200, api.to_reply(&completion, body))
+        }
     };
     lock_mutex(&shared.requests).push(Request {
         received_at: Instant::now(),
@@ -631,6 +640,13 @@ pub fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
         is_answered: status == 200,
     });
     (status, reply)
+}
+
+fn too_long_error() -> Json {
+    json!({ "error": {
+        "message": "This model's maximum context length is 100 tokens.",
+        "type": "invalid_request_error", "code": "context_length_exceeded",
+    } })
 }
 
 fn next_fault(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {

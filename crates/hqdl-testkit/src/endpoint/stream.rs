@@ -11,10 +11,8 @@ use futures_util::{StreamExt, stream};
 use hqdl_values::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
+use super::apis::{Api, CHUNK_CHARS};
 use super::{Fault, RunawayOutput, Shared, StreamFault, lock_mutex};
-
-/// Number of characters per chunk of the answer.
-const CHUNK_CHARS: usize = 24;
 
 /// Returns the request's output cap in tokens.
 pub fn output_cap(body: &Json) -> u64 {
@@ -47,7 +45,7 @@ fn chunk_json(delta: &Json, finish: &Json) -> Json {
 
 /// Returns a completion as a stream of events.
 pub fn stream_completion(
-    completion: &Json,
+    (api, completion): (Api, &Json),
     stream_fault: Option<StreamFault>,
     fault: Option<&Fault>,
 ) -> Response {
@@ -58,7 +56,13 @@ pub fn stream_completion(
         let chars: Vec<char> = text.chars().collect();
         chars.chunks(CHUNK_CHARS).map(|c| c.iter().collect()).collect()
     };
-    if stream_fault == Some(StreamFault::OneMessage) {
+    if api != Api::Chat {
+        let named = |event: &Json| {
+            let kind = event["type"].as_str().unwrap_or_default();
+            [format!("event: {kind}\n").as_bytes(), &event_bytes(event)].concat()
+        };
+        events = api.reply_events(completion).iter().map(named).collect();
+    } else if stream_fault == Some(StreamFault::OneMessage) {
         let mut full_message = chunk_json(&Json::Null, &choice["finish_reason"]);
         full_message["choices"][0].as_object_mut().unwrap().remove("delta");
         full_message["choices"][0]["message"] = choice["message"].clone();
@@ -110,14 +114,14 @@ pub fn stream_completion(
         }
         _ => {}
     }
-    if let Some(usage) = completion.get("usage")
+    if let Some(usage) = completion.get("usage").filter(|_| api == Api::Chat)
         && stream_fault != Some(StreamFault::NoUsageChunk)
         && is_complete
         && !matches!(stream_fault, Some(StreamFault::Error | StreamFault::Filter))
     {
         events.push(event_bytes(&json!({ "choices": [], "usage": usage })));
     }
-    if is_complete && stream_fault != Some(StreamFault::NoDone) {
+    if is_complete && api == Api::Chat && stream_fault != Some(StreamFault::NoDone) {
         events.push(b"data: [DONE]\n\n".to_vec());
     }
     let content_type = match stream_fault {

@@ -158,7 +158,8 @@ impl Engine<'_, '_> {
         let mut meter =
             CostEstimator::new(expansion, choice.format, Tokenizer::for_model(&choice.tokenizer))
                 .with_max_output(choice.max_output)
-                .with_image_tokens(max_image_tokens(&choice.tokenizer));
+                .with_image_tokens(max_image_tokens(&choice.tokenizer))
+                .with_extra_input(choice.extra_input);
         let mut selector = PassageSelector {
             max_tokens: spec.limits.passage_tokens,
             model: &choice.tokenizer,

@@ -1,4 +1,4 @@
-//! Any OpenAI-compatible endpoint: `OpenAI`, Azure, vLLM, Ollama, llama.cpp.
+//! An endpoint of any provider. Its protocol (`protocols`) writes the requests and reads the replies.
 //!
 //! Answers are parsed while they stream (`stream.rs`); if an endpoint does not stream, hqdl
 //! requests whole answers. Nothing is retried here: that is the task of [`super::RetryingRequest`].
@@ -7,48 +7,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_openai::types::chat::{
-    ChatCompletionRequestSystemMessage, ChatCompletionRequestUserMessage,
-    CreateChatCompletionRequest,
-};
-use reqwest::Url;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use secrecy::{ExposeSecret, SecretString};
+use reqwest::Method;
 use serde_json::Value as Json;
 use tracing::debug;
 
-use super::limits::{Need, PerMinute, retry_after};
+use super::batch::{BatchApi, BatchClient};
+use super::limits::{Need, PerMinute};
 use super::prompt_cache::PrefixGate;
-use super::providers::{self, PromptCaching, ProviderProfile};
-use super::request_form::RequestFeatures;
+use super::protocols::{self, Protocol, RequestParts};
+use super::providers::PromptCaching;
+use super::rate_headers::retry_after;
+use super::request_features::RequestFeatures;
+use super::transport::{EndpointKey, Transport, base_url};
 use super::usage_check::UsageGate;
 use super::wire::{ErrorResponse, chat_error, failure_to_error};
 use super::{
-    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, images, reply,
-    stream, tls,
+    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, images, stream,
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{
-    CHAT_PATH, LimitScope, ModelParameters, ModelSettings, OPENAI_BASE_URL, SERVICE_TIER,
-    format_parameters,
+    LimitScope, ModelParameters, ModelSettings, Provider, SERVICE_TIER, format_parameters,
 };
 use hqdl_values::key::tagged_hash;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest silence before the first byte or between two chunks.
-const READ_TIMEOUT: Duration = Duration::from_secs(120);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// An OpenAI-compatible endpoint and its model.
+/// An endpoint and its model.
 pub struct Endpoint {
-    pub(super) http: reqwest::Client,
-    /// The headers of every request.
-    pub(super) headers: HeaderMap,
-    /// The base URL as the user gave it.
-    pub(super) base_url: String,
-    url: Url,
-    profile: &'static ProviderProfile,
+    pub(super) transport: Transport,
+    protocol: &'static dyn Protocol,
     pub(super) throttle: Arc<Throttle>,
     model: String,
     temperature: Option<f64>,
@@ -68,7 +54,6 @@ pub struct Endpoint {
     warnings: Mutex<Vec<String>>,
     /// Whether the endpoint has ever answered.
     has_answered: AtomicBool,
-    key: EndpointKey,
 }
 
 /// Storage for facts about an endpoint, which are kept for a day.
@@ -124,19 +109,25 @@ impl Endpoint {
     /// They apply to the same endpoint, model, temperature and parameters only.
     fn load_features(&mut self, settings: &ModelSettings, facts: &Facts) -> Result<(), FactsError> {
         let temperature = settings.temperature.map(|t| t.to_string()).unwrap_or_default();
-        let mut parts = vec![self.base_url.clone(), self.model.clone(), temperature];
+        let mut parts = vec![self.transport.base_url.clone(), self.model.clone(), temperature];
         parts.extend(format_parameters(&self.parameters));
+        let provider = self.protocol.provider();
+        if provider != Provider::Openai {
+            parts.push(format!("provider {}", provider.name()));
+        }
         let features_hash = tagged_hash("hqdl request form v1", &parts);
         let stored = facts.history().endpoint_features(&features_hash)?;
         let features = stored.and_then(|text| serde_json::from_str(&text).ok());
-        let parse_features =
-            |features| RequestFeatures::from_json(features, self.profile, &self.model);
+        let initial = self.initial_features();
+        let parse_features = |features| RequestFeatures::from_json(features, initial);
         if let Some(features) = features.as_ref().and_then(parse_features) {
             self.features = features.into();
             self.features_untested = true.into();
         }
-        let usage_hash =
-            tagged_hash("hqdl plausible usage v1", &[self.base_url.clone(), self.model.clone()]);
+        let usage_hash = tagged_hash(
+            "hqdl plausible usage v1",
+            &[self.transport.base_url.clone(), self.model.clone()],
+        );
         if facts.history().endpoint_features(&usage_hash)?.is_some() {
             self.usage_gate = UsageGate::new_proven();
         }
@@ -159,56 +150,29 @@ impl Endpoint {
         throttle: Throttle,
     ) -> Result<Self, SetupError> {
         let throttle = Arc::new(throttle);
-        // The first endpoint of the process installs the provider; later calls fail, which is
-        // harmless.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let tls = tls::client_config().map_err(|e| SetupError::Client(e.to_string()))?;
-        let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls)
-            // Send prompts and keys to the configured endpoint only.
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(READ_TIMEOUT)
-            .timeout(REQUEST_TIMEOUT)
-            .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|e| SetupError::Client(e.to_string()))?;
-        let (url, profile) = resolve_endpoint(settings)?;
+        let (provider, _) = settings.provider.resolve_url(settings.base_url.as_deref());
+        let protocol = protocols::protocol_of(provider);
+        let transport = Transport::new(settings, key, (protocol.headers(), protocol.key_header()))?;
+        let features = protocol.initial_features(transport.profile, &settings.name);
         Ok(Self {
-            http,
-            headers: request_headers(profile, &key)?,
-            base_url: base_url(settings).to_owned(),
-            url,
-            profile,
+            transport,
+            protocol,
             throttle,
             model: settings.name.clone(),
             temperature: settings.temperature,
             parameters: settings.parameters.clone(),
-            features: RequestFeatures::new(profile, &settings.name).into(),
+            features: features.into(),
             prefixes: PrefixGate::default(),
             memory: None,
             usage_gate: UsageGate::default(),
             features_untested: false.into(),
             warnings: Mutex::default(),
             has_answered: false.into(),
-            key,
         })
     }
 
-    /// Returns the URL of a path below the base URL.
-    pub(super) fn url_of(&self, path: &str) -> Url {
-        let mut url = self.url.clone();
-        let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let batches = path.starts_with("/files") || path.starts_with("/batches");
-        let root = batches.then(|| (self.profile.batch_path)(&url)).flatten();
-        let root = root.unwrap_or_else(|| url.path().trim_end_matches('/').to_owned());
-        url.set_path(&format!("{root}{path}"));
-        if !query.is_empty() {
-            let both: Vec<&str> = url.query().into_iter().chain([query]).collect();
-            let both = both.join("&");
-            url.set_query(Some(&both));
-        }
-        url
+    fn initial_features(&self) -> RequestFeatures {
+        self.protocol.initial_features(self.transport.profile, &self.model)
     }
 
     /// Returns the current request features.
@@ -221,11 +185,13 @@ impl Endpoint {
     /// succeed.
     fn learn_from_error(&self, features: RequestFeatures, error: ModelError) -> ModelError {
         let is_rejected = matches!(&error, ModelError::Refused { status: 400 | 422, .. });
-        let Some((next, warning)) = features.without_rejected(&error) else {
+        let Some((next, warning)) =
+            features.without_rejected(&error, |form| self.protocol.schema_rejection(form))
+        else {
             // The stored features may be outdated, so try all features again, once.
             if is_rejected && self.features_untested.swap(false, Ordering::Relaxed) {
                 *self.features.lock().unwrap_or_else(PoisonError::into_inner) =
-                    RequestFeatures::new(self.profile, &self.model);
+                    self.initial_features();
                 self.store_features(None);
                 return immediate_retry(&error.to_string());
             }
@@ -272,11 +238,6 @@ impl Endpoint {
         }
     }
 
-    /// Learns the request features from the failure of a batch request.
-    pub(super) fn learn_from_batch(&self, error: ModelError) -> ModelError {
-        self.learn_from_error(self.current_features(), error)
-    }
-
     /// Adds advice for the user to an error: which key was sent, which server may not be running,
     /// which parameter of the spec the endpoint rejects.
     fn add_advice(&self, error: ModelError) -> ModelError {
@@ -294,12 +255,16 @@ impl Endpoint {
                 ModelError::Refused { status, message }
             }
             ModelError::Refused { status: status @ (401 | 403), message } => {
-                let message =
-                    format!("{} ({})", message.trim_end_matches('.'), self.key.describe());
+                let message = format!(
+                    "{} ({})",
+                    message.trim_end_matches('.'),
+                    self.transport.key.describe()
+                );
                 ModelError::Refused { status, message }
             }
             ModelError::NoConnection { message, hint, is_permanent } => {
-                let (name, start_hint) = (self.profile.name, self.profile.start_hint);
+                let (name, start_hint) =
+                    (self.transport.profile.name, self.transport.profile.start_hint);
                 let question =
                     start_hint.map_or(String::new(), |_| format!("; is {name} running?"));
                 let hint = start_hint.map_or(hint, |start| format!("if this is {name}, {start}"));
@@ -314,129 +279,32 @@ impl Endpoint {
         }
     }
 
-    /// Removes the API key from an error. Some endpoints repeat the key in their errors, and
-    /// messages are shown and stored.
-    pub(super) fn without_key(&self, mut error: ModelError) -> ModelError {
-        let key = self.key.secret_text();
-        if let ModelError::Refused { message, .. }
-        | ModelError::Temporary { message, .. }
-        | ModelError::TooLong(message)
-        | ModelError::Filtered(message)
-        | ModelError::Unfinished(message)
-        | ModelError::NoAnswer(message) = &mut error
-            && !key.is_empty()
-        {
-            *message = message.replace(key, "(the key)");
-        }
-        error
-    }
-
-    /// Returns the body of a chat request of a batch.
-    pub(super) fn request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
-        let mut body = self.message_body(prompt, parameters);
-        self.current_features().write_body(&mut body, prompt, self.temperature);
-        body
-    }
-
-    fn message_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
-        let request = CreateChatCompletionRequest {
-            model: self.model.clone(),
-            messages: vec![
-                ChatCompletionRequestSystemMessage::from(&*prompt.system).into(),
-                ChatCompletionRequestUserMessage::from(prompt.user.as_str()).into(),
-            ],
-            ..CreateChatCompletionRequest::default()
-        };
-        // The request contains only texts, which always convert to JSON.
-        let mut body = serde_json::to_value(request).unwrap_or_default();
-        images::write_images(&mut body, prompt);
-        for (name, value) in parameters {
-            body[name] = value.clone();
-        }
-        body
+    fn request_body(
+        &self,
+        prompt: &Prompt,
+        parameters: &ModelParameters,
+        features: RequestFeatures,
+        is_streamed: bool,
+    ) -> Json {
+        let temperature = self.temperature;
+        let model = &self.model;
+        let parts = RequestParts { model, prompt, parameters, features, temperature, is_streamed };
+        self.protocol.request_body(&parts)
     }
 }
 
-/// The API key of an endpoint, and the environment variable that it comes from.
-#[derive(Default)]
-struct EndpointKey {
-    secret: Option<SecretString>,
-    variable: Option<String>,
-}
-
-impl EndpointKey {
-    /// Reads the API key from the environment.
-    fn from_settings(settings: &ModelSettings) -> Result<Self, SetupError> {
-        let (url, profile) = resolve_endpoint(settings)?;
-        let of_provider = profile.key_variable.map(str::to_owned);
-        let Some(variable) = settings.api_key_env.clone().or(of_provider) else {
-            return Ok(Self::default());
-        };
-        let secret = match std::env::var(&variable) {
-            Ok(key) if !key.trim().is_empty() => Some(SecretString::from(key.trim().to_owned())),
-            // A server on this machine rarely requires a key.
-            _ if providers::is_loopback(&url) => None,
-            _ => return Err(SetupError::NoKey(variable)),
-        };
-        Ok(Self { secret, variable: Some(variable) })
+impl BatchClient for Endpoint {
+    fn transport(&self) -> &Transport {
+        &self.transport
     }
 
-    /// The key, or an empty string.
-    fn secret_text(&self) -> &str {
-        self.secret.as_ref().map_or("", |key| key.expose_secret())
+    fn batch_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
+        self.request_body(prompt, parameters, self.current_features(), false)
     }
 
-    /// Describes which key was sent.
-    fn describe(&self) -> String {
-        match (&self.variable, &self.secret) {
-            (Some(variable), Some(_)) => format!("hqdl sent the key in {variable}"),
-            (Some(variable), None) => format!("hqdl sent no key, because {variable} is not set"),
-            (None, _) => {
-                "hqdl sent no key, because the spec names no variable (`api_key_env`)".to_owned()
-            }
-        }
+    fn learn_from_batch(&self, error: ModelError) -> ModelError {
+        self.learn_from_error(self.current_features(), self.transport.without_key(error))
     }
-}
-
-/// Returns the headers of every request.
-fn request_headers(profile: &ProviderProfile, key: &EndpointKey) -> Result<HeaderMap, SetupError> {
-    let mut headers = HeaderMap::new();
-    let invalid_key = |_| SetupError::UnfitKey(key.variable.clone().unwrap_or_default());
-    for (header, variable) in profile.headers {
-        let value = std::env::var(variable).ok().filter(|v| !v.is_empty());
-        if let Some(value) = value.and_then(|v| HeaderValue::from_str(&v).ok()) {
-            headers.insert(HeaderName::from_static(header), value);
-        }
-    }
-    if key.secret.is_some() {
-        let (header, text) = match profile.key_header {
-            Some(header) => (HeaderName::from_static(header), key.secret_text().to_owned()),
-            None => (reqwest::header::AUTHORIZATION, format!("Bearer {}", key.secret_text())),
-        };
-        let mut value = HeaderValue::from_str(&text).map_err(invalid_key)?;
-        value.set_sensitive(true);
-        headers.insert(header, value);
-    }
-    Ok(headers)
-}
-
-/// Returns the URL of the endpoint and the profile of its provider.
-fn resolve_endpoint(
-    settings: &ModelSettings,
-) -> Result<(Url, &'static ProviderProfile), SetupError> {
-    let base_url = base_url(settings);
-    let mut url = Url::parse(base_url).map_err(|_| SetupError::NoUrl(base_url.to_owned()))?;
-    // Users often copy the URL of the chat endpoint.
-    let path = url.path().trim_end_matches('/').trim_end_matches(CHAT_PATH).to_owned();
-    url.set_path(&path);
-    let profile = providers::profile_of(&url);
-    (profile.prepare_url)(&mut url);
-    Ok((url, profile))
-}
-
-/// Returns the base URL of the settings.
-fn base_url(settings: &ModelSettings) -> &str {
-    settings.base_url.as_deref().unwrap_or(OPENAI_BASE_URL).trim_end_matches('/')
 }
 
 impl Model for Endpoint {
@@ -444,8 +312,8 @@ impl Model for Endpoint {
         &self.model
     }
 
-    fn batch_endpoint(&self) -> Option<&Endpoint> {
-        Some(self)
+    fn batch_api(&self) -> Option<Box<dyn BatchApi + '_>> {
+        Some(self.protocol.batch_api(self))
     }
 
     fn is_billed(&self) -> bool {
@@ -495,11 +363,11 @@ impl Model for Endpoint {
                         // Reasoning models answer worse at temperature 0.
                         self.change_features(features, features.without_temperature());
                     }
-                    reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
+                    reply.broken = reply.broken.map(|e| Box::new(self.transport.without_key(*e)));
                     reply.check_tier(self.parameters.get(SERVICE_TIER).and_then(Json::as_str));
                     return Ok(reply);
                 }
-                Err(error) => self.add_advice(self.without_key(error)),
+                Err(error) => self.add_advice(self.transport.without_key(error)),
             };
             if has_images && images::is_unsupported_image_error(&error) {
                 self.change_features(features, features.without_images());
@@ -521,16 +389,14 @@ impl Endpoint {
         prompt: &Prompt,
         features: RequestFeatures,
     ) -> Result<Reply, ModelError> {
-        let mut body = self.message_body(prompt, &self.parameters);
-        features.write_body(&mut body, prompt, self.temperature);
-        features.write_stream(&mut body);
+        let is_streamed = features.stream;
+        let body = self.request_body(prompt, &self.parameters, features, is_streamed);
         let uses_cache = features.caching != PromptCaching::default();
         let mut turn =
             if uses_cache { self.prefixes.wait_turn(&prompt.system).await } else { None };
         let request = self
-            .http
-            .post(self.url_of(CHAT_PATH))
-            .headers(self.headers.clone())
+            .transport
+            .new_request(Method::POST, self.protocol.provider().request_path())
             .header("content-type", "application/json")
             .body(body.to_string());
         let response = request.send().await.map_err(|e| chat_error(&e))?;
@@ -541,11 +407,11 @@ impl Endpoint {
             retry_after = ?retry_after(response.headers()),
             "the endpoint answers"
         );
-        self.throttle.update_from_headers(response.headers());
+        self.throttle.apply_hint(self.protocol.rate_limits(response.headers()));
         if !response.status().is_success() {
             return Err(failure_to_error(ErrorResponse::from_response(response).await));
         }
-        stream::read_reply(response, prompt, &mut turn).await
+        stream::read_reply(self.protocol, response, prompt, &mut turn).await
     }
 }
 
@@ -560,29 +426,4 @@ fn immediate_retry(message: &str) -> ModelError {
 fn permit_need(prompt: &Prompt) -> Need {
     let Prompt { input_tokens: input, max_output, .. } = prompt;
     Need { likely: input + max_output / 4, max: input + max_output }
-}
-
-/// Parses a batch output line: its `custom_id`, and the reply or the error. `None` if the line is
-/// not batch output.
-#[must_use]
-pub fn parse_batch_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
-    let id = json.get("custom_id")?.as_str()?.to_owned();
-    let error = json.get("error").filter(|e| !e.is_null());
-    let body = json.pointer("/response/body").unwrap_or(&Json::Null);
-    let status = json.pointer("/response/status_code").and_then(Json::as_u64);
-    let reply = match (status, error) {
-        (Some(200), None) => reply::parse_completion(body),
-        (Some(status), _) if !(200..300).contains(&status) => {
-            let status = u16::try_from(status).unwrap_or_default();
-            Err(failure_to_error(ErrorResponse::from_body(status, body, &body.to_string())))
-        }
-        (_, Some(error)) => {
-            let text = |field: &str| error.get(field).and_then(Json::as_str).unwrap_or_default();
-            let message = format!("{}: {}", text("code"), text("message"));
-            // It was never processed, so it was not billed.
-            Err(ModelError::Temporary { message, wait: None, in_doubt: false })
-        }
-        _ => return None,
-    };
-    Some((id, reply))
 }

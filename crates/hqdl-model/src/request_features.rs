@@ -4,12 +4,10 @@
 use serde_json::{Value as Json, json};
 
 use super::ModelError;
-use super::prompt_cache;
-use super::providers::{NEW_LIMIT_NAME, OLD_LIMIT_NAME, PromptCaching, ProviderProfile};
-use hqdl_prompt::Prompt;
+use super::providers::{NEW_LIMIT_NAME, OLD_LIMIT_NAME, PromptCaching};
 
 /// Phrases of an error that rejects a parameter as such.
-const REJECTION_PHRASES: [&str; 11] = [
+const REJECTION_PHRASES: [&str; 12] = [
     "support",
     "unknown",
     "unrecognized",
@@ -17,6 +15,7 @@ const REJECTION_PHRASES: [&str; 11] = [
     "not permitted",
     "not allowed",
     "not accepted",
+    "may only be",
     "deprecated",
     "extra inputs",
     "extra fields",
@@ -26,15 +25,49 @@ const REJECTION_PHRASES: [&str; 11] = [
 const VALUE_PHRASES: [&str; 7] =
     ["too large", "too high", "at most", "exceed", "greater than", "less than", "must be"];
 
+/// How a request contains the schema of its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SchemaForm {
+    /// As structured output.
+    Native,
+    /// As the arguments of a tool that the model must call.
+    Tool,
+    /// Not at all.
+    None,
+}
+
+/// How an error rejects a form of the schema.
+pub(super) struct SchemaRejection {
+    /// Words that name the schema; the first one is the name of its field.
+    pub(super) words: &'static [&'static str],
+    /// The form to try next.
+    pub(super) next: SchemaForm,
+}
+
+impl SchemaForm {
+    fn to_json(self) -> Json {
+        match self {
+            Self::Native => true.into(),
+            Self::Tool => "tool".into(),
+            Self::None => false.into(),
+        }
+    }
+
+    fn from_json(json: &Json) -> Option<Self> {
+        let all = [Self::Native, Self::Tool, Self::None];
+        all.into_iter().find(|form| form.to_json() == *json)
+    }
+}
+
 /// Features of the requests to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestFeatures {
     /// Name of the parameter for the output limit, and whether it is the last name to try; `None`
-    /// if the endpoint accepts neither.
-    limit_name: Option<(&'static str, bool)>,
+    /// if the protocol has one name, or the endpoint accepts neither.
+    pub(super) limit_name: Option<(&'static str, bool)>,
     /// Whether the endpoint accepts a temperature.
     pub(super) temperature: bool,
-    schema: bool,
+    pub(super) schema: SchemaForm,
     /// Whether answers are streamed.
     pub(super) stream: bool,
     /// Whether the model accepts images; if not, questions about images fail.
@@ -44,14 +77,15 @@ pub(super) struct RequestFeatures {
 }
 
 impl RequestFeatures {
-    pub(super) fn new(profile: &ProviderProfile, model: &str) -> Self {
+    /// Returns the features of an endpoint that has rejected none.
+    pub(super) fn new(caching: PromptCaching) -> Self {
         Self {
-            limit_name: Some((profile.limit_name, false)),
+            limit_name: None,
             temperature: true,
-            schema: profile.supports_schema,
+            schema: SchemaForm::Native,
             stream: true,
             images: true,
-            caching: (profile.caching)(model),
+            caching,
         }
     }
 
@@ -69,14 +103,14 @@ impl RequestFeatures {
     pub(super) fn to_json(self) -> Json {
         json!({
             "cap": self.limit_name.map(|(name, _)| name), "last": self.limit_name.is_some_and(|(_, last)| last),
-            "temperature": self.temperature, "schema": self.schema, "stream": self.stream, "images": self.images,
+            "temperature": self.temperature, "schema": self.schema.to_json(), "stream": self.stream, "images": self.images,
             "cache_breakpoint": self.caching.breakpoint.is_some(), "cache_key": self.caching.key,
         })
     }
 
-    /// Parses stored features for a model; `None` if they are invalid.
-    pub(super) fn from_json(json: &Json, profile: &ProviderProfile, model: &str) -> Option<Self> {
-        let PromptCaching { breakpoint, key } = (profile.caching)(model);
+    /// Parses stored features of an endpoint that initially has these; `None` if they are invalid.
+    pub(super) fn from_json(json: &Json, initial: Self) -> Option<Self> {
+        let PromptCaching { breakpoint, key } = initial.caching;
         let flag = |name: &str| json.get(name)?.as_bool();
         let is_last_name = flag("last")?;
         let limit_name = match json.get("cap")? {
@@ -91,7 +125,7 @@ impl RequestFeatures {
         Some(Self {
             limit_name,
             temperature: flag("temperature")?,
-            schema: flag("schema")?,
+            schema: SchemaForm::from_json(json.get("schema")?)?,
             stream: flag("stream")?,
             // Stored before images were supported.
             images: flag("images").unwrap_or(true),
@@ -103,39 +137,13 @@ impl RequestFeatures {
         })
     }
 
-    /// Writes the features into a request body.
-    pub(super) fn write_body(self, body: &mut Json, prompt: &Prompt, temperature: Option<f64>) {
-        if let Some((limit_name, _)) = self.limit_name {
-            body[limit_name] = prompt.max_output.into();
-        }
-        if let Some(temperature) = temperature.or(prompt.temperature).filter(|_| self.temperature) {
-            body["temperature"] = temperature.into();
-        }
-        if let Some(breakpoint) = self.caching.breakpoint {
-            prompt_cache::write_breakpoint(body, breakpoint);
-        }
-        if self.caching.key {
-            prompt_cache::write_key(body, &prompt.system);
-        }
-        if let Some(schema) = prompt.schema.as_ref().filter(|_| self.schema) {
-            body["response_format"] = json!({
-                "type": "json_schema",
-                "json_schema": { "name": "rows", "strict": true, "schema": **schema },
-            });
-        }
-    }
-
-    /// Writes the streaming fields into a request body.
-    pub(super) fn write_stream(self, body: &mut Json) {
-        if self.stream {
-            body["stream"] = true.into();
-            body["stream_options"] = json!({ "include_usage": true });
-        }
-    }
-
     /// Returns the features without the one that the error names, and a warning for the user.
     /// `None` if the error names no optional feature.
-    pub(super) fn without_rejected(self, error: &ModelError) -> Option<(Self, String)> {
+    pub(super) fn without_rejected(
+        self,
+        error: &ModelError,
+        schema_rejection: impl Fn(SchemaForm) -> SchemaRejection,
+    ) -> Option<(Self, String)> {
         let ModelError::Refused { status, message } = error else { return None };
         let lower = message.to_lowercase();
         let names = |word: &str| {
@@ -146,9 +154,8 @@ impl RequestFeatures {
         let is_rejection = any(&REJECTION_PHRASES) && !any(&VALUE_PHRASES);
         let without = |what: &str, form| Some((form, format!("{what}; hqdl retries without it")));
         if let 400 | 422 = status {
-            if self.schema && any(&["response_format", "json_schema", "response format"]) {
-                let features = Self { schema: false, ..self };
-                return without("the endpoint rejects `response_format`", features);
+            if self.schema != SchemaForm::None && any(schema_rejection(self.schema).words) {
+                return Some(self.without_schema_form(&schema_rejection(self.schema)));
             }
             if let Some((limit_name, is_last_name)) =
                 self.limit_name.filter(|(cap, _)| is_rejection && names(cap))
@@ -179,6 +186,15 @@ impl RequestFeatures {
             }
         }
         None
+    }
+
+    /// Returns the features with the next form of the schema, and a warning for the user.
+    fn without_schema_form(self, rejection: &SchemaRejection) -> (Self, String) {
+        let schema = rejection.next;
+        let instead = if schema == SchemaForm::Tool { "with a tool instead" } else { "without it" };
+        let name = rejection.words.first().copied().unwrap_or_default();
+        let warning = format!("the endpoint rejects `{name}`; hqdl retries {instead}");
+        (Self { schema, ..self }, warning)
     }
 
     /// Returns the features without the prompt-caching field that the error names, and a warning

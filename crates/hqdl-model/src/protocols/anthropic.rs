@@ -1,0 +1,288 @@
+//! Anthropic's Messages API.
+
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use serde_json::{Value as Json, json};
+
+use super::anthropic_batches::{self, MessageBatches};
+use super::{BatchApi, BatchClient, BatchLine, Protocol, RequestParts, parse_reply};
+use crate::ModelError;
+use crate::limits::{PerMinute, RateLimitHint};
+use crate::prompt_cache::{self, CacheBreakpoint, PromptCaching};
+use crate::providers::ProviderProfile;
+use crate::rate_headers::{header_number, header_text};
+use crate::reply::{DraftEnd, ReplyDraft};
+use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
+use hqdl_prompt::PromptImage;
+use hqdl_spec::Provider;
+
+/// Version of the API, which does not change with its models.
+const VERSION: &str = "2023-06-01";
+/// Name of the tool whose arguments are the answer, for models without `output_config`.
+const TOOL_NAME: &str = "rows";
+/// Maximum tokens of the instructions that Anthropic adds for a forced tool, or for a schema. See
+/// <https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview> (at most 530).
+const SCHEMA_INSTRUCTIONS: u64 = 600;
+
+/// See <https://platform.claude.com/docs/en/api/messages>.
+pub(super) struct Anthropic;
+
+impl Protocol for Anthropic {
+    fn provider(&self) -> Provider {
+        Provider::Anthropic
+    }
+
+    fn reply_name(&self) -> &'static str {
+        "message"
+    }
+
+    fn key_header(&self) -> Option<&'static str> {
+        Some("x-api-key")
+    }
+
+    fn headers(&self) -> &'static [(&'static str, &'static str)] {
+        &[("anthropic-version", VERSION)]
+    }
+
+    fn initial_features(&self, _: &ProviderProfile, _: &str) -> RequestFeatures {
+        // Nothing is cached without a breakpoint. A prefix that is too short is not cached.
+        let breakpoint = Some(CacheBreakpoint::CacheControl);
+        RequestFeatures::new(PromptCaching { breakpoint, key: false })
+    }
+
+    fn schema_rejection(&self, form: SchemaForm) -> SchemaRejection {
+        match form {
+            SchemaForm::Tool => SchemaRejection {
+                words: &["tool_choice", "tools", "tool use", "input_schema"],
+                next: SchemaForm::None,
+            },
+            _ => SchemaRejection {
+                words: &["output_config", "output_format", "output format", "json_schema"],
+                next: SchemaForm::Tool,
+            },
+        }
+    }
+
+    fn extra_input_tokens(&self) -> u64 {
+        SCHEMA_INSTRUCTIONS
+    }
+
+    fn request_body(&self, request: &RequestParts<'_>) -> Json {
+        let RequestParts { prompt, features, .. } = request;
+        let user = if prompt.images.is_empty() {
+            Json::from(prompt.user.as_str())
+        } else {
+            let text = json!({ "type": "text", "text": prompt.user });
+            let images = prompt.images.iter().map(|image| self.image_part(image));
+            std::iter::once(text).chain(images).collect()
+        };
+        let mut body = json!({
+            "model": request.model,
+            "max_tokens": prompt.max_output,
+            "system": &*prompt.system,
+            "messages": [{ "role": "user", "content": user }],
+        });
+        for (name, value) in request.parameters {
+            body[name] = value.clone();
+        }
+        if let Some(temperature) = request.sent_temperature() {
+            body["temperature"] = temperature.into();
+        }
+        if let Some(breakpoint) = features.caching.breakpoint {
+            prompt_cache::write_breakpoint(&mut body, "/system", "text", breakpoint);
+        }
+        if let Some(schema) = request.sent_schema(SchemaForm::Native) {
+            // `output_config` may also contain an `effort` of the spec.
+            body["output_config"]["format"] = json!({ "type": "json_schema", "schema": schema });
+        }
+        if let Some(schema) = request.sent_schema(SchemaForm::Tool) {
+            let description = "Records the answer to the request.";
+            body["tools"] = json!([
+                { "name": TOOL_NAME, "description": description, "input_schema": schema }
+            ]);
+            body["tool_choice"] = json!({ "type": "tool", "name": TOOL_NAME });
+        }
+        if request.is_streamed {
+            body["stream"] = true.into();
+        }
+        body
+    }
+
+    fn image_part(&self, image: &PromptImage) -> Json {
+        let data = image.url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+        let source = match data {
+            Some((media_type, data)) => {
+                json!({ "type": "base64", "media_type": media_type, "data": data })
+            }
+            None => json!({ "type": "url", "url": image.url }),
+        };
+        json!({ "type": "image", "source": source })
+    }
+
+    fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {
+        match event.get("type").and_then(Json::as_str).unwrap_or_default() {
+            // A whole message, or the empty one that begins a stream.
+            "message" => read_message(event, draft),
+            "message_start" => read_message(&event["message"], draft),
+            "content_block_start" => read_block(&event["content_block"], draft),
+            "content_block_delta" => read_block(&event["delta"], draft),
+            "message_delta" => {
+                draft.merge_usage(&event["usage"]);
+                read_stop_reason(&event["delta"], draft);
+            }
+            "message_stop" => return Ok(true),
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    fn rate_limits(&self, headers: &HeaderMap) -> RateLimitHint {
+        read_rate_limits(headers)
+    }
+
+    fn parse_batch_line(&self, line: &Json) -> Option<BatchLine> {
+        anthropic_batches::parse_result_line(line, |message| parse_reply(self, message))
+    }
+
+    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e> {
+        Box::new(MessageBatches { client })
+    }
+}
+
+/// Adds a message to a draft.
+fn read_message(message: &Json, draft: &mut ReplyDraft) {
+    let blocks = message.get("content").and_then(Json::as_array);
+    draft.has_begun |= blocks.is_some();
+    blocks.into_iter().flatten().for_each(|block| read_block(block, draft));
+    let usage = message.get("usage").unwrap_or(&Json::Null);
+    draft.merge_usage(usage);
+    draft.set_tier(usage.get("service_tier"));
+    read_stop_reason(message, draft);
+}
+
+/// Adds a content block, or a part of one. Thinking is paid for, but never read as an answer.
+fn read_block(block: &Json, draft: &mut ReplyDraft) {
+    let text = |field: &str| block.get(field).and_then(Json::as_str).unwrap_or_default();
+    match text("type") {
+        "text" | "text_delta" => draft.content.push_str(text("text")),
+        // The only tool is the one whose arguments are the answer.
+        "input_json_delta" => draft.content.push_str(text("partial_json")),
+        "tool_use" => {
+            let input = block.get("input").and_then(Json::as_object).filter(|i| !i.is_empty());
+            draft
+                .content
+                .push_str(&input.map(|i| Json::from(i.clone()).to_string()).unwrap_or_default());
+        }
+        "thinking" | "thinking_delta" => draft.other_output.push_str(text("thinking")),
+        "redacted_thinking" => draft.other_output.push_str("(redacted thinking)"),
+        // A signature is not output of the model.
+        _ => {}
+    }
+}
+
+/// Reads why the model stopped.
+fn read_stop_reason(json: &Json, draft: &mut ReplyDraft) {
+    let Some(reason) = json.get("stop_reason").and_then(Json::as_str) else { return };
+    draft.end = Some(match reason {
+        "max_tokens" | "model_context_window_exceeded" | "pause_turn" => DraftEnd::Truncated,
+        "refusal" => DraftEnd::Refused,
+        _ => DraftEnd::Complete,
+    });
+}
+
+/// Parses Anthropic's rate-limit headers. See
+/// <https://platform.claude.com/docs/en/api/rate-limits#response-headers>: `tokens` is the strictest
+/// limit in effect, and each limit resets at a time in RFC 3339.
+fn read_rate_limits(headers: &HeaderMap) -> RateLimitHint {
+    let name = |what: &str, field: &str| format!("anthropic-ratelimit-{what}-{field}");
+    let limit =
+        |what: &str| header_number(headers, &name(what, "limit")).filter(|limit| *limit > 0);
+    let wait = |what: &str| {
+        let none_left = header_number(headers, &name(what, "remaining")) == Some(0);
+        let reset = header_text(headers, &name(what, "reset")).filter(|_| none_left)?;
+        let reset: jiff::Timestamp = reset.parse().ok()?;
+        Some(Duration::try_from(reset.duration_since(jiff::Timestamp::now())).unwrap_or_default())
+    };
+    let kinds = ["requests", "tokens", "input-tokens", "output-tokens"];
+    RateLimitHint {
+        limits: PerMinute {
+            requests: limit("requests"),
+            tokens: limit("tokens").or_else(|| limit("input-tokens")),
+        },
+        wait: kinds.into_iter().filter_map(wait).max(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft_of(events: &[Json]) -> ReplyDraft {
+        let mut draft = ReplyDraft::default();
+        for event in events {
+            Anthropic.read_event(event, &mut draft).unwrap();
+        }
+        draft
+    }
+
+    #[test]
+    fn thinking_is_no_answer_and_usage_is_merged() {
+        let draft = draft_of(&[
+            json!({ "type": "message_start", "message": { "type": "message", "content": [],
+                "usage": { "input_tokens": 5, "cache_read_input_tokens": 100, "output_tokens": 1, "service_tier": "standard" } } }),
+            json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "thinking", "thinking": "" } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "thinking_delta", "thinking": "{\"rows\": []}" } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "signature_delta", "signature": "xyz" } }),
+            json!({ "type": "content_block_start", "index": 1, "content_block": { "type": "text", "text": "" } }),
+            json!({ "type": "content_block_delta", "index": 1, "delta": { "type": "text_delta", "text": "an answer" } }),
+            json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" }, "usage": { "output_tokens": 40 } }),
+        ]);
+        let reply = draft.to_reply();
+        assert_eq!(
+            (reply.content.as_str(), reply.other_output.as_str()),
+            ("an answer", "{\"rows\": []}")
+        );
+        let reported = reply.reported;
+        assert_eq!(
+            (reported.input, reported.cached_input, reported.output),
+            (Some(105), Some(100), Some(40))
+        );
+        assert!(!reply.truncated && !reply.refused && !reply.is_unfinished);
+    }
+
+    #[test]
+    fn a_forced_tools_arguments_are_the_answer() {
+        let whole = draft_of(&[json!({ "type": "message", "stop_reason": "tool_use", "usage": {},
+            "content": [{ "type": "tool_use", "id": "t", "name": "rows", "input": { "rows": [] } }] })]);
+        let streamed = draft_of(&[
+            json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "tool_use", "id": "t", "name": "rows", "input": {} } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "input_json_delta", "partial_json": "{\"rows\"" } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "input_json_delta", "partial_json": ":[]}" } }),
+        ]);
+        assert_eq!(
+            (whole.content, streamed.content),
+            ("{\"rows\":[]}".into(), "{\"rows\":[]}".into())
+        );
+    }
+
+    #[test]
+    fn rate_limit_headers_are_read() {
+        let reset = (jiff::Timestamp::now() + jiff::SignedDuration::from_secs(20)).to_string();
+        let headers = [
+            ("anthropic-ratelimit-requests-limit", "50"),
+            ("anthropic-ratelimit-requests-remaining", "49"),
+            ("anthropic-ratelimit-tokens-limit", "30000"),
+            ("anthropic-ratelimit-output-tokens-remaining", "0"),
+            ("anthropic-ratelimit-output-tokens-reset", &reset),
+        ];
+        let headers = headers
+            .into_iter()
+            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let hint = read_rate_limits(&headers.collect());
+        assert_eq!(hint.limits, PerMinute { requests: Some(50), tokens: Some(30_000) });
+        assert!(
+            hint.wait.is_some_and(|w| w > Duration::from_secs(15) && w <= Duration::from_secs(20))
+        );
+    }
+}

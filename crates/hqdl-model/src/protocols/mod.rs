@@ -1,0 +1,141 @@
+//! Protocols of providers' APIs: how a request is written, and how its reply, its rate limits and
+//! its batches are read. One file per protocol, and one line in `PROTOCOLS`.
+
+mod anthropic;
+mod anthropic_batches;
+mod openai_batches;
+mod openai_chat;
+mod openai_responses;
+
+use reqwest::header::HeaderMap;
+use serde_json::Value as Json;
+
+use super::batch::{BatchApi, BatchClient, BatchLine};
+use super::limits::RateLimitHint;
+use super::providers::ProviderProfile;
+use super::reply::{Reply, ReplyDraft};
+use super::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
+use super::{ModelError, rate_headers, wire};
+use hqdl_prompt::{Prompt, PromptImage};
+use hqdl_spec::{ModelParameters, Provider};
+
+/// All protocols.
+const PROTOCOLS: [&dyn Protocol; 3] =
+    [&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses, &anthropic::Anthropic];
+
+/// Returns the protocol of a provider. Recordings contain chat completions.
+pub(super) fn protocol_of(provider: Provider) -> &'static dyn Protocol {
+    PROTOCOLS.into_iter().find(|p| p.provider() == provider).unwrap_or(&openai_chat::OpenAiChat)
+}
+
+/// Parses a line of a batch's results; `None` if it is not one in any protocol. Results of files
+/// that the user has submitted do not name their endpoint.
+#[must_use]
+pub fn parse_batch_line(line: &Json) -> Option<BatchLine> {
+    PROTOCOLS.into_iter().find_map(|protocol| protocol.parse_batch_line(line))
+}
+
+/// Parses a chat completion, as recordings contain it.
+///
+/// # Errors
+/// [`ModelError::Temporary`] if it is not a completion; the endpoint's error if it contains one.
+pub fn parse_completion(json: &Json) -> Result<Reply, ModelError> {
+    parse_reply(&openai_chat::OpenAiChat, json)
+}
+
+/// Parses a reply that was not streamed.
+///
+/// # Errors
+/// [`ModelError::Temporary`] if it is not a reply; the endpoint's error if it contains one.
+pub(super) fn parse_reply(protocol: &dyn Protocol, json: &Json) -> Result<Reply, ModelError> {
+    if let Some(error) = wire::error_in_reply(json) {
+        return Err(error);
+    }
+    let mut draft = ReplyDraft::default();
+    protocol.read_event(json, &mut draft)?;
+    if draft.has_begun {
+        return Ok(draft.to_reply());
+    }
+    let body = wire::shorten_text(&json.to_string());
+    let message = format!("the endpoint's reply is not a {}: {body}", protocol.reply_name());
+    Err(ModelError::Temporary { message, wait: None, in_doubt: true })
+}
+
+/// A request in all parts that its body depends on.
+pub(super) struct RequestParts<'r> {
+    /// Name of the model.
+    pub(super) model: &'r str,
+    pub(super) prompt: &'r Prompt,
+    /// Additional fields of the body.
+    pub(super) parameters: &'r ModelParameters,
+    pub(super) features: RequestFeatures,
+    /// The spec's temperature.
+    pub(super) temperature: Option<f64>,
+    /// Whether the reply is streamed.
+    pub(super) is_streamed: bool,
+}
+
+impl RequestParts<'_> {
+    /// Returns the temperature to send.
+    pub(super) fn sent_temperature(&self) -> Option<f64> {
+        self.temperature.or(self.prompt.temperature).filter(|_| self.features.temperature)
+    }
+
+    /// Returns the schema to send, unless the endpoint rejects this form of it.
+    pub(super) fn sent_schema(&self, form: SchemaForm) -> Option<&Json> {
+        self.prompt.schema.as_deref().filter(|_| self.features.schema == form)
+    }
+}
+
+/// The API of a provider.
+pub(super) trait Protocol: Send + Sync {
+    /// The provider that has this API.
+    fn provider(&self) -> Provider;
+
+    /// What a reply is called in messages.
+    fn reply_name(&self) -> &'static str;
+
+    /// Header of the API key, unless the provider has its own; `None` for a bearer token.
+    fn key_header(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Constant headers of every request.
+    fn headers(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// Returns the features of requests to a model, until the endpoint rejects one.
+    fn initial_features(&self, profile: &ProviderProfile, model: &str) -> RequestFeatures;
+
+    /// Returns how an error rejects a form of the schema, and the form to try next.
+    fn schema_rejection(&self, form: SchemaForm) -> SchemaRejection;
+
+    /// Maximum number of input tokens that the endpoint adds to a request by itself.
+    fn extra_input_tokens(&self) -> u64 {
+        0
+    }
+
+    /// Returns the body of a request.
+    fn request_body(&self, request: &RequestParts<'_>) -> Json;
+
+    /// Returns the part of a message that contains an image.
+    fn image_part(&self, image: &PromptImage) -> Json;
+
+    /// Adds an event of a stream, or a whole reply, to a draft. Returns whether it is the last one.
+    ///
+    /// # Errors
+    /// The endpoint's error if the event reports one.
+    fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError>;
+
+    /// Returns the rate limits that a response reports.
+    fn rate_limits(&self, headers: &HeaderMap) -> RateLimitHint {
+        rate_headers::openai_limits(headers)
+    }
+
+    /// Parses a line of a batch's results; `None` if it is not one of this protocol.
+    fn parse_batch_line(&self, line: &Json) -> Option<BatchLine>;
+
+    /// Returns the Batch API of an endpoint.
+    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e>;
+}

@@ -1,0 +1,241 @@
+//! HTTP requests to an endpoint: URLs, headers and the API key, without a protocol.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value as Json;
+
+use super::providers::{self, ProviderProfile};
+use super::wire::{self, ErrorResponse, exchange_error, failure_to_error, shorten_text};
+use super::{MAX_ATTEMPTS, ModelError, SetupError, retry_with_backoff, tls};
+use hqdl_spec::ModelSettings;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest silence before the first byte or between two chunks.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+/// Long enough for a file of 200 MB on a slow connection.
+pub(super) const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Connections to an endpoint.
+pub(super) struct Transport {
+    http: reqwest::Client,
+    /// The headers of every request.
+    headers: HeaderMap,
+    /// The base URL as the user gave it.
+    pub(super) base_url: String,
+    url: Url,
+    pub(super) profile: &'static ProviderProfile,
+    pub(super) key: EndpointKey,
+}
+
+impl Transport {
+    /// Prepares connections to the endpoint of the settings. `api` has the protocol's headers, and
+    /// its header of the key unless that is a bearer token.
+    pub(super) fn new(
+        settings: &ModelSettings,
+        key: EndpointKey,
+        api: (&[(&'static str, &'static str)], Option<&'static str>),
+    ) -> Result<Self, SetupError> {
+        // The first endpoint of the process installs the provider; later calls fail, which is
+        // harmless.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let tls = tls::client_config().map_err(|e| SetupError::Client(e.to_string()))?;
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            // Send prompts and keys to the configured endpoint only.
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
+            .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|e| SetupError::Client(e.to_string()))?;
+        let (url, profile) = resolve_url(settings)?;
+        let headers = request_headers(api, profile, &key)?;
+        let base_url = base_url(settings).to_owned();
+        Ok(Self { http, headers, base_url, url, profile, key })
+    }
+
+    /// Returns the URL of a path below the base URL.
+    pub(super) fn url_of(&self, path: &str) -> Url {
+        let mut url = self.url.clone();
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let batches = path.starts_with("/files") || path.starts_with("/batches");
+        let root = batches.then(|| (self.profile.batch_path)(&url)).flatten();
+        let root = root.unwrap_or_else(|| url.path().trim_end_matches('/').to_owned());
+        url.set_path(&format!("{root}{path}"));
+        if !query.is_empty() {
+            let both: Vec<&str> = url.query().into_iter().chain([query]).collect();
+            let both = both.join("&");
+            url.set_query(Some(&both));
+        }
+        url
+    }
+
+    pub(super) fn new_request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, self.url_of(path)).headers(self.headers.clone())
+    }
+
+    pub(super) async fn send_http(&self, request: RequestBuilder) -> Result<Response, ModelError> {
+        let sent = async {
+            let response = request.send().await.map_err(|e| exchange_error(&e))?;
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            Err(failure_to_error(ErrorResponse::from_response(response).await))
+        };
+        sent.await.map_err(|e| self.without_key(e))
+    }
+
+    pub(super) async fn fetch_json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
+        let body = wire::read_body(self.send_http(request).await?, wire::MAX_REPLY_BYTES).await?;
+        serde_json::from_slice(&body).map_err(|_| ModelError::Temporary {
+            message: format!(
+                "the endpoint's reply is not JSON: {}",
+                shorten_text(&String::from_utf8_lossy(&body))
+            ),
+            wait: None,
+            in_doubt: true,
+        })
+    }
+
+    /// Returns the JSON of a path, with retries.
+    pub(super) async fn get_json(&self, path: &str) -> Result<Json, ModelError> {
+        retry_with_backoff(MAX_ATTEMPTS, || self.fetch_json(self.new_request(Method::GET, path)))
+            .await
+    }
+
+    /// Downloads a path to a file, with retries.
+    pub(super) async fn download_path(&self, path: &str, to: &Path) -> Result<(), ModelError> {
+        let io_error = |e: std::io::Error| file_error(to, &e);
+        retry_with_backoff(MAX_ATTEMPTS, || async {
+            let request = self.new_request(Method::GET, path).timeout(TRANSFER_TIMEOUT);
+            let mut response = self.send_http(request).await?;
+            let mut out = std::fs::File::create(to).map_err(io_error)?;
+            while let Some(chunk) = response.chunk().await.map_err(|e| exchange_error(&e))? {
+                out.write_all(&chunk).map_err(io_error)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Removes the API key from an error. Some endpoints repeat the key in their errors, and
+    /// messages are shown and stored.
+    pub(super) fn without_key(&self, mut error: ModelError) -> ModelError {
+        let key = self.key.secret_text();
+        if let ModelError::Refused { message, .. }
+        | ModelError::Temporary { message, .. }
+        | ModelError::TooLong(message)
+        | ModelError::Filtered(message)
+        | ModelError::Unfinished(message)
+        | ModelError::NoAnswer(message) = &mut error
+            && !key.is_empty()
+        {
+            *message = message.replace(key, "(the key)");
+        }
+        error
+    }
+}
+
+/// Returns the error for a local file that cannot be read or written.
+pub(super) fn file_error(path: &Path, error: &std::io::Error) -> ModelError {
+    ModelError::NoAnswer(format!("{}: {error}", path.display()))
+}
+
+/// Returns the error for a reply that is not what its request asked for.
+pub(super) fn unexpected_reply(what: &str, json: &Json) -> ModelError {
+    let message =
+        format!("the endpoint's reply is not {what}: {}", shorten_text(&json.to_string()));
+    ModelError::Temporary { message, wait: None, in_doubt: true }
+}
+
+/// The API key of an endpoint, and the environment variable that it comes from.
+#[derive(Default)]
+pub(super) struct EndpointKey {
+    secret: Option<SecretString>,
+    variable: Option<String>,
+}
+
+impl EndpointKey {
+    /// Reads the API key from the environment.
+    pub(super) fn from_settings(settings: &ModelSettings) -> Result<Self, SetupError> {
+        let (url, profile) = resolve_url(settings)?;
+        let of_provider = profile.key_variable.map(str::to_owned);
+        let Some(variable) = settings.api_key_env.clone().or(of_provider) else {
+            return Ok(Self::default());
+        };
+        let secret = match std::env::var(&variable) {
+            Ok(key) if !key.trim().is_empty() => Some(SecretString::from(key.trim().to_owned())),
+            // A server on this machine rarely requires a key.
+            _ if providers::is_loopback(&url) => None,
+            _ => return Err(SetupError::NoKey(variable)),
+        };
+        Ok(Self { secret, variable: Some(variable) })
+    }
+
+    /// The key, or an empty string.
+    pub(super) fn secret_text(&self) -> &str {
+        self.secret.as_ref().map_or("", |key| key.expose_secret())
+    }
+
+    /// Describes which key was sent.
+    pub(super) fn describe(&self) -> String {
+        match (&self.variable, &self.secret) {
+            (Some(variable), Some(_)) => format!("hqdl sent the key in {variable}"),
+            (Some(variable), None) => format!("hqdl sent no key, because {variable} is not set"),
+            (None, _) => {
+                "hqdl sent no key, because the spec names no variable (`api_key_env`)".to_owned()
+            }
+        }
+    }
+}
+
+/// Returns the headers of every request.
+fn request_headers(
+    (api_headers, api_key_header): (&[(&'static str, &'static str)], Option<&'static str>),
+    profile: &ProviderProfile,
+    key: &EndpointKey,
+) -> Result<HeaderMap, SetupError> {
+    let mut headers = HeaderMap::new();
+    for (header, value) in api_headers {
+        headers.insert(HeaderName::from_static(header), HeaderValue::from_static(value));
+    }
+    let invalid_key = |_| SetupError::UnfitKey(key.variable.clone().unwrap_or_default());
+    for (header, variable) in profile.headers {
+        let value = std::env::var(variable).ok().filter(|v| !v.is_empty());
+        if let Some(value) = value.and_then(|v| HeaderValue::from_str(&v).ok()) {
+            headers.insert(HeaderName::from_static(header), value);
+        }
+    }
+    if key.secret.is_some() {
+        let (header, text) = match profile.key_header.or(api_key_header) {
+            Some(header) => (HeaderName::from_static(header), key.secret_text().to_owned()),
+            None => (reqwest::header::AUTHORIZATION, format!("Bearer {}", key.secret_text())),
+        };
+        let mut value = HeaderValue::from_str(&text).map_err(invalid_key)?;
+        value.set_sensitive(true);
+        headers.insert(header, value);
+    }
+    Ok(headers)
+}
+
+/// Returns the URL of the endpoint and the profile of its provider.
+fn resolve_url(settings: &ModelSettings) -> Result<(Url, &'static ProviderProfile), SetupError> {
+    let (_, base_url) = settings.provider.resolve_url(settings.base_url.as_deref());
+    let mut url = Url::parse(&base_url).map_err(|_| SetupError::NoUrl(base_url))?;
+    let profile = providers::profile_of(&url);
+    (profile.prepare_url)(&mut url);
+    Ok((url, profile))
+}
+
+/// Returns the base URL of the settings.
+pub(super) fn base_url(settings: &ModelSettings) -> &str {
+    let default = settings.provider.default_base_url();
+    settings.base_url.as_deref().unwrap_or(default).trim_end_matches('/')
+}
