@@ -369,7 +369,6 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
 const TEXT_SEARCHES: [(&str, &str, &str); 28] = [
     ("connection/guard.rs", "starts_with(\"near \\\"ILIKE\\\"\")", "a message of SQLite"),
     ("connection/guard.rs", "starts_with(\"no such table\")", "a message of SQLite"),
-    ("blendsql/server_words.rs", "starts_with(\"::\")", "the characters after a token"),
     ("result/headers.rs", "starts_with(\"llm\")", "the name of an ingredient"),
     ("read/arguments.rs", "contains(\"::\")", "the old spelling of a column, a whole token"),
     ("route/answer_parsing.rs", "find(\"{}\")", "the slots of a question"),
@@ -398,8 +397,6 @@ const TEXT_SEARCHES: [(&str, &str, &str); 28] = [
     ("blendsql/spelling.rs", "find(\"}}\")", "tried again only after the scanner failed"),
     ("blendsql/error.rs", "starts_with(\"there is no ingredient\")", "a message of our own"),
     ("blendsql/scan/call.rs", "starts_with(\"==\")", "the characters after a token"),
-    ("parse/mod.rs", "find(\"_hq\")", "placeholders in a message of the parser"),
-    ("parse/walk.rs", "contains(\"\\\"\\\"\")", "the quotes of a name"),
     ("suql/function.rs", "starts_with(", "the name of a function, or the slots of a template"),
     ("suql/parser.rs", "contains(\"{{\")", "what has none has no call; the scanner decides"),
     ("suql/query.rs", "ends_with(\".value\")", "the name that an element of an array is given"),

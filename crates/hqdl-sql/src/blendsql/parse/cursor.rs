@@ -11,9 +11,9 @@ use crate::blendsql::{Call, SqlError};
 /// `SQLite`'s maximum expression depth.
 const MAX_DEPTH: usize = 1000;
 
-/// Parser of one query. The tokens include those inside the calls, since the arguments of a call
+/// QueryParser of one query. The tokens include those inside the calls, since the arguments of a call
 /// are parsed from the same list.
-pub(super) struct Parser<'s> {
+pub(super) struct QueryParser<'s> {
     pub sql: &'s str,
     pub tokens: &'s [Token],
     /// All calls of the query.
@@ -34,7 +34,7 @@ pub(super) struct Parser<'s> {
     pub height: usize,
 }
 
-impl Parser<'_> {
+impl QueryParser<'_> {
     /// Returns the next token. A call is one token.
     pub fn peek(&self) -> Option<Token> {
         self.token_at(self.at)

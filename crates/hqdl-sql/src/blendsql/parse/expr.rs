@@ -2,7 +2,7 @@
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
-use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator};
 
 /// Precedence of an operator; a higher one binds tighter.
@@ -82,7 +82,7 @@ fn infix_of_sign(sign: &str) -> Option<(Infix, Precedence)> {
     })
 }
 
-impl Parser<'_> {
+impl QueryParser<'_> {
     /// Parses an expression up to the first token that does not belong to it.
     pub fn parse_expr(&mut self) -> Result<Expr, SqlError> {
         self.parse_binary(Precedence::Or, false)
@@ -294,8 +294,9 @@ impl Parser<'_> {
                 ExprKind::Operation(ExprOperator::Prefix(sign), vec![operand])
             }
             Lexeme::Number if is_number(self.text(token)) => self.take_literal(1),
-            Lexeme::Text if self.text(token).starts_with("$$") => return Err(self.unexpected()),
-            Lexeme::Text if !is_parameter(self.text(token)) && !self.is_symbol_after(1, b'.') => {
+            Lexeme::Text
+                if self.text(token).starts_with('\'') && !self.is_symbol_after(1, b'.') =>
+            {
                 self.take_literal(1)
             }
             Lexeme::Parameter | Lexeme::Text if is_parameter(self.text(token)) => {
@@ -519,7 +520,7 @@ fn join_operands(
 
 /// Returns true for a parameter, which in `SQLite` may look like a text of `PostgreSQL`: `$tag$…$tag$`.
 fn is_parameter(text: &str) -> bool {
-    text.starts_with(['?', ':', '@', '$', '#'])
+    text.starts_with(['?', ':', '@', '$']) && text.as_bytes().get(1) != Some(&b'$')
 }
 
 /// Returns true if a token that begins with a digit is a number.

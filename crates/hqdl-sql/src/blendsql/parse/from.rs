@@ -2,11 +2,11 @@
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
-use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::parse::keywords;
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind};
 
-impl Parser<'_> {
+impl QueryParser<'_> {
     /// Parses the entries of a FROM clause.
     pub fn parse_from(&mut self) -> Result<Vec<FromItem>, SqlError> {
         let mut items = vec![self.parse_from_item(JoinKind::Inner, false)?];

@@ -9,7 +9,7 @@ mod query;
 mod server;
 
 use crate::blendsql::frame::reads_table;
-use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::scan::{ScannedQuery, scan_query};
 use crate::blendsql::tree::{Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
 use crate::blendsql::{Argument, Call, Choices, SqlError};
@@ -75,7 +75,7 @@ pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, Sq
     for call in calls {
         flatten_call(call, &mut all);
     }
-    let mut parser = Parser {
+    let mut parser = QueryParser {
         sql,
         tokens: &tokens,
         call_starts: all.iter().enumerate().map(|(n, call)| (call.span.start, n)).collect(),
@@ -102,7 +102,7 @@ fn flatten_call(mut call: Call, all: &mut Vec<Call>) -> usize {
     at
 }
 
-impl Parser<'_> {
+impl QueryParser<'_> {
     /// Parses the whole text. The boolean is true if it is a single call.
     fn parse_statement(&mut self) -> Result<(Query, bool), SqlError> {
         while self.eat_symbol(b';') {}

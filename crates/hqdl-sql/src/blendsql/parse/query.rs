@@ -2,12 +2,12 @@
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
-use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::tree::{
     Body, CompoundOperator, Cte, Expr, ExprKind, OrderTerm, Query, ResultColumn, SelectCore,
 };
 
-impl Parser<'_> {
+impl QueryParser<'_> {
     /// Returns true if the token begins a query.
     pub fn begins_query(&self, token: Option<Token>) -> bool {
         let is_first = |word: &&str| token.is_some_and(|t| t.is_word(self.sql, word));

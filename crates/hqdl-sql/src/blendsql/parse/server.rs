@@ -8,7 +8,7 @@
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
-use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::parse::cursor::QueryParser;
 
 /// Types whose name may precede a text.
 const TYPES: [&str; 12] = [
@@ -32,7 +32,7 @@ const MORE_OF_TYPE: [&str; 6] = ["PRECISION", "VARYING", "WITH", "WITHOUT", "TIM
 /// Types whose name may have several words.
 const LONG_TYPES: [&str; 4] = ["DOUBLE", "CHARACTER", "TIME", "TIMESTAMP"];
 
-impl Parser<'_> {
+impl QueryParser<'_> {
     /// Returns the number of tokens of a literal that begins with its type.
     pub(super) fn typed_literal_length(&self) -> Option<usize> {
         let is_text = self.peek_after(1).is_some_and(|t| t.lexeme == Lexeme::Text);
