@@ -366,7 +366,7 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
 
 /// Places where a text is searched for fixed words although no syntax tree is at hand: the
 /// file, the search, and why it decides nothing about a query.
-const TEXT_SEARCHES: [(&str, &str, &str); 28] = [
+const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
     ("connection/guard.rs", "starts_with(\"near \\\"ILIKE\\\"\")", "a message of SQLite"),
     ("connection/guard.rs", "starts_with(\"no such table\")", "a message of SQLite"),
     ("result/headers.rs", "starts_with(\"llm\")", "the name of an ingredient"),
