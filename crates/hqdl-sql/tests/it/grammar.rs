@@ -203,7 +203,7 @@ proptest! {
 
     #[test]
     fn random_queries_have_the_tree_of_sqlites_grammar(
-        words in prop::collection::vec(select(&WORDS[..]), 1..12),
+        words in prop::collection::vec(select(WORDS), 1..12),
     ) {
         assert_same_tree(&format!("SELECT {}", words.join(" ")));
     }

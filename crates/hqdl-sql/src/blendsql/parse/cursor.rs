@@ -11,7 +11,7 @@ use crate::blendsql::{Call, SqlError};
 /// `SQLite`'s maximum expression depth.
 const MAX_DEPTH: usize = 1000;
 
-/// QueryParser of one query. The tokens include those inside the calls, since the arguments of a call
+/// Parser of one query. The tokens include those inside the calls, since the arguments of a call
 /// are parsed from the same list.
 pub(super) struct QueryParser<'s> {
     pub sql: &'s str,

@@ -267,7 +267,7 @@ impl QueryParser<'_> {
         if self.eat_symbol(b')') {
             return Ok(Vec::new());
         }
-        let list = self.read_list(|p| p.parse_expr())?;
+        let list = self.read_list(Self::parse_expr)?;
         self.expect_symbol(b')')?;
         Ok(list)
     }
@@ -354,7 +354,8 @@ impl QueryParser<'_> {
     /// Parses `x'…'`.
     fn parse_blob(&mut self) -> Result<ExprKind, SqlError> {
         let digits = self.peek_after(1).map(|t| t.unquoted_text(self.sql)).unwrap_or_default();
-        let is_hex = digits.len() % 2 == 0 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_hex =
+            digits.len().is_multiple_of(2) && digits.bytes().all(|b| b.is_ascii_hexdigit());
         if is_hex { Ok(self.take_literal(2)) } else { Err(self.unexpected()) }
     }
 
@@ -383,7 +384,7 @@ impl QueryParser<'_> {
             return Ok(ExprKind::Scalar(Box::new(self.parse_query_in_parens()?)));
         }
         self.expect_symbol(b'(')?;
-        let mut items = self.read_list(|p| p.parse_expr())?;
+        let mut items = self.read_list(Self::parse_expr)?;
         self.expect_symbol(b')')?;
         Ok(match items.pop() {
             Some(only) if items.is_empty() => ExprKind::Paren(Box::new(only)),
@@ -396,10 +397,7 @@ impl QueryParser<'_> {
 
     fn parse_case(&mut self) -> Result<ExprKind, SqlError> {
         self.expect_word("CASE")?;
-        let operand = match self.is_word("WHEN") {
-            true => None,
-            false => Some(Box::new(self.parse_expr()?)),
-        };
+        let operand = if self.is_word("WHEN") { None } else { Some(Box::new(self.parse_expr()?)) };
         let mut whens = Vec::new();
         while whens.is_empty() || self.is_word("WHEN") {
             self.expect_word("WHEN")?;
@@ -407,10 +405,8 @@ impl QueryParser<'_> {
             self.expect_word("THEN")?;
             whens.push((when, self.parse_expr()?));
         }
-        let otherwise = match self.eat_word("ELSE") {
-            true => Some(Box::new(self.parse_expr()?)),
-            false => None,
-        };
+        let otherwise =
+            if self.eat_word("ELSE") { Some(Box::new(self.parse_expr()?)) } else { None };
         self.expect_word("END")?;
         Ok(ExprKind::Case { operand, whens, otherwise })
     }
@@ -467,7 +463,7 @@ impl QueryParser<'_> {
                 self.eat_word("ALL");
             }
             if !self.is_symbol(b')') && !self.is_word("ORDER") {
-                args = self.read_list(|p| p.parse_expr())?;
+                args = self.read_list(Self::parse_expr)?;
             }
             args.extend(self.parse_order_by()?.into_iter().map(|term| term.expr));
         }

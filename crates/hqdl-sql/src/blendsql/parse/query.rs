@@ -10,8 +10,8 @@ use crate::blendsql::tree::{
 impl QueryParser<'_> {
     /// Returns true if the token begins a query.
     pub fn begins_query(&self, token: Option<Token>) -> bool {
-        let is_first = |word: &&str| token.is_some_and(|t| t.is_word(self.sql, word));
-        ["SELECT", "VALUES", "WITH"].iter().any(|word| is_first(&word))
+        let words = ["SELECT", "VALUES", "WITH"];
+        token.is_some_and(|t| words.iter().any(|word| t.is_word(self.sql, word)))
     }
 
     /// Parses a query up to the first token that does not belong to it.
@@ -114,7 +114,7 @@ impl QueryParser<'_> {
         core.filter = self.parse_clause("WHERE")?;
         if self.eat_word("GROUP") {
             self.expect_word("BY")?;
-            core.group = self.read_list(|p| p.parse_expr())?;
+            core.group = self.read_list(Self::parse_expr)?;
             core.group_end = self.last_end();
         }
         core.having = self.parse_clause("HAVING")?;
@@ -142,7 +142,7 @@ impl QueryParser<'_> {
             Some(token) if token.lexeme == Lexeme::Call => Ok(vec![p.parse_call()?]),
             _ => {
                 p.expect_symbol(b'(')?;
-                let row = p.read_list(|p| p.parse_expr())?;
+                let row = p.read_list(Self::parse_expr)?;
                 p.expect_symbol(b')')?;
                 Ok(row)
             }
@@ -175,7 +175,8 @@ impl QueryParser<'_> {
             self.at += 2;
         } else if !self.eat_symbol(b'*') {
             let expr = self.parse_expr()?;
-            column.source_text = self.sql.get(expr.span.clone()).unwrap_or_default().to_owned();
+            let source_text = self.sql.get(expr.span.clone()).unwrap_or_default();
+            source_text.clone_into(&mut column.source_text);
             column.expr = Some(expr);
             column.alias = self.read_alias()?;
         }
@@ -234,7 +235,7 @@ impl QueryParser<'_> {
         let mut exprs = Vec::new();
         if self.eat_word("PARTITION") {
             self.expect_word("BY")?;
-            exprs = self.read_list(|p| p.parse_expr())?;
+            exprs = self.read_list(Self::parse_expr)?;
         }
         exprs.extend(self.parse_order_by()?.into_iter().map(|term| term.expr));
         if ["RANGE", "ROWS", "GROUPS"].iter().any(|word| self.eat_word(word)) {
