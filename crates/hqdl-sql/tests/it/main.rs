@@ -14,3 +14,4 @@
 
 mod blendsql;
 mod modern;
+mod rules;
