@@ -230,7 +230,7 @@ impl Prompt {
     /// Requests do this only after a failure, because some endpoints reject the keyword.
     pub fn limit_lists(&mut self) -> u64 {
         let single = |_: &&mut Arc<Json>| self.answer_form == AnswerForm::Single;
-        self.schema.as_mut().filter(single).map_or(0, |schema| schema::limit_lists(schema))
+        self.schema.as_mut().filter(single).map_or(0, schema::limit_lists)
     }
 
     /// Returns the hash of the prompt that provenance stores.

@@ -370,7 +370,8 @@ fn a_person_can_answer_in_the_terminal() {
 fn a_reference_fills_the_sheet_and_the_report_says_what_it_found() {
     let (_endpoint, project) = heroes();
     audit(&project, &["--columns", "race", "--sample", "100", "--seed", "1"]).expect_exit_code(0);
-    let csv: String = (0..HEROES).map(|n| format!("Hero {n},{}\n", true_race(n))).collect();
+    let rows: Vec<String> = (0..HEROES).map(|n| format!("Hero {n},{}\n", true_race(n))).collect();
+    let csv = rows.concat();
     std::fs::write(project.path("truth.csv"), format!("name,race\n{csv}")).unwrap();
     let filled = audit(&project, &["--columns", "race", "--truth", "truth.csv", "--json"])
         .expect_exit_code(0);

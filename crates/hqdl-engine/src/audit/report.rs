@@ -235,7 +235,7 @@ fn is_same(a: &CellValue, b: &CellValue) -> bool {
 fn most_frequent(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {
     let to_confusion = |((truth, answer), rows)| Confusion { truth, answer, rows };
     let mut all: Vec<Confusion> = pairs.into_iter().map(to_confusion).collect();
-    all.sort_by(|a, b| b.rows.cmp(&a.rows));
+    all.sort_by_key(|pair| std::cmp::Reverse(pair.rows));
     all.truncate(MOST_PAIRS);
     all
 }

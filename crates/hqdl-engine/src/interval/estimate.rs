@@ -108,23 +108,6 @@ impl Estimator<'_> {
         groups.all(|((shape, own), wanted)| shape.is_expanded || is_same_group(own, wanted))
     }
 
-    /// Returns whether the values of a row put it into a group.
-    fn is_in_group(&self, row: &RowFacts, group: &[SqlValue]) -> bool {
-        row.is_chosen && row.groups.iter().zip(group).all(|(a, b)| is_same_group(a, b))
-    }
-
-    /// Returns what a row adds to numerator and denominator.
-    fn add_up(&self, term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
-        if !self.is_in_group(row, group) {
-            return (0.0, 0.0);
-        }
-        let value = |n: usize| {
-            let leaf = &row.leaves[n];
-            if leaf.is_in_population && leaf.is_chosen { leaf.value } else { 0.0 }
-        };
-        (value(term.numerator), term.denominator.map_or(0.0, value))
-    }
-
     /// Returns the entities of a group's population, and the number of rows whose entity was added
     /// after the draw.
     fn collect_entities(
@@ -145,7 +128,7 @@ impl Estimator<'_> {
                 continue;
             };
             let rows = entities.entry(entity).or_default();
-            let (y, x) = self.add_up(term, row, group);
+            let (y, x) = add_up(term, row, group);
             rows.numbers.model_y += y;
             rows.numbers.model_x += x;
             rows.rows += 1;
@@ -153,7 +136,7 @@ impl Estimator<'_> {
         }
         for row in self.truths.iter().filter(is_read) {
             if let Some(rows) = row.entity.and_then(|entity| entities.get_mut(&entity)) {
-                let (y, x) = self.add_up(term, row, group);
+                let (y, x) = add_up(term, row, group);
                 rows.numbers.y += y;
                 rows.numbers.x += x;
             }
@@ -208,7 +191,7 @@ impl Estimator<'_> {
     fn compute_exactly(&self, term: &AggregateTerm, group: &[SqlValue]) -> Interval {
         let (mut y, mut x) = (0.0, 0.0);
         for row in self.answers {
-            let (a, b) = self.add_up(term, row, group);
+            let (a, b) = add_up(term, row, group);
             y += a;
             x += b;
         }
@@ -359,4 +342,17 @@ pub(super) struct EntityNumbers {
     pub(super) entity: usize,
     pub(super) model: (f64, f64),
     pub(super) possible: Vec<(f64, f64)>,
+}
+
+/// Returns what a row adds to numerator and denominator.
+fn add_up(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
+    let mut groups = row.groups.iter().zip(group);
+    if !row.is_chosen || !groups.all(|(a, b)| is_same_group(a, b)) {
+        return (0.0, 0.0);
+    }
+    let value = |n: usize| {
+        let leaf = &row.leaves[n];
+        if leaf.is_in_population && leaf.is_chosen { leaf.value } else { 0.0 }
+    };
+    (value(term.numerator), term.denominator.map_or(0.0, value))
 }

@@ -231,11 +231,11 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
     }
 
     /// Returns the report on the keys, all of which were visited.
-    pub(super) fn finish<'db>(
+    pub(super) fn finish(
         mut self,
-        keys: Keys<'db>,
+        keys: Keys<'_>,
         last_row: i64,
-    ) -> Result<CoverageReport<'db>, MaterializeError> {
+    ) -> Result<CoverageReport<'_>, MaterializeError> {
         if let Some(cost) = self.cost.take() {
             cost.write_totals(&mut self.plan);
             let settings = self.materializer.spec.model_settings(self.expansion.model.as_deref());

@@ -40,9 +40,12 @@ enum Keeps {
 fn local() -> Vec<Pair> {
     let pair = |what, indexed: [bool; 2]| {
         let dir = tempfile::tempdir().unwrap();
-        let open = |with_index: bool| match with_index {
-            true => Facts::open_with_index(dir.path(), "hqdl test", Duration::ZERO).unwrap(),
-            false => Facts::open(dir.path(), "hqdl test").unwrap(),
+        let open = |with_index: bool| {
+            if with_index {
+                Facts::open_with_index(dir.path(), "hqdl test", Duration::ZERO).unwrap()
+            } else {
+                Facts::open(dir.path(), "hqdl test").unwrap()
+            }
         };
         let [one, other] = indexed.map(open);
         let runtime = Runtime::new().unwrap();

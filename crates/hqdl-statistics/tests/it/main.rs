@@ -103,7 +103,7 @@ proptest! {
             })
             .collect();
         let stratum = stratum_of(sample.len() as u64, sample.clone(), &sample);
-        let sum = estimate_sum(&[stratum.clone()], 0.95).unwrap();
+        let sum = estimate_sum(std::slice::from_ref(&stratum), 0.95).unwrap();
         prop_assert!((sum.low - 7.0 * truth).abs() < 1e-9 && (sum.high - 7.0 * truth).abs() < 1e-9);
         if truth > 0.0 {
             let ratio = estimate_ratio(&[stratum], 0.95).unwrap();

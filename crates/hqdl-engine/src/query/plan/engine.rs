@@ -51,7 +51,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(super) notes: Vec<String>,
 }
 
-impl<'r, 'a> Engine<'r, 'a> {
+impl Engine<'_, '_> {
     /// Returns the SQL to run; with `topk_enabled`, LIMIT pushdown is applied where possible.
     pub(in crate::query) fn rewrite_query(&self, topk_enabled: bool) -> RewrittenQuery {
         self.new_rewriter(topk_enabled).rewrite(&self.parsed)

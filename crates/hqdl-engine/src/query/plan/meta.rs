@@ -75,7 +75,7 @@ impl Engine<'_, '_> {
         let runtime = lock_runtime(&self.runtime);
         for (call, note) in runtime.data.contexts.truncation_notes() {
             // Routes are in the order of the calls.
-            report.add_note(call, &note.to_string());
+            report.add_note(call, &note);
         }
         for (join_pairs, join) in runtime.data.joins.iter().zip(&self.calls.joins) {
             if let Some(narrow) = join.narrow.filter(|_| join_pairs.narrowed_from > 0) {
