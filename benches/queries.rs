@@ -220,8 +220,7 @@ const QUERIES: [&str; 8] = [
 ];
 
 fn rewritten(sql: &str) -> usize {
-    let found = hqdl::blendsql::scan_calls(sql).expect("calls");
-    let parsed = parse_query(sql, found).expect("a query");
+    let parsed = parse_query(sql).expect("a query");
     let usages = usage::analyze_calls(sql, &parsed, &Heroes);
     let site = CallSite::default();
     let sites = vec![site; parsed.calls.len()];

@@ -814,7 +814,7 @@ fn meta_is_the_object_that_was_promised() {
         }],
         notes: vec!["of no concern to programs".to_owned()],
         unbounded: Vec::new(),
-        plan: hqdl::blendsql::plan::QueryPlan::default(),
+        plan: hqdl::blendsql::plan::DemandPlan::default(),
         sql: "SELECT 1".to_owned(),
     };
     let expected = json!({

@@ -8,7 +8,7 @@ use crate::guides::steady;
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 /// Queries, each for what another rule does with it.
-const QUERIES: [(&str, &str); 11] = [
+const QUERIES: [(&str, &str); 14] = [
     (
         "stored",
         "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', name, full_name)}} = 'Blue'",
@@ -29,6 +29,18 @@ const QUERIES: [(&str, &str); 11] = [
     (
         "groups",
         "SELECT name, count(*) FROM hero WHERE {{LLMMap('Is it old?', name)}} GROUP BY name HAVING count(*) > 1",
+    ),
+    (
+        "first_of_group",
+        "SELECT full_name, max(id) FROM hero WHERE {{LLMMap('Is it old?', name)}} GROUP BY full_name",
+    ),
+    (
+        "kept_groups",
+        "SELECT name, sum({{LLMMap('How old is it?', full_name, return_type='int')}}) FROM hero GROUP BY name HAVING count(*) > 1",
+    ),
+    (
+        "other_side",
+        "SELECT name FROM hero WHERE {{LLMMap('Is it old?', name)}} INTERSECT SELECT name FROM hero WHERE id < 3",
     ),
     (
         "all_rows",

@@ -379,8 +379,8 @@ const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
     ("connection/statement.rs", "starts_with(\"json\")", "the name of a function"),
     ("connection/statement.rs", "starts_with(\"suql_\")", "the name of a function"),
     ("blendsql/argument.rs", "contains(\"::\")", "the old spelling of a column, a whole token"),
-    ("blendsql/truth.rs", "starts_with(\"suql_\")", "the name of a function"),
-    ("blendsql/rewrite.rs", "contains(\"::\")", "either way of writing the name means the same"),
+    ("plan/condition.rs", "starts_with(\"suql_\")", "the name of a function"),
+    ("plan/analysis.rs", "contains(\"::\")", "either way of writing the name means the same"),
     ("blendsql/function.rs", "contains(\"{{\")", "what has none has no call; the scanner decides"),
     (
         "blendsql/function.rs",

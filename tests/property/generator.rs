@@ -185,6 +185,9 @@ impl Writer<'_> {
         if self.chance(35) {
             return self.plainly_ordered(&with);
         }
+        if self.chance(30) {
+            return self.few_of_many(&with);
+        }
         if self.chance(15)
             && let Some((body, columns)) = self.select_shadowed()
         {
@@ -274,6 +277,111 @@ impl Writer<'_> {
             every: Some(format!("{with}{body}")),
             ordered: positions,
         }
+    }
+
+    /// A number that is no position in GROUP BY or ORDER BY.
+    fn number_of(&mut self, scope: &Scope) -> String {
+        self.column(scope, Kind::Int).unwrap_or_else(|| "length('ab')".to_owned())
+    }
+
+    /// Shapes of queries whose result depends on few of the rows that pass.
+    fn few_of_many(&mut self, with: &str) -> Text {
+        let (from, scope) = if self.chance(40) { self.beneath() } else { self.from(1) };
+        let (key, number) = (self.bare(&scope, Kind::Text), self.number_of(&scope));
+        let (call, other) = (self.predicate(&scope, 1), self.predicate(&scope, 0));
+        let filter = format!("{from} WHERE {call}");
+        let aggregate = self.pick(&["min", "max"]);
+        let compared = format!("{} {}", self.pick(&[">", ">=", "=", "<", "<="]), self.rng.u8(0..4));
+        let plain =
+            |sql: String| Text { sql: format!("{with}{sql}"), every: None, ordered: vec![] };
+        match self.rng.u8(0..13) {
+            0 => plain(format!("SELECT {aggregate}({number}) AS x1 FROM {filter}")),
+            1 | 2 => {
+                let having = if self.chance(25) {
+                    format!(" HAVING count(*) {compared}")
+                } else {
+                    String::new()
+                };
+                plain(format!(
+                    "SELECT {key} AS k1, {aggregate}({number}) AS x1 FROM {filter} GROUP BY {key}{having}"
+                ))
+            }
+            3 => plain(format!("SELECT count(*) {compared} AS x1 FROM {filter}")),
+            4 => plain(format!(
+                "SELECT {key} AS k1 FROM {filter} GROUP BY {key} HAVING count(*) {compared}"
+            )),
+            5 => plain(format!("SELECT {number} AS k1 FROM {filter} GROUP BY {number}")),
+            6 | 7 => plain(format!(
+                "SELECT {key} AS k1, count(*) FILTER (WHERE {call}) {compared} AS x1 FROM {from} GROUP BY {key}"
+            )),
+            8 => self.first_of_union(with),
+            9 | 10 => {
+                let columns = format!("{key} AS x1, {number} AS x2");
+                let (source, of) = self.source(0);
+                let (a, b) = (self.bare(&of, Kind::Text), self.bare(&of, Kind::Int));
+                let side = format!("SELECT {a}, {b} FROM {source}");
+                let operator = self.pick(&["INTERSECT", "EXCEPT"]);
+                if self.chance(50) {
+                    plain(format!("SELECT {columns} FROM {filter} {operator} {side}"))
+                } else {
+                    plain(format!("{side} {operator} SELECT {columns} FROM {filter}"))
+                }
+            }
+            11 => {
+                let value = self.call(Kind::Int, &key);
+                let plain_filter =
+                    if other.contains('«') { String::new() } else { format!(" WHERE {other}") };
+                let sql = format!(
+                    "SELECT {number} AS k1, sum({value}) AS x1 FROM {from}{plain_filter} GROUP BY {number}"
+                );
+                if self.chance(50) {
+                    return plain(format!("{sql} HAVING count(*) {compared}"));
+                }
+                let (way, limit) = (self.pick(&["", " DESC"]), self.rng.u8(1..4));
+                let tail = format!(" ORDER BY count(*){way}, {number} LIMIT {limit}");
+                Text { sql: format!("{with}{sql}{tail}"), every: None, ordered: vec![0] }
+            }
+            _ => {
+                let (source, of) = self.source(0);
+                let (own, outer) = (self.bare(&of, Kind::Int), self.bare(&scope, Kind::Int));
+                let (inner, value) = (self.predicate(&of, 0), self.number_of(&of));
+                let rows = format!("FROM {source} WHERE {own} = {outer} AND {inner}");
+                let value = match self.rng.u8(0..4) {
+                    0 => format!("(SELECT {aggregate}({value}) {rows})"),
+                    1 => format!("(SELECT {value} {rows} ORDER BY {value}{} LIMIT 1)", self.way()),
+                    2 => format!("((SELECT count(*) {rows}) > 0)"),
+                    _ => format!("(SELECT count(*) > 0 {rows})"),
+                };
+                if self.chance(50) {
+                    plain(format!("SELECT {key} AS x1, {value} AS x2 FROM {from}"))
+                } else {
+                    plain(format!("SELECT {key} AS x1 FROM {from} WHERE {value} > 0 AND {other}"))
+                }
+            }
+        }
+    }
+
+    /// The first rows of a UNION ALL.
+    fn first_of_union(&mut self, with: &str) -> Text {
+        let mut arms = Vec::new();
+        for _ in 0..self.rng.usize(2..4) {
+            let (from, scope) = self.from(0);
+            let (filter, number) = (self.predicate(&scope, 1), self.bare(&scope, Kind::Int));
+            let text = if self.chance(30) {
+                let argument = self.argument(&scope);
+                self.call(Kind::Text, &argument)
+            } else {
+                self.bare(&scope, Kind::Text)
+            };
+            arms.push(format!("SELECT {number} AS x1, {text} AS x2 FROM {from} WHERE {filter}"));
+        }
+        let body = format!("{with}{}", arms.join(" UNION ALL "));
+        let (k, offset) = (self.rng.u8(1..6), self.pick(&["", "", " OFFSET 1"]));
+        if self.chance(50) {
+            let sql = format!("{body} ORDER BY 1{}, 2{} LIMIT {k}{offset}", self.way(), self.way());
+            return Text { sql, every: None, ordered: vec![0, 1] };
+        }
+        Text { sql: format!("{body} LIMIT {k}{offset}"), every: Some(body), ordered: vec![] }
     }
 
     /// A view, CTE or subquery with joins and filters inside, which `SQLite`

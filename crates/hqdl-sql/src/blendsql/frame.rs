@@ -1,19 +1,19 @@
-//! What a part of a query sees of the rest, when its possible rows are found.
+//! Names and rows that are visible to a part of a query while its possible rows are computed.
 
 use super::scope::{Schema, Scope};
 use super::tree::{Expr, ExprKind, Query};
 
-/// What a part of a query sees.
+/// Names and rows that are visible to a part of a query.
 pub(super) struct Frame<'p> {
     pub scope: Scope<'p>,
     pub parent: Option<&'p Frame<'p>>,
     /// Common table expressions declared here, and whether their rows are exact.
     pub exact: Vec<(String, bool)>,
-    /// These as SQL.
+    /// SQL of these common table expressions.
     pub with: Vec<String>,
     /// Result columns that have an alias.
     pub aliases: Vec<(String, Expr)>,
-    /// A table here has columns that cannot be told, and rows that are not exact.
+    /// Whether a table has unknown columns and rows that are not exact.
     pub opaque: bool,
 }
 
@@ -35,7 +35,7 @@ impl<'p> Frame<'p> {
         std::iter::successors(Some(self), |f| f.parent)
     }
 
-    /// Whether a table's rows are those of the query.
+    /// Returns true if a table has exactly the rows of the query.
     pub fn is_exact(&self, table: &str) -> bool {
         let named = |f: &Frame<'_>| {
             f.exact.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(table)).map(|(_, e)| *e)
@@ -47,7 +47,7 @@ impl<'p> Frame<'p> {
         self.aliases.iter().find(|(a, _)| a.eq_ignore_ascii_case(column)).map(|(_, e)| e)
     }
 
-    /// The WITH clause of what is declared here.
+    /// Returns the WITH clause of these common table expressions.
     pub fn with(&self) -> String {
         match self.with.as_slice() {
             [] => String::new(),
@@ -60,8 +60,7 @@ pub(super) fn is_random(name: &str) -> bool {
     matches!(name, "random" | "randomblob")
 }
 
-/// Returns whether a query draws something by lot, anew each time that it runs, or reads a view
-/// that does.
+/// Returns true if a query has a random function, or reads a view that has one.
 #[must_use]
 pub fn is_volatile(query: &Query, schema: &dyn Schema) -> bool {
     let mut found = has_random(query);
@@ -69,7 +68,7 @@ pub fn is_volatile(query: &Query, schema: &dyn Schema) -> bool {
     found
 }
 
-/// Returns whether a query has a function that draws by lot.
+/// Returns true if a query has a random function.
 #[must_use]
 pub fn has_random(query: &Query) -> bool {
     let mut found = false;
@@ -79,14 +78,14 @@ pub fn has_random(query: &Query) -> bool {
     found
 }
 
-/// Whether a query reads a table of this name.
+/// Returns true if a query reads a table of this name.
 pub(super) fn reads_table(query: &Query, name: &str) -> bool {
     let mut found = false;
     query.visit_tables(&mut |table| found |= table.eq_ignore_ascii_case(name));
     found
 }
 
-/// Whether a query joins by USING or NATURAL.
+/// Returns true if a query joins by USING or NATURAL.
 pub(super) fn joins_by_name(query: &Query) -> bool {
     let mut found = false;
     query.visit_from_items(&mut |item| found |= item.natural || !item.using.is_empty());

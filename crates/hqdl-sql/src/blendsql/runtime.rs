@@ -21,12 +21,12 @@ pub enum Function {
     RowBarrier,
     /// `hq_open(unit)`: begins recording a row of a SELECT.
     OpenRow,
-    /// `hq_close(opened, truth[, value])`: ends that recording; returns 1 if the truth is 1, else
-    /// 0.
+    /// `hq_close(opened, truth, value, …)`: ends that recording; returns 1 if the truth is 1, else
+    /// 0. Rows with the same values are equivalent, or belong to a group and have an order in it.
     CloseRow,
     /// `hq_start(unit)`: begins recording all rows of an EXISTS or IN.
     OpenSubquery,
-    /// `hq_run(settles, once, started, value)`: ends that recording; returns the value.
+    /// `hq_run(settles, once, started, value[, operand])`: ends that recording; returns the value.
     CloseSubquery,
     /// `hq_hold(mark, n, n calls …, value, …)`: stores the values of a candidate row of a LIMIT;
     /// returns its truth.

@@ -16,3 +16,4 @@ mod blendsql;
 mod modern;
 mod grammar;
 mod oracle;
+mod rules;

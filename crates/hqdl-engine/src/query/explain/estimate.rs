@@ -14,7 +14,7 @@ use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
 use crate::query::run::join;
 use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, reasoning_tokens};
-use hqdl_sql::blendsql::most::Batching;
+use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::usage::Usage;
 

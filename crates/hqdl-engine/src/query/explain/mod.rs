@@ -20,8 +20,8 @@ use crate::query::route::model_router::WOULD_ASK;
 use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading};
 use crate::query::run::run_within;
 use crate::query::run::selectivity_sampler::SelectivitySampler;
+use hqdl_sql::blendsql::emit::bound::{Batching, RequestBound, request_bound};
 use hqdl_sql::blendsql::is_volatile;
-use hqdl_sql::blendsql::most::{Batching, RequestBound, request_bound};
 use hqdl_sql::blendsql::plan::RuleOutcome as Ruled;
 use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
@@ -116,8 +116,9 @@ impl Engine<'_, '_> {
             }
         }
         let demands = lock_runtime(&self.runtime).pass.pending.all_demands();
-        let has_limit_pushdown =
-            rewritten.limit_pushdown.is_some() || !rewritten.subquery_limits.is_empty();
+        let has_limit_pushdown = !rewritten.needed_rows.is_empty()
+            || rewritten.limit_pushdown.is_some()
+            || !rewritten.subquery_limits().is_empty();
         let batching = if has_limit_pushdown { Batching::Never } else { bound.batching };
         Ok(DemandBound { demands, unbounded, batching })
     }
@@ -132,9 +133,12 @@ impl Engine<'_, '_> {
     ) -> Result<Option<Vec<Demand>>, QueryError> {
         let random = is_volatile(&self.parsed.query, &self.schema);
         let Some(rule) = &rewritten.limit_pushdown else { return Ok(None) };
+        if !rewritten.needed_rows.is_empty() {
+            return Ok(None);
+        }
         let (depends_on_call, has_hidden_demands) = (
             rule.condition_count > 0 || bound.batching == Batching::Never,
-            rule.has_shared_calls || random,
+            !rule.shared_calls.is_empty() || random,
         );
         if depends_on_call || has_hidden_demands || !bound.unknown.is_empty() {
             return Ok(None);

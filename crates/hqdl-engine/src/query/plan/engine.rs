@@ -27,11 +27,10 @@ use crate::query::route::kinds::Kinds;
 use crate::query::route::model_router::ModelRouter;
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
+use hqdl_sql::blendsql::emit::stored_columns::stored_plan;
 use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with};
-use hqdl_sql::blendsql::plan::QueryPlan;
-use hqdl_sql::blendsql::plan::RefusalReason;
+use hqdl_sql::blendsql::plan::{DemandPlan, RefusalReason};
 use hqdl_sql::blendsql::rewrite::{Rewriter, RewrittenQuery, Statistics};
-use hqdl_sql::blendsql::rules::stored_columns::stored_plan;
 use hqdl_sql::blendsql::spelling::NormalizedQuery;
 use hqdl_sql::blendsql::{Argument, usage};
 use hqdl_values::problem::find_nearest;
@@ -490,7 +489,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             routes,
             notes,
             unbounded,
-            plan: QueryPlan::default(),
+            plan: DemandPlan::default(),
             sql: self.sql.clone(),
         }
     }

@@ -5,7 +5,7 @@
 use rusqlite::types::{Value, ValueRef};
 use serde_json::{Value as Json, json};
 
-use hqdl_sql::blendsql::plan::{QueryPlan, RuleOutcome, SelectPlan};
+use hqdl_sql::blendsql::plan::{Conjunct, DemandPlan, RuleOutcome, SelectPlan};
 use hqdl_values::usage::Usage;
 
 /// How a call is answered.
@@ -66,7 +66,7 @@ pub struct Pass {
 
 /// Description of how the rows were computed, printed by `--meta` and included by `--json`. For a
 /// query that was only explained, it describes what would happen.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Meta {
     /// Number of model requests that got a reply.
     pub requests: u64,
@@ -104,7 +104,7 @@ pub struct Meta {
     /// `values_asked` does not include them.
     pub unbounded: Vec<Unbounded>,
     /// For a query that was only explained: its SELECTs and the optimization rules.
-    pub plan: QueryPlan,
+    pub plan: DemandPlan,
     /// SQL that was run.
     pub sql: String,
 }
@@ -156,11 +156,12 @@ impl Meta {
             all.iter().map(rule).collect()
         };
         let call = |n: &usize| self.routes.get(*n).map(|r| r.call.clone());
+        let with_calls = |c: &&Conjunct| c.stage.has_calls();
         let select = |s: &SelectPlan| {
             json!({
                 "select": s.text,
                 "calls": s.calls.iter().filter_map(call).collect::<Vec<_>>(),
-                "conditions": s.conditions,
+                "conditions": s.conjuncts.iter().filter(with_calls).map(|c| c.text.as_str()).collect::<Vec<_>>(),
                 "rules": rules(&s.rules),
             })
         };
@@ -198,7 +199,7 @@ pub trait RowSink: Send {
 }
 
 /// Rows in memory, with their meta.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct QueryResult {
     /// Names of the columns, not necessarily unique.
     pub columns: Vec<String>,

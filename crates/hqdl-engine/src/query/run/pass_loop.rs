@@ -89,7 +89,11 @@ impl Engine<'_, '_> {
                 self.passes.push(Pass { demanded: 0, seconds });
                 continue;
             }
-            let is_pending = is_aborted || lock_runtime(&self.runtime).pass.pending_count > 0;
+            let rows_per_request = self.max_rows_per_request();
+            let needed = lock_runtime(&self.runtime).pass.needed.take_demands(rows_per_request);
+            let is_pending = is_aborted
+                || needed.is_some()
+                || lock_runtime(&self.runtime).pass.pending_count > 0;
             if standalone.is_none()
                 && let Some(inner) = self.pending_subquery(&rewritten, &tried)
             {
@@ -135,8 +139,12 @@ impl Engine<'_, '_> {
                     self.sql.clone_from(&rewritten.sql);
                     return self.send_rows(&rewritten, &buffer, sink);
                 }
-                _ => sampler
-                    .choose_demands(&rewritten, &mut lock_runtime(&self.runtime).pass.pending),
+                _ => {
+                    let pending = &mut lock_runtime(&self.runtime).pass.pending;
+                    let mut demands = sampler.choose_demands(&rewritten, pending);
+                    demands.extend(needed.unwrap_or_default());
+                    demands
+                }
             };
             let mut seen = HashSet::new();
             let demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
@@ -194,7 +202,7 @@ impl Engine<'_, '_> {
         let runtime = lock_runtime(&self.runtime);
         let is_pending =
             |call: &usize| runtime.pass.pending_by_call.get(*call).is_some_and(|n| *n > 0);
-        let inner = rewritten.subquery_limits.iter().filter(|inner| !tried.contains(&inner.at));
+        let inner = rewritten.subquery_limits().iter().filter(|inner| !tried.contains(&inner.at));
         inner.filter(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at).next()
     }
 

@@ -12,202 +12,247 @@
 //! references every table up to it, because `SQLite` reorders the join if WHERE makes it an inner
 //! one.
 
-use super::Rewriter;
-use crate::blendsql::aggregates::is_aggregate;
 use crate::blendsql::frame::is_random;
-use crate::blendsql::rewrite::{VisibleCte, has_field};
-use crate::blendsql::scope::{Scope, Table};
-use crate::blendsql::tree::{
-    Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore,
+use crate::blendsql::plan::barrier::{join_barrier, join_barrier_of};
+use crate::blendsql::plan::condition::{Condition, may_fail, split_conjuncts};
+use crate::blendsql::plan::select_scope::SelectScope;
+use crate::blendsql::plan::{
+    ConditionClause, ConditionStage, DemandPlan, OuterJoin, RuleResult, SelectPlan, SourceFence,
 };
-use crate::blendsql::truth;
-use hqdl_values::sql;
+use crate::blendsql::scope::Scope;
+use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore};
 
-impl Rewriter<'_> {
-    /// Returns true if a query joins tables and `SQLite`'s flattener may merge it into the
-    /// enclosing SELECT. Joins inside EXISTS count, and so does a result that references no column.
-    pub(in crate::blendsql) fn may_join_tables(&self, query: &Query) -> bool {
-        if !query.with.is_empty() {
-            return true;
-        }
-        match &query.body {
-            Body::Core(core) => {
-                let is_unflattenable = core.distinct
-                    || !core.group.is_empty()
-                    || query.limit.is_some()
-                    || is_aggregate(core, query);
-                let mut has_exists = false;
-                core.filter.iter().for_each(|f| {
-                    f.visit_exprs(&mut |e| has_exists |= matches!(e.kind, ExprKind::Exists(_)));
-                });
-                !is_unflattenable
-                    && (core.from.len() > 1
-                        || has_exists
-                        || core.has_row_independent_result()
-                        || core.from.iter().any(|i| self.reads_join(i)))
-            }
-            Body::Compound(_, left, right) => {
-                self.may_join_tables(left) || self.may_join_tables(right)
-            }
-            Body::Values(..) => false,
+/// Plans the conditions with calls, and what must be evaluated before them.
+pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+    let SelectScope { analysis, core, scope, .. } = *select;
+    let planned = plan.select_mut(select.at());
+    let is_movable = core.from.iter().all(|i| i.join != JoinKind::Outer);
+    let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());
+    planned.fences = find_fences(planned, select);
+    defer_failing_conditions(planned);
+    let last: Vec<Expr> = planned.at_stage(ConditionStage::Last).cloned().collect();
+    let last: Vec<&Expr> = last.iter().collect();
+    // The statement of a LIMIT returns whole rows, and evaluates the conditions as a result.
+    let is_result = planned.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
+    if is_result || !last.is_empty() {
+        planned.truth = Some(Condition::all_of(&last, analysis, scope));
+    }
+    if !is_result && !last.is_empty() {
+        add_guards(planned, select, is_movable);
+        let barrier = join_barrier(scope);
+        // SQLite evaluates a condition that references no table before it reads a row.
+        let references_rows = last.iter().any(|c| analysis.references_own_rows(c, scope));
+        if barrier.len() > 1 || !references_rows {
+            planned.barrier = barrier;
         }
     }
+    planned.outer_joins = plan_outer_joins(select, is_movable);
+    match (has_calls, is_movable) {
+        (true, true) => {
+            RuleResult::Applied("only for rows that pass the plain conditions and joins".to_owned())
+        }
+        (true, false) => {
+            RuleResult::Applied("only those of WHERE, because of a RIGHT or FULL JOIN".to_owned())
+        }
+        (false, _) => RuleResult::Refused("no condition of WHERE or of an inner join has a call"),
+    }
+}
 
-    /// Returns true if a FROM entry joins tables internally.
-    pub(in crate::blendsql) fn reads_join(&self, item: &FromItem) -> bool {
-        match &item.source {
-            FromSource::Table { schema, name, .. } => {
-                let named = |cte: &&VisibleCte| cte.name.eq_ignore_ascii_case(name);
-                match self.visible_ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
-                    Some(cte) => cte.may_join_tables,
-                    None => self.schema.may_join_tables(name),
-                }
-            }
-            FromSource::Query(query) => self.may_join_tables(query),
-            FromSource::Join(inner) => {
-                item.name.is_some() || inner.iter().any(|i| self.reads_join(i))
-            }
-            FromSource::Function { .. } => false,
+/// Evaluates conditions that may fail after the calls, if they follow a call in the text.
+fn defer_failing_conditions(planned: &mut SelectPlan) {
+    let in_where = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
+    let calls = in_where.filter(|c| c.stage.has_calls()).map(|c| c.expr.span.start);
+    let Some(call) = calls.min() else { return };
+    if !planned.conjuncts.iter().any(|c| c.stage == ConditionStage::Last) && planned.limit.is_none()
+    {
+        return;
+    }
+    for conjunct in &mut planned.conjuncts {
+        let is_plain = conjunct.clause == ConditionClause::Where && !conjunct.stage.has_calls();
+        if is_plain && conjunct.expr.span.start > call && may_fail(&conjunct.expr) {
+            conjunct.stage = ConditionStage::AfterCalls;
         }
     }
+}
 
-    /// Returns true if a FROM entry has a LIMIT. `SQLite` may flatten it into the enclosing SELECT
-    /// and evaluate that SELECT's results for rows beyond the limit.
-    pub(in crate::blendsql) fn reads_limit(&self, item: &FromItem) -> bool {
-        match &item.source {
-            FromSource::Table { schema, name, .. } => {
-                let named = |cte: &&VisibleCte| cte.name.eq_ignore_ascii_case(name);
-                match self.visible_ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
-                    Some(cte) => cte.may_have_limit,
-                    None => self.schema.may_have_limit(name),
-                }
-            }
-            FromSource::Query(query) => self.has_limit(query),
-            FromSource::Join(inner) => inner.iter().any(|i| self.reads_limit(i)),
-            FromSource::Function { .. } => false,
+/// Evaluates conditions that `SQLite` would evaluate later, or convert to a join, before the calls.
+fn add_guards(planned: &mut SelectPlan, select: &SelectScope<'_>, is_movable: bool) {
+    let SelectScope { analysis, core, scope, .. } = *select;
+    for conjunct in &mut planned.conjuncts {
+        if conjunct.clause == ConditionClause::Where
+            && conjunct.stage == ConditionStage::InPlace
+            && analysis.has_correlated_subquery(&conjunct.expr, scope)
+        {
+            conjunct.stage = ConditionStage::BeforeCalls;
         }
     }
-
-    /// Returns true if a query has a LIMIT, or reads a source that has one.
-    pub(in crate::blendsql) fn has_limit(&self, query: &Query) -> bool {
-        query.limit.is_some()
-            || match &query.body {
-                Body::Core(core) => core.from.iter().any(|i| self.reads_limit(i)),
-                Body::Compound(_, left, right) => self.has_limit(left) || self.has_limit(right),
-                Body::Values(..) => false,
-            }
+    let mut guards: Vec<Expr> = planned.at_stage(ConditionStage::BeforeCalls).cloned().collect();
+    if is_movable {
+        // Join conditions are evaluated after those of WHERE unless something else determines the
+        // order.
+        let after_left = core.from.iter().any(|i| i.join == JoinKind::Left);
+        let inner = core.from.iter().filter(|i| i.join == JoinKind::Inner);
+        let plain = inner.filter_map(|i| i.on.as_ref()).flat_map(split_conjuncts);
+        let plain = plain.filter(|e| !select.depends_on_call(e));
+        let late = plain.filter(|e| after_left || analysis.has_correlated_subquery(e, scope));
+        guards.extend(late.cloned());
     }
+    planned.guards = guards;
+}
 
-    /// Returns the conditions without calls that reference a single table, combined per table.
-    /// Returns an empty list if a join is RIGHT or FULL.
-    pub(in crate::blendsql) fn single_table_conditions(
-        &self,
-        core: &SelectCore,
-        plain: &[Expr],
-        scope: &Scope<'_>,
-    ) -> Vec<(String, String)> {
-        let mut conditions: Vec<(String, String)> = Vec::new();
-        if core.from.iter().any(|i| i.join == JoinKind::Outer) {
-            return conditions;
-        }
-        let tables = core.from.iter().filter(|i| i.join == JoinKind::Inner);
-        let names: Vec<&String> = tables.filter_map(|i| i.name.as_ref()).collect();
-        for condition in plain.iter().filter(|e| !truth::may_fail(e)) {
-            let (mut table_name, mut is_single_table) = (None, true);
-            self.resolver().visit_expr(condition, scope, true, &mut |e, at, _| match &e.kind {
-                ExprKind::Column { table, column } => {
-                    match at.find_column(table.as_deref(), column) {
-                        Some(hit) if hit.depth == scope.depth => {
-                            is_single_table &=
-                                table_name.as_ref().is_none_or(|known| *known == hit.table.name);
-                            table_name = Some(hit.table.name.clone());
-                        }
-                        Some(_) => {}
-                        None => is_single_table = false,
-                    }
-                }
-                ExprKind::Function { name, .. } => is_single_table &= !is_random(name),
-                _ => {}
-            });
-            let Some(Some(name)) = table_name.filter(|_| is_single_table) else { continue };
-            if names.iter().filter(|n| n.eq_ignore_ascii_case(&name)).count() != 1 {
-                continue;
-            }
-            let text = format!("({})", &self.sql[condition.span.clone()]);
-            match conditions.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, all)) => all.push_str(&format!(" AND {text}")),
-                None => conditions.push((name, text)),
-            }
-        }
-        conditions
-    }
-
-    /// Returns a FROM source as a subquery that `SQLite` does not flatten.
-    pub(in crate::blendsql) fn materialization_fence_sql(
-        text: &str,
-        name: Option<&str>,
-        conditions: &[(String, String)],
-    ) -> String {
-        let own_conditions =
-            name.and_then(|n| conditions.iter().find(|(known, _)| known.eq_ignore_ascii_case(n)));
-        let filter = own_conditions.map_or(String::new(), |(_, all)| format!(" WHERE {all}"));
-        format!("SELECT * FROM {text}{filter} LIMIT -1")
-    }
-
-    /// Returns true if a condition has a correlated subquery or an EXISTS.
-    pub(in crate::blendsql) fn has_correlated_subquery(
-        &self,
-        expr: &Expr,
-        scope: &Scope<'_>,
-    ) -> bool {
-        let mut found = false;
-        self.resolver().visit_expr(expr, scope, true, &mut |e, at, _| match &e.kind {
-            ExprKind::Exists(_) => found = true,
-            ExprKind::Column { table, column } if at.depth > scope.depth => {
-                found |= at
-                    .find_column(table.as_deref(), column)
-                    .is_none_or(|hit| hit.depth <= scope.depth);
-            }
-            _ => {}
+/// Plans the join conditions with calls that cannot move to WHERE.
+fn plan_outer_joins(select: &SelectScope<'_>, is_movable: bool) -> Vec<OuterJoin> {
+    let SelectScope { analysis, core, scope, .. } = *select;
+    let (mut table_count, mut joins) = (0, Vec::new());
+    for item in &core.from {
+        table_count += count_tables(item);
+        let stays_in_join = item.join != JoinKind::Inner || !is_movable;
+        let on = item.on.as_ref().filter(|on| stays_in_join && select.depends_on_call(on));
+        let Some(on) = on else { continue };
+        let (plain, calls): (Vec<&Expr>, Vec<&Expr>) =
+            split_conjuncts(on).into_iter().partition(|e| !select.depends_on_call(e));
+        // `SQLite` can convert a LEFT JOIN to an inner join because of WHERE and then reorder it.
+        // Therefore the condition waits for a row of all preceding tables and for its own parts
+        // without calls.
+        let before = scope.tables.get(..table_count).unwrap_or_default();
+        joins.push(OuterJoin {
+            on: on.span.clone(),
+            truth: Condition::all_of(&calls, analysis, scope),
+            barrier: is_movable.then(|| join_barrier_of(before, scope)),
+            guards: plain.iter().filter(|e| is_cheap_and_stable(e)).map(|e| (*e).clone()).collect(),
+            plain: plain.into_iter().cloned().collect(),
         });
-        found
+    }
+    joins
+}
+
+/// Returns the sources that `SQLite` must not flatten: their inner joins and limits are evaluated
+/// before the calls.
+fn find_fences(planned: &SelectPlan, select: &SelectScope<'_>) -> Vec<SourceFence> {
+    let SelectScope { core, query, .. } = *select;
+    let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());
+    // With a LIMIT plan, the rows are already whole.
+    let waits_for_rows = has_calls && planned.limit.as_ref().is_none_or(|f| f.is_grouped)
+        || core.from.iter().any(|i| join_depends_on_call(i, select));
+    let conditions = waits_for_rows.then(|| single_table_conditions(planned, select));
+    let has_own_call = has_own_call(query, core);
+    let mut fences = Vec::new();
+    for item in &core.from {
+        let by_limit = (has_own_call && select.analysis.reads_limit(item)).then_some(&[][..]);
+        let by_join = conditions.as_deref().filter(|_| select.analysis.reads_join(item));
+        if let Some(conditions) = by_join.or(by_limit) {
+            add_fences(item, conditions, select, &mut fences);
+        }
+    }
+    fences
+}
+
+fn add_fences(
+    item: &FromItem,
+    conditions: &[(String, Vec<Expr>)],
+    select: &SelectScope<'_>,
+    fences: &mut Vec<SourceFence>,
+) {
+    let own = |name: &String| conditions.iter().find(|(of, _)| of.eq_ignore_ascii_case(name));
+    let own = item.name.as_ref().and_then(own).map_or(Vec::new(), |(_, all)| all.clone());
+    match &item.source {
+        FromSource::Table { span, .. } if item.name.is_some() && !span.is_empty() => {
+            fences.push(SourceFence { at: span.start, conditions: own });
+        }
+        FromSource::Query(query) => {
+            fences.push(SourceFence { at: query.span.start, conditions: own });
+        }
+        FromSource::Join(items) => {
+            let reads =
+                |i: &&FromItem| select.analysis.reads_join(i) || select.analysis.reads_limit(i);
+            items.iter().filter(reads).for_each(|i| add_fences(i, conditions, select, fences));
+        }
+        FromSource::Table { .. } | FromSource::Function { .. } => {}
     }
 }
 
-/// Returns a column of each table in the scope that depends on no answer. A condition that
-/// references them all waits for complete rows of these tables.
-pub(in crate::blendsql) fn join_barrier(scope: &Scope<'_>) -> Vec<String> {
-    join_barrier_of(&scope.tables, scope)
-}
-
-/// Same as [`fence`] for some of the scope's tables.
-pub(in crate::blendsql) fn join_barrier_of(tables: &[Table], scope: &Scope<'_>) -> Vec<String> {
-    let column_of = |table: &Table| {
-        if table.name.is_some() {
-            return table.column_without_call();
+/// Returns the conditions without calls that reference a single table, per table. Returns an empty
+/// list if a join is RIGHT or FULL.
+fn single_table_conditions(
+    planned: &SelectPlan,
+    select: &SelectScope<'_>,
+) -> Vec<(String, Vec<Expr>)> {
+    let SelectScope { core, scope, .. } = *select;
+    let mut conditions: Vec<(String, Vec<Expr>)> = Vec::new();
+    if core.from.iter().any(|i| i.join == JoinKind::Outer) {
+        return conditions;
+    }
+    let tables = core.from.iter().filter(|i| i.join == JoinKind::Inner);
+    let names: Vec<&String> = tables.filter_map(|i| i.name.as_ref()).collect();
+    let plain = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
+    let plain = plain.filter(|c| !c.stage.has_calls()).map(|c| &c.expr);
+    for condition in plain.filter(|e| !may_fail(e)) {
+        let Some(name) = single_table_of(condition, select, scope) else { continue };
+        if names.iter().filter(|n| n.eq_ignore_ascii_case(&name)).count() != 1 {
+            continue;
         }
-        // An unqualified name is unambiguous if no other table has it.
-        let fields = table.fields.as_ref()?;
-        let is_unambiguous = |name: &str| {
-            let has_column = |t: &&Table| has_field(t, name);
-            scope.tables.iter().filter(has_column).count() == 1
-        };
-        let own = fields
-            .iter()
-            .find(|f| !f.is_from_call && !f.name.is_empty() && is_unambiguous(&f.name))?;
-        Some(sql::quote_name(&own.name))
-    };
-    tables.iter().filter_map(column_of).collect()
+        match conditions.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, all)) => all.push(condition.clone()),
+            None => conditions.push((name, vec![condition.clone()])),
+        }
+    }
+    conditions
 }
 
-/// Removes from `plain` the conditions that may fail and follow a call, and returns them.
-pub(in crate::blendsql) fn take_deferred_conditions(
-    plain: &mut Vec<Expr>,
-    calls: &[Expr],
-) -> Vec<Expr> {
-    let Some(call) = calls.iter().map(|c| c.span.start).min() else { return Vec::new() };
-    let is_deferred = |e: &Expr| e.span.start > call && truth::may_fail(e);
-    let (deferred, rest) = std::mem::take(plain).into_iter().partition(|e| is_deferred(e));
-    *plain = rest;
-    deferred
+/// Returns the only table whose columns a condition references.
+fn single_table_of(
+    condition: &Expr,
+    select: &SelectScope<'_>,
+    scope: &Scope<'_>,
+) -> Option<String> {
+    let (mut table_name, mut is_single_table) = (None, true);
+    let resolver = select.analysis.resolver();
+    resolver.visit_expr(condition, scope, true, &mut |e, at, _| match &e.kind {
+        ExprKind::Column { table, column } => match at.find_column(table.as_deref(), column) {
+            Some(hit) if hit.depth == scope.depth => {
+                is_single_table &= table_name.as_ref().is_none_or(|known| *known == hit.table.name);
+                table_name = Some(hit.table.name.clone());
+            }
+            Some(_) => {}
+            None => is_single_table = false,
+        },
+        ExprKind::Function { name, .. } => is_single_table &= !is_random(name),
+        _ => {}
+    });
+    table_name.filter(|_| is_single_table).flatten()
+}
+
+/// Returns true if a join condition has a call.
+fn join_depends_on_call(item: &FromItem, select: &SelectScope<'_>) -> bool {
+    let inner = match &item.source {
+        FromSource::Join(items) => items.as_slice(),
+        _ => &[],
+    };
+    item.on.as_ref().is_some_and(|on| select.depends_on_call(on))
+        || inner.iter().any(|i| join_depends_on_call(i, select))
+}
+
+/// Returns true if a SELECT has calls outside of its FROM clause.
+fn has_own_call(query: &Query, core: &SelectCore) -> bool {
+    let order = query.order.iter().map(|o| &o.expr);
+    let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref()).chain(&core.filter);
+    exprs.chain(&core.group).chain(&core.having).chain(order).any(Expr::has_call)
+}
+
+/// Returns the number of scope tables of a FROM entry.
+fn count_tables(item: &FromItem) -> usize {
+    match &item.source {
+        FromSource::Join(items) if item.name.is_none() => items.iter().map(count_tables).sum(),
+        _ => 1,
+    }
+}
+
+/// Returns true if an expression can be evaluated twice: it is deterministic and has no subquery.
+fn is_cheap_and_stable(expr: &Expr) -> bool {
+    let mut stable = true;
+    expr.visit_exprs(&mut |e| {
+        let random = matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+        stable &= !random && e.children().1.is_none();
+    });
+    stable
 }

@@ -4,91 +4,64 @@
 //! Precondition: the query is a single SELECT with a condition that has calls. It has no LIMIT,
 //! OFFSET, WITH, groups, aggregate or window function. Then its rows are independent. A single row
 //! that is known to pass decides an EXISTS, or an IN for the row's value, whatever the other rows
-//! are.
+//! are. For IN, the value of the rows must be a column that depends on no call.
+//!
+//! If only the truth of an IN matters, and its operand and the value are columns that are equal only
+//! with equal bytes, an outer row waits only for the rows with its own value. So a LIMIT of the
+//! outer rows asks only about the rows that its first rows need.
 
-use super::{EXISTS_CANDIDATES, RefusalReason, Rewriter};
-use crate::blendsql::aggregates::{has_window, is_aggregate};
-use crate::blendsql::emit;
+use crate::blendsql::plan::analysis::{
+    find_candidate_value, find_decisive_select, is_legacy_column,
+};
+use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
+use crate::blendsql::plan::{DecisiveRows, DemandPlan, RuleResult};
 use crate::blendsql::scope::{Scope, without_parens};
-use crate::blendsql::tree::{Body, Expr, ExprKind, Query, SelectCore};
+use crate::blendsql::tree::{Expr, ExprKind, Span};
 
-impl Rewriter<'_> {
-    /// Wraps an EXISTS or IN whose rows are recorded one by one, so that one row that passes can
-    /// decide it.
-    pub(in crate::blendsql) fn rewrite_exists(
-        &mut self,
-        expr: &Expr,
-        text: String,
-        scope: &Scope<'_>,
-    ) -> String {
-        let (query, core) = match self.find_decisive_select(expr, scope) {
-            Ok(found) => found,
-            Err((query, why)) => {
-                if let Some(Body::Core(core)) = query.filter(|q| q.has_call()).map(|q| &q.body) {
-                    self.record_outcome(core, EXISTS_CANDIDATES, Err(why));
-                }
-                return text;
-            }
-        };
-        self.record_outcome(core, EXISTS_CANDIDATES, Ok("a few of its rows at a time".to_owned()));
-        let condition_group = self.condition_group_index(core.span.start, 0);
-        let is_decisive = !matches!(expr.kind, ExprKind::In { negated: true, .. });
-        let once = !self.is_correlated(query, scope);
-        emit::record_subquery(is_decisive, once, condition_group, &text)
+/// Marks the rows of an EXISTS or IN of which a single one can decide it.
+pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+    let (RowUse::Expr(expr, outer_scope) | RowUse::Truth(expr, outer_scope)) = select.row_use
+    else {
+        return RuleResult::Irrelevant;
+    };
+    if !matches!(expr.kind, ExprKind::Exists(_) | ExprKind::In { .. }) {
+        return RuleResult::Irrelevant;
     }
-
-    /// Returns the SELECT of an EXISTS or IN that a single row decides, because more rows never
-    /// change the result. For IN, the value of the rows must be known before any call.
-    pub(in crate::blendsql) fn find_decisive_select<'e>(
-        &self,
-        expr: &'e Expr,
-        outer_scope: &Scope<'_>,
-    ) -> DecisiveSelect<'e> {
-        let (query, core) = syntactic_decisive_select(expr)?;
-        if matches!(expr.kind, ExprKind::In { .. }) {
-            let cte_scope = self.resolver().cte_scope(query, Some(outer_scope));
-            if self.candidate_value(core, &self.resolver().select_scope(core, &cte_scope)).is_none()
-            {
-                return Err((Some(query), "the value of its rows is not a column of a table"));
-            }
+    let planned = plan.select_mut(select.at());
+    if matches!(expr.kind, ExprKind::In { .. }) {
+        let value = find_candidate_value(select.analysis, select.core, select.scope);
+        planned.candidate_value = value.map(|e| e.span.clone());
+    }
+    match find_decisive_select(select.analysis, expr, outer_scope) {
+        Ok(query) => {
+            let runs_once = !select.analysis.is_correlated(query, outer_scope);
+            let is_truth = runs_once && matches!(select.row_use, RowUse::Truth(..));
+            let operand = find_operand(select, expr, outer_scope).filter(|_| is_truth);
+            let effect = match operand {
+                Some(_) => "only those with the value of an outer row, a few at a time",
+                None => "a few of its rows at a time",
+            };
+            let makes_true = !matches!(expr.kind, ExprKind::In { negated: true, .. });
+            planned.decisive = Some(DecisiveRows { makes_true, runs_once, operand });
+            RuleResult::Applied(effect.to_owned())
         }
-        Ok((query, core))
-    }
-
-    /// Returns the value column of an IN's SELECT, if it is a plain column that depends on no call.
-    pub(in crate::blendsql) fn candidate_value<'e>(
-        &self,
-        core: &'e SelectCore,
-        scope: &Scope<'_>,
-    ) -> Option<&'e Expr> {
-        let [only] = core.columns.as_slice() else { return None };
-        let column = |e: &&Expr| matches!(without_parens(e).kind, ExprKind::Column { .. });
-        only.expr.as_ref().filter(column).filter(|e| !self.depends_on_call(e, scope))
+        Err(_) if !select.query.has_call() => RuleResult::Irrelevant,
+        Err(why) => RuleResult::Refused(why),
     }
 }
 
-/// A SELECT whose result a single row decides, or the reason why there is none.
-type DecisiveSelect<'e> = Result<(&'e Query, &'e SelectCore), (Option<&'e Query>, RefusalReason)>;
-
-/// Same as [`Rewriter::witnessed`], but checks only the syntax.
-pub(in crate::blendsql) fn syntactic_decisive_select(expr: &Expr) -> DecisiveSelect<'_> {
-    let query = match &expr.kind {
-        ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. } => query.as_ref(),
-        _ => return Err((None, "it is neither EXISTS nor IN")),
+/// Returns the left operand of an IN if it equals a value of the rows only if both have the same
+/// bytes: both are columns of the database with the same affinity and without a custom collation.
+fn find_operand(select: &SelectScope<'_>, expr: &Expr, outer_scope: &Scope<'_>) -> Option<Span> {
+    let ExprKind::In { operand, .. } = &expr.kind else { return None };
+    let affinity_of = |expr: &Expr, scope: &Scope<'_>| {
+        let ExprKind::Column { table, column } = &without_parens(expr).kind else { return None };
+        let field = scope.find_column(table.as_deref(), column)?.field;
+        let origin = field.origin.as_ref().filter(|_| !field.is_from_call)?;
+        let affinity = select.analysis.schema.affinity(&origin.table, &origin.column)?;
+        (!field.has_custom_collation).then_some(affinity)
     };
-    let refuse = |why| Err((Some(query), why));
-    let Body::Core(core) = &query.body else { return refuse("it is more than one SELECT") };
-    if query.limit.is_some() || query.offset.is_some() {
-        return refuse("it has a LIMIT");
-    }
-    if !query.with.is_empty() {
-        return refuse("it has a WITH");
-    }
-    if !core.group.is_empty() || is_aggregate(core, query) || has_window(core, query) {
-        return refuse("it has a GROUP BY, an aggregate or a window function");
-    }
-    if !core.filter.as_ref().is_some_and(Expr::has_call) {
-        return refuse("none of its conditions has a call");
-    }
-    Ok((query, core))
+    let value = find_candidate_value(select.analysis, select.core, select.scope)?;
+    let is_same = affinity_of(operand, outer_scope)? == affinity_of(value, select.scope)?;
+    (is_same && !is_legacy_column(operand, select.analysis.sql)).then(|| operand.span.clone())
 }

@@ -1,60 +1,45 @@
 //! Optimization rules that reduce the number of requests, one file each; each file begins with the
-//! rule's precondition. If a precondition is not met, hqdl makes all requests that evaluation
-//! reaches. The [plan](super::plan) lists the applied rules and the reasons why the others were not
-//! applied.
+//! rule's precondition. A rule changes the [plan](super::plan) of one SELECT. If its precondition
+//! is not met, it leaves the plan as it is, so that hqdl makes all requests that evaluation
+//! reaches. The plan lists the applied rules and the reasons why the others were not applied.
 
+pub mod compound_members;
+pub mod condition_order;
 pub mod conditions_last;
+pub mod counted_calls;
+pub mod exists_candidates;
+pub mod first_of_group;
 pub mod group_conditions;
+pub mod group_members;
 pub mod limit_pushdown;
 pub mod similarity;
-pub mod exists_candidates;
-pub mod condition_order;
-pub mod stored_columns;
 
-use super::plan::{RefusalReason, RuleOutcome};
-use super::rewrite::Rewriter;
-use super::tree::SelectCore;
+use super::plan::select_scope::SelectScope;
+use super::plan::{DemandPlan, RuleResult};
 
-/// Name of the rule [`conditions_last`].
-pub const CONDITIONS_LAST: &str = "conditions last";
-/// Name of the rule [`group_conditions`].
-pub const GROUP_CONDITIONS: &str = "conditions on groups";
-/// Name of the rule `first_rows`.
-pub const LIMIT_PUSHDOWN: &str = "first rows";
-/// Name of the rule `likeness`.
-pub const SIMILARITY: &str = "most like first";
-/// Name of the rule [`exists_candidates`].
-pub const EXISTS_CANDIDATES: &str = "one witness";
-/// Name of the rule `order`.
-pub const CONDITION_ORDER: &str = "order of conditions";
-/// Name of the rule [`stored_columns`].
-pub const STORED_COLUMNS: &str = "stored columns";
-
-impl Rewriter<'_> {
-    /// Records the outcome of a rule for a SELECT in the plan.
-    pub(super) fn record_outcome(
-        &mut self,
-        core: &SelectCore,
-        rule: &'static str,
-        result: Result<String, RefusalReason>,
-    ) {
-        self.out
-            .plan
-            .select_mut(core.span.start)
-            .rules
-            .push(RuleOutcome::from_result(rule, result));
-    }
-
-    /// Records the outcome of a rule for the SELECT that is being rewritten.
-    pub(super) fn record_outcome_here(
-        &mut self,
-        rule: &'static str,
-        result: Result<String, RefusalReason>,
-    ) {
-        self.out
-            .plan
-            .select_mut(self.current_select)
-            .rules
-            .push(RuleOutcome::from_result(rule, result));
-    }
+/// A rule.
+pub(crate) struct Rule {
+    pub name: &'static str,
+    pub apply: fn(&mut DemandPlan, &SelectScope<'_>) -> RuleResult,
 }
+
+/// Rules that decide which rows of a SELECT are needed and when its conditions are evaluated, in
+/// the order in which they are applied. The sources of the SELECT are not planned yet.
+pub(crate) const BEFORE_SOURCES: &[Rule] = &[
+    Rule { name: "first rows", apply: limit_pushdown::push_down_limit },
+    Rule { name: "most like first", apply: similarity::order_by_similarity },
+    Rule { name: "conditions on groups", apply: group_conditions::move_group_conditions },
+    Rule { name: "conditions last", apply: conditions_last::evaluate_last },
+    Rule { name: "first of each group", apply: first_of_group::stop_at_first_rows },
+    Rule { name: "counted calls", apply: counted_calls::stop_counting },
+    Rule { name: "kept groups", apply: group_members::ask_kept_groups },
+    Rule { name: "kept by the other side", apply: compound_members::ask_members },
+    Rule { name: "one witness", apply: exists_candidates::find_decisive_rows },
+];
+
+/// Rules that decide the order of conditions, once all conditions of the SELECT are known.
+pub(crate) const AFTER_SOURCES: &[Rule] =
+    &[Rule { name: "order of conditions", apply: condition_order::order_conditions }];
+
+/// Name of the rule that reads published tables, for the whole query.
+pub const STORED_COLUMNS: &str = "stored columns";

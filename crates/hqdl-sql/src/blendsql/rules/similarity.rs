@@ -1,50 +1,52 @@
 //! Rule: if a query needs any few of its rows, hqdl first asks about the rows whose documents are
 //! most similar to the question.
 //!
-//! Precondition: the LIMIT rule applies, without ORDER BY, DISTINCT or groups, and a condition asks
-//! about a document that does not depend on another call. Any rows are a valid answer then, so the
-//! order of the requests does not affect correctness.
+//! Precondition: the LIMIT rule applies to the outermost SELECT, without ORDER BY, DISTINCT or
+//! groups, and a condition asks about a document that does not depend on another call. Any rows are
+//! a valid answer then, so the order of the requests does not affect correctness.
 
-use super::{RefusalReason, Rewriter};
 use crate::blendsql::aggregates::visit_own_exprs;
-use crate::blendsql::emit;
 use crate::blendsql::ingredients::Subject;
-use crate::blendsql::tree::{Expr, ExprKind, Query, SelectCore};
+use crate::blendsql::plan::select_scope::SelectScope;
+use crate::blendsql::plan::{DemandPlan, RuleResult};
+use crate::blendsql::tree::{Expr, ExprKind, Span};
 
-impl Rewriter<'_> {
-    /// Returns the calls that determine the similarity order, and the order as SQL.
-    pub(super) fn similarity_order(
-        &self,
-        query: &Query,
-        core: &SelectCore,
-        is_grouped: bool,
-        calls: &[&Expr],
-    ) -> Result<(Vec<usize>, String), RefusalReason> {
-        if !self.similarity_ordering {
-            return Err("there are too many rows to sort");
-        }
-        if !query.order.is_empty() || core.distinct || is_grouped {
-            return Err("an ORDER BY, DISTINCT or GROUP BY determines which rows are needed");
-        }
-        self.document_ranking(calls).ok_or("no condition asks about a document")
+/// Adds the documents by which candidate rows are ordered.
+pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+    let planned = plan.select_mut(select.at());
+    let conditions = planned.conditions_with_calls();
+    let Some(limit) = planned.limit.as_mut().filter(|_| select.analysis.standalone.is_none())
+    else {
+        return RuleResult::Irrelevant;
+    };
+    if !select.analysis.similarity_ordering {
+        return RuleResult::Refused("there are too many rows to sort");
     }
+    if limit.is_ordered || limit.is_distinct || limit.is_grouped {
+        return RuleResult::Refused(
+            "an ORDER BY, DISTINCT or GROUP BY determines which rows are needed",
+        );
+    }
+    let documents = conditions.iter().flat_map(|c| documents_of(c, select)).collect::<Vec<_>>();
+    if documents.is_empty() {
+        return RuleResult::Refused("no condition asks about a document");
+    }
+    limit.is_ranked = true;
+    limit.documents = documents;
+    RuleResult::Applied(String::new())
+}
 
-    /// Returns the calls about documents and the SQL of the rows' rank by similarity; `None` if
-    /// there are none.
-    fn document_ranking(&self, calls: &[&Expr]) -> Option<(Vec<usize>, String)> {
-        let (mut documents, mut numbers): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
-        calls.iter().for_each(|c| {
-            visit_own_exprs(c, &mut |e| {
-                if let ExprKind::Call(n, args) = &e.kind
-                    && self.sites[*n].subject == Subject::Document
-                    && let [document] = args.as_slice()
-                    && !document.has_call()
-                {
-                    numbers.push(*n);
-                    documents.push(format!("{n}, ({})", &self.sql[document.span.clone()]));
-                }
-            });
-        });
-        (!documents.is_empty()).then(|| (numbers, emit::similarity_rank(&documents)))
-    }
+/// Returns the calls of a condition about documents, with the byte range of the document.
+fn documents_of(condition: &Expr, select: &SelectScope<'_>) -> Vec<(usize, Span)> {
+    let mut documents = Vec::new();
+    visit_own_exprs(condition, &mut |e| {
+        if let ExprKind::Call(n, args) = &e.kind
+            && select.analysis.sites[*n].subject == Subject::Document
+            && let [document] = args.as_slice()
+            && !document.has_call()
+        {
+            documents.push((*n, document.span.clone()));
+        }
+    });
+    documents
 }

@@ -99,6 +99,19 @@ impl<'p> SelectNames<'p> {
         None
     }
 
+    /// Returns the instance whose rowid a name refers to. Only a table of the database has one, so
+    /// all columns of this table belong to one row.
+    fn instances_of_rowid(&self, table: Option<&str>) -> BTreeSet<usize> {
+        let named = self.tables.iter().filter(|t| table.is_none_or(|n| t.has_name(n)));
+        let named: Vec<&NamedTable> = named.collect();
+        let [only] = named.as_slice() else { return BTreeSet::new() };
+        let lineages = only.fields.iter().flatten().filter_map(|f| f.flow.lineage.as_deref());
+        let mut instances = BTreeSet::new();
+        lineages
+            .for_each(|l| instances.extend(l.instances().iter().map(|(instance, _)| *instance)));
+        instances
+    }
+
     /// Returns true if a group of this SELECT may have several values of its column.
     pub fn has_several_values(&self, table: Option<&NamedTable>, field: &FlowField) -> bool {
         let Some(groups) = &self.groups else { return false };
@@ -302,6 +315,9 @@ impl<'q> FlowAnalysis<'q> {
             groups.lineages.extend(flow.lineage.clone());
             let ExprKind::Column { table, column } = &without_plus(term).kind else { continue };
             let Some((Some(of), field)) = names.find_column(table.as_deref(), column) else {
+                if is_rowid(column) {
+                    groups.add_single_rows(names.instances_of_rowid(table.as_deref()));
+                }
                 continue;
             };
             let Some(at) = names.tables.iter().position(|t| std::ptr::eq(t, of)) else { continue };
@@ -560,4 +576,9 @@ fn rename_fields(mut fields: Vec<FlowField>, names: &[String]) -> Vec<FlowField>
         field.name.clone_from(name);
     }
     fields
+}
+
+/// Returns true if a column that no table lists is a table's rowid.
+fn is_rowid(column: &str) -> bool {
+    ["rowid", "oid", "_rowid_"].iter().any(|name| column.eq_ignore_ascii_case(name))
 }

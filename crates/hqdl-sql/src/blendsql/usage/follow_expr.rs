@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::blendsql::aggregates::{is_aggregate_call, visit_own_exprs};
+use crate::blendsql::emit::column_sql;
 use crate::blendsql::flow::{Flow, FunctionEffect, function_effect};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{Affinity, ColumnOrigin, without_parens};
@@ -12,7 +13,7 @@ use crate::blendsql::usage::follow::{FlowAnalysis, SelectNames};
 use crate::blendsql::usage::{
     AvailableColumn, CallUsage, ColumnEquality, ComparedWith, Key, OptionsColumn,
 };
-use crate::blendsql::{Call, Choices, ReturnType, Subject, rewrite};
+use crate::blendsql::{Call, Choices, ReturnType, Subject};
 use hqdl_values::Type;
 
 impl FlowAnalysis<'_> {
@@ -404,13 +405,7 @@ impl FlowAnalysis<'_> {
                 _ => None,
             };
             let lineage = flow.lineage.filter(|l| !l.instances().is_empty());
-            keys.push(Key {
-                text: rewrite::column_sql(arg, self.sql),
-                name,
-                origin,
-                base: None,
-                lineage,
-            });
+            keys.push(Key { text: column_sql(arg, self.sql), name, origin, base: None, lineage });
         }
         let group_terms = match self.aggregate_depth {
             0 => names.enclosing().flat_map(|n| n.group_terms.iter().cloned()).collect(),

@@ -47,6 +47,11 @@ impl GroupValues<'_> {
         is_single || self.lineages.iter().any(|term| term.is_same(lineage))
     }
 
+    /// Adds instances that have one row per group.
+    pub fn add_single_rows(&mut self, instances: BTreeSet<usize>) {
+        self.single_row_instances.extend(instances);
+    }
+
     /// Adds the columns that depend on `exact`: those that joins make equal to them, and all
     /// columns of a table whose unique key is among them. `tables` are the instances in FROM with
     /// their tables.

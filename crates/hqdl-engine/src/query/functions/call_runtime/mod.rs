@@ -4,6 +4,7 @@
 
 pub(in crate::query) mod pending_set;
 pub(in crate::query) mod candidates;
+pub(in crate::query) mod needed_rows;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,11 +16,13 @@ use crate::query::cells::context::{ContextTooLong, Contexts};
 use crate::query::cells::documents::Document;
 use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion, write_canonical_bytes};
 use crate::query::functions::call_runtime::candidates::Candidates;
+use crate::query::functions::call_runtime::needed_rows::NeededGroups;
 use crate::query::functions::call_runtime::pending_set::PendingSet;
 use crate::query::functions::call_stats::CallStats;
 use crate::query::result::query_result::to_owned_value;
 use hqdl_facts::Facts;
 use hqdl_spec::overrides::Overrides;
+use hqdl_sql::blendsql::plan::NeededRows;
 use hqdl_sql::blendsql::rewrite::{RewrittenQuery, Selectivity};
 #[cfg(doc)]
 use hqdl_sql::blendsql::runtime::Function;
@@ -86,6 +89,8 @@ pub struct StatementSettings {
     measures_selectivity: bool,
     /// By position of a condition: the calls in its subqueries.
     predicate_calls: HashMap<usize, Vec<usize>>,
+    /// By condition group: the first rows that are needed of each group.
+    needed_rows: HashMap<usize, NeededRows>,
     /// Demands are recorded even in lookup-only mode: those of all conditions of a row.
     pub probes_all_conditions: bool,
     /// Disables lookup-only mode and short-circuiting, so that every demand reached is recorded.
@@ -104,6 +109,8 @@ pub struct StatementSettings {
 pub struct PassState {
     /// Recorded demands.
     pub pending: PendingSet,
+    /// Rows of SELECTs of which only the first that pass are needed.
+    pub needed: NeededGroups,
     /// Outcomes of conditions, by position and whether calls were only looked up. Lookups cover all
     /// rows; the others cover only rows left undecided.
     pub selectivities: HashMap<(usize, bool), Selectivity>,
@@ -175,11 +182,10 @@ impl CallRuntime {
     /// Loads the conditions of a rewritten query.
     pub fn load_conditions(&mut self, rewritten: &RewrittenQuery) {
         self.settings.measures_selectivity = rewritten.predicates.len() > 1;
-        self.settings.predicate_calls = rewritten
-            .predicates
-            .iter()
-            .map(|(at, predicate)| (*at, predicate.shared_calls.clone()))
-            .collect();
+        self.settings.predicate_calls =
+            rewritten.predicates.iter().map(|(at, calls)| (*at, calls.clone())).collect();
+        self.settings.needed_rows =
+            rewritten.needed_rows.iter().map(|(group, rows)| (*group, rows.clone())).collect();
     }
 
     /// Starts a pass and resets its state.
@@ -353,7 +359,7 @@ impl CallRuntime {
     }
 
     /// Returns whether calls are only looked up.
-    fn is_lookup_only(&self) -> bool {
+    pub(super) fn is_lookup_only(&self) -> bool {
         !self.pass.lookup_scopes.is_empty() && !self.settings.no_short_circuit
             || self.is_complete_row()
     }

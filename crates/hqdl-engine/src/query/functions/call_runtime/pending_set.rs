@@ -56,14 +56,21 @@ impl ExistsCandidates {
     /// Returns the demands to send: those of one row, or of more rows if more have failed. None if
     /// a row is certain.
     fn into_demands(self) -> impl Iterator<Item = Demand> {
-        let max_rows = if self.is_certain {
+        let max_rows = self.sample_size();
+        self.demand_sets.into_iter().take(max_rows).flatten()
+    }
+
+    fn sample_size(&self) -> usize {
+        if self.is_certain {
             0
         } else {
             self.failed_count.saturating_add(1).min(MAX_EXISTS_CANDIDATES)
-        };
-        self.demand_sets.into_iter().take(max_rows).flatten()
+        }
     }
 }
+
+/// Rows of an EXISTS or IN, by their value.
+type RowsByValue = IndexMap<Vec<u8>, ExistsCandidates, foldhash::fast::RandomState>;
 
 /// A candidate for the first rows of a SELECT.
 #[derive(Debug, Clone)]
@@ -95,10 +102,12 @@ struct PendingFrame {
     /// The frame covers all rows of an EXISTS or IN instead of one row.
     is_subquery: bool,
     pending_count: i64,
+    /// Numbers of pending calls before the row, if its group decides whether it is pending.
+    pending_by_call: Option<Vec<u64>>,
     demands: Vec<Demand>,
     call_values: Vec<Sql>,
     /// Its rows, grouped by value.
-    rows: IndexMap<Vec<u8>, ExistsCandidates, foldhash::fast::RandomState>,
+    rows: RowsByValue,
     /// Number of pending calls in its rows.
     pending_in_rows: i64,
 }
@@ -118,6 +127,9 @@ pub struct PendingSet {
     /// Subqueries that run only once and have pending rows, since `SQLite` caches their result. The
     /// values are demands that were not recorded yet.
     cached_subqueries: HashMap<usize, Vec<Demand>>,
+    /// Rows of the subqueries whose outer rows wait only for the rows with their own value. `None`
+    /// if calls outside of the rows' conditions are pending, so that all outer rows wait.
+    rows_by_value: HashMap<usize, Option<RowsByValue>>,
 }
 
 impl PendingSet {
@@ -155,10 +167,13 @@ impl CallRuntime {
         let group = usize::try_from(integer_argument(values, 0)).unwrap_or_default();
         let pending_count = self.pass.pending_count;
         let (demands, call_values, rows) = (Vec::new(), Vec::new(), IndexMap::default());
+        let is_needed = !is_subquery && self.settings.needed_rows.contains_key(&group);
+        let pending_by_call = is_needed.then(|| self.pass.pending_by_call.clone());
         self.pass.pending.stack.push(PendingFrame {
             group,
             is_subquery,
             pending_count,
+            pending_by_call,
             demands,
             call_values,
             rows,
@@ -172,17 +187,33 @@ impl CallRuntime {
         &mut self,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Sql> {
-        let frame = self.pass.pending.pop_frame(false)?;
+        let mut frame = self.pass.pending.pop_frame(false)?;
         let (state, pending_in_frame) =
             (integer_argument(values, 1), self.pass.pending_count - frame.pending_count);
         let no_short_circuit = self.settings.no_short_circuit;
+        if let Some(pending_by_call) = frame.pending_by_call.take()
+            && !no_short_circuit
+        {
+            // The row's group decides whether the pass is final.
+            self.pass.pending_count = frame.pending_count;
+            self.pass.pending_by_call = pending_by_call;
+            if let Some(needed) = self.settings.needed_rows.get(&frame.group)
+                && (self.pass.lookup_scopes.is_empty() || state != 2)
+            {
+                let values = values.get(2..).unwrap_or_default();
+                self.pass.needed.add_row(needed, values, state, frame.demands);
+            }
+            if self.pass.needed.undecided_count > MAX_PENDING_ROWS {
+                return Err(self.abort_pass());
+            }
+            return Ok(Sql::Integer(i64::from(state == 1)));
+        }
         let pending = &mut self.pass.pending;
         match pending.stack.last_mut() {
             Some(subquery)
                 if subquery.is_subquery && subquery.group == frame.group && !no_short_circuit =>
             {
-                let mut value = Vec::new();
-                write_canonical_bytes(values.get(2..).unwrap_or_default(), &mut value);
+                let value = comparable_bytes(values.get(2..).unwrap_or_default());
                 subquery.pending_in_rows += pending_in_frame;
                 subquery.rows.entry(value).or_default().add_row(state, frame.demands);
             }
@@ -207,6 +238,12 @@ impl CallRuntime {
         let (decided_value, runs_once) =
             (integer_argument(values, 0), integer_argument(values, 1) == 1);
         let value = values.get(3).map_or(Sql::Null, |v| to_owned_value(*v));
+        let (mut frame, operand) = (frame, values.get(4));
+        if let Some(operand) = operand.filter(|_| !self.settings.no_short_circuit)
+            && self.wait_for_operand(&mut frame, *operand)
+        {
+            return Ok(value);
+        }
         let pending_in_frame = self.pass.pending_count - frame.pending_count;
         // Once a row with a value is certain, other rows with this value change nothing.
         let is_decided = value == Sql::Integer(decided_value)
@@ -243,6 +280,33 @@ impl CallRuntime {
             missing.into_iter().for_each(|demand| self.pass.pending.add_demand(demand));
         }
         Ok(value)
+    }
+
+    /// Records the demands of the rows with the operand's value, of a subquery that `SQLite` runs
+    /// once. Returns false if the outer row must wait for all rows.
+    fn wait_for_operand(&mut self, frame: &mut PendingFrame, operand: ValueRef<'_>) -> bool {
+        let pending_in_frame = self.pass.pending_count - frame.pending_count;
+        let pending = &mut self.pass.pending;
+        let is_by_value = frame.demands.is_empty() && pending_in_frame == frame.pending_in_rows;
+        let rows = pending
+            .rows_by_value
+            .entry(frame.group)
+            .or_insert_with(|| is_by_value.then(|| std::mem::take(&mut frame.rows)));
+        let Some(rows) = rows else { return false };
+        self.pass.pending_count = frame.pending_count;
+        if operand == ValueRef::Null {
+            return true;
+        }
+        if let Some(candidates) = rows.get(&comparable_bytes(&[operand]))
+            && candidates.has_pending
+            && !candidates.is_certain
+        {
+            let sample = candidates.demand_sets.iter().take(candidates.sample_size());
+            let demands: Vec<Demand> = sample.flatten().copied().collect();
+            self.pass.pending_count += 1;
+            demands.into_iter().for_each(|demand| pending.add_demand(demand));
+        }
+        true
     }
 
     /// Implements [`Function::Hold`].
@@ -288,5 +352,21 @@ impl CallRuntime {
     pub(in crate::query) fn abort_pass(&mut self) -> rusqlite::Error {
         self.pass.is_aborted = true;
         function_error("the pass is full")
+    }
+}
+
+/// Returns bytes that are equal for values that `SQLite` compares as equal without a collation.
+fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
+    let values: Vec<ValueRef<'_>> = values.iter().map(|value| whole_number(*value)).collect();
+    let mut bytes = Vec::new();
+    write_canonical_bytes(&values, &mut bytes);
+    bytes
+}
+
+/// Returns a real number without a fraction as an integer.
+fn whole_number(value: ValueRef<'_>) -> ValueRef<'_> {
+    match value {
+        ValueRef::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => ValueRef::Integer(r as i64),
+        other => other,
     }
 }

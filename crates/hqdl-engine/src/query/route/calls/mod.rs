@@ -28,7 +28,7 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Images, Spec, Task, Type};
 use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
 use hqdl_sql::blendsql::parse::ParsedQuery;
-use hqdl_sql::blendsql::rewrite::CallSite;
+use hqdl_sql::blendsql::rewrite::{CallSite, column_values};
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 use hqdl_sql::blendsql::{Call, Choices, Subject};
 use hqdl_values::cell::State;
@@ -398,7 +398,7 @@ impl Calls {
             .iter()
             .map(|key| {
                 let (table, column) = unread_column(key, usage)?;
-                Some(CallSite::column_values(&table, &column))
+                Some(column_values(&table, &column))
             })
             .collect();
         self.sites[n].argument_sql = column_sql.filter(|keys| !keys.is_empty());

@@ -13,7 +13,7 @@ use hqdl_database::publish::column_affinity;
 use hqdl_database::published_state::PublishedState;
 use hqdl_spec::Catalog;
 use hqdl_spec::overrides::Overrides;
-use hqdl_sql::blendsql::rules::stored_columns::PublishedColumn;
+use hqdl_sql::blendsql::emit::stored_columns::PublishedColumn;
 
 /// A bound call that a published table could answer.
 #[derive(Debug, Clone)]

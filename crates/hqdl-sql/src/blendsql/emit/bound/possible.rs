@@ -1,46 +1,46 @@
-//! Rows that a part of a query may have while some calls are not answered: what
-//! the most that it asks is counted over.
+//! Rows that a part of a query can have while some calls are not answered. The upper bound is
+//! counted over these rows.
 //!
-//! Whatever the answers are, and whichever of them are not there yet, each row
-//! of the part is among its *possible* rows, the same in every column that does
-//! not hang on an answer. So a condition that hangs on one is taken to hold, a
-//! column that does is NULL, an outer join whose match hangs on one gives the row
-//! with its matches and without, EXCEPT takes nothing away, and LIMIT and
-//! grouping leave all. What hangs on no answer is written as it stands. A LIMIT
-//! in such a part is taken to leave the same rows in each statement; `random()`
-//! is not.
+//! Whatever the answers are, and whichever of them are missing, each row of the part is among its
+//! *possible* rows, with the same values in all columns that depend on no answer. So a condition that
+//! depends on an answer holds, and a column that depends on one is NULL. An outer join whose matches
+//! depend on answers returns the row with and without its matches. EXCEPT removes nothing, and LIMIT
+//! and grouping keep all rows. Parts that depend on no answer are unchanged. A LIMIT in such a part
+//! keeps the same rows in each statement, unlike `random()`.
 
-use super::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
-use super::frame::{Frame, is_random, joins_by_name, reads_table};
-use super::rewrite::{CallSite, Rewriter};
-use super::scope::{Field, Resolver, rename_fields, without_parens};
-use super::terms::{Clause, term_expr};
-use super::tree::{Body, CompoundOperator, Cte, Expr, ExprKind, Query, SelectCore};
-use super::truth::may_fail;
+use super::super::replace_parts;
+use crate::blendsql::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
+use crate::blendsql::frame::{Frame, is_random, joins_by_name, reads_table};
+use crate::blendsql::plan::analysis::Analysis;
+use crate::blendsql::plan::call_site::CallSite;
+use crate::blendsql::plan::condition::{may_fail, split_conjuncts};
+use crate::blendsql::scope::{Field, Resolver, rename_fields, without_parens};
+use crate::blendsql::terms::{Clause, term_expr};
+use crate::blendsql::tree::{Body, CompoundOperator, Cte, Expr, ExprKind, Query, SelectCore};
 use hqdl_values::sql;
 
-/// Possible rows as SQL.
-pub(super) struct PossibleRows {
+/// SQL of possible rows.
+pub(in crate::blendsql::emit) struct PossibleRows {
     pub text: String,
-    /// The columns; `live` are those that hang on an answer, and are NULL.
+    /// Columns. Those that depend on an answer are from a call, and NULL.
     pub fields: Option<Vec<Field>>,
-    /// They are the rows, no more.
+    /// Whether they are exactly the rows of the query.
     pub exact: bool,
 }
 
 /// Finds possible rows.
-pub(super) struct Possible<'q> {
+pub(in crate::blendsql::emit) struct Possible<'q> {
     pub sql: &'q str,
     pub sites: &'q [CallSite],
-    pub rewriter: Rewriter<'q>,
+    pub analysis: Analysis<'q>,
 }
 
 impl Possible<'_> {
-    pub(super) fn resolver(&self) -> Resolver<'_> {
-        self.rewriter.resolver()
+    pub(in crate::blendsql::emit) fn resolver(&self) -> Resolver<'_> {
+        self.analysis.resolver()
     }
 
-    /// The possible rows of a query.
+    /// Returns the possible rows of a query.
     pub fn rows(&self, query: &Query, around: &Frame<'_>) -> PossibleRows {
         if self.is_settled(query, around) {
             let text = self.sql[query.span.clone()].to_owned();
@@ -61,8 +61,7 @@ impl Possible<'_> {
         PossibleRows { text: format!("{}{}", frame.with(), rows.text), ..rows }
     }
 
-    /// Nothing but a row of NULLs: all that can be said of columns that hang on
-    /// answers.
+    /// Returns a row of NULLs, for columns that depend on answers.
     fn nothing(fields: Option<Vec<Field>>) -> PossibleRows {
         let fields: Option<Vec<Field>> = fields.map(|all| {
             all.into_iter().map(|f| Field { origin: None, is_from_call: true, ..f }).collect()
@@ -97,7 +96,7 @@ impl Possible<'_> {
         frame
     }
 
-    /// The columns of a common table expression that reads itself.
+    /// Returns the columns of a common table expression that reads itself.
     fn fields_of(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
         let first = match &cte.query.body {
             Body::Compound(_, left, _) => left,
@@ -106,7 +105,7 @@ impl Possible<'_> {
         self.resolver().output_fields(first, &frame.scope)
     }
 
-    /// Whether neither the rows nor the values of a query hang on an answer.
+    /// Returns true if neither the rows nor the values of a query depend on an answer.
     fn is_settled(&self, query: &Query, around: &Frame<'_>) -> bool {
         if query.has_call() {
             return false;
@@ -127,14 +126,14 @@ impl Possible<'_> {
             ExprKind::Column { table, column } => {
                 settled &= match at.find_column(table.as_deref(), column) {
                     Some(hit) => !hit.field.is_from_call,
-                    // It may be the alias of a result around.
+                    // It can be the alias of a result of an outer SELECT.
                     None => !opaque && !around.each().any(|f| f.alias(column).is_some()),
                 };
             }
             ExprKind::Function { name, args, window: false, .. }
                 if AGGREGATES.contains(&name.as_str()) =>
             {
-                // An aggregate of columns around is one of the SELECT around.
+                // An aggregate of outer columns belongs to the outer SELECT.
                 let mut deepest = None;
                 args.iter().for_each(|a| {
                     a.visit_exprs(&mut |e| {
@@ -154,8 +153,8 @@ impl Possible<'_> {
         settled
     }
 
-    /// Whether the value of an expression hangs on no answer. An aggregate or a
-    /// window is of possible rows: `groups` says whether these are exact.
+    /// Returns true if the value of an expression depends on no answer. Aggregates and window
+    /// functions are computed from possible rows; `groups` is true if these are exact.
     pub fn certain(&self, expr: &Expr, frame: &Frame<'_>, groups: bool) -> bool {
         match &expr.kind {
             ExprKind::Call(..) => return false,
@@ -196,7 +195,7 @@ impl Possible<'_> {
         }
     }
 
-    /// An expression as SQL, names of results replaced by what they stand for.
+    /// Returns the SQL of an expression, with aliases replaced by their expressions.
     pub fn text(&self, expr: &Expr, frame: &Frame<'_>) -> String {
         let mut parts = Vec::new();
         visit_own_exprs(expr, &mut |e| {
@@ -207,12 +206,12 @@ impl Possible<'_> {
                 parts.push((e.span.clone(), format!("({})", &self.sql[alias.span.clone()])));
             }
         });
-        self.rewriter.replace_parts(&expr.span, parts)
+        replace_parts(self.sql, &expr.span, parts)
     }
 
-    /// A condition, what hangs on an answer taken to hold.
+    /// Returns a condition in which the parts that depend on answers hold.
     pub fn possible(&self, condition: &Expr, frame: &Frame<'_>) -> String {
-        let open = super::rewrite::split_conjuncts(condition);
+        let open = split_conjuncts(condition);
         let open = open.into_iter().filter(|c| !self.certain(c, frame, false));
         let first = open.map(|c| c.span.start).min().unwrap_or(usize::MAX);
         self.taken(condition, true, frame, first)
@@ -232,18 +231,18 @@ impl Possible<'_> {
                 format!("({})", parts.join(if all { " AND " } else { " OR " }))
             }
             _ if !self.certain(expr, frame, false) => "1".to_owned(),
-            // What may fail is evaluated where nothing before it settles the row.
+            // A condition that may fail is evaluated only if no earlier one decides the row.
             _ if may_fail(expr) && expr.span.start > first => "1".to_owned(),
             _ if wanted => format!("({})", self.text(expr, frame)),
             _ => format!("(NOT ({}))", self.text(expr, frame)),
         }
     }
 
-    /// Whether the rows of a SELECT are groups.
+    /// Returns true if the rows of a SELECT are groups.
     pub fn is_grouped(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> bool {
         !core.group.is_empty()
             || is_aggregate(core, query)
-            || self.rewriter.has_outer_aggregate(core, query, &frame.scope)
+            || !self.analysis.outer_aggregates(core, query, &frame.scope).is_empty()
     }
 
     fn core(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> PossibleRows {
@@ -337,7 +336,7 @@ impl Possible<'_> {
         if !takes_away && !operator.is_union() {
             return PossibleRows { text: a.text, fields, exact: false };
         }
-        // A side that may be more than one SELECT is one.
+        // A side can consist of several SELECTs.
         let side = |text: String| format!("SELECT * FROM ({text})");
         let text = format!("{} {} {}", side(a.text), operator.as_sql(), side(b.text));
         PossibleRows {

@@ -1,8 +1,10 @@
 //! Generates the rewritten SQL: the only module that writes calls of the [runtime
-//! functions](super::runtime) and the CASE expressions around them. The rules decide what to write;
+//! functions](crate::blendsql::runtime) and the CASE expressions around them. The rules decide what to write;
 //! this module formats it.
 
-use super::runtime::Function;
+use crate::blendsql::plan::ScopeColumn;
+use crate::blendsql::runtime::Function;
+use hqdl_values::sql::quote_name;
 
 /// Maximum number of nested conditions, because the nesting depth of `SQLite`'s parser is limited.
 const MAX_NESTING: usize = 32;
@@ -116,7 +118,7 @@ pub(super) fn lookup_before_asking(known: &str, asking: &str, of_row: bool) -> S
     format!("CASE {} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asking} END", lookup_truth(known, of_row))
 }
 
-/// Same as [`settled_first`] for the value of a condition.
+/// Same as [`lookup_before_asking`] for the value of a condition.
 pub(super) fn lookup_value_before_asking(holds: &str, fails: &str, asking: &str) -> String {
     let (holds, fails) = (lookup_truth(holds, false), lookup_truth(fails, false));
     format!("(CASE {holds} WHEN 1 THEN 1 ELSE CASE {fails} WHEN 1 THEN 0 ELSE {asking} END END)")
@@ -163,28 +165,58 @@ pub(super) fn truth_value(holds: &str, fails: &str) -> String {
 }
 
 /// Delays the evaluation of `truth` until whole rows with these columns are available.
-pub(super) fn after_row_barrier(columns: &[String], truth: &str) -> String {
-    guard_truth(&Function::RowBarrier.call_sql(columns), truth)
+pub(super) fn after_row_barrier(columns: &[ScopeColumn], truth: &str) -> String {
+    let columns: Vec<String> = columns.iter().map(qualified_name).collect();
+    guard_truth(&Function::RowBarrier.call_sql(&columns), truth)
 }
 
-/// Records whether a row of a SELECT passes. Rows with the same `value` are equivalent candidates.
-pub(super) fn record_row(condition_group: usize, truth: &str, value: Option<&str>) -> String {
+fn qualified_name(column: &ScopeColumn) -> String {
+    let name = quote_name(&column.column);
+    column.table.as_ref().map_or_else(|| name.clone(), |t| format!("{}.{name}", quote_name(t)))
+}
+
+/// Returns a FROM source as a subquery that `SQLite` does not flatten.
+pub(super) fn materialization_fence(source: &str, conditions: &[String]) -> String {
+    let filter = match conditions {
+        [] => String::new(),
+        all => format!(" WHERE {}", all.join(" AND ")),
+    };
+    format!("SELECT * FROM {source}{filter} LIMIT -1")
+}
+
+/// Returns the condition that a row's columns are among some rows, or are not. With NULL, a row
+/// counts as being among those that are kept.
+pub(super) fn membership(columns: &[&str], rows: &str, keeps: bool) -> String {
+    let is_member = format!("({}) IN ({rows})", columns.join(", "));
+    if !keeps {
+        return format!("(({is_member}) IS NOT TRUE)");
+    }
+    let nulls: Vec<String> = columns.iter().map(|c| format!("({c}) IS NULL")).collect();
+    format!("({is_member} OR {})", nulls.join(" OR "))
+}
+
+/// Records whether a row of a SELECT passes. Rows with the same values are equivalent candidates,
+/// or belong to one group.
+pub(super) fn record_row(condition_group: usize, truth: &str, values: &[&str]) -> String {
     let begin = Function::OpenRow.call_sql(&[condition_group.to_string()]);
     let mut arguments = vec![begin.as_str(), truth];
-    arguments.extend(value);
+    arguments.extend(values);
     Function::CloseRow.call_sql(&arguments)
 }
 
-/// Returns the value of an EXISTS or IN, whose rows are recorded together.
+/// Returns the value of an EXISTS or IN, whose rows are recorded together. With an operand, only
+/// the rows with its value matter.
 pub(super) fn record_subquery(
     is_decisive: bool,
     once: bool,
     condition_group: usize,
-    value: &str,
+    (value, operand): (&str, Option<&str>),
 ) -> String {
     let flag = |yes: bool| u8::from(yes).to_string();
     let begin = Function::OpenSubquery.call_sql(&[condition_group.to_string()]);
-    Function::CloseSubquery.call_sql(&[flag(is_decisive), flag(once), begin, format!("({value})")])
+    let mut arguments = vec![flag(is_decisive), flag(once), begin, format!("({value})")];
+    arguments.extend(operand.map(|operand| format!("({operand})")));
+    Function::CloseSubquery.call_sql(&arguments)
 }
 
 /// Returns the truth of a candidate row of a LIMIT and stores its values that contain calls.

@@ -9,9 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::blendsql::emit;
+use super::RewrittenQuery;
+use super::sql::call_answer;
 use crate::blendsql::parse::ParsedQuery;
-use crate::blendsql::rewrite::{CallSite, RewrittenQuery};
+use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{
     Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
@@ -188,7 +189,7 @@ impl<'q> StoredPlanBuilder<'q> {
         if args.iter().any(Expr::has_call) {
             return None;
         }
-        let call_sql = emit::call_answer(*n, false, site.argument_sql.as_ref()?);
+        let call_sql = call_answer(*n, false, site.argument_sql.as_ref()?);
         let otherwise = format!("{}{call_sql}{}", site.sql_before, site.sql_after);
         let text = match join_target.as_mut().filter(|p| p.can_join(column, self.is_postgres)) {
             Some(join_target) => format!("{}.hq_{n}", self.join_alias(join_target, *n, column)),

@@ -1,76 +1,82 @@
-//! The most that a query asks, over all its passes: statements that reach every
-//! value which it may reach, whatever the answers are.
+//! Upper bound of what a query asks over all its passes: statements that reach every value which
+//! the query can reach, whatever the answers are.
 //!
-//! For each SELECT with calls a statement evaluates these over its
-//! possible rows (`possible.rs`): a subquery in an expression where it stands,
-//! for the rows around it; AND, OR, CASE, `iif` and `coalesce` only as far as
-//! plain parts leave them open, which the passes evaluate first, too. LIMIT, EXISTS
-//! and IN stop nothing here. What has an answer for its argument cannot be counted,
-//! and is told.
+//! For each SELECT with calls, a statement evaluates these over its possible rows ([`possible`]). A
+//! subquery in an expression is evaluated in place, for the rows around it. AND, OR, CASE, `iif` and
+//! `coalesce` are evaluated only as far as their plain parts leave them open, as in a pass. LIMIT,
+//! EXISTS and IN stop nothing here. A call whose argument is an answer cannot be counted; it is
+//! reported.
 
 use std::collections::BTreeMap;
 
-use super::aggregates::visit_own_exprs;
-use super::frame::{Frame, is_random, reads_table};
-use super::joined::OpenFrom;
-use super::possible::Possible;
-use super::rewrite::{CallSite, Rewriter, Statistics, split_conjuncts};
-use super::rules::conditions_last::{join_barrier, join_barrier_of};
-use super::scope::{Field, Schema, Scope, Table};
-use super::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
-use super::tree::{
+mod joined;
+mod possible;
+mod reach;
+
+use crate::blendsql::aggregates::visit_own_exprs;
+use crate::blendsql::emit::result_column_of;
+use crate::blendsql::frame::{Frame, is_random, reads_table};
+use crate::blendsql::plan::analysis::Analysis;
+use crate::blendsql::plan::barrier::{join_barrier, join_barrier_of};
+use crate::blendsql::plan::call_site::CallSite;
+use crate::blendsql::plan::condition::split_conjuncts;
+use crate::blendsql::plan::statistics::Statistics;
+use crate::blendsql::scope::{Field, Schema, Scope, Table};
+use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
+use crate::blendsql::tree::{
     Body, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
-use super::truth::count_predicates;
-use hqdl_values::sql;
+use hqdl_values::sql::quote_name;
+use joined::OpenFrom;
+use possible::Possible;
 
-/// The most that a query may ask.
+/// Upper bound of what a query asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestBound {
-    /// What reaches it.
+    /// Statements that reach its calls.
     pub probes: Vec<Probe>,
-    /// Calls that cannot be bounded, by number, and why.
+    /// Reasons why calls cannot be bounded, by the calls' numbers.
     pub unknown: BTreeMap<usize, &'static str>,
-    /// Whether what is counted is asked together.
+    /// Whether the counted values are asked together.
     pub batching: Batching,
 }
 
-/// Whether what may be asked is asked together, as many as share a request.
+/// Whether the values that can be asked share requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Batching {
-    /// In one pass, each of it.
+    /// All of them are asked in one pass.
     All,
-    /// In one pass, or a part of it: rows that want other columns share no request.
+    /// Some of them are asked in one pass. Rows that need different columns share no request.
     Partial,
-    /// In several passes: something waits for an answer.
+    /// They are asked in several passes, because something waits for an answer.
     #[default]
     Never,
 }
 
-/// A statement that evaluates calls for all rows that may reach them.
+/// A statement that evaluates calls for all rows that can reach them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// As SQL.
+    /// SQL text.
     pub sql: String,
-    /// These calls.
+    /// Numbers of the calls.
     pub calls: Vec<usize>,
 }
 
-/// Bytes of a statement, at most.
+/// Maximum length of a statement in bytes.
 const LONG: usize = 8 << 20;
 
-pub(super) const ANSWER: &str = "its argument is an answer";
-pub(super) const CONTEXT: &str = "its context contains calls";
+pub(in crate::blendsql::emit) const ANSWER: &str = "its argument is an answer";
+pub(in crate::blendsql::emit) const CONTEXT: &str = "its context contains calls";
 const RECURSION: &str = "it is in a recursive query";
 const ROWS: &str = "its rows come from answers";
 const BENEATH: &str = "it may be evaluated before tables in parentheses are joined";
-// SQLite looks for rows of the right table without partners by their conditions first.
+// SQLite evaluates conditions on unmatched rows of the right table first.
 const PARTNERS: &str = "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
-// Nothing that a condition could name makes it wait for such a table.
+// A condition has no column by which it could wait for such a table.
 const UNNAMED: &str = "it can be evaluated before a table whose columns are all answers";
 const LENGTH: &str = "the query is too long to count its rows";
 
-/// Finds the most that a query may ask.
+/// Returns an upper bound of what a query asks.
 #[must_use]
 pub fn request_bound(
     sql: &str,
@@ -80,8 +86,8 @@ pub fn request_bound(
     schema: &dyn Schema,
 ) -> RequestBound {
     let costs = Statistics::default();
-    let rewriter = Rewriter::new(sql, sites, schema, &costs);
-    let rows = Possible { sql, sites, rewriter };
+    let analysis = Analysis::new(sql, sites, schema, &costs);
+    let rows = Possible { sql, sites, analysis };
     let mut out = RequestBound::default();
     let mut probing =
         Probing { rows, out: &mut out, once: true, calls: Vec::new(), of_groups: false };
@@ -104,8 +110,8 @@ pub fn request_bound(
     out
 }
 
-/// Whether each call of a query is evaluated for each of its rows: they stand in its
-/// results alone, and there where nothing decides whether they are evaluated.
+/// Returns true if each call of a query is evaluated for each of its rows: calls are only in the
+/// results, in positions that are always evaluated.
 fn is_all_asked(query: &Query) -> bool {
     fn always(expr: &Expr) -> bool {
         let known = match &expr.kind {
@@ -138,31 +144,31 @@ fn is_all_asked(query: &Query) -> bool {
         && columns.into_iter().all(always)
 }
 
-/// Where an expression is evaluated.
+/// Position at which an expression is evaluated.
 #[derive(Clone, Copy)]
-pub(super) struct At<'f> {
-    pub(super) frame: &'f Frame<'f>,
-    /// Over groups, not over the rows that they are made of.
-    pub(super) groups: bool,
-    /// Functions of many rows can be told here.
-    pub(super) of_rows: bool,
-    /// The SELECT makes groups.
-    pub(super) grouped: bool,
+pub(in crate::blendsql::emit) struct At<'f> {
+    pub(in crate::blendsql::emit) frame: &'f Frame<'f>,
+    /// Whether it is evaluated for groups instead of rows.
+    pub(in crate::blendsql::emit) groups: bool,
+    /// Whether aggregates and window functions are exact here.
+    pub(in crate::blendsql::emit) of_rows: bool,
+    /// Whether the SELECT has groups.
+    pub(in crate::blendsql::emit) grouped: bool,
 }
 
-pub(super) struct Probing<'q, 'o> {
-    pub(super) rows: Possible<'q>,
-    pub(super) out: &'o mut RequestBound,
-    /// Nothing waits for the answer to anything so far.
-    pub(super) once: bool,
-    /// Calls that the statement at hand evaluates.
-    pub(super) calls: Vec<usize>,
-    /// The SELECT at hand has calls that are asked about groups.
-    pub(super) of_groups: bool,
+pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
+    pub(in crate::blendsql::emit) rows: Possible<'q>,
+    pub(in crate::blendsql::emit) out: &'o mut RequestBound,
+    /// Whether nothing waits for an answer so far.
+    pub(in crate::blendsql::emit) once: bool,
+    /// Calls that the current statement evaluates.
+    pub(in crate::blendsql::emit) calls: Vec<usize>,
+    /// Whether the current SELECT has calls about groups.
+    pub(in crate::blendsql::emit) of_groups: bool,
 }
 
 impl Probing<'_, '_> {
-    pub(super) fn unknown(&mut self, call: usize, why: &'static str) {
+    pub(in crate::blendsql::emit) fn unknown(&mut self, call: usize, why: &'static str) {
         self.out.unknown.entry(call).or_insert(why);
     }
 
@@ -174,8 +180,8 @@ impl Probing<'_, '_> {
         });
     }
 
-    /// Gives what reaches the calls of a query to `give`, piece by piece: values
-    /// where its common table expressions are declared.
+    /// Passes the SQL that reaches the calls of a query to `give`, piece by piece. The common table
+    /// expressions of the query are declared around each piece.
     fn tables(
         &mut self,
         query: &Query,
@@ -199,9 +205,9 @@ impl Probing<'_, '_> {
         match &query.body {
             Body::Core(core) => self.core(query, core, frame, lone, give),
             Body::Compound(operator, left, right) => {
-                // Which rows LIMIT leaves may be another thing once answers are there.
+                // Answers can change which rows a LIMIT keeps.
                 self.once &= query.limit.is_none();
-                // EXCEPT and INTERSECT may end before the right side where the left has no rows.
+                // EXCEPT and INTERSECT skip the right side if the left side has no rows.
                 self.once &= operator.is_union() || !left.has_call();
                 for side in [left, right] {
                     if let Some(text) = self.query(side, frame) {
@@ -209,7 +215,7 @@ impl Probing<'_, '_> {
                     }
                 }
                 for term in query.order.iter().filter(|o| o.expr.has_call()) {
-                    if self.rows.rewriter.result_column_of(&term.expr, query).is_none() {
+                    if result_column_of(self.rows.sql, &term.expr, query).is_none() {
                         self.all_unknown(&term.expr, ROWS);
                     }
                 }
@@ -231,8 +237,12 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// What reaches the calls of a query, as a value where it stands.
-    pub(super) fn query(&mut self, query: &Query, around: &Frame<'_>) -> Option<String> {
+    /// Returns the SQL that reaches the calls of a query, as a value in its position.
+    pub(in crate::blendsql::emit) fn query(
+        &mut self,
+        query: &Query,
+        around: &Frame<'_>,
+    ) -> Option<String> {
         if !query.has_call() {
             return None;
         }
@@ -264,7 +274,7 @@ impl Probing<'_, '_> {
             let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
             core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| all.push(on)));
             all.into_iter().for_each(|e| self.all_unknown(e, ROWS));
-            // Answers are compared for rows that conditions beneath have not been held to.
+            // A join by name compares answers for rows that no inner condition has excluded yet.
             if core.from.iter().any(joins_by_name) {
                 core.from.iter().for_each(|i| i.visit_exprs(&mut |e| self.all_unknown(e, BENEATH)));
             }
@@ -289,7 +299,7 @@ impl Probing<'_, '_> {
         let mut at =
             At { frame: &open.frame, groups: false, of_rows: windows && !grouped, grouped };
         let before = std::mem::take(&mut self.of_groups);
-        // Conditions of joins that stay there are evaluated before all else.
+        // Join conditions that cannot move to WHERE are evaluated first.
         let mut kept: Vec<(&Expr, usize)> = Vec::new();
         let mut moved: Vec<&Expr> = Vec::new();
         for item in &core.from {
@@ -308,7 +318,7 @@ impl Probing<'_, '_> {
                 }
             }
         }
-        // Whether there is a row of what no condition can name may be looked at later.
+        // A table that no condition can wait for may be read after the conditions.
         if let Some(instead) = instead.filter(|i| !i.is_empty()) {
             let parts = early.iter().filter_map(|e| self.reach(e, at)).collect();
             for from in self.rows.from(core, &open, core.from_end, &instead) {
@@ -316,20 +326,20 @@ impl Probing<'_, '_> {
                 sum(Vec::clone(&parts)).into_iter().for_each(|p| give(self, over(&p, &rows)));
             }
         }
-        // What names no table is evaluated first, where no column can tell it to wait.
+        // A condition without columns is evaluated first if there is no column to wait for.
         if !core.from.is_empty() && join_barrier(&open.frame.scope).is_empty() {
             let all = core.filter.iter().chain(moved.iter().copied()).flat_map(split_conjuncts);
             let scope = &open.frame.scope;
             let first: Vec<&Expr> = all
-                .filter(|e| e.has_call() && !self.rows.rewriter.references_own_rows(e, scope))
+                .filter(|e| e.has_call() && !self.rows.analysis.references_own_rows(e, scope))
                 .collect();
             if let Some(text) = sum(first.into_iter().filter_map(|e| self.reach(e, at)).collect()) {
                 give(self, text);
             }
         }
-        // An aggregate in a subquery may be one of this SELECT, of all its rows.
-        let rewriter = &self.rows.rewriter;
-        let within = rewriter.outer_aggregates(core, query, &open.frame.scope);
+        // An aggregate in a subquery can belong to this SELECT.
+        let analysis = &self.rows.analysis;
+        let within = analysis.outer_aggregates(core, query, &open.frame.scope);
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let rows = rows.chain(&within);
         let parts = rows.filter_map(|e| self.reach(e, at)).collect();
@@ -359,7 +369,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// What a term of GROUP BY stands for.
+    /// Returns the SQL of the expression that a GROUP BY term refers to.
     fn group(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> String {
         match resolve_term(term, Clause::Group, core, self.rows.sql) {
             ResolvedTerm::Result(n) => match core.columns.get(n).and_then(|c| c.expr.as_ref()) {
@@ -370,7 +380,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Queries that a FROM clause reads.
+    /// Reaches the calls of the queries that a FROM clause reads.
     fn beneath(
         &mut self,
         item: &FromItem,
@@ -391,7 +401,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Result columns with calls that a condition names.
+    /// Returns the result columns with calls that a condition refers to by alias.
     fn aliases(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
         visit_own_exprs(condition, &mut |e| {
@@ -404,15 +414,15 @@ impl Probing<'_, '_> {
         named
     }
 
-    /// Whether a term of ORDER BY hangs on an answer or is drawn by lot, by what it is the
-    /// name or the number of, too.
+    /// Returns true if a term of ORDER BY depends on an answer or is random, also through an alias or
+    /// a position.
     fn lives(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> bool {
         let live = |e: &Expr| {
             let mut drawn = false;
             visit_own_exprs(e, &mut |e| {
                 drawn |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
             });
-            drawn || self.rows.rewriter.depends_on_call(e, &open.frame.scope)
+            drawn || self.rows.analysis.depends_on_call(e, &open.frame.scope)
         };
         let Some(expr) = term_expr(term, Clause::Order, core, self.rows.sql) else { return true };
         let mut named = false;
@@ -424,8 +434,8 @@ impl Probing<'_, '_> {
         live(expr) || named
     }
 
-    /// Tables whose rows conditions with calls do not wait for: these have no column
-    /// without answers, and no condition is about them.
+    /// Returns the tables that conditions with calls do not wait for: all their columns are answers,
+    /// and no condition refers to them.
     fn waits_not_for<'s>(&self, conditions: &[&Expr], scope: &'s Scope<'_>) -> Vec<&'s Table> {
         let mut named = Vec::new();
         for condition in conditions.iter().flat_map(|c| split_conjuncts(c)).filter(|c| c.has_call())
@@ -447,23 +457,23 @@ impl Probing<'_, '_> {
         tables.filter(|t| !waits(t)).collect()
     }
 
-    /// Whether anything of a SELECT waits for an answer of it.
+    /// Records whether a part of a SELECT waits for an answer of the same SELECT.
     fn waits(&mut self, query: &Query, core: &SelectCore, open: &OpenFrom<'_>) {
-        let count = |e: &Expr| count_predicates(&self.rows.rewriter, e, &open.frame.scope);
+        let count = |e: &Expr| self.rows.analysis.count_predicates(e, &open.frame.scope);
         let mut filters: usize = core.filter.iter().map(count).sum();
         core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| filters += count(on)));
         let having: usize = core.having.iter().map(count).sum();
-        let live = |e: &Expr| self.rows.rewriter.depends_on_call(e, &open.frame.scope);
+        let live = |e: &Expr| self.rows.analysis.depends_on_call(e, &open.frame.scope);
         let mut values = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let values = values.any(live)
             || core.group.iter().chain(&core.windows).any(live)
             || query.order.iter().any(|o| live(&o.expr));
         let stages = usize::from(!open.exact_tables) + filters + having + usize::from(values);
-        // Which rows LIMIT leaves, or which row min and max take the other columns of,
-        // is another thing once the answers are there: what is reached then is new.
+        // Answers can change which rows a LIMIT keeps, and from which row `min` and `max` take the
+        // other columns, so that later passes reach new values.
         let chosen =
             query.limit.is_some() && query.order.iter().any(|o| self.lives(&o.expr, core, open));
-        // A row without its partners stands for itself while these are open, and counts.
+        // A row of an outer join counts as unmatched while its matches are undecided.
         let mut partners = 0;
         let outer = core.from.iter().filter(|i| i.join != JoinKind::Inner);
         outer.for_each(|i| conditions(i, 0, &mut |on, _| partners += count(on)));
@@ -481,12 +491,12 @@ impl Probing<'_, '_> {
                     let first = matches!(name.as_str(), "min" | "max") && !window;
                     of_rows |= first && args.iter().any(live);
                     of_rows |= *window && query.limit.is_some() && live(e);
-                    // What a FILTER leaves is reached when its answers are there.
+                    // A FILTER with calls is answered before its aggregate's arguments.
                     of_rows |= filter.as_deref().is_some_and(live) && args.iter().any(live);
                     let some = matches!(name.as_str(), "iif" | "if" | "coalesce" | "ifnull");
                     of_rows |= some && args.iter().filter(|a| live(a)).count() > 1;
                 }
-                // SQLite compares rows, lists and both ends of a range as far as it must.
+                // SQLite compares rows, lists and ranges only as far as needed.
                 ExprKind::Operation(ExprOperator::Row | ExprOperator::Between, parts)
                 | ExprKind::In { list: parts, .. } => {
                     of_rows |= parts.iter().skip(1).any(live);
@@ -503,8 +513,8 @@ impl Probing<'_, '_> {
     }
 }
 
-/// Whether `SQLite` may take apart what a FROM clause reads there: tables in
-/// parentheses that go by one name, or a view that was not found in the text.
+/// Returns true if `SQLite` can flatten a source although it is one table for the query: tables in
+/// parentheses with an alias, or a view that is not in the text.
 fn is_taken_apart(item: &FromItem) -> bool {
     match &item.source {
         FromSource::Join(items) => item.name.is_some() || items.iter().any(is_taken_apart),
@@ -513,23 +523,23 @@ fn is_taken_apart(item: &FromItem) -> bool {
     }
 }
 
-/// A row of NULLs in the place of a table, where it stands by itself in a FROM clause.
+/// Returns a row of NULLs that replaces a table of the FROM clause.
 fn a_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
-    let nulls = |f: &Field| format!("NULL AS {}", sql::quote_name(&f.name));
+    let nulls = |f: &Field| format!("NULL AS {}", quote_name(&f.name));
     let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
     let row = format!("SELECT {}", row.join(", "));
     let name = table.name.as_deref()?;
     let item = core.from.iter().find(|i| i.name.as_deref() == Some(name))?;
     match &item.source {
         FromSource::Table { span, .. } if !span.is_empty() => {
-            Some((span.clone(), format!("({row}) AS {}", sql::quote_name(name))))
+            Some((span.clone(), format!("({row}) AS {}", quote_name(name))))
         }
         FromSource::Query(query) => Some((query.span.clone(), row)),
         _ => None,
     }
 }
 
-/// Whether a FROM clause joins there by USING or NATURAL.
+/// Returns true if a source is joined by USING or NATURAL.
 fn joins_by_name(item: &FromItem) -> bool {
     let inner = match &item.source {
         FromSource::Join(items) => items.as_slice(),
@@ -538,14 +548,14 @@ fn joins_by_name(item: &FromItem) -> bool {
     item.natural || !item.using.is_empty() || inner.iter().any(joins_by_name)
 }
 
-/// Evaluates something for all rows of a FROM clause and what follows it.
+/// Evaluates an expression for all rows of a FROM clause and its conditions.
 fn over(text: &str, rows: &str) -> String {
-    // The aggregate is of a column, so that it is of this SELECT.
+    // The aggregate has a column as its argument, so that it belongs to this SELECT.
     format!("(SELECT total(hq_p) FROM (SELECT {text} AS hq_p{rows}))")
 }
 
-/// All of some numbers are evaluated; no deeper than it must be.
-pub(super) fn sum(mut parts: Vec<String>) -> Option<String> {
+/// Returns an expression that evaluates all parts, with as little nesting as possible.
+pub(in crate::blendsql::emit) fn sum(mut parts: Vec<String>) -> Option<String> {
     while parts.len() > 1 {
         parts = parts
             .chunks(2)
@@ -558,7 +568,7 @@ pub(super) fn sum(mut parts: Vec<String>) -> Option<String> {
     parts.pop()
 }
 
-/// Shows the conditions of joins, and how many parentheses are around each.
+/// Visits the conditions of joins with the number of parentheses around each.
 fn conditions<'e>(item: &'e FromItem, depth: usize, see: &mut dyn FnMut(&'e Expr, usize)) {
     if let FromSource::Join(items) = &item.source {
         items.iter().for_each(|i| conditions(i, depth + 1, see));

@@ -1,18 +1,16 @@
-//! What reaches the calls of an expression, for [the most](super::most) that a query
-//! asks.
+//! SQL that reaches the calls of an expression, for the [upper bound](super) of what a query asks.
 
-use super::aggregates::{is_aggregate_call, visit_own_exprs};
-use super::emit;
-use super::ingredients::Subject;
-use super::most::{ANSWER, At, CONTEXT, Probing, sum};
-use super::rewrite::column_sql;
-use super::runtime::Function;
-use super::tree::{Expr, ExprKind, Query};
-use super::truth::may_fail;
+use super::super::{column_sql, context_sql, sql};
+use super::{ANSWER, At, CONTEXT, Probing, sum};
+use crate::blendsql::aggregates::{is_aggregate_call, visit_own_exprs};
+use crate::blendsql::ingredients::Subject;
+use crate::blendsql::plan::condition::may_fail;
+use crate::blendsql::runtime::Function;
+use crate::blendsql::tree::{Expr, ExprKind, Query};
 
 impl Probing<'_, '_> {
-    /// What reaches the calls of an expression: a number, never NULL.
-    pub(super) fn reach(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
+    /// Returns the SQL that reaches the calls of an expression: a number, never NULL.
+    pub(in crate::blendsql::emit) fn reach(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
         if !expr.has_call() {
             return None;
         }
@@ -59,7 +57,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// CASE: a branch where the plain conditions before it leave it open.
+    /// Reaches a branch of a CASE unless the plain conditions before it decide the CASE.
     fn cases(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
         let ExprKind::Case { operand, whens, otherwise } = &expr.kind else { return None };
         self.several(expr);
@@ -94,7 +92,7 @@ impl Probing<'_, '_> {
         text
     }
 
-    /// Arguments of which each is looked at while those before it are NULL.
+    /// Reaches each argument for which all plain arguments before it are NULL.
     fn until_one(&mut self, args: &[Expr], at: At<'_>) -> Option<String> {
         let mut text: Option<String> = None;
         for arg in args.iter().rev() {
@@ -109,7 +107,7 @@ impl Probing<'_, '_> {
         text
     }
 
-    /// The parts of AND or OR, where the plain ones leave it open.
+    /// Reaches the parts of AND or OR unless the plain ones decide it.
     fn guarded(&mut self, parts: &[Expr], open: &str, at: At<'_>) -> Option<String> {
         if parts.iter().filter(|p| p.has_call()).count() > 1 {
             self.once = false;
@@ -130,7 +128,7 @@ impl Probing<'_, '_> {
         Some(format!("(CASE WHEN {} THEN {text} ELSE 0 END)", guards.join(" AND ")))
     }
 
-    /// Several calls of an expression may wait for one another.
+    /// Records that calls of an expression can wait for one another.
     fn several(&mut self, expr: &Expr) {
         let (exprs, _) = expr.children();
         if exprs.into_iter().filter(|e| e.has_call()).count() > 1 {
@@ -139,8 +137,8 @@ impl Probing<'_, '_> {
     }
 
     fn subquery(&mut self, expr: &Expr, query: &Query, at: At<'_>) -> Option<String> {
-        if super::rules::exists_candidates::syntactic_decisive_select(expr).is_ok() {
-            // Its rows are asked about some at a time.
+        if crate::blendsql::plan::analysis::syntactic_decisive_select(expr).is_ok() {
+            // Its rows are asked about in batches.
             self.once = false;
         }
         if at.groups {
@@ -180,7 +178,7 @@ impl Probing<'_, '_> {
                 forms.map(|(n, a)| self.argument(a, site.context_function(n), at)).collect()
             }
         };
-        let text = emit::call_answer(n, false, &keys);
+        let text = sql::call_answer(n, false, &keys);
         let text = if site.row_width.is_some() {
             text
         } else {
@@ -199,8 +197,18 @@ impl Probing<'_, '_> {
                     None => column_sql(arg, self.rows.sql),
                 }
             }
-            ExprKind::Scalar(_) => {
-                self.rows.rewriter.rewrite_argument(arg, context, &at.frame.scope)
+            ExprKind::Scalar(query) => {
+                let (fields, text) = (
+                    self.rows.resolver().output_fields(query, &at.frame.scope),
+                    &self.rows.sql[query.span.clone()],
+                );
+                let titles = fields.map(|all| all.into_iter().map(|f| f.name).collect::<Vec<_>>());
+                match context {
+                    Some(aggregate) => {
+                        context_sql(self.rows.sql, aggregate, titles.as_deref(), text)
+                    }
+                    None => format!("({text})"),
+                }
             }
             _ => format!("({})", self.rows.text(arg, at.frame)),
         }

@@ -1,30 +1,31 @@
-//! A FROM clause and its WHERE, over [possible rows](super::possible).
+//! FROM and WHERE clauses over [possible rows](super::possible).
 
-use super::frame::Frame;
+use super::super::replace_parts;
 use super::possible::Possible;
-use super::scope::{Field, Table};
-use super::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
+use crate::blendsql::frame::Frame;
+use crate::blendsql::scope::{Field, Table};
+use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 
-/// Outer joins of one SELECT whose matches hang on answers, at most: each doubles
-/// the statements.
+/// Maximum number of outer joins in a SELECT whose matches depend on answers. Each doubles the
+/// number of statements.
 const OUTER: usize = 6;
 
-/// A FROM clause and its WHERE, over possible rows.
-pub(super) struct OpenFrom<'p> {
+/// FROM and WHERE clauses over possible rows.
+pub(in crate::blendsql::emit) struct OpenFrom<'p> {
     pub frame: Frame<'p>,
     parts: Vec<(Span, String)>,
-    /// What is replaced, and by what, where an outer join finds nothing.
+    /// Replacements for an outer join that finds no match.
     nulls: Vec<(Span, String)>,
     pub condition: String,
-    /// The rows of each table are exact, those of FROM, and those that WHERE leaves.
+    /// Whether the rows of each table are exact; likewise those of FROM, and those after WHERE.
     pub exact_tables: bool,
     pub exact_from: bool,
     pub exact: bool,
 }
 
 impl Possible<'_> {
-    /// Opens the FROM clause of a SELECT; `None` where a join or the arguments of
-    /// a function hang on answers.
+    /// Opens the FROM clause of a SELECT; `None` if a join by name or the arguments of a function
+    /// depend on answers.
     pub fn open<'f>(&self, core: &SelectCore, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
         let mut open = OpenFrom {
             frame: Frame::within(around),
@@ -53,7 +54,7 @@ impl Possible<'_> {
         Some(open)
     }
 
-    /// Puts the tables of a FROM clause into its scope.
+    /// Adds the tables of a FROM clause to its scope.
     fn tables(
         &self,
         items: &[FromItem],
@@ -79,7 +80,7 @@ impl Possible<'_> {
                         is_from_call: false,
                         has_custom_collation: true,
                     };
-                    let columns = self.rewriter.schema.column_names(name);
+                    let columns = self.analysis.schema.column_names(name);
                     (columns.map(|all| all.into_iter().map(field).collect()), true)
                 }
                 FromSource::Query(query) => {
@@ -122,7 +123,7 @@ impl Possible<'_> {
         Some(())
     }
 
-    /// The conditions of joins; tells whether the rows are exact.
+    /// Adds the conditions of joins. Returns whether the rows are exact.
     fn on(
         &self,
         items: &[FromItem],
@@ -152,7 +153,7 @@ impl Possible<'_> {
                 open.nulls.push(match (&item.on, &item.source) {
                     (Some(on), _) => (on.span.clone(), "0".to_owned()),
                     (None, FromSource::Query(query)) if item.join == JoinKind::Left => {
-                        let text = self.rewriter.replace_parts(&query.span, open.parts.clone());
+                        let text = replace_parts(self.sql, &query.span, open.parts.clone());
                         (query.span.clone(), format!("SELECT * FROM ({text}) WHERE 0"))
                     }
                     _ => return None,
@@ -163,8 +164,8 @@ impl Possible<'_> {
         Some(left)
     }
 
-    /// The FROM clause of a SELECT, to the end of it or of a part: all that it may
-    /// be, of which each gives some of the rows. Some tables are read as is said `instead`.
+    /// Returns the FROM clause of a SELECT up to `end` in all its variants, each with some of the
+    /// possible rows. `instead` replaces some tables.
     pub fn from(
         &self,
         core: &SelectCore,
@@ -190,7 +191,7 @@ impl Possible<'_> {
             let free = |(span, _): &&(Span, String)| !parts.iter().any(|(s, _)| s == span);
             let rest: Vec<(Span, String)> = open.parts.iter().filter(free).cloned().collect();
             parts.extend(rest);
-            self.rewriter.replace_parts(&span, parts)
+            replace_parts(self.sql, &span, parts)
         };
         all.map(of).collect()
     }

@@ -1,0 +1,104 @@
+//! Writes conditions with calls as CASE expressions: first the parts without calls, then the calls,
+//! each only if the parts before it do not decide the row.
+//!
+//! The SQL returns 1 if a condition is true, 0 if it is false or NULL, and 2 while it depends on a
+//! pending call. NOT is pushed down to the predicates, so two values and *pending* are enough.
+//! Where NULL and false must be distinguished, the condition is evaluated for both.
+
+use super::{Emitter, sql};
+use crate::blendsql::plan::ValueCondition;
+use crate::blendsql::plan::condition::{Condition, Parts, Predicate};
+use crate::blendsql::tree::Expr;
+
+/// Maximum number of bytes of a condition that is written twice: once to be looked up, and once to
+/// be asked.
+const MAX_DUPLICATED_BYTES: usize = 20_000;
+
+impl Emitter<'_> {
+    /// Returns the truth of all conditions of a row.
+    pub(super) fn write_truth(&mut self, condition: &Condition) -> String {
+        let text = self.write_asking_truth(condition);
+        if condition.call_count() < 2 {
+            return text;
+        }
+        // Cached answers may decide a row before any request is made for it.
+        let from_cache = self.write_cached_truth(condition);
+        sql::lookup_before_asking(&from_cache, &text, true)
+    }
+
+    /// Returns the truth of a condition inside a value.
+    pub(super) fn write_condition_of(&mut self, expr: &Expr) -> String {
+        match self.planned_condition(expr) {
+            Some(planned) => self.write_truth(&planned.holds),
+            None => sql::plain_truth(self.source(expr), true),
+        }
+    }
+
+    /// Returns the value of an AND or OR with calls: 1, 0 or NULL.
+    pub(super) fn write_condition_value(&mut self, expr: &Expr) -> String {
+        let Some(ValueCondition { holds, fails: Some(fails), .. }) = self.planned_condition(expr)
+        else {
+            return self.source(expr).to_owned();
+        };
+        let (is_true, is_false) = (self.write_asking_truth(holds), self.write_asking_truth(fails));
+        let text = sql::truth_value(&is_true, &is_false);
+        // Nested values would multiply the text each time.
+        if holds.call_count() < 2 || text.len() > MAX_DUPLICATED_BYTES {
+            return text;
+        }
+        let (is_true, is_false) = (self.write_cached_truth(holds), self.write_cached_truth(fails));
+        sql::lookup_value_before_asking(&is_true, &is_false, &text)
+    }
+
+    fn write_asking_truth(&mut self, condition: &Condition) -> String {
+        match condition {
+            Condition::Predicate(predicate) => self.write_predicate(predicate),
+            Condition::All(parts) => sql::all_of(self.write_parts(parts)),
+            Condition::Any(parts) => sql::any_of(self.write_parts(parts)),
+        }
+    }
+
+    /// Returns the SQL of conditions in the order of evaluation.
+    fn write_parts(&mut self, parts: &Parts) -> Vec<String> {
+        let mut texts = Vec::new();
+        for part in parts.ordered() {
+            let text = self.write_asking_truth(part);
+            // Cached answers may decide a part in any order of evaluation.
+            texts.push(if part.call_count() > 1 && text.len() <= MAX_DUPLICATED_BYTES {
+                sql::lookup_before_asking(&self.write_cached_truth(part), &text, false)
+            } else {
+                text
+            });
+        }
+        texts
+    }
+
+    /// Returns the truth of a condition from cached answers only: 1, 0, or 2 if it is undecided.
+    fn write_cached_truth(&mut self, condition: &Condition) -> String {
+        match condition {
+            // `SQLite` runs some subqueries only once for many rows. Such a subquery must not run
+            // first while nothing may be asked.
+            Condition::Predicate(predicate) if predicate.has_hidden_calls => "2".to_owned(),
+            Condition::Predicate(predicate) => self.write_predicate(predicate),
+            Condition::All(Parts { parts, .. }) | Condition::Any(Parts { parts, .. }) => {
+                let (with_calls, plain): (Vec<&Condition>, Vec<&Condition>) =
+                    parts.iter().partition(|p| p.call_count() > 0);
+                let with_calls: Vec<String> =
+                    with_calls.into_iter().map(|p| self.write_cached_truth(p)).collect();
+                let plain: Vec<String> =
+                    plain.into_iter().map(|p| self.write_cached_truth(p)).collect();
+                sql::evaluate_all(matches!(condition, Condition::All(_)), &plain, &with_calls)
+            }
+        }
+    }
+
+    fn write_predicate(&mut self, predicate: &Predicate) -> String {
+        let text = self.write_value(&predicate.expr);
+        if !predicate.depends_on_call {
+            return sql::plain_truth(&text, predicate.wanted);
+        }
+        let at = predicate.expr.span.start;
+        self.out.predicates.insert(at, predicate.shared_calls.clone());
+        sql::predicate_truth(at, &text, predicate.wanted)
+    }
+}

@@ -1,0 +1,307 @@
+//! Writes a single SELECT from its plan.
+
+use super::{Emitter, sql};
+use crate::blendsql::plan::analysis::reachable_calls;
+use crate::blendsql::plan::{
+    ConditionClause, ConditionStage, Conjunct, LimitPushdown, MemberRows, Membership, SelectPlan,
+    SourceFence,
+};
+use crate::blendsql::scope::without_parens;
+use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, Query, SelectCore, Span};
+use hqdl_values::sql::quote_name;
+
+impl Emitter<'_> {
+    /// Writes the parts of a SELECT that differ from its source text.
+    pub(super) fn write_select(
+        &mut self,
+        query: &Query,
+        core: &SelectCore,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        let Some(select) = self.plan.select(core.span.start) else { return };
+        core.from.iter().for_each(|item| self.write_source(item, select, parts));
+        let mut text = match &select.truth {
+            Some(truth) => self.write_truth(truth),
+            None => "1".to_owned(),
+        };
+        for deferred in select.at_stage(ConditionStage::AfterCalls) {
+            text = sql::and_then(&text, &sql::plain_truth(self.source(deferred), true));
+        }
+        let is_result = select.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
+        let truth =
+            if is_result { std::mem::replace(&mut text, "1".to_owned()) } else { "1".to_owned() };
+        let combined = match &select.truth {
+            Some(condition) if !is_result => {
+                let conditions = condition.call_count();
+                Some(self.write_row_condition(select, core, conditions, &text))
+            }
+            _ => None,
+        };
+        self.write_conditions(core, select, combined, parts);
+        self.write_outer_joins(select, parts);
+        if let (Some(having), Some(condition)) = (&core.having, &select.having) {
+            let text = self.write_truth(condition);
+            let condition_group = self.condition_group_index(having.span.start, 1);
+            parts.push((having.span.clone(), sql::record_row(condition_group, &text, &[])));
+        }
+        if let Some(limit) = &select.limit {
+            self.write_limited_select(limit, &truth, query, core, parts);
+        }
+        self.write_values(query, core, parts);
+        self.write_limits(query, parts);
+        self.name_results(core, parts);
+    }
+
+    /// Returns the condition of WHERE that evaluates the conditions with calls for a row.
+    fn write_row_condition(
+        &mut self,
+        select: &SelectPlan,
+        core: &SelectCore,
+        conditions: usize,
+        truth: &str,
+    ) -> String {
+        let mut text = truth.to_owned();
+        if self.complete_selects.contains(&core.span.start) {
+            text = sql::is_known_true(&text);
+        }
+        if !select.barrier.is_empty() {
+            text = sql::after_row_barrier(&select.barrier, &text);
+        }
+        for guard in select.guards.iter().rev() {
+            text = sql::guard_truth(&format!("({})", self.source(guard)), &text);
+        }
+        for membership in &select.memberships {
+            text = sql::guard_truth(&self.write_membership(membership), &text);
+        }
+        // The rows of a group are asked about in their order, so conditions are not sampled.
+        let conditions = if select.needed.is_some() { 1 } else { conditions };
+        let condition_group = self.condition_group_index(core.span.start, conditions);
+        let mut values = Vec::new();
+        if let Some(needed) = &select.needed {
+            self.out.needed_rows.insert(condition_group, needed.clone());
+            values.extend(needed.groups.iter().chain(needed.order.iter().map(|key| &key.span)));
+        } else {
+            // Rows with the same value are equivalent candidates.
+            values.extend(&select.candidate_value);
+        }
+        let values: Vec<&str> = values.into_iter().map(|s| &self.text[s.clone()]).collect();
+        format!("(SELECT {})", sql::record_row(condition_group, &text, &values))
+    }
+
+    fn write_membership(&self, membership: &Membership) -> String {
+        let columns: Vec<&str> =
+            membership.columns.iter().map(|span| &self.text[span.clone()]).collect();
+        match &membership.rows {
+            MemberRows::Query(span) => {
+                sql::membership(&columns, &self.text[span.clone()], membership.keeps)
+            }
+            MemberRows::Groups { after } => {
+                let rows = format!("SELECT {}{}", columns.join(", "), &self.text[after.clone()]);
+                sql::membership(&columns, &rows, membership.keeps)
+            }
+        }
+    }
+
+    /// Writes all expressions of a SELECT except its conditions.
+    fn write_values(&mut self, query: &Query, core: &SelectCore, parts: &mut Vec<(Span, String)>) {
+        let outer_lookup_only = self.lookup_only;
+        self.lookup_only |= self.complete_selects.contains(&core.span.start);
+        let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
+        let order = query.order.iter().map(|o| &o.expr);
+        for expr in columns.chain(&core.group).chain(&core.windows).chain(order) {
+            if !parts.iter().any(|(span, _)| *span == expr.span) {
+                self.push_value(expr, parts);
+            }
+        }
+        self.lookup_only = outer_lookup_only;
+    }
+
+    /// Writes the conditions without calls, if WHERE must be rewritten, followed by the conditions
+    /// with calls. Without a WHERE, these follow the conditions of the first join that has calls.
+    fn write_conditions(
+        &self,
+        core: &SelectCore,
+        select: &SelectPlan,
+        combined: Option<String>,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        let mut more: Vec<String> = match combined {
+            Some(text) => vec![text],
+            // Without a condition with calls, no CASE guards them.
+            None => select.memberships.iter().map(|m| self.write_membership(m)).collect(),
+        };
+        let plain_of = |clause: ConditionClause| -> Vec<&Expr> {
+            let stays = |c: &&Conjunct| c.clause == clause && c.stage == ConditionStage::InPlace;
+            select.conjuncts.iter().filter(stays).map(|c| &c.expr).collect()
+        };
+        let moves =
+            |c: &Conjunct| c.clause == ConditionClause::Where && c.stage != ConditionStage::InPlace;
+        let is_rewritten = !more.is_empty() || select.conjuncts.iter().any(moves);
+        if let Some(filter) = core.filter.as_ref().filter(|_| is_rewritten) {
+            let text =
+                self.and_conditions(&plain_of(ConditionClause::Where), std::mem::take(&mut more));
+            parts.push((filter.span.clone(), text));
+        }
+        let mut joins: Vec<usize> = Vec::new();
+        for conjunct in &select.conjuncts {
+            if let ConditionClause::Join(n) = conjunct.clause
+                && !joins.contains(&n)
+            {
+                joins.push(n);
+            }
+        }
+        if core.filter.is_none() && joins.is_empty() && !more.is_empty() {
+            let text = std::mem::take(&mut more).join(" AND ");
+            parts.push((core.from_end..core.from_end, format!(" WHERE {text}")));
+        }
+        for n in joins {
+            if let Some(on) = &core.from[n].on {
+                let plain = plain_of(ConditionClause::Join(n));
+                parts.push((
+                    on.span.clone(),
+                    self.and_conditions(&plain, std::mem::take(&mut more)),
+                ));
+            }
+        }
+    }
+
+    /// Joins unchanged conditions and an optional rewritten one with AND.
+    fn and_conditions(&self, plain: &[&Expr], more: Vec<String>) -> String {
+        let mut all: Vec<String> = plain.iter().map(|e| format!("({})", self.source(e))).collect();
+        all.extend(more);
+        if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
+    }
+
+    /// Writes the join conditions with calls that cannot move to WHERE.
+    fn write_outer_joins(&mut self, select: &SelectPlan, parts: &mut Vec<(Span, String)>) {
+        for join in &select.outer_joins {
+            let mut text = self.write_truth(&join.truth);
+            if let Some(barrier) = &join.barrier {
+                text = sql::after_row_barrier(barrier, &text);
+            }
+            for guard in join.guards.iter().rev() {
+                text = sql::guard_truth(&format!("({})", self.source(guard)), &text);
+            }
+            let plain: Vec<&Expr> = join.plain.iter().collect();
+            let text = self.and_conditions(&plain, vec![format!("(SELECT {text}) = 1")]);
+            parts.push((join.on.clone(), text));
+        }
+    }
+
+    /// Writes a SELECT as the statement that returns its rows with their state. It has no DISTINCT
+    /// and no LIMIT. An extra last column holds the number of the recorded row, and only that
+    /// column evaluates values with calls.
+    fn write_limited_select(
+        &mut self,
+        limit: &LimitPushdown,
+        truth: &str,
+        query: &Query,
+        core: &SelectCore,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        let (Some(head), Some(last)) = (core.columns.first(), core.columns.last()) else { return };
+        let mut values = Vec::new();
+        for n in &limit.held_columns {
+            let column = &core.columns[*n];
+            let Some(expr) = &column.expr else { continue };
+            values.push(format!("({})", self.write_value(expr)));
+            let placeholder = format!("(NULL+{n})");
+            if column.alias.is_none() {
+                self.out.result_names.insert(placeholder.clone(), self.name_of_result(expr));
+            }
+            parts.push((expr.span.clone(), placeholder));
+        }
+        let condition_group = self.condition_group_index(core.span.start, 0);
+        let truth = if values.is_empty() {
+            truth.to_owned()
+        } else {
+            sql::hold_values(truth, &limit.shared_calls, values)
+        };
+        let mut rank = String::new();
+        if limit.is_ranked {
+            let document =
+                |(n, span): &(usize, Span)| format!("{n}, ({})", &self.text[span.clone()]);
+            let documents: Vec<String> = limit.documents.iter().map(document).collect();
+            rank = format!(", {}", sql::similarity_rank(&documents));
+            self.out.similarity_calls.extend(limit.documents.iter().map(|(n, _)| *n));
+        }
+        let extra_columns = format!("{rank}, {}", sql::candidate_number(condition_group, &truth));
+        parts.push((last.span.end..last.span.end, extra_columns));
+        if core.distinct {
+            parts.push((core.span.start..head.span.start, "SELECT ".to_owned()));
+        }
+        let tail_start = query.limit.iter().chain(&query.offset).map(|e| e.span.start).min();
+        if let Some(at) = tail_start {
+            let before = self.text[..at].trim_end();
+            let at = before.len().saturating_sub("limit".len());
+            parts.push((at..query.span.end, String::new()));
+        }
+        self.out.limit_pushdown = Some(limit.clone());
+    }
+
+    /// Records the original names of the result columns whose text has changed.
+    fn name_results(&mut self, core: &SelectCore, parts: &[(Span, String)]) {
+        for expr in
+            core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
+        {
+            if let Some((_, text)) = parts.iter().find(|(span, _)| *span == expr.span) {
+                self.out.result_names.insert(text.clone(), self.name_of_result(expr));
+            }
+        }
+    }
+
+    /// Returns the name of a result column in the original query.
+    fn name_of_result(&self, expr: &Expr) -> String {
+        match &without_parens(expr).kind {
+            ExprKind::Call(n, _) => self.questions.get(*n).map_or("", |q| *q).to_owned(),
+            _ => self.source(expr).to_owned(),
+        }
+    }
+
+    fn write_source(
+        &mut self,
+        item: &FromItem,
+        select: &SelectPlan,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        let name = item.name.as_deref().map(quote_name);
+        let fence_at = |at: usize| select.fences.iter().find(|fence| fence.at == at);
+        match &item.source {
+            FromSource::Table { span, .. } => {
+                if let (Some(fence), Some(name)) = (fence_at(span.start), name) {
+                    let text = self.write_fence(&self.text[span.clone()], fence);
+                    parts.push((span.clone(), format!("({text}) AS {name}")));
+                }
+            }
+            FromSource::Function { args, .. } => {
+                args.iter().for_each(|a| self.push_value(a, parts));
+            }
+            FromSource::Query(query) => {
+                let fence = fence_at(query.span.start);
+                if fence.is_some() || !reachable_calls(query, &self.plan.cte_calls).is_empty() {
+                    let mut text = self.write_query(query);
+                    if let Some(fence) = fence {
+                        let alias = name.map_or(String::new(), |n| format!(" AS {n}"));
+                        text = self.write_fence(&format!("({text}){alias}"), fence);
+                    }
+                    parts.push((query.span.clone(), text));
+                }
+            }
+            FromSource::Join(items) => {
+                for inner in items {
+                    self.write_source(inner, select, parts);
+                    if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
+                        let text = self.write_condition_of(on);
+                        parts.push((on.span.clone(), format!("(SELECT {text}) = 1")));
+                    }
+                }
+            }
+        }
+    }
+
+    fn write_fence(&self, source: &str, fence: &SourceFence) -> String {
+        let conditions: Vec<String> =
+            fence.conditions.iter().map(|e| format!("({})", self.source(e))).collect();
+        sql::materialization_fence(source, &conditions)
+    }
+}

@@ -1,0 +1,165 @@
+//! Writes expressions whose value matters: calls become functions, and operands after a pending
+//! call are not evaluated.
+
+use super::{Emitter, sql};
+use crate::blendsql::plan::{CountedCalls, ValueCondition};
+use crate::blendsql::scope::without_parens;
+use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
+
+impl<'q> Emitter<'q> {
+    /// Rewrites LIMIT and OFFSET, which cannot be NULL: no row is needed while a call in them is
+    /// pending.
+    pub(super) fn write_limits(&mut self, query: &Query, parts: &mut Vec<(Span, String)>) {
+        for expr in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
+            let text = self.write_value(expr);
+            parts.push((expr.span.clone(), sql::limit_value(&text)));
+        }
+    }
+
+    /// Adds the SQL of an expression that must be rewritten.
+    pub(super) fn push_value(&mut self, expr: &Expr, parts: &mut Vec<(Span, String)>) {
+        if self.needs_rewrite(expr) {
+            let text = self.write_value(expr);
+            parts.push((expr.span.clone(), text));
+        }
+    }
+
+    pub(super) fn planned_condition(&self, expr: &Expr) -> Option<&'q ValueCondition> {
+        self.plan.value_conditions.get(&(expr.span.start, expr.span.end))
+    }
+
+    fn counted_calls(&self, expr: &Expr) -> Option<&'q CountedCalls> {
+        self.plan.selects.iter().flat_map(|s| &s.counted).find(|c| c.span == expr.span)
+    }
+
+    /// Writes a count of calls that records each row until enough of them count.
+    fn write_counted(&mut self, expr: &Expr) -> String {
+        let (Some(counted), ExprKind::Function { filter: Some(filter), .. }) =
+            (self.counted_calls(expr), &expr.kind)
+        else {
+            return self.source(expr).to_owned();
+        };
+        let truth = self.write_truth(&counted.condition);
+        let condition_group = self.condition_group_index(expr.span.start, 1);
+        self.out.needed_rows.insert(condition_group, counted.needed.clone());
+        let groups: Vec<&str> =
+            counted.needed.groups.iter().map(|span| &self.text[span.clone()]).collect();
+        let record = sql::record_row(condition_group, &truth, &groups);
+        self.replace_parts(&expr.span, vec![(filter.span.clone(), record)])
+    }
+
+    /// Wraps an EXISTS or IN whose rows are recorded one by one, so that one row that passes can
+    /// decide it.
+    fn wrap_exists(&mut self, query: &Query, text: String) -> String {
+        let Body::Core(core) = &query.body else { return text };
+        let select = self.plan.select(core.span.start);
+        let Some(rows) = select.and_then(|s| s.decisive.as_ref()) else {
+            return text;
+        };
+        let condition_group = self.condition_group_index(core.span.start, 0);
+        let operand = rows.operand.as_ref().map(|span| &self.text[span.clone()]);
+        sql::record_subquery(rows.makes_true, rows.runs_once, condition_group, (&text, operand))
+    }
+
+    /// Rewrites an expression whose value matters.
+    pub(super) fn write_value(&mut self, expr: &Expr) -> String {
+        if !self.needs_rewrite(expr) {
+            return self.source(expr).to_owned();
+        }
+        match &expr.kind {
+            ExprKind::Call(n, args) => self.write_call(*n, args),
+            ExprKind::And(_) | ExprKind::Or(_) => self.write_condition_value(expr),
+            ExprKind::Exists(query) => {
+                let text = self.write_subquery(expr, query);
+                self.wrap_exists(query, text)
+            }
+            ExprKind::Scalar(query) => self.write_subquery(expr, query),
+            ExprKind::In { operand, list, query, .. } => {
+                let mut parts = Vec::new();
+                for part in std::iter::once(operand.as_ref()).chain(list) {
+                    self.push_value(part, &mut parts);
+                }
+                let Some(query) = query else { return self.replace_parts(&expr.span, parts) };
+                let text = self.write_query(query);
+                parts.push((query.span.clone(), text));
+                let text = self.replace_parts(&expr.span, parts);
+                self.wrap_exists(query, text)
+            }
+            ExprKind::Case { operand: None, whens, otherwise } => {
+                let mut parts = Vec::new();
+                for (when, then) in whens {
+                    if when.has_call() {
+                        let text = self.write_condition_of(when);
+                        parts.push((when.span.clone(), sql::when_true(&text)));
+                        let then_text = self.write_value(then);
+                        parts.push((then.span.clone(), sql::or_pending(&then_text)));
+                    } else {
+                        self.push_value(then, &mut parts);
+                    }
+                }
+                if let Some(otherwise) = otherwise {
+                    self.push_value(otherwise, &mut parts);
+                }
+                self.replace_parts(&expr.span, parts)
+            }
+            ExprKind::Case { operand: Some(operand), whens, otherwise: Some(otherwise) }
+                if otherwise.has_call()
+                    && matches!(without_parens(operand).kind, ExprKind::Call(..))
+                    && !whens.iter().any(|(when, _)| when.has_call()) =>
+            {
+                let mut parts = Vec::new();
+                let text = self.write_value(operand);
+                parts.push((operand.span.clone(), sql::remember_pending(&text)));
+                whens.iter().for_each(|(_, then)| self.push_value(then, &mut parts));
+                let text = self.write_value(otherwise);
+                parts.push((otherwise.span.clone(), sql::unless_pending(&text)));
+                self.replace_parts(&expr.span, parts)
+            }
+            ExprKind::Function { name, args, filter: None, window: false }
+                if matches!(name.as_str(), "iif" | "if")
+                    && args.len() == 3
+                    && args[0].has_call() =>
+            {
+                let truth = self.write_condition_of(&args[0]);
+                let (then, otherwise) = (self.write_value(&args[1]), self.write_value(&args[2]));
+                let (when, then) = (sql::when_true(&truth), sql::or_pending(&then));
+                format!("CASE WHEN {when} THEN {then} ELSE {otherwise} END")
+            }
+            ExprKind::Function { name, args, filter: None, window: false }
+                if matches!(name.as_str(), "coalesce" | "ifnull")
+                    && args.len() > 1
+                    && args[0].has_call()
+                    && args[1..].iter().any(Expr::has_call) =>
+            {
+                // Evaluate an argument only if those before it are NULL and not pending.
+                let mut texts = Vec::new();
+                for arg in args {
+                    let text = sql::remember_pending(&self.write_value(arg));
+                    let first = texts.is_empty();
+                    texts.push(if first { text } else { sql::unless_pending(&text) });
+                }
+                format!("{name}({})", texts.join(", "))
+            }
+            ExprKind::Function { .. } if self.counted_calls(expr).is_some() => {
+                self.write_counted(expr)
+            }
+            ExprKind::Function { filter: Some(filter), args, .. } => {
+                let mut parts = Vec::new();
+                args.iter().for_each(|a| self.push_value(a, &mut parts));
+                if filter.has_call() {
+                    let text = self.write_condition_of(filter);
+                    parts.push((filter.span.clone(), format!("{text} = 1")));
+                }
+                self.replace_parts(&expr.span, parts)
+            }
+            _ => {
+                let (exprs, _) = expr.children();
+                let mut parts = Vec::new();
+                for inner in exprs {
+                    self.push_value(inner, &mut parts);
+                }
+                self.replace_parts(&expr.span, parts)
+            }
+        }
+    }
+}

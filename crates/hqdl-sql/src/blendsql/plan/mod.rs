@@ -1,0 +1,389 @@
+//! The plan of a query: which calls each SELECT asks, about which of its rows, and in which order.
+//!
+//! The planner makes it from the tree and the scopes, and the [rules](super::rules) change it. It
+//! contains no SQL text; [`emit`](super::emit) writes the SQL from the finished plan.
+
+pub(crate) mod analysis;
+pub mod condition;
+pub(crate) mod barrier;
+pub mod call_site;
+pub(crate) mod select_scope;
+pub mod statistics;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::blendsql::plan::condition::Condition;
+use crate::blendsql::tree::{Expr, Span};
+
+/// Precondition of a rule that is not met.
+pub type RefusalReason = &'static str;
+
+/// Plan of a query.
+#[derive(Debug, Clone, Default)]
+pub struct DemandPlan {
+    /// SELECTs with calls, in text order once the plan is finished.
+    pub selects: Vec<SelectPlan>,
+    /// Outcomes of the rules that apply to the whole query.
+    pub rules: Vec<RuleOutcome>,
+    /// Nested SELECTs to which the LIMIT rule applies, in the order in which they run alone.
+    pub subquery_limits: Vec<SubqueryLimit>,
+    /// By the offset of a context's query: the titles of its columns; `None` if they are unknown.
+    pub(crate) context_titles: BTreeMap<usize, Option<Vec<String>>>,
+    /// Conditions inside values, by their byte range.
+    pub(crate) value_conditions: BTreeMap<(usize, usize), ValueCondition>,
+    /// Calls on which the rows of each common table expression depend.
+    pub(crate) cte_calls: Vec<(String, Vec<usize>)>,
+}
+
+/// Plan of one SELECT.
+#[derive(Debug, Clone, Default)]
+pub struct SelectPlan {
+    /// Start offset in the text.
+    pub at: usize,
+    /// Source text, on one line.
+    pub text: String,
+    /// Numbers of the calls in this SELECT, without those in nested SELECTs.
+    pub calls: Vec<usize>,
+    /// Conditions of WHERE and of the inner joins with calls, split at AND.
+    pub conjuncts: Vec<Conjunct>,
+    /// Conditions with calls that are evaluated last.
+    pub truth: Option<Condition>,
+    /// HAVING, if a call or a moved condition is in it.
+    pub having: Option<Condition>,
+    /// Conditions of joins that must stay there.
+    pub outer_joins: Vec<OuterJoin>,
+    /// Conditions without calls that are evaluated immediately before the calls.
+    pub guards: Vec<Expr>,
+    /// Columns that the conditions evaluated last wait for.
+    pub barrier: Vec<ScopeColumn>,
+    /// Sources that are read completely before a call is evaluated.
+    pub fences: Vec<SourceFence>,
+    /// Number of rows that are needed, if the LIMIT rule applies.
+    pub limit: Option<LimitPushdown>,
+    /// Rows that must pass in each group, if not all that pass are needed.
+    pub needed: Option<NeededRows>,
+    /// Counts of calls that are compared with a number.
+    pub counted: Vec<CountedCalls>,
+    /// Rows to which the SELECT is limited before a call is evaluated.
+    pub memberships: Vec<Membership>,
+    /// Set for the rows of an EXISTS or IN that a single row decides.
+    pub decisive: Option<DecisiveRows>,
+    /// Value by which the rows of an IN are candidates.
+    pub candidate_value: Option<Span>,
+    /// Outcomes of the rules.
+    pub rules: Vec<RuleOutcome>,
+}
+
+/// An operand of a SELECT's top-level AND.
+#[derive(Debug, Clone)]
+pub struct Conjunct {
+    /// The condition.
+    pub expr: Expr,
+    /// Source text, on one line.
+    pub text: String,
+    /// Clause of the condition.
+    pub clause: ConditionClause,
+    /// Time of evaluation.
+    pub stage: ConditionStage,
+}
+
+/// Clause of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionClause {
+    /// WHERE
+    Where,
+    /// ON of the FROM entry at this index.
+    Join(usize),
+}
+
+/// Time at which a condition is evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionStage {
+    /// Where the query has it. It has no call.
+    InPlace,
+    /// Immediately before the calls. It has no call.
+    BeforeCalls,
+    /// For the rows that all conditions without calls keep.
+    Last,
+    /// After the calls, because it may fail. It has no call.
+    AfterCalls,
+    /// For the groups that the conditions of HAVING without calls keep.
+    AfterHaving,
+}
+
+impl ConditionStage {
+    /// Returns true if the condition depends on a call.
+    #[must_use]
+    pub fn has_calls(self) -> bool {
+        matches!(self, Self::Last | Self::AfterHaving)
+    }
+}
+
+/// Condition of a join that cannot move to WHERE.
+#[derive(Debug, Clone)]
+pub struct OuterJoin {
+    /// Byte range of the ON condition.
+    pub on: Span,
+    /// Parts without calls.
+    pub plain: Vec<Expr>,
+    /// Parts with calls.
+    pub truth: Condition,
+    /// Columns that they wait for; `None` if they do not wait.
+    pub barrier: Option<Vec<ScopeColumn>>,
+    /// Parts without calls that are also evaluated immediately before the calls.
+    pub guards: Vec<Expr>,
+}
+
+/// Name of a column in a scope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScopeColumn {
+    /// Table, if the name must be qualified.
+    pub table: Option<String>,
+    /// Column.
+    pub column: String,
+}
+
+/// A source that `SQLite` must not flatten.
+#[derive(Debug, Clone)]
+pub struct SourceFence {
+    /// Offset of the table or query.
+    pub at: usize,
+    /// Conditions on this source alone, which move inside.
+    pub conditions: Vec<Expr>,
+}
+
+/// First rows of each group that a SELECT needs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NeededRows {
+    /// Offset of the query whose rows these are; the arms of a UNION ALL share it.
+    pub set: usize,
+    /// Expressions with the same values in all rows of a group.
+    pub groups: Vec<Span>,
+    /// Order of the rows in a group.
+    pub order: Vec<OrderKey>,
+    /// Number of rows of a group that must pass.
+    pub count: u64,
+}
+
+/// A count of calls that is compared with a number.
+#[derive(Debug, Clone)]
+pub struct CountedCalls {
+    /// Byte range of the aggregate.
+    pub span: Span,
+    /// Condition that a row counts.
+    pub condition: Condition,
+    /// Rows that must count.
+    pub needed: NeededRows,
+}
+
+/// A term of an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderKey {
+    /// The expression.
+    pub span: Span,
+    /// Whether larger values come first.
+    pub descending: bool,
+    /// Whether NULL comes first.
+    pub nulls_first: bool,
+}
+
+/// Limits a SELECT to the rows whose columns are among those of other rows, or are not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// Columns of the SELECT.
+    pub columns: Vec<Span>,
+    /// The other rows.
+    pub rows: MemberRows,
+    /// Whether rows among the others are kept; otherwise they are dropped.
+    pub keeps: bool,
+}
+
+/// Rows of a [`Membership`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberRows {
+    /// Those of a query.
+    Query(Span),
+    /// The groups of the SELECT itself, from its FROM clause to its end.
+    Groups {
+        /// Byte range after the result columns.
+        after: Span,
+    },
+}
+
+/// Rows of an EXISTS or IN of which a single one can decide it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecisiveRows {
+    /// Whether a row that passes makes the condition true; otherwise false.
+    pub makes_true: bool,
+    /// Whether `SQLite` runs the query only once for all outer rows.
+    pub runs_once: bool,
+    /// Left operand of an IN whose outer rows each wait only for the rows with their own value.
+    pub operand: Option<Span>,
+}
+
+/// A condition inside a value.
+#[derive(Debug, Clone)]
+pub(crate) struct ValueCondition {
+    /// Offset of the innermost SELECT around it; `usize::MAX` if there is none.
+    pub select: usize,
+    /// The condition that it is true.
+    pub holds: Condition,
+    /// The condition that it is false, if NULL and false differ.
+    pub fails: Option<Condition>,
+}
+
+/// A nested SELECT to which the LIMIT rule applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubqueryLimit {
+    /// Start offset in the text.
+    pub at: usize,
+    /// Numbers of its calls.
+    pub calls: Vec<usize>,
+}
+
+/// Plan of a query that needs only some of its rows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LimitPushdown {
+    /// Rows of the answer plus the rows that OFFSET skips; `None` without a LIMIT.
+    pub rows_needed: Option<u64>,
+    /// Rows that OFFSET skips.
+    pub rows_skipped: u64,
+    /// Whether an ORDER BY determines which rows come first.
+    pub is_ordered: bool,
+    /// Whether equal rows are merged.
+    pub is_distinct: bool,
+    /// Whether the second-to-last column is the order in which rows are asked about.
+    pub is_ranked: bool,
+    /// Indices of the query's result columns whose values the candidate rows store.
+    pub held_columns: Vec<usize>,
+    /// Number of result columns in the query.
+    pub column_count: usize,
+    /// Number of conditions with calls.
+    pub condition_count: usize,
+    /// Calls in subqueries of the held values that `SQLite` may run once for many rows. Their
+    /// requests are recorded with the first of these rows only.
+    pub shared_calls: Vec<usize>,
+    pub(in crate::blendsql) star_position: Option<usize>,
+    /// Whether the rows are groups.
+    pub(in crate::blendsql) is_grouped: bool,
+    /// Calls about documents with the byte range of the document, for the similarity order.
+    pub(in crate::blendsql) documents: Vec<(usize, Span)>,
+}
+
+impl LimitPushdown {
+    /// Returns true if a star precedes a result column.
+    #[must_use]
+    pub fn has_star_before(&self, column: usize) -> bool {
+        self.star_position.is_some_and(|star| star < column)
+    }
+}
+
+/// Result of applying a rule to a SELECT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuleResult {
+    /// It changed the plan; the text describes the effect.
+    Applied(String),
+    /// Its precondition is not met.
+    Refused(RefusalReason),
+    /// It does not concern the SELECT.
+    Irrelevant,
+}
+
+/// Outcome of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleOutcome {
+    /// Name of the rule.
+    pub rule: &'static str,
+    /// Whether the rule was applied.
+    pub fired: bool,
+    /// Effect of the rule, or the precondition that is not met.
+    pub why: String,
+}
+
+impl DemandPlan {
+    /// Returns the plan of the SELECT that starts at an offset.
+    #[must_use]
+    pub fn select(&self, at: usize) -> Option<&SelectPlan> {
+        self.selects.iter().find(|s| s.at == at)
+    }
+
+    /// Returns the plan of the SELECT that starts at an offset, and adds it if needed.
+    pub(crate) fn select_mut(&mut self, at: usize) -> &mut SelectPlan {
+        let n = match self.selects.iter().position(|s| s.at == at) {
+            Some(n) => n,
+            None => {
+                self.selects.push(SelectPlan { at, ..SelectPlan::default() });
+                self.selects.len() - 1
+            }
+        };
+        &mut self.selects[n]
+    }
+
+    /// Records the outcome of a rule for the SELECT at an offset.
+    pub(crate) fn record_outcome(&mut self, at: usize, rule: &'static str, outcome: RuleResult) {
+        let outcome = match outcome {
+            RuleResult::Applied(why) => RuleOutcome { rule, fired: true, why },
+            RuleResult::Refused(why) => RuleOutcome { rule, fired: false, why: why.to_owned() },
+            RuleResult::Irrelevant => return,
+        };
+        self.select_mut(at).rules.push(outcome);
+    }
+
+    /// Sorts the plan in text order, the applied rules first.
+    pub(crate) fn sort_selects(&mut self) {
+        self.selects.sort_by_key(|s| s.at);
+        for select in &mut self.selects {
+            select.rules.sort_by_key(|r| !r.fired);
+        }
+    }
+}
+
+impl SelectPlan {
+    /// Returns the conjuncts at a stage.
+    pub(crate) fn at_stage(&self, stage: ConditionStage) -> impl Iterator<Item = &Expr> {
+        self.conjuncts.iter().filter(move |c| c.stage == stage).map(|c| &c.expr)
+    }
+
+    /// Returns the conjuncts that depend on a call.
+    pub(crate) fn conditions_with_calls(&self) -> Vec<Expr> {
+        self.conjuncts.iter().filter(|c| c.stage.has_calls()).map(|c| c.expr.clone()).collect()
+    }
+}
+
+impl fmt::Display for RuleOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let answer = if self.fired { "yes" } else { "no" };
+        write!(f, "{:<22} {answer:<3} {}", self.rule, self.why)
+    }
+}
+
+impl fmt::Display for ConditionStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InPlace => "in place",
+            Self::BeforeCalls => "before calls",
+            Self::Last => "last",
+            Self::AfterCalls => "after calls",
+            Self::AfterHaving => "after HAVING",
+        })
+    }
+}
+
+impl fmt::Display for DemandPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for outcome in &self.rules {
+            writeln!(f, "  {outcome}")?;
+        }
+        for select in &self.selects {
+            writeln!(f, "  {}", select.text)?;
+            for conjunct in &select.conjuncts {
+                writeln!(f, "    condition {:<12} {}", conjunct.stage.to_string(), conjunct.text)?;
+            }
+            for outcome in &select.rules {
+                writeln!(f, "    {outcome}")?;
+            }
+        }
+        Ok(())
+    }
+}

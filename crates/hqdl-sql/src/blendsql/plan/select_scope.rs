@@ -1,0 +1,42 @@
+//! A SELECT in its scope, as the rules see it.
+
+use crate::blendsql::plan::analysis::Analysis;
+use crate::blendsql::scope::Scope;
+use crate::blendsql::tree::{CompoundOperator, Expr, Query, SelectCore};
+
+/// Use of a query's rows.
+#[derive(Clone, Copy)]
+pub(crate) enum RowUse<'s> {
+    /// All rows are read.
+    All,
+    /// The rows of an EXISTS, IN or scalar subquery, in the scope of the expression.
+    Expr(&'s Expr, &'s Scope<'s>),
+    /// A count of the rows that is only compared with a number, which these many rows decide.
+    Counted(u64),
+    /// The rows of an IN of which only matters whether it is true.
+    Truth(&'s Expr, &'s Scope<'s>),
+    /// The first rows of the UNION ALL that it is an arm of.
+    Arm(&'s Query),
+    /// One side of a compound.
+    Side { operator: CompoundOperator, other: &'s Query, is_left: bool },
+}
+
+/// A SELECT in its scope, to which rules are applied.
+pub(crate) struct SelectScope<'s> {
+    pub analysis: &'s Analysis<'s>,
+    pub query: &'s Query,
+    pub core: &'s SelectCore,
+    pub scope: &'s Scope<'s>,
+    pub row_use: RowUse<'s>,
+}
+
+impl SelectScope<'_> {
+    /// Returns the offset that identifies the SELECT in the plan.
+    pub fn at(&self) -> usize {
+        self.core.span.start
+    }
+
+    pub fn depends_on_call(&self, expr: &Expr) -> bool {
+        self.analysis.depends_on_call(expr, self.scope)
+    }
+}

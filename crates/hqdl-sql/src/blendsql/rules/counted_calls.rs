@@ -1,0 +1,101 @@
+//! Rule: if a count of calls is only compared with a number, hqdl asks about the rows of each group
+//! until as many of them count as the comparison needs.
+//!
+//! Precondition: the SELECT is an aggregate whose conditions have no calls. Calls are only in
+//! the FILTER of `count(*)`, and these are only operands of comparisons with a
+//! number. The groups depend on no call. It is the outermost SELECT, because a nested one can run
+//! several times, and then its rows would be counted several times.
+//!
+//! Effect: an undecided row does not count for now. The comparison is decided once enough rows
+//! count, because more rows do not change its result.
+
+use crate::blendsql::ingredients::Subject;
+use crate::blendsql::plan::analysis::{compared_count, visit_own_calls};
+use crate::blendsql::plan::condition::Condition;
+use crate::blendsql::plan::select_scope::SelectScope;
+use crate::blendsql::plan::{ConditionStage, CountedCalls, DemandPlan, NeededRows, RuleResult};
+use crate::blendsql::rules::first_of_group::check_groups_are_plain;
+use crate::blendsql::tree::{Expr, ExprKind};
+
+/// Plans the number of rows that each compared count needs.
+pub(crate) fn stop_counting(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+    let SelectScope { analysis, query, core, .. } = *select;
+    let planned = plan.select_mut(select.at());
+    let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
+    let exprs = columns.chain(&core.having).chain(query.order.iter().map(|o| &o.expr));
+    let mut counts: Vec<(&Expr, u64)> = Vec::new();
+    let mut is_only_compared = true;
+    exprs.for_each(|e| is_only_compared &= collect_counts(e, select, &mut counts));
+    if counts.is_empty() {
+        return RuleResult::Irrelevant;
+    }
+    let has_conditions = planned.conjuncts.iter().any(|c| c.stage == ConditionStage::Last)
+        || planned.limit.is_some()
+        || !planned.outer_joins.is_empty();
+    if !is_only_compared || has_conditions || select.at() != analysis.root {
+        return RuleResult::Refused(
+            "it is not outermost, or has a call outside of compared counts",
+        );
+    }
+    match check_groups_are_plain(select) {
+        Ok(groups) => {
+            for (count, needed) in counts {
+                let Some(condition) = counted_condition(count, select) else { continue };
+                let set = count.span.start;
+                let groups = groups.iter().map(|e| e.span.clone()).collect();
+                let needed = NeededRows { set, groups, order: Vec::new(), count: needed };
+                planned.counted.push(CountedCalls { span: count.span.clone(), condition, needed });
+            }
+            RuleResult::Applied("until a compared count is decided".to_owned())
+        }
+        Err(why) => RuleResult::Refused(why),
+    }
+}
+
+/// Collects the counts of calls that are compared with a number. Returns false if a call is
+/// elsewhere.
+fn collect_counts<'e>(
+    expr: &'e Expr,
+    select: &SelectScope<'_>,
+    counts: &mut Vec<(&'e Expr, u64)>,
+) -> bool {
+    if !select.depends_on_call(expr) {
+        return true;
+    }
+    if let ExprKind::Compare(operator, left, right) = &expr.kind
+        && let Some((count, needed)) = compared_count(operator, left, right, select.analysis.sql)
+        && counted_call(count).is_some_and(|call| reports_for_itself(call, select))
+    {
+        counts.push((count, needed));
+        return true;
+    }
+    let (exprs, query) = expr.children();
+    query.is_none()
+        && !matches!(expr.kind, ExprKind::Call(..) | ExprKind::Column { .. })
+        && exprs.into_iter().all(|e| collect_counts(e, select, counts))
+}
+
+/// Returns true if each row reports its own pending calls.
+fn reports_for_itself(call: &Expr, select: &SelectScope<'_>) -> bool {
+    let SelectScope { analysis, scope, .. } = *select;
+    let mut asks_pairs = false;
+    visit_own_calls(call, &mut |n| asks_pairs |= analysis.sites[n].subject == Subject::Pair);
+    !asks_pairs
+        && !analysis.subquery_has_calls(call)
+        && !analysis.references_hidden_calls(call, scope)
+}
+
+/// Returns the expression with calls of a count.
+fn counted_call(count: &Expr) -> Option<&Expr> {
+    match &count.kind {
+        ExprKind::Function { args, filter: Some(filter), .. } if args.is_empty() => Some(filter),
+        _ => None,
+    }
+}
+
+/// Returns the condition that a row counts.
+fn counted_condition(count: &Expr, select: &SelectScope<'_>) -> Option<Condition> {
+    let SelectScope { analysis, scope, .. } = *select;
+    let call = counted_call(count)?;
+    Some(Condition::all_of(&[call], analysis, scope))
+}

@@ -1,0 +1,345 @@
+//! Rule: if the result of a SELECT depends only on the first rows that pass of each group, hqdl asks
+//! about rows in that order, and stops as soon as enough rows of each group are known to pass.
+//!
+//! Precondition:
+//!
+//! * The SELECT has conditions with calls in WHERE or in inner joins, and calls nowhere else. No
+//!   call asks about all rows together, and none is in a subquery or in a source.
+//! * Its result is one of these. (a) Only `max` and `min` of one column in one direction, which is
+//!   the first row by that column. (b) Comparisons of `count(*)` with a number, which need one row
+//!   more than the number at most. (c) Only grouping columns, which need any row of the group. (d)
+//!   The first rows by a LIMIT. (e) An arm of a UNION ALL with a LIMIT.
+//! * Grouping, order and results depend on no call and have no custom collation.
+//! * More than one row per group is needed only in the outermost query, which runs once per pass. A
+//!   nested SELECT can run several times, and then its rows would be counted several times.
+//!
+//! Effect: a row whose conditions are undecided does not pass for now. A group is decided if enough
+//! of its rows pass and no undecided row precedes them, because then the unknown rows cannot change
+//! its result. A pass is final only if all groups are decided. The values of outer columns are part
+//! of the group, so each outer row has its own groups.
+
+use crate::blendsql::aggregates::{has_window, is_aggregate, is_aggregate_call};
+use crate::blendsql::frame::is_random;
+use crate::blendsql::ingredients::Subject;
+use crate::blendsql::plan::analysis::{
+    compared_count, is_legacy_column, is_row_count, visit_own_calls,
+};
+use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
+use crate::blendsql::plan::{
+    ConditionStage, DemandPlan, NeededRows, OrderKey, RefusalReason, RuleResult,
+};
+use crate::blendsql::rules::limit_pushdown::parse_row_count;
+use crate::blendsql::scope::{Scope, without_parens};
+use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
+use crate::blendsql::tree::{
+    Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query, Span,
+};
+
+const ALL_ROWS: RefusalReason = "its result depends on all rows that pass";
+
+/// Plans the number of rows that must pass in each group.
+pub(crate) fn stop_at_first_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+    let is_limited = plan.subquery_limits.iter().any(|limit| limit.at == select.at());
+    let planned = plan.select_mut(select.at());
+    if planned.limit.is_some()
+        || is_limited
+        || planned.at_stage(ConditionStage::Last).next().is_none()
+    {
+        return RuleResult::Irrelevant;
+    }
+    if planned.conjuncts.iter().any(|c| c.stage == ConditionStage::AfterHaving)
+        || !planned.outer_joins.is_empty()
+    {
+        return RuleResult::Refused("a condition with calls is in HAVING or in an outer join");
+    }
+    let calls = planned.conditions_with_calls();
+    let found = check_conditions(select, &calls).and_then(|()| find_needed_rows(select));
+    match found {
+        Ok(needed) => {
+            let rows = match needed.count {
+                1 => "one row that passes".to_owned(),
+                count => format!("{count} rows that pass"),
+            };
+            let is_grouped = !needed.groups.is_empty();
+            let effect = if is_grouped { format!("{rows}, of each group") } else { rows };
+            planned.needed = Some(needed);
+            RuleResult::Applied(effect)
+        }
+        Err(ALL_ROWS) if !has_groups(select) => RuleResult::Irrelevant,
+        Err(why) => RuleResult::Refused(why),
+    }
+}
+
+fn has_groups(select: &SelectScope<'_>) -> bool {
+    !select.core.group.is_empty() || is_aggregate(select.core, select.query)
+}
+
+/// Checks that each row reports its own pending calls, and that only conditions have calls.
+fn check_conditions(select: &SelectScope<'_>, calls: &[Expr]) -> Result<(), RefusalReason> {
+    let SelectScope { analysis, query, core, scope, .. } = *select;
+    let mut asks_pairs = false;
+    for call in calls {
+        visit_own_calls(call, &mut |n| asks_pairs |= analysis.sites[n].subject == Subject::Pair);
+    }
+    if asks_pairs {
+        return Err("a condition asks about all rows together");
+    }
+    let hidden =
+        |e: &Expr| analysis.subquery_has_calls(e) || analysis.references_hidden_calls(e, scope);
+    let is_recursive = |n: &usize| analysis.is_recursive_call.get(*n).is_some_and(|r| *r);
+    if analysis.reachable_calls(query).iter().any(is_recursive) {
+        return Err("it is in a recursive query");
+    }
+    if calls.iter().any(hidden)
+        || core.from.iter().any(|item| !analysis.calls_in_source(item).is_empty() && !is_own(item))
+    {
+        return Err("a call is in a subquery or in a source");
+    }
+    let results = core.columns.iter().filter_map(|c| c.expr.as_ref()).chain(&core.group);
+    let results = results.chain(&core.having).chain(&core.windows);
+    let tail = query.order.iter().map(|o| &o.expr).chain(&query.limit).chain(&query.offset);
+    if results.chain(tail).any(|e| select.depends_on_call(e)) {
+        return Err("a call is outside of its conditions");
+    }
+    if has_window(core, query)
+        || analysis.is_volatile(query)
+        || !analysis.outer_aggregates(core, query, scope).is_empty()
+        || !query.with.is_empty()
+    {
+        return Err("it has a window function, random values, a WITH or an outer aggregate");
+    }
+    Ok(())
+}
+
+/// Returns true if a FROM entry is a table whose join condition may have calls.
+fn is_own(item: &FromItem) -> bool {
+    matches!(item.source, FromSource::Table { .. }) && item.join == JoinKind::Inner
+}
+
+fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReason> {
+    let SelectScope { query, core, .. } = *select;
+    let mut needed = NeededRows { set: select.at(), ..NeededRows::default() };
+    let is_grouped = has_groups(select);
+    let limited = match select.row_use {
+        RowUse::Arm(compound) => Some(compound),
+        _ => Some(query),
+    };
+    let limited = limited.filter(|q| q.limit.is_some());
+    match limited {
+        _ if is_grouped && !matches!(select.row_use, RowUse::Arm(_)) => {
+            read_aggregates(select, &mut needed)?;
+        }
+        Some(limited) if !is_grouped && !core.distinct => {
+            needed.set = limited.span.start;
+            needed.count = count_limited_rows(select, limited)?;
+            needed.order = read_order(select, &limited.order)?;
+        }
+        _ => return Err(ALL_ROWS),
+    }
+    let outer = outer_columns(select)?;
+    let is_outermost = select.at() == select.analysis.root
+        || matches!(select.row_use, RowUse::Arm(compound) if compound.span == select.analysis.whole_span);
+    if needed.count > 1 && !is_outermost {
+        return Err("it may run several times, and needs more than one row");
+    }
+    needed.groups.extend(outer);
+    Ok(needed)
+}
+
+/// Returns the number of rows that LIMIT and OFFSET reach.
+fn count_limited_rows(select: &SelectScope<'_>, limited: &Query) -> Result<u64, RefusalReason> {
+    let sql = select.analysis.sql;
+    let count = |e: &Expr| parse_row_count(e, sql).ok_or("its LIMIT or OFFSET is not a number");
+    let limit = limited.limit.as_ref().map_or(Ok(0), count)?;
+    let skipped = limited.offset.as_ref().map_or(Ok(0), count)?;
+    match limit {
+        0 => Err("its LIMIT is zero"),
+        limit => Ok(limit.saturating_add(skipped)),
+    }
+}
+
+/// Returns the order of the rows that a LIMIT takes first.
+fn read_order(
+    select: &SelectScope<'_>,
+    terms: &[OrderTerm],
+) -> Result<Vec<OrderKey>, RefusalReason> {
+    let mut order = Vec::new();
+    for term in terms {
+        let (core, sql) = (select.core, select.analysis.sql);
+        let expr = match select.row_use {
+            // In a compound, a name refers to a result of any arm.
+            RowUse::Arm(_) => match resolve_term(&term.expr, Clause::Group, core, sql) {
+                ResolvedTerm::Result(n) => core.columns[n].expr.as_ref(),
+                _ => None,
+            },
+            _ => term_expr(&term.expr, Clause::Order, core, sql),
+        };
+        let expr = expr.filter(|e| is_plain(e, select)).ok_or("its order is not plain")?;
+        let nulls_first = term.nulls_first.unwrap_or(!term.descending);
+        let (span, descending) = (expr.span.clone(), term.descending);
+        order.push(OrderKey { span, descending, nulls_first });
+    }
+    Ok(order)
+}
+
+/// Reads the grouping columns and aggregates of a SELECT.
+fn read_aggregates(select: &SelectScope<'_>, needed: &mut NeededRows) -> Result<(), RefusalReason> {
+    let SelectScope { analysis, query, core, .. } = *select;
+    let groups = check_groups_are_plain(select)?;
+    needed.groups = groups.iter().map(|e| e.span.clone()).collect();
+    needed.count = 1;
+    if let (RowUse::Counted(rows), [only], true) =
+        (select.row_use, core.columns.as_slice(), groups.is_empty())
+        && only.expr.as_ref().is_some_and(is_row_count)
+        && core.having.is_none()
+    {
+        needed.count = rows;
+        return Ok(());
+    }
+    let results = core.columns.iter().map(|c| c.expr.as_ref());
+    let exprs = results.chain(core.having.iter().map(Some));
+    for expr in exprs
+        .chain(query.order.iter().map(|o| term_expr(&o.expr, Clause::Order, core, analysis.sql)))
+    {
+        read_result(expr.ok_or(ALL_ROWS)?, &groups, select, needed)?;
+    }
+    Ok(())
+}
+
+/// Reads the rows that one result of a group needs.
+fn read_result(
+    expr: &Expr,
+    groups: &[&Expr],
+    select: &SelectScope<'_>,
+    needed: &mut NeededRows,
+) -> Result<(), RefusalReason> {
+    let sql = select.analysis.sql;
+    if groups.iter().any(|group| is_same_value(group, without_parens(expr), select)) {
+        return Ok(());
+    }
+    match &expr.kind {
+        ExprKind::Literal => return Ok(()),
+        ExprKind::Compare(operator, left, right) => {
+            if let Some((count, rows)) = compared_count(operator, left, right, sql)
+                && is_row_count(count)
+            {
+                needed.count = needed.count.max(rows);
+                return Ok(());
+            }
+        }
+        ExprKind::Function { name, args, filter: None, window: false }
+            if is_aggregate_call(expr) =>
+        {
+            let ([arg], "max" | "min") = (args.as_slice(), name.as_str()) else {
+                return Err(ALL_ROWS);
+            };
+            if !is_plain(arg, select) {
+                return Err("an aggregate is of no plain column");
+            }
+            let descending = name == "max";
+            let key = OrderKey { span: arg.span.clone(), descending, nulls_first: false };
+            let is_same = |known: &OrderKey| {
+                known.descending == descending && sql[known.span.clone()] == sql[key.span.clone()]
+            };
+            if needed.order.first().is_some_and(|known| !is_same(known)) {
+                return Err("its aggregates need different rows");
+            }
+            needed.order = vec![key];
+            return Ok(());
+        }
+        ExprKind::Function { .. } if is_aggregate_call(expr) => return Err(ALL_ROWS),
+        ExprKind::Column { .. } => return Err("a result is neither a group nor an aggregate"),
+        ExprKind::Function { window: true, .. } => return Err(ALL_ROWS),
+        _ => {}
+    }
+    match expr.children() {
+        (_, Some(_)) => Err("a result has a subquery"),
+        (exprs, None) => exprs.into_iter().try_for_each(|e| read_result(e, groups, select, needed)),
+    }
+}
+
+/// Returns true if two expressions have the same text or are the same column.
+fn is_same_value(a: &Expr, b: &Expr, select: &SelectScope<'_>) -> bool {
+    let column = |e: &Expr| match &e.kind {
+        ExprKind::Column { table, column } => {
+            let hit = select.scope.find_column(table.as_deref(), column)?;
+            Some((hit.depth, std::ptr::from_ref(hit.table), std::ptr::from_ref(hit.field)))
+        }
+        _ => None,
+    };
+    let sql = select.analysis.sql;
+    sql[a.span.clone()] == sql[b.span.clone()] || column(a).is_some() && column(a) == column(b)
+}
+
+/// Returns the grouping expressions, which must be plain.
+pub(crate) fn check_groups_are_plain<'s>(
+    select: &SelectScope<'s>,
+) -> Result<Vec<&'s Expr>, RefusalReason> {
+    let mut groups = Vec::new();
+    for term in &select.core.group {
+        let expr = term_expr(term, Clause::Group, select.core, select.analysis.sql);
+        let expr = expr.filter(|e| is_plain(e, select)).ok_or("its groups are not plain")?;
+        groups.push(without_parens(expr));
+    }
+    Ok(groups)
+}
+
+/// Returns true if an expression references only rows of this SELECT, depends on no call, and can
+/// be evaluated once more for each row.
+fn is_plain(expr: &Expr, select: &SelectScope<'_>) -> bool {
+    let mut is_plain = !select.depends_on_call(expr)
+        && !select.analysis.resolver().may_have_custom_collation(expr, select.scope);
+    expr.visit_exprs(&mut |e| {
+        is_plain &= e.children().1.is_none() && !is_aggregate_call(e);
+        match &e.kind {
+            ExprKind::Column { table, column } => {
+                let hit = select.scope.find_column(table.as_deref(), column);
+                is_plain &= hit.is_some_and(|hit| hit.depth == select.scope.depth)
+                    || select.scope.row_scope_depth(table.as_deref(), column)
+                        == Some(select.scope.depth);
+            }
+            ExprKind::Function { name, window, .. } => is_plain &= !window && !is_random(name),
+            _ => {}
+        }
+    });
+    is_plain
+}
+
+/// Returns the columns of outer rows that a SELECT references.
+fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
+    let SelectScope { analysis, query, scope, .. } = *select;
+    let (mut outer, mut is_known): (Vec<Span>, bool) = (Vec::new(), true);
+    let Some(around) = scope.parent.and_then(|ctes| ctes.parent) else { return Ok(outer) };
+    analysis.resolver().visit_exprs(query, around, &mut |e, at, _| {
+        if let ExprKind::Call(n, args) = &e.kind
+            && analysis.sites[*n].argument_sql.is_some()
+        {
+            // The SQL of its key can refer to more columns of an outer row than its arguments.
+            is_known &= args.iter().all(|arg| !references_outer_rows(arg, at, scope.depth));
+        }
+        let ExprKind::Column { table, column } = &e.kind else { return };
+        let hit = at.find_column(table.as_deref(), column);
+        let depth = hit.map(|f| f.depth).or_else(|| at.row_scope_depth(table.as_deref(), column));
+        match depth {
+            Some(depth) if depth >= scope.depth => {}
+            Some(_) if at.depth == scope.depth && !is_legacy_column(e, analysis.sql) => {
+                outer.push(e.span.clone());
+            }
+            Some(_) => is_known = false,
+            None => is_known &= ["true", "false"].iter().any(|t| column.eq_ignore_ascii_case(t)),
+        }
+    });
+    if is_known { Ok(outer) } else { Err("it refers to unknown columns or outer rows") }
+}
+
+/// Returns true if an expression may refer to rows outside of the SELECT at a depth.
+fn references_outer_rows(expr: &Expr, scope: &Scope<'_>, depth: usize) -> bool {
+    let mut found = false;
+    expr.visit_exprs(&mut |e| {
+        if let ExprKind::Column { table, column } = &e.kind {
+            let hit = scope.find_column(table.as_deref(), column);
+            found |= hit.is_none_or(|hit| hit.depth < depth);
+        }
+    });
+    found
+}
