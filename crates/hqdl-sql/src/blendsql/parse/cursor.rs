@@ -211,6 +211,11 @@ impl QueryParser<'_> {
     /// Counts a node around those parsed last. Fails if that exceeds the maximum depth.
     pub fn count_node_around(&mut self, start: usize) -> Result<(), SqlError> {
         self.height += 1;
+        self.check_height(start)
+    }
+
+    /// Fails if the nodes completed last exceed the maximum depth.
+    pub fn check_height(&self, start: usize) -> Result<(), SqlError> {
         if self.depth + self.height > MAX_DEPTH { Err(self.depth_error(start)) } else { Ok(()) }
     }
 

@@ -99,8 +99,10 @@ impl QueryParser<'_> {
                 break;
             }
             self.at += tokens;
-            let kind = self.parse_right_side(infix, precedence, left)?;
-            self.count_node_around(start)?;
+            let left_height = self.height;
+            let kind = self.parse_nested(|p| p.parse_right_side(infix, precedence, left))?;
+            self.height = self.height.max(left_height + 1);
+            self.check_height(start)?;
             left = Expr { span: self.span_from(start), kind };
         }
         self.height = self.height.max(around);
