@@ -154,7 +154,7 @@ for provider, model, parameters, request_type, reply_type, event_type in CASES:
             create, raw = api.create, api.with_raw_response.create
             streamed = api.with_streaming_response.create
             text = lambda reply: reply.output_text if provider == "openai-responses" else reply.choices[0].message.content
-        reply = check_reply(reply_type, raw(**body).text())
+        reply = check_reply(reply_type, raw(**body).http_response.text)
         answer = text(reply)
         assert "rows" in json.loads(answer), answer
         with streamed(**body, stream=True) as response:
@@ -169,7 +169,7 @@ for provider, model, parameters, request_type, reply_type, event_type in CASES:
             batch = client.messages.batches.create(requests=batch_requests)
             while batch.processing_status != "ended":
                 raw_batch = client.messages.batches.with_raw_response.retrieve(batch.id)
-                check_reply(MessageBatch, raw_batch.text())
+                check_reply(MessageBatch, raw_batch.http_response.text)
                 batch = raw_batch.parse()
             results = client.get(
                 f"/v1/messages/batches/{batch.id}/results", cast_to=str, options={"headers": {"accept": "*/*"}})

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tokio::sync::watch;
 
 use super::failure::Failure;
@@ -17,6 +18,14 @@ use crate::query::{self, Dialect, Param, PlainQuery, QueryError, RefreshScope, R
 use crate::session::Session;
 use crate::spec::{Provider, UncheckedSpec};
 use crate::value::Value;
+
+/// Returns the parser of `--dialect`.
+fn dialect_parser() -> impl TypedValueParser<Value = Dialect> {
+    let sqlite = PossibleValue::new("sqlite").help("SQLite with BlendSQL ingredients");
+    let suql = PossibleValue::new("suql").help("PostgreSQL syntax, with answer and summary (SUQL)");
+    PossibleValuesParser::new([sqlite, suql])
+        .map(|name| if name == "suql" { Dialect::Suql } else { Dialect::Sqlite })
+}
 
 #[derive(Debug, clap::Args)]
 #[group(id = "query", multiple = false, args = ["sql", "file"])]
@@ -35,7 +44,7 @@ pub struct Options {
     #[arg(long, value_name = "N=V")]
     param: Vec<String>,
     /// SQL dialect of the query. `suql` accepts `PostgreSQL` syntax (`ILIKE`, `ANY`, `unnest`, `c::int`).
-    #[arg(long, value_enum, default_value_t, value_name = "DIALECT")]
+    #[arg(long, value_parser = dialect_parser(), default_value = "sqlite", value_name = "DIALECT")]
     dialect: Dialect,
     /// If a column has few distinct values and a word of the query is none of them, ask the model
     /// once which of them it means.

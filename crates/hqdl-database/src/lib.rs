@@ -16,6 +16,7 @@ pub mod publish;
 mod refresh;
 pub mod rows;
 pub mod schema;
+pub mod tls;
 pub mod published_state;
 pub mod versions;
 mod view;

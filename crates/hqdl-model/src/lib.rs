@@ -21,7 +21,6 @@ pub mod reply;
 mod request_features;
 mod setup;
 mod stream;
-mod tls;
 mod transport;
 mod usage_check;
 mod wire;

@@ -11,7 +11,8 @@ use serde_json::Value as Json;
 
 use super::providers::{self, ProviderProfile};
 use super::wire::{self, ErrorResponse, exchange_error, failure_to_error, shorten_text};
-use super::{MAX_ATTEMPTS, ModelError, SetupError, retry_with_backoff, tls};
+use super::{MAX_ATTEMPTS, ModelError, SetupError, retry_with_backoff};
+use hqdl_database::tls;
 use hqdl_spec::ModelSettings;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,7 +45,8 @@ impl Transport {
         // The first endpoint of the process installs the provider; later calls fail, which is
         // harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let tls = tls::client_config().map_err(|e| SetupError::Client(e.to_string()))?;
+        let mut tls = tls::system_config().map_err(|e| SetupError::Client(e.to_string()))?;
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             // Send prompts and keys to the configured endpoint only.

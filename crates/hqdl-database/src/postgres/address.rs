@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::tls;
+use crate::tls::{self, Trust};
 
 /// Time without an answer after which a connection counts as broken.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -94,7 +94,7 @@ impl ServerAddress {
         config.tcp_user_timeout(ANSWER_TIMEOUT);
         config.keepalives_idle(ANSWER_TIMEOUT);
         let mode = config.get_ssl_mode();
-        let tls = tls::create_connector(root_certificate.as_deref().map(Path::new), mode).map_err(
+        let tls = create_connector(root_certificate.as_deref().map(Path::new), mode).map_err(
             |message| {
                 reject(
                     message,
@@ -104,6 +104,24 @@ impl ServerAddress {
         )?;
         Ok(Self { config, tls, display_url, schema })
     }
+}
+
+/// Returns the TLS settings of a connection: it trusts the certificates in a file, or the system's.
+///
+/// # Errors
+/// Fails with the problem of the file, or of the system's certificates.
+fn create_connector(root_file: Option<&Path>, mode: SslMode) -> Result<MakeRustlsConnect, String> {
+    let config = match root_file {
+        Some(path) => Trust::read_file(path)
+            .map_err(|problem| format!("the certificates of {}: {problem}", path.display()))
+            .and_then(|trust| tls::client_config(trust).map_err(|e| e.to_string()))?,
+        // If unencrypted connections are allowed, verifying a certificate gives no protection.
+        None if mode != SslMode::Require => {
+            tls::client_config(Trust::Anything).map_err(|e| e.to_string())?
+        }
+        None => tls::system_config().map_err(|e| e.to_string())?,
+    };
+    Ok(MakeRustlsConnect::new(config))
 }
 
 const SSLMODE_HINT: &str = "expected disable, prefer, require or verify-full";

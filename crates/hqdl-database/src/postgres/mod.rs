@@ -20,7 +20,6 @@ mod sample;
 mod layout;
 mod source;
 pub mod thread;
-mod tls;
 mod values;
 mod view;
 

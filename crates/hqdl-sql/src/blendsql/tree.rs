@@ -408,6 +408,18 @@ impl SelectCore {
     }
 }
 
+impl SelectCore {
+    /// Returns true if a join of the FROM clause is RIGHT or FULL.
+    #[must_use]
+    pub fn has_outer_join(&self) -> bool {
+        fn is_outer(item: &FromItem) -> bool {
+            item.join == JoinKind::Outer
+                || matches!(&item.source, FromSource::Join(items) if items.iter().any(is_outer))
+        }
+        self.from.iter().any(is_outer)
+    }
+}
+
 impl Query {
     /// Returns true if the query contains a call at any depth.
     #[must_use]

@@ -540,7 +540,8 @@ async fn answer_request(
                 let id = format!("batch_{}", batches.open.len() + 1);
                 let input = match requested["requests"].as_array() {
                     Some(lines) => {
-                        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                        let lines: Vec<String> = lines.iter().map(Json::to_string).collect();
+                        let text = lines.join("\n");
                         batches.store_file("requests", text.into_bytes())
                     }
                     None => requested["input_file_id"].as_str().unwrap().to_owned(),

@@ -38,9 +38,17 @@ fn event_bytes(json: &Json) -> Vec<u8> {
 
 fn chunk_json(delta: &Json, finish: &Json) -> Json {
     json!({
-        "id": "chatcmpl-test", "object": "chat.completion.chunk", "created": 0,
+        "id": "chatcmpl-test", "object": "chat.completion.chunk", "created": 0, "model": "test",
         "choices": [{ "index": 0, "delta": delta, "finish_reason": finish }],
     })
+}
+
+/// Returns the last chunk, which has the usage and no choice.
+fn usage_chunk_json(usage: &Json) -> Json {
+    let mut chunk = chunk_json(&Json::Null, &Json::Null);
+    chunk["choices"] = json!([]);
+    chunk["usage"] = usage.clone();
+    chunk
 }
 
 /// Returns a completion as a stream of events.
@@ -119,7 +127,7 @@ pub fn stream_completion(
         && is_complete
         && !matches!(stream_fault, Some(StreamFault::Error | StreamFault::Filter))
     {
-        events.push(event_bytes(&json!({ "choices": [], "usage": usage })));
+        events.push(event_bytes(&usage_chunk_json(usage)));
     }
     if is_complete && api == Api::Chat && stream_fault != Some(StreamFault::NoDone) {
         events.push(b"data: [DONE]\n\n".to_vec());
@@ -246,10 +254,8 @@ pub fn runaway_response(
         if is_last {
             bytes.extend(event_bytes(&chunk_json(&json!({}), &"length".into())));
             let output = written + tokens;
-            bytes.extend(event_bytes(&json!({
-                "choices": [],
-                "usage": { "prompt_tokens": input, "completion_tokens": output },
-            })));
+            let usage = json!({ "prompt_tokens": input, "completion_tokens": output });
+            bytes.extend(event_bytes(&usage_chunk_json(&usage)));
             bytes.extend(b"data: [DONE]\n\n");
         }
         let written = if is_last { cap + 1 } else { written + tokens };

@@ -1,24 +1,12 @@
 //! SQL dialects of queries.
 
 /// SQL dialect of a query. Calls have the same syntax in all dialects.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    serde::Deserialize,
-    schemars::JsonSchema,
-    clap::ValueEnum,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
     /// `SQLite`'s dialect with `BlendSQL`'s ingredients.
     #[default]
-    #[value(help = "SQLite with BlendSQL ingredients")]
     Sqlite,
     /// SUQL's dialect: `PostgreSQL`'s with `answer` and `summary`.
-    #[value(help = "PostgreSQL syntax, with answer and summary (SUQL)")]
     Suql,
 }

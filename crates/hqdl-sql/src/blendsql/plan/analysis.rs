@@ -539,6 +539,9 @@ pub(crate) fn syntactic_decisive_select(
     if !core.group.is_empty() || is_aggregate(core, query) || has_window(core, query) {
         return Err("it has a GROUP BY, an aggregate or a window function");
     }
+    if core.has_outer_join() {
+        return Err("it has a RIGHT or FULL JOIN");
+    }
     if !core.filter.as_ref().is_some_and(Expr::has_call) {
         return Err("none of its conditions has a call");
     }

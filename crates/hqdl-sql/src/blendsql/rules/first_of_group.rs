@@ -4,7 +4,8 @@
 //! Precondition:
 //!
 //! * The SELECT has conditions with calls in WHERE or in inner joins, and calls nowhere else. No
-//!   call asks about all rows together, and none is in a subquery or in a source.
+//!   call asks about all rows together, and none is in a subquery or in a source. No join is RIGHT
+//!   or FULL, because `SQLite` also evaluates conditions for rows of these that are not results.
 //! * Its result is one of these. (a) Only `max` and `min` of one column in one direction, which is
 //!   the first row by that column. (b) Comparisons of `count(*)` with a number, which need one row
 //!   more than the number at most. (c) Only grouping columns, which need any row of the group. (d)
@@ -89,6 +90,9 @@ fn check_conditions(select: &SelectScope<'_>, calls: &[Expr]) -> Result<(), Refu
     let is_recursive = |n: &usize| analysis.is_recursive_call.get(*n).is_some_and(|r| *r);
     if analysis.reachable_calls(query).iter().any(is_recursive) {
         return Err("it is in a recursive query");
+    }
+    if core.has_outer_join() {
+        return Err("a RIGHT or FULL JOIN evaluates conditions for rows before they are matched");
     }
     if calls.iter().any(hidden)
         || core.from.iter().any(|item| !analysis.calls_in_source(item).is_empty() && !is_own(item))

@@ -1,0 +1,214 @@
+//! TLS of all connections, to endpoints and to servers: the trusted certificates.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use rustls_platform_verifier::Verifier;
+
+/// Configuration that trusts the system's certificates, shared by all clients. They are read once,
+/// because they need a quarter of a megabyte and a daemon has a client per spec.
+static SYSTEM: Mutex<Option<ClientConfig>> = Mutex::new(None);
+
+/// Certificates that a connection trusts.
+#[derive(Debug)]
+pub enum Trust {
+    /// The system's certificates. The verifier is loaded for the first certificate, because many
+    /// commands open no connection.
+    System(OnceLock<Verifier>),
+    /// The certificates of a file.
+    File(FileTrust),
+    /// Any certificate: the connection may as well be unencrypted.
+    Anything,
+}
+
+/// Certificates of a file.
+#[derive(Debug)]
+pub struct FileTrust {
+    verifier: Arc<dyn ServerCertVerifier>,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Trust {
+    /// Reads the certificates of a PEM file.
+    ///
+    /// # Errors
+    /// Fails with the problem of the file.
+    pub fn read_file(path: &Path) -> Result<Self, String> {
+        let certificates: Result<Vec<_>, _> =
+            CertificateDer::pem_file_iter(path).map_err(|e| e.to_string())?.collect();
+        let certificates = certificates.map_err(|e| e.to_string())?;
+        let mut roots = RootCertStore::empty();
+        for certificate in &certificates {
+            roots.add(certificate.clone()).map_err(|e| e.to_string())?;
+        }
+        if roots.is_empty() {
+            return Err("it contains no certificate".to_owned());
+        }
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), create_provider())
+                .build()
+                .map_err(|e| e.to_string())?;
+        Ok(Self::File(FileTrust { verifier, certificates }))
+    }
+
+    /// Returns the verifier; `None` if any certificate is trusted.
+    ///
+    /// # Errors
+    /// If the system has no readable certificates. The next call tries again.
+    fn verifier(
+        &self,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Option<&dyn ServerCertVerifier>, Error> {
+        Ok(match self {
+            Self::Anything => None,
+            Self::File(file) => Some(&*file.verifier),
+            Self::System(system) => Some(match system.get() {
+                Some(verifier) => verifier,
+                None => {
+                    let verifier = Verifier::new(Arc::clone(provider))?;
+                    system.get_or_init(|| verifier)
+                }
+            }),
+        })
+    }
+
+    /// Returns whether a rejected certificate is itself one of the trusted ones, as a self-signed
+    /// one is. The standard does not accept an authority's certificate for a server.
+    ///
+    /// # Errors
+    /// If the server's name does not match a certificate of the system. An identical certificate in
+    /// a file is stronger evidence than a name.
+    fn contains_rejected(
+        &self,
+        certificate: &CertificateDer<'_>,
+        server_name: &ServerName<'_>,
+        reason: &CertificateError,
+    ) -> Result<bool, Error> {
+        match self {
+            Self::System(_) if is_authority_error(reason) && is_system_certificate(certificate) => {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, server_name)?;
+                Ok(true)
+            }
+            Self::File(file) => Ok((is_authority_error(reason) || is_name_error(reason))
+                && file.certificates.contains(certificate)),
+            Self::System(_) | Self::Anything => Ok(false),
+        }
+    }
+}
+
+fn create_provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Returns the configuration of a client that trusts these certificates.
+///
+/// # Errors
+/// If the provider supports none of the protocol versions.
+pub fn client_config(trust: Trust) -> Result<ClientConfig, Error> {
+    let provider = create_provider();
+    let check = CertificateCheck { trust, provider: Arc::clone(&provider) };
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(check))
+        .with_no_client_auth())
+}
+
+/// Returns the shared configuration of clients that trust the system's certificates. Connections
+/// are not shared: each ends with the run that opened it.
+///
+/// # Errors
+/// If the provider supports none of the protocol versions.
+pub fn system_config() -> Result<ClientConfig, Error> {
+    let mut shared = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(config) = &*shared {
+        return Ok(config.clone());
+    }
+    let config = client_config(Trust::System(OnceLock::new()))?;
+    Ok(shared.insert(config).clone())
+}
+
+#[derive(Debug)]
+struct CertificateCheck {
+    trust: Trust,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for CertificateCheck {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(verifier) = self.trust.verifier(&self.provider)? else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let verified =
+            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match &verified {
+            // The verifier has already checked its validity period.
+            Err(Error::InvalidCertificate(reason))
+                if self.trust.contains_rejected(end_entity, server_name, reason)? =>
+            {
+                Ok(ServerCertVerified::assertion())
+            }
+            _ => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Returns true if the only problem of a certificate is that it is an authority's.
+fn is_authority_error(reason: &CertificateError) -> bool {
+    matches!(reason, CertificateError::Other(other)
+        if other.to_string().contains("CaUsedAsEndEntity"))
+}
+
+/// Returns true if the only problem of a certificate is the server's name. A self-signed one often
+/// has only a common name.
+fn is_name_error(reason: &CertificateError) -> bool {
+    matches!(
+        reason,
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+    )
+}
+
+/// Returns whether the certificate itself is installed on this system. If the system has a verifier
+/// of its own, that has already checked this.
+fn is_system_certificate(certificate: &CertificateDer<'_>) -> bool {
+    cfg!(target_os = "linux")
+        && rustls_native_certs::load_native_certs().certs.iter().any(|c| c == certificate)
+}
