@@ -42,7 +42,8 @@ fn a_wrong_field_shows_how_it_is_written() {
     let spec = spec.join("\n");
     let key = spec.lines().find(|line| line.starts_with("key")).unwrap();
     for (line, wrong, help) in [
-        ("[model]", "[model]\nprovider = \"antropic\"", "provider = \"openai\""),
+        ("[model]", "[model]\nprovider = \"cohere\"", "provider = \"openai\""),
+        ("[model]", "[model]\nprovider = \"antropic\"", "did you mean \"anthropic\"?"),
         ("[model]", "[model]\nprovider = \"openia\"", "did you mean \"openai\"?"),
         ("[model]", "[model]\nprice = 0.15", "write `price = { input = …, output = … }`"),
         (key, "key = \"name\"", "write `key = [\"name\"]`"),
