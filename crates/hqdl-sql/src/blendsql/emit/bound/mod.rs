@@ -1,7 +1,7 @@
 //! Upper bound of what a query asks over all its passes: statements that reach every value which
 //! the query can reach, whatever the answers are.
 //!
-//! For each SELECT with calls, a statement evaluates these over its possible rows ([`possible`]). A
+//! For each SELECT with calls, a statement evaluates these over its possible rows (`possible`). A
 //! subquery in an expression is evaluated in place, for the rows around it. AND, OR, CASE, `iif` and
 //! `coalesce` are evaluated only as far as their plain parts leave them open, as in a pass. LIMIT,
 //! EXISTS and IN stop nothing here. A call whose argument is an answer cannot be counted; it is
