@@ -47,7 +47,7 @@ struct MapRequest {
     kind: Option<String>,
     /// Allowed answers.
     options: Option<Vec<Json>>,
-    /// What the values are, such as `city.name`.
+    /// Kind of the values, such as `city.name`.
     #[serde(rename = "kind")]
     value_kind: Option<String>,
     /// Whether the model is asked for unknown answers.

@@ -116,7 +116,7 @@ pub trait BatchApi: Send + Sync {
     fn interpret_error(&self, error: ModelError) -> ModelError;
 }
 
-/// What a Batch API needs from its endpoint.
+/// Client of an endpoint, as a Batch API needs it.
 pub(super) trait BatchClient: Send + Sync {
     fn transport(&self) -> &Transport;
 

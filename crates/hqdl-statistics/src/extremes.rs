@@ -1,4 +1,4 @@
-//! What the rows of a stratum can be, before their true values are known.
+//! Extremes of a stratum's rows before their true values are known.
 
 use crate::SampledRow;
 

@@ -49,7 +49,7 @@ impl Design {
     }
 }
 
-/// What to draw.
+/// Request for a draw.
 #[derive(Debug, Clone, Default)]
 pub struct DrawRequest {
     /// Positions of the audited columns of the expansion.

@@ -27,7 +27,7 @@ use hqdl_spec::{Expansion, Spec};
 /// An audit with the truths found so far.
 #[derive(Debug)]
 pub struct Audit {
-    /// What was drawn.
+    /// The drawn sample.
     pub draw: Draw,
     /// The sheet of the drawn rows.
     pub sheet: Sheet,

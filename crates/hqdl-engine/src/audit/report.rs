@@ -1,4 +1,4 @@
-//! What an audit says about each column: accuracy, confusions, and where to look next.
+//! Report of an audit: accuracy and confusions of each column, and where to look next.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,7 +21,7 @@ const MOST_PAIRS: usize = 10;
 /// Half-width of the accuracy that the suggested sample size reaches.
 const WANTED_HALF_WIDTH: f64 = 0.05;
 
-/// What an audit says about a column.
+/// Report on a column.
 #[derive(Debug, Clone, Serialize)]
 pub struct ColumnAudit {
     /// Name of the column.
@@ -57,7 +57,7 @@ pub struct Confusion {
     pub rows: u64,
 }
 
-/// What an audit says.
+/// Report of an audit.
 #[derive(Debug, Clone)]
 pub struct AuditReport {
     /// Identifier of the draw.

@@ -25,7 +25,7 @@ pub(super) const MODEL_SOURCE: &str = "model:";
 /// Columns before and after those of the key.
 const COLUMNS: (&str, [&str; 5]) = ("row", ["column", "answer", "truth", "source", "note"]);
 
-/// What a value of a sheet is.
+/// Kind of a value in a sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
@@ -35,12 +35,12 @@ pub enum Evidence {
     Model,
 }
 
-/// What is true of a cell.
+/// True value of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellTruth {
     /// True value; `None` if it cannot be known.
     pub value: Option<CellValue>,
-    /// Who or what says so.
+    /// Person, source or model that says so.
     pub source: String,
     /// Remark.
     pub note: String,

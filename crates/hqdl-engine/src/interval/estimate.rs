@@ -16,7 +16,7 @@ use hqdl_values::format::count_noun;
 /// Number of strata of a design: drawn at random, and drawn for certain.
 const STRATA: usize = 2;
 
-/// What is known about the rows of a query.
+/// Known numbers of a query's rows.
 pub(super) struct Estimator<'a> {
     pub(super) shape: &'a Shape,
     pub(super) draw: &'a Draw,
@@ -39,7 +39,7 @@ pub(super) type AggregateEstimate = (Interval, &'static str);
 struct EntityRows {
     rows: u64,
     numbers: SampledRow,
-    /// What numerator and denominator can be.
+    /// Possible numerators and denominators.
     possible: Vec<(f64, f64)>,
 }
 
@@ -337,7 +337,7 @@ fn count_rows(rows: u64, one: &str, many: &str) -> String {
     format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
 }
 
-/// What an entity adds to a group, and all that it can add.
+/// Contribution of an entity to a group, and all its possible contributions.
 pub(super) struct EntityNumbers {
     pub(super) entity: usize,
     pub(super) model: (f64, f64),

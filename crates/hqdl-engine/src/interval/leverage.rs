@@ -18,7 +18,7 @@ use hqdl_values::key::Entity;
 /// Share of a sample that is drawn for certain: one in so many rows.
 const CERTAIN_SHARE: usize = 4;
 
-/// What an audit for a query has to draw.
+/// Draw that an audit for a query needs.
 #[derive(Debug)]
 pub struct QueryDesign {
     /// Position of the expansion in the spec.

@@ -33,7 +33,7 @@ use hqdl_spec::{Expansion, Spec, is_server};
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_values::cell::CellValue;
 
-/// What the caller wants to know.
+/// Settings of the caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IntervalRequest {
     /// Confidence of each interval, between 0 and 1.

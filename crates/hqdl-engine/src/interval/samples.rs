@@ -30,11 +30,11 @@ pub(super) struct RowFacts {
     pub(super) groups: Vec<SqlValue>,
     /// Whether the conditions on expanded columns select it.
     pub(super) is_chosen: bool,
-    /// What it adds to each leaf.
+    /// Its contribution to each leaf.
     pub(super) leaves: Vec<LeafFacts>,
 }
 
-/// What a row adds to a leaf.
+/// Contribution of a row to a leaf.
 #[derive(Debug)]
 pub(super) struct LeafFacts {
     /// Whether the leaf's conditions on ordinary columns select the row.

@@ -53,11 +53,11 @@ pub struct Leaf {
     pub population: Vec<String>,
     /// Further conditions on expanded columns.
     pub condition: Vec<String>,
-    /// What is added up.
+    /// The added numbers.
     pub value: LeafValue,
 }
 
-/// What a leaf adds up.
+/// Number that a leaf adds up.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LeafValue {
     /// 1 for each row.
@@ -73,7 +73,7 @@ pub enum LeafValue {
 pub struct Output {
     /// Position of its result column.
     pub result: usize,
-    /// What it is.
+    /// Kind of the column.
     pub term: AggregateTerm,
 }
 

@@ -10,7 +10,7 @@ use hqdl_spec::Format;
 /// asked in JSON.
 const MAX_UNREAD_REPLIES: u32 = 3;
 
-/// What the CSV replies of a model have shown.
+/// Counts of a model's CSV replies.
 #[derive(Debug, Default)]
 pub struct CsvReplies {
     unread_replies: AtomicU32,

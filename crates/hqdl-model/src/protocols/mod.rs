@@ -92,7 +92,7 @@ pub(super) trait Protocol: Send + Sync {
     /// The provider that has this API.
     fn provider(&self) -> Provider;
 
-    /// What a reply is called in messages.
+    /// Returns the name of a reply in messages.
     fn reply_name(&self) -> &'static str;
 
     /// Header of the API key, unless the provider has its own; `None` for a bearer token.

@@ -20,7 +20,7 @@ const INLINE_ARGUMENTS: usize = 8;
 /// No function is deterministic, because `SQLite` must not evaluate a call before it is reached.
 const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8;
 
-/// What a scalar function does with its arguments.
+/// Body of a scalar function.
 type ScalarFunction = fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<Sql>;
 
 /// Registers the functions with a connection.

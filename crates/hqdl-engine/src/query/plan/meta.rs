@@ -1,4 +1,4 @@
-//! What is reported about a query besides its rows.
+//! Report on a query, besides its rows.
 
 use std::time::Instant;
 

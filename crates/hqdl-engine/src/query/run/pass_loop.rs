@@ -74,7 +74,7 @@ enum PassEnd<'r> {
     Aborted,
 }
 
-/// What follows a pass. Unless it is final, the next pass runs with what the step has changed.
+/// Step after a pass. Unless it is final, the next pass runs with what the step has changed.
 enum PassStep<'r> {
     /// The rows are the result.
     Finish(RowBuffer),

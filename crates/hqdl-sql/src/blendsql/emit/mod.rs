@@ -67,7 +67,7 @@ impl RewrittenQuery {
     }
 }
 
-/// What is written, beside the plan.
+/// Input of the emitter besides the plan.
 pub(crate) struct EmitOptions<'q> {
     /// Text of the query.
     pub text: &'q str,

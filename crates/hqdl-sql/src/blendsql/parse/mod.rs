@@ -41,7 +41,7 @@ impl ParsedQuery {
     }
 }
 
-/// What the meaning of a query's text depends on.
+/// Settings that decide how a query's text is parsed.
 #[derive(Clone, Copy)]
 pub struct Syntax<'a> {
     /// Returns true if the database has a table of this name. A text `'t::c'` in a call is a column
