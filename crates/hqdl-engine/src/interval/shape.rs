@@ -73,7 +73,7 @@ pub enum LeafValue {
 pub struct Output {
     /// Position of its result column.
     pub result: usize,
-    /// Kind of the column.
+    /// Aggregate that it shows.
     pub term: AggregateTerm,
 }
 
