@@ -393,14 +393,14 @@ const MISTAKES: &[Mistake] = &[
         "SELECT name FROM publisher\"",
         "SQLite rejects the SELECT of this value list: no such column: name",
         "\"SELECT name",
-        "",
+        "correct it until it runs in the sqlite3 shell",
     ),
     mistake(
         "SELECT publisher_name FROM publisher\"",
         "DELETE FROM publisher RETURNING publisher_name\"",
         "SQLite rejects the SELECT of this value list: it would write to the database",
         "\"DELETE",
-        "",
+        "correct it until it runs in the sqlite3 shell",
     ),
     mistake(
         "name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }",
@@ -414,7 +414,7 @@ const MISTAKES: &[Mistake] = &[
         "name = \"publisher_name\"\ntype = \"integer\"\nvalues = { sql = \"SELECT n FROM publisher\" }",
         "SQLite rejects the SELECT of this value list",
         "\"SELECT n ",
-        "",
+        "correct it until it runs in the sqlite3 shell",
     ),
     mistake(
         "values = { sql = \"SELECT publisher_name FROM publisher\" }",

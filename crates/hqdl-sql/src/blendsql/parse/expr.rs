@@ -1,7 +1,7 @@
 //! Grammar of expressions, by operator precedence.
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Lexeme, Token, is_word_byte};
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator};
 
@@ -301,7 +301,15 @@ impl QueryParser<'_> {
             {
                 self.take_literal(1)
             }
-            Lexeme::Parameter | Lexeme::Text if is_parameter(self.text(token)) => {
+            Lexeme::Parameter if is_parameter(self.text(token)) => {
+                self.at += 1;
+                ExprKind::Operation(ExprOperator::Unknown, Vec::new())
+            }
+            // `$tag$…$tag$` is a text in PostgreSQL, and in SQLite a parameter if it is one word.
+            Lexeme::Text
+                if is_parameter(self.text(token))
+                    && (self.is_server || self.text(token).bytes().all(is_word_byte)) =>
+            {
                 self.at += 1;
                 ExprKind::Operation(ExprOperator::Unknown, Vec::new())
             }
@@ -516,7 +524,7 @@ fn join_operands(
     all
 }
 
-/// Returns true for a parameter, which in `SQLite` may look like a text of `PostgreSQL`: `$tag$…$tag$`.
+/// Returns true if a token begins like a parameter.
 fn is_parameter(text: &str) -> bool {
     text.starts_with(['?', ':', '@', '$']) && text.as_bytes().get(1) != Some(&b'$')
 }
