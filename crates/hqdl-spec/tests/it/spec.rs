@@ -457,7 +457,7 @@ const MISTAKES: &[Mistake] = &[
         "shots = { sql = \"SELECT * FROM heros\" }\ncontext =",
         "SQLite rejects the SELECT of the shots: no such table: heros",
         "\"SELECT * FROM heros",
-        "",
+        "correct it until it runs in the sqlite3 shell",
     ),
     // Questions.
     mistake(
