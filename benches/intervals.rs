@@ -227,7 +227,7 @@ enum Aggregate {
     Ratio,
 }
 
-/// What a hero adds to numerator and denominator, as one that satisfies the condition or not.
+/// Returns the numbers that a hero adds to numerator and denominator.
 fn add_hero(aggregate: Aggregate, hero: &Hero, is_good: bool, is_chosen: bool) -> (f64, f64) {
     let (y, x) = match aggregate {
         Aggregate::Sum(n) => (hero.numbers[n].unwrap_or(0.0), 0.0),

@@ -69,10 +69,10 @@ impl Reply {
         }
         let reported = self.reported_or_counted(&count);
         let plausible = plausible(self);
-        let tokens = if plausible.is_far_below(reported) {
+        let tokens = if plausible.is_far_above_maximum(reported) {
             self.implausible = Some(reported);
             plausible.max
-        } else if plausible.is_above(reported) {
+        } else if plausible.is_below_minimum(reported) {
             self.implausible = Some(reported);
             let counted = count(self);
             let (input, output) =

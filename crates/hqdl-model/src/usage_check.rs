@@ -90,13 +90,13 @@ pub struct PlausibleTokens {
 impl PlausibleTokens {
     /// Returns whether a report is below the minimum.
     #[must_use]
-    pub fn is_above(&self, tokens: Tokens) -> bool {
+    pub fn is_below_minimum(&self, tokens: Tokens) -> bool {
         tokens.input < self.min.input || tokens.output < self.min.output
     }
 
     /// Returns whether a report is so far above the maximum that it must not be added to totals.
     #[must_use]
-    pub fn is_far_below(&self, tokens: Tokens) -> bool {
+    pub fn is_far_above_maximum(&self, tokens: Tokens) -> bool {
         let max = self.max.input + self.max.output;
         max > 0 && tokens.input + tokens.output > max.saturating_mul(MAX_FACTOR)
     }

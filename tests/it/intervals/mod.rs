@@ -57,7 +57,7 @@ fn true_weight(n: usize) -> f64 {
     (50 + n % 100) as f64
 }
 
-/// What the model says: every seventh race and every ninth weight is wrong.
+/// Answers of the model: every seventh race and every ninth weight is wrong.
 fn answer(column: &str, name: &str) -> Json {
     let n = number(name);
     match column {

@@ -52,6 +52,7 @@ pub use frame::{has_random, is_volatile};
 pub use function::may_have_calls;
 pub use ingredients::{Ingredient, IngredientRef, Subject};
 pub use lexer::has_outer_order_by;
+pub use parse::begins_write;
 pub use scan::scan_calls;
 
 use hqdl_values::Type;

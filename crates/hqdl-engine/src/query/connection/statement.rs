@@ -5,32 +5,9 @@
 use std::ops::Range;
 
 use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::begins_write;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
-
-/// First keywords of statements that do not only read.
-const WRITE_KEYWORDS: [&str; 20] = [
-    "ALTER",
-    "ANALYZE",
-    "ATTACH",
-    "BEGIN",
-    "COMMIT",
-    "CREATE",
-    "DELETE",
-    "DETACH",
-    "DROP",
-    "END",
-    "INSERT",
-    "PRAGMA",
-    "REINDEX",
-    "RELEASE",
-    "REPLACE",
-    "ROLLBACK",
-    "SAVEPOINT",
-    "UPDATE",
-    "VACUUM",
-    "UPSERT",
-];
 
 /// Message of every denial.
 pub(in crate::query) const ONLY_READS: &str = "`hqdl query` is read-only";
@@ -67,9 +44,8 @@ pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
             }
         }
     };
-    let word = sql[first.clone()].to_ascii_uppercase();
-    if WRITE_KEYWORDS.contains(&word.as_str()) {
-        return Err(denied_statement(&word, first));
+    if begins_write(&sql[first.clone()]) {
+        return Err(denied_statement(&sql[first.clone()].to_ascii_uppercase(), first));
     }
     while let Some(token) = tokens.next() {
         if &sql[token] == ";"

@@ -84,8 +84,8 @@ pub(super) fn begins_join(word: &str) -> bool {
     contains(&JOIN, word)
 }
 
-/// Words that begin a statement that is not a SELECT.
-const OTHER_STATEMENTS: [&str; 22] = [
+/// Words that begin a statement that does not only read.
+const WRITE_STATEMENTS: [&str; 20] = [
     "ALTER",
     "ANALYZE",
     "ATTACH",
@@ -96,7 +96,6 @@ const OTHER_STATEMENTS: [&str; 22] = [
     "DETACH",
     "DROP",
     "END",
-    "EXPLAIN",
     "INSERT",
     "PRAGMA",
     "REINDEX",
@@ -104,13 +103,18 @@ const OTHER_STATEMENTS: [&str; 22] = [
     "REPLACE",
     "ROLLBACK",
     "SAVEPOINT",
-    "START",
     "UPDATE",
     "UPSERT",
     "VACUUM",
 ];
 
+/// Returns true if a word begins a statement that does not only read.
+#[must_use]
+pub fn begins_write(word: &str) -> bool {
+    contains(&WRITE_STATEMENTS, word)
+}
+
 /// Returns true if a word begins a statement that is not a SELECT.
 pub(super) fn begins_other_statement(word: &str) -> bool {
-    contains(&OTHER_STATEMENTS, word)
+    begins_write(word) || contains(&["EXPLAIN", "START"], word)
 }

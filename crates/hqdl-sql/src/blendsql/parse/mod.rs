@@ -8,6 +8,8 @@ mod keywords;
 mod query;
 mod server;
 
+pub use keywords::begins_write;
+
 use crate::blendsql::frame::reads_table;
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::scan::{ScannedQuery, scan_query};
