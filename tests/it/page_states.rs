@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
@@ -24,10 +24,26 @@ struct Walk {
 }
 
 impl Walk {
-    /// Looks at a page, which must say some words.
+    /// Looks at a page once it says some words.
+    ///
+    /// The daemon may be between two steps when the page is read, so this reads it again.
     fn look(&mut self, state: &str, daemon: &Daemon, path: &str, words: &[&str]) {
-        self.browser.open_page(&format!("http://{}{path}", daemon.address));
+        let started_at = Instant::now();
+        loop {
+            self.browser.open_page(&format!("http://{}{path}", daemon.address));
+            let text = self.read_text();
+            if words.iter().all(|words| text.contains(*words))
+                || started_at.elapsed() > Duration::from_secs(20)
+            {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
         self.judge(state, words);
+    }
+
+    fn read_text(&mut self) -> String {
+        self.browser.eval_script("document.body.textContent").as_str().unwrap().to_owned()
     }
 
     /// Looks at the page that a form leads to.
@@ -39,8 +55,7 @@ impl Walk {
     fn judge(&mut self, state: &str, words: &[&str]) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/page_looks.js");
         let script = std::fs::read_to_string(script).unwrap();
-        let text = self.browser.eval_script("document.body.textContent");
-        let text = text.as_str().unwrap();
+        let text = self.read_text();
         for words in words.iter().filter(|words| !text.contains(**words)) {
             self.complaints.push(format!("{state}: no `{words}` in {text}"));
         }
@@ -148,6 +163,12 @@ fn all(walk: &mut Walk) {
         let daemon = Daemon::start(&project, &[]);
         let run = || daemon.status()["runs"][0].clone();
         hqdl_testkit::daemon::wait_until("under way", || run()["requests"] == 2);
+        // A request is counted before its cells.
+        hqdl_testkit::daemon::wait_until("two requests stored", || {
+            let done = run()["cells_done"].clone();
+            std::thread::sleep(Duration::from_millis(500));
+            done == run()["cells_done"]
+        });
         let done = format!("{} of 40", run()["cells_done"]);
         let answered = format!("{done} missing cells are being filled by run 1");
         walk.look("running", &daemon, "/", &[&answered]);
@@ -191,9 +212,6 @@ fn all(walk: &mut Walk) {
             .write_spec(&project.spec_text().replace("[limits]", "[limits]\nbudget_usd = 0.0003"));
         let daemon = Daemon::start(&project, &[]);
         let is_held = |spec: &Json| spec["run"].is_null() && !spec["held"].is_null();
-        daemon.wait_until("held", is_held);
-        // A look at files that comes late on a busy machine begins another run.
-        std::thread::sleep(std::time::Duration::from_secs(2));
         daemon.wait_until("held", is_held);
         walk.look("waiting for money", &daemon, "/", &["Waits for your approval", "budget"]);
         walk.look("spec waiting for money", &daemon, "/specs/x", &["at most", "Ask for"]);

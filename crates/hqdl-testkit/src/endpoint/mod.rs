@@ -858,7 +858,8 @@ fn answer_content(
                 true_value(&question.rows[row.number - 1], column)
             })
         }
-        Some(Fault::ForeignRows) => {
+        // An answer for a single row names none, so that it has no room for another row.
+        Some(Fault::ForeignRows) if question.rows.len() > 1 => {
             let mut foreign = question.clone();
             let count = foreign.rows.len();
             foreign.rows.extend(question.rows.clone());
