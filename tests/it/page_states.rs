@@ -24,17 +24,15 @@ struct Walk {
 }
 
 impl Walk {
-    /// Looks at a page once it says some words.
-    ///
-    /// The daemon may be between two steps when the page is read, so this reads it again.
+    /// Looks at a page that must say some words. Opens it again until it does, because the daemon
+    /// may be between two steps.
     fn look(&mut self, state: &str, daemon: &Daemon, path: &str, words: &[&str]) {
         let started_at = Instant::now();
         loop {
             self.browser.open_page(&format!("http://{}{path}", daemon.address));
             let text = self.read_text();
-            if words.iter().all(|words| text.contains(*words))
-                || started_at.elapsed() > Duration::from_secs(20)
-            {
+            let is_over = started_at.elapsed() > Duration::from_secs(20);
+            if is_over || words.iter().all(|words| text.contains(*words)) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -42,6 +40,7 @@ impl Walk {
         self.judge(state, words);
     }
 
+    /// Returns the text of the open page.
     fn read_text(&mut self) -> String {
         self.browser.eval_script("document.body.textContent").as_str().unwrap().to_owned()
     }
@@ -162,16 +161,18 @@ fn all(walk: &mut Walk) {
         let project = heroes_project(&endpoint, "csv");
         let daemon = Daemon::start(&project, &[]);
         let run = || daemon.status()["runs"][0].clone();
-        hqdl_testkit::daemon::wait_until("under way", || run()["requests"] == 2);
-        // A request is counted before its cells.
-        hqdl_testkit::daemon::wait_until("two requests stored", || {
-            let done = run()["cells_done"].clone();
-            std::thread::sleep(Duration::from_millis(500));
-            done == run()["cells_done"]
+        endpoint.wait_for(3);
+        let answered_cells = || -> usize {
+            let answered = endpoint.received_requests().into_iter().filter(|r| r.is_answered);
+            answered.map(|r| r.requested_cells().len()).sum()
+        };
+        hqdl_testkit::daemon::wait_until("under way", || {
+            let run = run();
+            run["requests"] == 2 && run["cells_done"] == answered_cells()
         });
-        let done = format!("{} of 40", run()["cells_done"]);
-        let answered = format!("{done} missing cells are being filled by run 1");
-        walk.look("running", &daemon, "/", &[&answered]);
+        let done = format!("{} of 40", answered_cells());
+        let said = format!("{done} missing cells are being filled by run 1");
+        walk.look("running", &daemon, "/", &[&said]);
         walk.look("running spec", &daemon, "/specs/x", &["End", &done, "running"]);
     }
     {

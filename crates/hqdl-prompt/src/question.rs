@@ -120,6 +120,12 @@ impl Question {
         Some(Self { table, origin, key, format, columns, rows, row_tags, answer_form })
     }
 
+    /// Returns true if each row of an answer begins with a label.
+    #[must_use]
+    pub fn has_labels(&self) -> bool {
+        self.answer_form != AnswerForm::Single
+    }
+
     /// Returns the answer to this question as a well-behaved model writes it. `cell` returns the
     /// JSON of each cell, null for unknown.
     #[must_use]

@@ -858,8 +858,8 @@ fn answer_content(
                 true_value(&question.rows[row.number - 1], column)
             })
         }
-        // An answer for a single row names none, so that it has no room for another row.
-        Some(Fault::ForeignRows) if question.rows.len() > 1 => {
+        // An answer without labels has no place for a row that was not requested.
+        Some(Fault::ForeignRows) if question.has_labels() => {
             let mut foreign = question.clone();
             let count = foreign.rows.len();
             foreign.rows.extend(question.rows.clone());
