@@ -61,14 +61,32 @@ pub fn parse_csv(
     checkers: &[&Checker],
 ) -> Vec<FoundRow> {
     let (text, cut_line) = split_complete_lines(text, truncation);
+    parse_keyed_lines(text, cut_line, truncation, keys, checkers)
+        .unwrap_or_else(|| parse_without_key(text, keys, checkers).into_iter().collect())
+}
+
+/// Parses a line that names its row.
+pub fn parse_keyed_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Vec<FoundRow> {
+    parse_keyed_lines(line, None, Truncation::Complete, keys, checkers).unwrap_or_default()
+}
+
+/// Parses the rows that lines name; `None` if there is no such line.
+fn parse_keyed_lines(
+    text: &str,
+    cut_line: Option<&str>,
+    truncation: Truncation,
+    keys: &RequestKeys,
+    checkers: &[&Checker],
+) -> Option<Vec<FoundRow>> {
     // Most texts without an answer contain no key of the request.
     if !keys.may_contain_key(text) {
-        return parse_without_key(text, keys, checkers).into_iter().collect();
+        return None;
     }
     // The truncated line may be the rest of the last row, unless it begins another row.
     let is_broken_off = cut_line.is_some_and(|line| !keys.may_begin_row(line));
-    if let Some(found) = parse_strict(text, keys, checkers).filter(|_| !is_broken_off) {
-        return found;
+    let strict = parse_strict(text, keys, checkers).filter(|_| !is_broken_off);
+    if strict.is_some() {
+        return strict;
     }
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -108,10 +126,7 @@ pub fn parse_csv(
             }
         }
     }
-    if found.is_empty() {
-        found.extend(parse_without_key(text, keys, checkers));
-    }
-    found
+    Some(found).filter(|found| !found.is_empty())
 }
 
 /// Returns true if a line ends within a double-quoted value. The rest of the value is missing, even
@@ -333,6 +348,11 @@ fn possible_fields(line: &str) -> Vec<Vec<RowField>> {
 fn parse_without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<FoundRow> {
     let line = text.trim();
     if keys.len() != 1 || line.lines().count() != 1 {
+        return None;
+    }
+    // More items of an open list, or more of an open text, may be missing.
+    let is_open_text = parse_record(line, &['"']).is_some_and(|record| record.is_open);
+    if is_open_text || line.starts_with('[') && !line.ends_with(']') {
         return None;
     }
     possible_fields(line).into_iter().find_map(|fields| {

@@ -35,12 +35,18 @@ pub fn parse_json(
     // A broken row may contain cells whose key is lost.
     let is_whole = found.is_whole;
     let sole_rows = found.sole_rows;
-    let to_rows = |(n, to_rows)| match to_rows {
-        RowText::Object(object) => {
-            let is_sole_row = is_whole && sole_rows.contains(&n);
-            place_row(object, is_sole_row, keys, key_names, columns, checkers).into_iter().collect()
+    let to_rows = |(n, to_rows)| {
+        let is_sole_row = is_whole && sole_rows.contains(&n);
+        match to_rows {
+            RowText::Object(object) => {
+                let row = place_row(object, is_sole_row, keys, key_names, columns, checkers);
+                row.into_iter().collect()
+            }
+            RowText::Line(line) if is_sole_row => {
+                csv::parse_csv(&line, Truncation::Complete, keys, checkers)
+            }
+            RowText::Line(line) => csv::parse_keyed_line(&line, keys, checkers),
         }
-        RowText::Line(line) => csv::parse_csv(&line, Truncation::Complete, keys, checkers),
     };
     found.rows.into_iter().enumerate().flat_map(to_rows).collect()
 }
@@ -175,9 +181,10 @@ fn find_rows_array(text: &str) -> Option<&str> {
         }
         let mut values = serde_json::Deserializer::from_str(value).into_iter::<Json>();
         if values.next().and_then(Result::ok).is_none() {
-            // The only member may wrap the document.
-            return find_rows_array(value)
-                .filter(|_| text[1..].trim_start().len() == rest.trim_start().len());
+            // The only member may wrap the document. A list of texts is the value of a column.
+            return find_rows_array(value).filter(|_| {
+                starts_document(value) && text[1..].trim_start().len() == rest.trim_start().len()
+            });
         }
         rest = value[values.byte_offset()..].trim_start().strip_prefix(',')?;
     }

@@ -281,6 +281,55 @@ fn the_closed_members_of_a_cut_object_are_read() {
     }
 }
 
+/// The items of a list that a cut ends are not rows, whatever the member is called.
+#[test]
+fn a_cut_list_is_no_answer() {
+    let expansion = Expansion {
+        columns: vec![column("powers", Type::Text, "", &["Flight", "Magic", "Speed"], true)],
+        ..heroes()
+    };
+    let mut cuts = 0;
+    for (before, after) in [
+        (r#"{"powers":"#, "}"),
+        (r#"{"power":"#, "}"),
+        (r#"{"rows":"#, "}"),
+        (r#"{"rows":[{"powers":"#, "}]}"),
+        (r#"{"answer":{"powers":"#, "}}"),
+        (r#"{"cells":{"powers":"#, "}}"),
+        (r#"{"key":["A-Bomb"],"powers":"#, "}"),
+        ("", ""),
+        ("```json\n{\"powers\":", "}\n```"),
+    ] {
+        for list in [
+            r#"["Flight","Magic","Speed"]"#,
+            r#"[ "Flight", "Magic" ]"#,
+            "[\n  \"Flight\",\n  \"Speed\"\n]",
+            r#"["A-Bomb, Flight","Magic"]"#,
+            r#"["1,Flight","Magic"]"#,
+        ] {
+            // Where lines are expected, these are lines with the key and a value.
+            let has_keys = list.contains("1,Flight") || list.contains("A-Bomb");
+            if has_keys && matches!(before, "" | r#"{"rows":"#) {
+                continue;
+            }
+            let whole = format!("{before}{list}{after}");
+            // Until the list is closed, its items may be too few.
+            for end in 0..before.len() + list.len() {
+                for finish in [FinishReason::Truncated, FinishReason::Unknown, FinishReason::Stop] {
+                    let answer = read_finished(&expansion, "A-Bomb", &whole[..end], finish);
+                    let is_empty = match &answer {
+                        RowOutcome::Answered(cells) => !cells[0].state.has_value(),
+                        RowOutcome::Failed { .. } => true,
+                    };
+                    assert!(is_empty, "{finish:?} {}: {answer:?}", &whole[..end]);
+                    cuts += 1;
+                }
+            }
+        }
+    }
+    assert!(cuts > 4000, "{cuts}");
+}
+
 #[test]
 fn a_set_that_repeats_its_items_is_cut() {
     let expansion = heroes();
