@@ -13,6 +13,7 @@ use super::{CacheFlags, OutputOptions, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
 use crate::format::format_thousands;
+use crate::session::Cache;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -52,7 +53,17 @@ enum Command {
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let facts = session::select_cache(&options.cache, "cache").open()?;
+    let cache = session::select_cache(&options.cache, "cache");
+    if let Cache::Dir { dir: Some(dir), .. } = &cache
+        && !matches!(options.command, Command::Import { .. })
+        && !dir.exists()
+    {
+        return Err(Failure::wrong_input(
+            format!("there is no cache at {}", dir.display()),
+            "check the spelling of --cache or HQDL_CACHE",
+        ));
+    }
+    let facts = cache.open()?;
     session::print_place(&facts, output_options);
     match &options.command {
         Command::List { filter, limit } => {

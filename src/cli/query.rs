@@ -159,7 +159,8 @@ fn print_notes(
                 format_thousands(unknown)
             ),
         };
-        anstream::eprintln!("note: {without}; they are NULL. --retry-failed asks again");
+        let subject = if tried == 1 { "it is" } else { "they are" };
+        anstream::eprintln!("note: {without}; {subject} NULL. --retry-failed asks again");
     }
     if missing == unknown && !(options.require_values && unknown > 0) {
         return ExitCode::SUCCESS;

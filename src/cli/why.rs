@@ -68,8 +68,12 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
         .collect();
     match found.as_slice() {
         [one] => Ok(one.clone()),
-        _ => Err(Failure::wrong_input(
-            format!("{} specs in specs/ define a table `{}`", found.len(), options.table),
+        [] => Err(Failure::wrong_input(
+            format!("no spec in specs/ defines a table `{}`", options.table),
+            "name the table first, and the expanded database with --db or its spec with --spec",
+        )),
+        several => Err(Failure::wrong_input(
+            format!("{} specs in specs/ define a table `{}`", several.len(), options.table),
             "name the expanded database with --db, or its spec with --spec",
         )),
     }

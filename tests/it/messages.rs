@@ -46,11 +46,42 @@ fn a_wrong_field_shows_how_it_is_written() {
         ("[model]", "[model]\nprovider = \"antropic\"", "did you mean \"anthropic\"?"),
         ("[model]", "[model]\nprovider = \"openia\"", "did you mean \"openai\"?"),
         ("[model]", "[model]\nprice = 0.15", "write `price = { input = …, output = … }`"),
+        ("[model]", "[model]\nprise = { input = 0.15, output = 0.6 }", "did you mean `price`?"),
         (key, "key = \"name\"", "write `key = [\"name\"]`"),
     ] {
         project.write_spec(&spec.replacen(line, wrong, 1));
         rejects(&project, &["check", "specs/x.toml"], 2, &[help]);
     }
+}
+
+#[test]
+fn a_wrong_key_is_the_only_error_of_an_expansion_with_shots() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let text = project.spec_text();
+    let key = text.lines().find(|line| line.starts_with("key")).unwrap();
+    let shots = "shots = [{ name = \"Nova\" }]";
+    for wrong in ["key = []", "key = \"name\"", "key = [\"nam\"]"] {
+        project.write_spec(&text.replacen(key, &format!("{wrong}\n{shots}"), 1));
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
+        assert_eq!(ended.stderr.matches("error: ").count(), 1, "{wrong}:\n{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_cache_that_is_only_read_must_exist() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    for command in [&["list"][..], &["stats"], &["export"], &["check"], &["rebuild"]] {
+        let args = [&["cache"], command, &["--cache", "no-cache"]].concat();
+        rejects(&project, &args, 2, &["there is no cache at no-cache", "--cache"]);
+    }
+    assert!(!project.path("no-cache").exists());
+}
+
+#[test]
+fn why_says_that_its_first_argument_is_a_table() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let args = ["why", "nope", "Batman", "powers"];
+    rejects(&project, &args, 2, &["no spec in specs/ defines a table `nope`", "--spec"]);
 }
 
 #[test]
@@ -66,6 +97,7 @@ fn a_query_with_a_wrong_name_says_which_names_there_are() {
         ("SELECT h.zzz FROM hero h", "`h` must be a table or an alias in FROM"),
         ("SELECT * FROM her", "did you mean `hero`?"),
         ("SELECT * FROM hero WHERE name ILIKE 'a%'", "--dialect suql"),
+        ("SELECT name::text FROM hero", "CAST(value AS type)"),
     ] {
         rejects(&project, &["query", "--spec", "specs/x.toml", sql], 2, &[help]);
     }

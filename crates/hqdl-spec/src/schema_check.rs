@@ -265,7 +265,9 @@ impl<'s> SchemaWalk<'s> {
             // Besides the named fields, the table may allow tables with any name.
             let is_match = |o: &&'s Json| {
                 known.is_none_or(serde_json::Map::is_empty)
-                    || self.expand_branches(o).iter().any(|f| accepts_type(f, value.get_ref()))
+                    || self.expand_branches(o).iter().any(|f| {
+                        accepts_type(f, value.get_ref()) && shares_field(f, value.get_ref())
+                    })
             };
             if let Some(inner) = declared_schema(name).or(other_schema.filter(is_match)) {
                 if let Some(json) = self.check_value(inner, value) {
@@ -434,6 +436,17 @@ fn accepts_type(schema: &Json, value: &DeValue<'_>) -> bool {
         DeValue::Array(_) => t == "array",
         DeValue::Table(_) => t == "object",
     })
+}
+
+/// Returns whether a table has at least one field of the schema. `[model.prise]` with fields of
+/// a price is a misspelt `price`, not a model of that name.
+fn shares_field(schema: &Json, value: &DeValue<'_>) -> bool {
+    let (DeValue::Table(table), Some(known)) =
+        (value, schema.get("properties").and_then(Json::as_object))
+    else {
+        return true;
+    };
+    table.is_empty() || table.keys().any(|field| known.contains_key(&**field.get_ref()))
 }
 
 fn describe_types(schema: &Json) -> String {

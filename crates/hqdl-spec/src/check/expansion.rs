@@ -7,7 +7,7 @@ use crate::file::{Echo, ExpansionTable, SourceField, SourceTable, SpecFile};
 use crate::schema_check::Step;
 use crate::{Column, Expansion, Images, Source, SourceRows};
 use hqdl_values::key::KeyColumns;
-use hqdl_values::problem::find_nearest;
+use hqdl_values::problem::{Severity, find_nearest};
 
 /// Default number of rows per request.
 pub const DEFAULT_ROWS_PER_REQUEST: u32 = 20;
@@ -77,6 +77,7 @@ impl SpecCheck<'_> {
 
     fn check_expansion(&mut self, path: &[Step], e: &ExpansionTable) -> Expansion {
         let field_path = |field: &str| join_path(path, &[field.into()]);
+        let problems_before = self.problems.len();
         self.check_table_name(&field_path("name"), &e.name);
         if e.rows_per_request == Some(0) {
             self.add_error(
@@ -144,7 +145,15 @@ impl SpecCheck<'_> {
                 );
             }
         }
-        let shots = self.check_shots(&field_path("shots"), e, &columns);
+        // A wrong key or column makes each shot wrong, too.
+        let is_sound = self.problems[problems_before..]
+            .iter()
+            .all(|p| p.severity != Severity::Error)
+            && !self.schema_problems.iter().any(|(problem_path, _)| problem_path.starts_with(path));
+        let shots = match is_sound {
+            true => self.check_shots(&field_path("shots"), e, &columns),
+            false => Vec::new(),
+        };
         let override_shots = self.count_override_shots(&field_path("shots"), e);
         Expansion {
             task: crate::Task::Columns,

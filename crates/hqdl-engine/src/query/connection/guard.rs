@@ -364,6 +364,10 @@ impl Guard {
                 return "ILIKE is PostgreSQL syntax: use `--dialect suql`, or LIKE, which ignores the case of ASCII letters in SQLite"
                     .to_owned();
             }
+            _ if message == "unrecognized token: \":\"" => {
+                return "`value::type` is PostgreSQL syntax: use `--dialect suql`, or CAST(value AS type)"
+                    .to_owned();
+            }
             _ if message == "incomplete input" => {
                 return "the query ends too early: complete it, as in SELECT name FROM city"
                     .to_owned();
