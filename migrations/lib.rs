@@ -12,6 +12,7 @@ pub const DATABASE: &[Migration] = &[
     (4, include_str!("database/0004_typed_cells.sql")),
     (5, include_str!("database/0005_parameters.sql")),
     (6, include_str!("database/0006_fewer_tables.sql")),
+    (7, include_str!("database/0007_cache_writes.sql")),
 ];
 
 /// hqdl's tables in an expanded `PostgreSQL` database.
@@ -19,6 +20,7 @@ pub const EXPANDED: &[Migration] = &[
     (1, include_str!("expanded/0001_bookkeeping.sql")),
     (2, include_str!("expanded/0002_parameters.sql")),
     (3, include_str!("expanded/0003_fewer_tables.sql")),
+    (4, include_str!("expanded/0004_cache_writes.sql")),
 ];
 
 /// The cache in a directory. Numbers 10 and 11 were never released.
@@ -37,6 +39,7 @@ pub const JOURNAL: &[Migration] = &[
     (14, include_str!("journal/0014_latest.sql")),
     (15, include_str!("journal/0015_parameters.sql")),
     (16, include_str!("journal/0016_shared.sql")),
+    (17, include_str!("journal/0017_cache_writes.sql")),
 ];
 
 /// The cache on a `PostgreSQL` server.
@@ -45,4 +48,5 @@ pub const POSTGRES: &[Migration] = &[
     (2, include_str!("postgres/0002_refused.sql")),
     (3, include_str!("postgres/0003_latest.sql")),
     (4, include_str!("postgres/0004_parameters.sql")),
+    (5, include_str!("postgres/0005_cache_writes.sql")),
 ];

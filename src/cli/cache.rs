@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use serde_json::{Value as Json, json};
 
 use super::failure::{Failure, INCOMPLETE};
+use super::progress::parenthesize;
 use super::{CacheFlags, OutputOptions, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
@@ -196,6 +197,7 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
             "directory": facts.location(), "entities": entities, "columns": columns, "runs": totals.runs,
             "requests": totals.requests, "input_tokens": totals.input_tokens,
             "output_tokens": totals.output_tokens, "cost_usd": totals.cost_usd,
+            "price_notes": totals.price_note().as_slice(),
             "cost_in_doubt_usd": totals.in_doubt_usd, "damaged": damage.fact_rows.len(),
         });
         anstream::println!("{all}");
@@ -218,7 +220,11 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
         format_thousands(totals.input_tokens),
         format_thousands(totals.output_tokens)
     );
-    anstream::println!("price     ${:.4}", totals.cost_usd);
+    anstream::println!(
+        "price     ${:.4}{}",
+        totals.cost_usd,
+        parenthesize(totals.price_note().as_slice())
+    );
     if totals.in_doubt_usd > 0.0 {
         anstream::println!(
             "in doubt  ${:.4} at most, for requests without an answer",

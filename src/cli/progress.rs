@@ -225,7 +225,7 @@ fn format_usage(usage: &Usage) -> String {
 }
 
 /// Returns the notes in parentheses after a space, or nothing if there are none.
-pub fn parenthesize(notes: &[String]) -> String {
+pub fn parenthesize<S: std::borrow::Borrow<str>>(notes: &[S]) -> String {
     if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) }
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use super::OutputOptions;
 use super::failure::Failure;
+use super::progress::parenthesize;
 use crate::database::Database;
 use crate::database::provenance::CellProvenance;
 use crate::spec::{Catalog, UncheckedSpec};
@@ -112,6 +113,10 @@ fn print_origin(cell: &CellProvenance) {
     if let (Some(input), Some(output), Some(cost)) =
         (cell.input_tokens, cell.output_tokens, cell.cost_usd)
     {
-        line("its share", Some(format!("{input:.1} tokens in, {output:.1} out, ${cost:.6}")));
+        let notes = parenthesize(cell.price_note().as_slice());
+        line(
+            "its share",
+            Some(format!("{input:.1} tokens in, {output:.1} out, ${cost:.6}{notes}")),
+        );
     }
 }

@@ -512,6 +512,7 @@ fn earlier_own_tables_on_a_server_are_migrated() {
         ALTER TABLE hqdl_object DROP COLUMN spec, DROP COLUMN key, DROP COLUMN columns,
           DROP COLUMN layout, DROP COLUMN shape, DROP COLUMN rows, DROP COLUMN published_at,
           DROP COLUMN inputs, DROP COLUMN checksums;
+        ALTER TABLE hqdl_completion DROP COLUMN assumed_cache_writes;
         CREATE VIEW hqdl_cell AS SELECT NULL::text AS expansion, NULL::text AS "table",
           NULL::text AS key, NULL::text AS "column", NULL::text AS state, NULL::text AS value,
           NULL::text AS raw, NULL::text AS repair, NULL::text AS model, NULL::bigint AS run,

@@ -103,6 +103,12 @@ fn an_assumed_price_of_cache_writes_is_named() {
         assert_eq!(names(&ended.done_event()["price_notes"]), billed, "{case}");
         let run = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
         assert_eq!(has(&run.stdout), billed, "{case}: {}", run.stdout);
+        let stats = project.run_hqdl(&["cache", "stats"]).expect_exit_code(0).stdout;
+        assert_eq!(has(&stats), billed, "{case}: {stats}");
+        let key = ["Zed", "Zed Zedsson"];
+        let why = ["why", "--spec", "specs/x.toml", "llm", key[0], key[1], "motto"];
+        let why = project.run_hqdl(&why).expect_exit_code(0).stdout;
+        assert_eq!(has(&why), billed, "{case}: {why}");
     }
 }
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
 
+use hqdl_values::ASSUMED_CACHE_WRITE;
+
 use super::{Database, StoreError};
 
 /// Cell with its provenance.
@@ -41,6 +43,9 @@ pub struct CellProvenance {
     pub output_tokens: Option<f64>,
     /// Share of the request's cost, in USD.
     pub cost_usd: Option<f64>,
+    /// Share of the input tokens that were written to the endpoint's prompt cache and billed at an
+    /// assumed rate.
+    pub assumed_cache_writes: Option<f64>,
     /// Reason why the request failed.
     pub error: Option<String>,
 }
@@ -56,6 +61,12 @@ impl CellProvenance {
         }
     }
 
+    /// Returns a note if part of the cost is assumed.
+    #[must_use]
+    pub fn price_note(&self) -> Option<&'static str> {
+        self.assumed_cache_writes.is_some_and(|tokens| tokens > 0.0).then_some(ASSUMED_CACHE_WRITE)
+    }
+
     /// Converts the cell to the JSON that `why --json` prints.
     #[must_use]
     pub fn to_json(&self) -> Json {
@@ -67,7 +78,7 @@ impl CellProvenance {
             "parameters": self.parameters.as_deref().and_then(|p| serde_json::from_str::<Json>(p).ok()),
             "run": self.run, "asked_at": self.asked_at, "prompt_hash": self.prompt_hash,
             "input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "cost_usd": self.cost_usd,
-            "error": self.error,
+            "price_notes": self.price_note().as_slice(), "error": self.error,
         })
     }
 }
@@ -188,6 +199,7 @@ impl Database {
                         input_tokens: r.get("input_tokens")?,
                         output_tokens: r.get("output_tokens")?,
                         cost_usd: r.get("cost_usd")?,
+                        assumed_cache_writes: r.get("assumed_cache_writes").unwrap_or_default(),
                         error: r.get("error")?,
                     })
                 })?

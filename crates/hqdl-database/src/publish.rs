@@ -41,6 +41,8 @@ pub struct CompletionProvenance {
     pub output_tokens: u64,
     /// Cost in USD.
     pub cost_usd: f64,
+    /// Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
+    pub assumed_cache_writes: u64,
     /// Number of requested cells.
     pub cells: u64,
     /// Reason why the request failed, if it did.
@@ -381,7 +383,7 @@ impl<'db> Publication<'db> {
         self.transaction
             .prepare_cached(
                 "INSERT INTO hqdl_completion
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
             )?
             .execute(rusqlite::params![
                 expansion.name,
@@ -396,7 +398,8 @@ impl<'db> Publication<'db> {
                 provenance.cells,
                 provenance.error,
                 shown,
-                provenance.parameters
+                provenance.parameters,
+                provenance.assumed_cache_writes
             ])?;
         Ok(())
     }

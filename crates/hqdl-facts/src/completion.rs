@@ -45,6 +45,9 @@ pub struct Completion {
     pub input_tokens: u64,
     /// Input tokens that the endpoint read from its prompt cache.
     pub cached_input_tokens: u64,
+    /// Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
+    #[serde(default)]
+    pub assumed_cache_writes: u64,
     /// Output tokens.
     pub output_tokens: u64,
     /// Price in USD.

@@ -1,5 +1,7 @@
 //! Spending over time, of all runs.
 
+use hqdl_values::ASSUMED_CACHE_WRITE;
+
 /// The cost of one model in one hour.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HourlySpending {
@@ -41,6 +43,16 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
+    /// Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
+    pub assumed_cache_writes: u64,
     /// Worst-case cost of requests without an answer, in USD.
     pub in_doubt_usd: f64,
+}
+
+impl Totals {
+    /// Returns a note if part of the cost is assumed.
+    #[must_use]
+    pub fn price_note(&self) -> Option<&'static str> {
+        (self.assumed_cache_writes > 0).then_some(ASSUMED_CACHE_WRITE)
+    }
 }

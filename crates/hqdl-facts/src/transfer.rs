@@ -4,7 +4,7 @@
 //! {"entity":{"full_name":"Bruce Wayne","superhero_name":"Batman"},
 //!  "meaning":{"key":[…],"column":"publisher_name","type":"text","about":"…","many":false,"list":"closed"},
 //!  "list":"l1:…","model":"gpt-4o-mini","state":"ok","value":"DC Comics","raw":null,"repair":null,
-//!  "asked_at":"…","prompt_hash":"p1:…","input_tokens":3.5,"output_tokens":2.0,"cost_usd":0.000001}
+//!  "asked_at":"…","prompt_hash":"p1:…","input_tokens":3.5,"output_tokens":2.0,"cost_usd":0.000001,"assumed_cache_writes":0.0}
 //! ```
 //!
 //! Lines come in the order of the journal, so that importing them again leads
@@ -79,6 +79,7 @@ impl Facts {
                     "input_tokens": completion.input_tokens as f64 / share,
                     "output_tokens": completion.output_tokens as f64 / share,
                     "cost_usd": completion.cost_usd / share,
+                    "assumed_cache_writes": completion.assumed_cache_writes as f64 / share,
                 });
                 let file = |error| FactsError::File { path: "the output".into(), error };
                 writeln!(out, "{line}").map_err(file)?;

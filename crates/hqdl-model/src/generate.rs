@@ -511,6 +511,7 @@ impl Context {
         completion.output_tokens = tokens.output;
         let price = reply.billed_price(self.choice.price.as_ref());
         completion.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
+        completion.assumed_cache_writes = tokens.assumed_cache_writes(price.as_ref());
         let cost = completion.cost_usd;
         // If the endpoint or hqdl cut the reply short, its rows are not at fault.
         let was_cut_short =

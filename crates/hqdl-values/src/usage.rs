@@ -20,6 +20,16 @@ pub struct Tokens {
 }
 
 impl Tokens {
+    /// Returns the cache writes that are billed at an assumed rate.
+    #[must_use]
+    pub fn assumed_cache_writes(self, price: Option<&PriceTable>) -> u64 {
+        if price.is_some_and(|price| price.assumes_cache_write(self.input)) {
+            self.cache_write
+        } else {
+            0
+        }
+    }
+
     /// Returns the cost in USD.
     #[must_use]
     pub fn cost(&self, price: &PriceTable) -> f64 {
@@ -94,9 +104,7 @@ impl Usage {
         self.requests += 1;
         self.input_tokens += tokens.input;
         self.cached_input_tokens += tokens.cached_input;
-        if price.is_some_and(|price| price.assumes_cache_write(tokens.input)) {
-            self.assumed_cache_writes += tokens.cache_write;
-        }
+        self.assumed_cache_writes += tokens.assumed_cache_writes(price);
         self.output_tokens += tokens.output;
         self.cost_usd += price.map_or(0.0, |price| tokens.cost(price));
     }

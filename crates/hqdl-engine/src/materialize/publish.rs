@@ -331,6 +331,7 @@ fn to_completion_origin((c, model): (Completion, String)) -> CompletionProvenanc
         input_tokens: c.input_tokens,
         output_tokens: c.output_tokens,
         cost_usd: c.cost_usd,
+        assumed_cache_writes: c.assumed_cache_writes,
         cells: c.cells,
         error: c.error,
     }

@@ -25,7 +25,8 @@ impl Journal {
 }
 
 const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
-  c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters, m.name
+  c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters,
+  c.assumed_cache_writes, m.name
   FROM completion AS c JOIN model AS m ON m.id = c.model";
 
 fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, String)> {
@@ -43,8 +44,9 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
         seconds: r.get(10)?,
         cells: r.get(11)?,
         parameters: lossy(r, 12)?,
+        assumed_cache_writes: r.get(13)?,
     };
-    Ok((completion, r.get(13)?))
+    Ok((completion, r.get(14)?))
 }
 
 /// Returns a text, whatever a damaged disk made of its bytes: what a model said in one answer

@@ -212,8 +212,8 @@ impl Journal {
         let connection = self.connection();
         let mut insert = connection.prepare_cached(
             "INSERT INTO completion (run, model, prompt_hash, content, error, input_tokens, cached_input_tokens,
-               output_tokens, cost_usd, asked_at, seconds, cells, parameters)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+               output_tokens, cost_usd, asked_at, seconds, cells, parameters, assumed_cache_writes)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         )?;
         insert.insert(params![
             c.run,
@@ -228,7 +228,8 @@ impl Journal {
             c.asked_at,
             c.seconds,
             c.cells,
-            c.parameters
+            c.parameters,
+            c.assumed_cache_writes
         ])
     }
 

@@ -50,7 +50,8 @@ impl Spending for Journal {
                 &format!(
                     "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
                             coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
-                            (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
+                            (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation),
+                            coalesce(sum(assumed_cache_writes), 0)
                      FROM completion WHERE content IS NOT NULL AND {PAID}"
                 ),
                 [],
@@ -62,6 +63,7 @@ impl Spending for Journal {
                         output_tokens: r.get(3)?,
                         cost_usd: r.get(4)?,
                         in_doubt_usd: r.get(5)?,
+                        assumed_cache_writes: r.get(6)?,
                     })
                 },
             )

@@ -65,7 +65,8 @@ fn id(row: &Row) -> Worked<i64> {
 }
 
 const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
-    c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters, m.name, c.id
+    c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters,
+    c.assumed_cache_writes, m.name, c.id
   FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model";
 
 fn read_completion(r: &Row) -> Worked<(Completion, String)> {
@@ -88,8 +89,9 @@ fn read_completion(r: &Row) -> Worked<(Completion, String)> {
         seconds: r.try_get(10)?,
         cells: number(11)?,
         parameters: r.try_get(12)?,
+        assumed_cache_writes: number(13)?,
     };
-    Ok((completion, r.try_get(13)?))
+    Ok((completion, r.try_get("name")?))
 }
 
 impl Answers for Server {
@@ -110,7 +112,7 @@ impl Answers for Server {
         ids: &[i64],
     ) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
         let all = self.all(&format!("{COMPLETION} WHERE c.id = ANY($1)"), &[&ids], |r| {
-            Ok((r.try_get::<_, i64>(14)?, read_completion(r)?))
+            Ok((r.try_get::<_, i64>("id")?, read_completion(r)?))
         })?;
         let all: HashMap<i64, (Completion, String)> = all.into_iter().collect();
         // Two may ask for the same one.

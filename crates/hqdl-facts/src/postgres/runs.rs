@@ -222,7 +222,8 @@ impl Spending for Server {
     fn totals(&self) -> Result<Totals, FactsError> {
         let sql = "SELECT (SELECT count(*) FROM hqdl.run), count(*),
                coalesce(sum(c.input_tokens), 0)::bigint, coalesce(sum(c.output_tokens), 0)::bigint,
-               coalesce(sum(c.cost_usd), 0), coalesce((SELECT sum(cost_usd) FROM hqdl.reservation), 0)
+               coalesce(sum(c.cost_usd), 0), coalesce((SELECT sum(cost_usd) FROM hqdl.reservation), 0),
+               coalesce(sum(c.assumed_cache_writes), 0)::bigint
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
              WHERE c.content IS NOT NULL";
         self.one(sql, &[], |r| {
@@ -235,6 +236,7 @@ impl Spending for Server {
                 output_tokens: number(3)?,
                 cost_usd: r.try_get(4)?,
                 in_doubt_usd: r.try_get(5)?,
+                assumed_cache_writes: number(6)?,
             })
         })
     }

@@ -139,6 +139,7 @@ fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
             content: Some(value.to_owned()),
             parameters: Some(format!(r#"{{"seed":"{value}"}}"#)),
             cost_usd: 0.25,
+            assumed_cache_writes: 7,
             asked_at: "2026-11-21T00:00:00Z".to_owned(),
             cells: names.len() as u64,
             ..Completion::default()
@@ -175,7 +176,11 @@ fn what_one_keeps_the_other_finds_in_records_and_history(pairs: Vec<Pair>) {
             assert!(facts.read_page(c.as_str()).unwrap().is_empty(), "{what}: none after the last");
             let spent = facts.history().spent_by_run(run).unwrap();
             assert!((spent.usd - 0.5).abs() < 1e-9, "{what}: {spent:?}");
-            assert_eq!(facts.history().totals().unwrap().requests, 2, "{what}");
+            let totals = facts.history().totals().unwrap();
+            assert_eq!((totals.requests, totals.assumed_cache_writes), (2, 14), "{what}");
+            let last = facts.history().last_completion_id().unwrap();
+            let (completion, model) = facts.history().load_completion(last).unwrap().unwrap();
+            assert_eq!((completion.assumed_cache_writes, &*model), (7, "a model"), "{what}");
         }
         assert_eq!(
             one.history().journal_position().unwrap(),

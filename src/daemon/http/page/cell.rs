@@ -158,7 +158,13 @@ fn origin_table(cell: &CellProvenance) -> Markup {
                 .zip(cell.output_tokens)
                 .map(|(i, o)| format!("{i:.1} in, {o:.1} out")),
         ),
-        ("price", cell.cost_usd.map(|c| format!("${c:.6}"))),
+        (
+            "price",
+            cell.cost_usd.map(|c| {
+                let note = cell.price_note().map_or(String::new(), |note| format!(" ({note})"));
+                format!("${c:.6}{note}")
+            }),
+        ),
     ];
     html! {
         table.why {
