@@ -50,6 +50,7 @@ mod intervals;
 mod log;
 mod messages;
 mod models;
+mod odd_values;
 mod on_server;
 mod packing;
 mod parameters;

@@ -78,8 +78,11 @@ pub fn answer_cell(column: &AskedColumn, row: &AskedRow) -> Json {
     }
     match values {
         Some(values) if column.many && !is_qa => {
-            let key = row.key_text();
-            values.iter().filter(|v| v.trim() == key.trim()).cloned().collect()
+            let canonical = |text: String| {
+                Value::Text(text).canonical_text().map(Cow::into_owned).unwrap_or_default()
+            };
+            let key = canonical(row.key_text());
+            values.iter().filter(|v| canonical((*v).clone()) == key).cloned().collect()
         }
         _ => made_up_value(column, row),
     }

@@ -3,6 +3,7 @@
 //! sets `narrow=N`, the model sees just the N most similar values, and a note reports how many
 //! there were.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -78,7 +79,7 @@ pub(in crate::query) fn group_by_list(
 ) -> BTreeMap<Vec<String>, Vec<JoinLookup>> {
     let mut by_list: BTreeMap<Vec<String>, Vec<JoinLookup>> = BTreeMap::new();
     for (left, canonical_bytes, rights) in lookups {
-        let mut texts: Vec<String> = rights.iter().map(|(v, _)| v.to_string()).collect();
+        let mut texts: Vec<String> = rights.iter().map(|(v, _)| candidate_text(v)).collect();
         texts.sort_unstable();
         texts.dedup();
         if let Some(narrow) = join.narrow.filter(|n| *n < texts.len()) {
@@ -89,7 +90,7 @@ pub(in crate::query) fn group_by_list(
         let max_tokens = usize::try_from(request.spec.limits.context_tokens).unwrap_or(usize::MAX);
         for list in split_list(texts, max_tokens) {
             let is_listed =
-                |(value, _): &&(Value, Vec<u8>)| list.binary_search(&value.to_string()).is_ok();
+                |(value, _): &&(Value, Vec<u8>)| list.binary_search(&candidate_text(value)).is_ok();
             let listed: Vec<_> = rights.iter().filter(is_listed).cloned().collect();
             by_list.entry(list).or_default().push((left.clone(), canonical_bytes.clone(), listed));
         }
@@ -139,19 +140,25 @@ impl PartnerQuestions {
     }
 }
 
+/// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) are one
+/// candidate.
+fn candidate_text(value: &Value) -> String {
+    value.canonical_text().unwrap_or(Cow::Borrowed("NULL")).into_owned()
+}
+
 /// Stores the pairs that an answer confirms or excludes.
 fn store_pairs(pairs: &mut JoinPairs, left: Vec<u8>, rights: Vec<(Value, Vec<u8>)>, cell: &Cell) {
     let partners: Vec<String> = match cell {
         Cell::Known(Sql::Text(json)) => serde_json::from_str::<Vec<Json>>(json)
             .unwrap_or_default()
             .iter()
-            .map(|v| Value::from_json(v).to_string())
+            .map(|v| candidate_text(&Value::from_json(v)))
             .collect(),
         _ => Vec::new(),
     };
     let known = pairs.answers.entry(left).or_default();
     for (right, canonical_bytes) in rights {
-        let partner = partners.contains(&right.to_string());
+        let partner = partners.contains(&candidate_text(&right));
         known.insert(canonical_bytes, partner);
     }
 }
