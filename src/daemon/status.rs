@@ -246,6 +246,13 @@ impl SpecStatus {
         all
     }
 
+    /// Returns the number of cells that show a value.
+    #[must_use]
+    pub fn count_valued(&self) -> u64 {
+        let cells = self.cells();
+        State::ALL.iter().filter(|s| s.has_value()).map(|s| cells.get(*s)).sum()
+    }
+
     /// Returns the number of cells that were never asked for.
     #[must_use]
     pub fn unasked(&self) -> u64 {

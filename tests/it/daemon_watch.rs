@@ -421,11 +421,11 @@ fn a_run_that_a_client_ends_stays_ended() {
     endpoint.wait_for(2);
     let run = daemon.spec_status()["run"].clone();
     assert!(
-        daemon.get("/").expect_status(200).body.contains(&format!("action=\"/runs/{run}/end\""))
+        daemon.get("/").expect_status(200).body.contains(&format!("action=\"/runs/{run}/stop\""))
     );
     daemon.delete(&format!("/v1/runs/{run}"), &json!({})).expect_status(200);
     let spec = daemon.wait_until_idle("waiting");
-    daemon.submit_form(&format!("/runs/{run}/end"), "").expect_status(404);
+    daemon.submit_form(&format!("/runs/{run}/stop"), "").expect_status(404);
     assert!(spec["held"].as_str().unwrap().contains("a client stopped the run"), "{spec}");
     let asked = endpoint.request_count();
     std::thread::sleep(Duration::from_millis(900));

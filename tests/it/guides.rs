@@ -39,6 +39,7 @@ guides! {
     large_runs,
     batch_api,
     keep_tables_fresh,
+    daemon_page,
     daemon_service,
     correct_values,
     audit_answers,

@@ -14,13 +14,17 @@ use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{Project, heroes_project, true_value, truthful_endpoint};
 
-const WIDTHS: [u32; 3] = [390, 768, 1280];
+const WIDTHS: [u32; 4] = [390, 768, 1280, 1920];
+/// Widths at which axe-core looks for violations of WCAG 2.2 AA.
+const AXE_WIDTHS: [u32; 2] = [390, 1280];
 const SCHEMES: [&str; 2] = ["light", "dark"];
 
 /// The browser on its way through the states.
 struct Walk {
     browser: Browser,
     complaints: Vec<String>,
+    /// Source of axe-core.
+    axe: String,
 }
 
 impl Walk {
@@ -63,15 +67,34 @@ impl Walk {
                 self.browser.set_viewport(width, scheme);
                 let found = self.browser.eval_script(&script);
                 let at = format!("{state} at {width} px, {scheme}");
-                let found = found.as_array().unwrap().iter();
-                self.complaints.extend(found.map(|c| format!("{at}: {}", c.as_str().unwrap())));
+                let mut found = found.as_array().unwrap().clone();
+                if AXE_WIDTHS.contains(&width) && scheme == "light" {
+                    self.browser.eval_script(&self.axe);
+                    let violations = self.browser.eval_script(AXE_RUN);
+                    found.extend(violations.as_array().unwrap().iter().cloned());
+                }
+                self.complaints.extend(found.iter().map(|c| format!("{at}: {c}")));
                 if let Some(folder) = std::env::var_os("HQDL_PICTURES") {
                     let name = format!("{}-{width}-{scheme}.png", state.replace([' ', '\''], "-"));
                     save(&self.browser.take_screenshot(), &Path::new(&folder).join(name));
                 }
             }
         }
+        let errors = self.browser.take_errors();
+        self.complaints.extend(errors.into_iter().map(|e| format!("{state}: console: {e}")));
     }
+}
+
+/// Lists the violations that axe-core finds.
+const AXE_RUN: &str = "axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })
+    .then((r) => r.violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html).join(' ')}`.slice(0, 400)))";
+
+/// Returns the source of axe-core, which the fixtures have compressed.
+fn read_axe() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/axe-core/axe.min.js.gz");
+    let unpacked = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
+    assert!(unpacked.status.success());
+    String::from_utf8(unpacked.stdout).unwrap() + "; 0"
 }
 
 /// Writes a picture that came as base64.
@@ -89,6 +112,7 @@ fn wordy() -> Endpoint {
         ("motto", Some("Zed")) => "Wordswithoutanyspaceinthem/".repeat(12).into(),
         ("motto", Some("007")) => "A motto that goes on and on. ".repeat(12).into(),
         ("motto" | "born", Some("Echo")) => Json::Null,
+        ("motto", Some("Blaze")) => "النار تشفي, وهي تحرق: 12 (اثنا عشر)!".into(),
         _ => true_value(column, key),
     })
 }
@@ -173,7 +197,7 @@ fn all(walk: &mut Walk) {
         let done = format!("{} of 40", answered_cells());
         let said = format!("{done} missing cells are being filled by run 1");
         walk.look("running", &daemon, "/", &[&said]);
-        walk.look("running spec", &daemon, "/specs/x", &["End", &done, "running"]);
+        walk.look("running spec", &daemon, "/specs/x", &["Stop", &done, "running"]);
     }
     {
         let endpoint = truthful_endpoint();
@@ -220,6 +244,16 @@ fn all(walk: &mut Walk) {
     {
         let endpoint = truthful_endpoint();
         let project = heroes_project(&endpoint, "csv");
+        project.execute_sql("DELETE FROM hero");
+        let daemon = Daemon::start(&project, &[]);
+        daemon.wait_until_idle("complete");
+        walk.look("no source rows", &daemon, "/", &["complete", "No requests were sent."]);
+        walk.look("spec of no rows", &daemon, "/specs/x", &["eye_color"]);
+        walk.look("table of no rows", &daemon, "/specs/x/tables/llm", &["No row"]);
+    }
+    {
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
         let daemon = Daemon::start(&project, &["--no-spend"]);
         daemon.wait_until_idle("waiting");
         walk.look("not published", &daemon, "/", &["--no-spend", "Waits for your approval"]);
@@ -238,7 +272,11 @@ fn all(walk: &mut Walk) {
 fn in_every_state_the_page_fits_its_window_and_can_be_read() {
     let program = find_chromium().expect("Chromium, which was there when this was built");
     let home = tempfile::tempdir().unwrap();
-    let mut walk = Walk { browser: Browser::start(&program, home.path()), complaints: Vec::new() };
+    let mut walk = Walk {
+        browser: Browser::start(&program, home.path()),
+        complaints: Vec::new(),
+        axe: read_axe(),
+    };
     all(&mut walk);
     assert!(walk.complaints.is_empty(), "{}", walk.complaints.join("\n"));
 }

@@ -23,6 +23,7 @@ pub struct Browser {
     messages: Receiver<Json>,
     session: Option<String>,
     last_id: u64,
+    errors: Vec<String>,
 }
 
 impl Browser {
@@ -56,19 +57,23 @@ impl Browser {
                 message.clear();
             }
         });
-        let mut browser = Self { child, commands, messages, session: None, last_id: 0 };
+        let mut browser =
+            Self { child, commands, messages, session: None, last_id: 0, errors: Vec::new() };
         let page = browser.send_command("Target.createTarget", json!({ "url": "about:blank" }));
         let target = json!({ "targetId": page["targetId"], "flatten": true });
         let session = browser.send_command("Target.attachToTarget", target);
         browser.session = session["sessionId"].as_str().map(str::to_owned);
-        browser.send_command("Page.enable", json!({}));
+        for domain in ["Page", "Runtime", "Log"] {
+            browser.send_command(&format!("{domain}.enable"), json!({}));
+        }
         browser
     }
 
     /// Returns the next message that satisfies the predicate.
-    fn next_message(&self, is_wanted: impl Fn(&Json) -> bool) -> Json {
+    fn next_message(&mut self, is_wanted: impl Fn(&Json) -> bool) -> Json {
         loop {
             let message = self.messages.recv_timeout(DEADLINE).expect("the browser says nothing");
+            self.errors.extend(console_error(&message));
             if is_wanted(&message) {
                 return message;
             }
@@ -102,9 +107,14 @@ impl Browser {
         self.next_message(|m| m["method"] == "Page.loadEventFired");
     }
 
-    /// Returns the value of a script.
+    /// Returns and forgets the errors of the pages' console so far.
+    pub fn take_errors(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.errors)
+    }
+
+    /// Returns the value of a script; of a promise, its result.
     pub fn eval_script(&mut self, script: &str) -> Json {
-        let params = json!({ "expression": script, "returnByValue": true });
+        let params = json!({ "expression": script, "returnByValue": true, "awaitPromise": true });
         let mut result = self.send_command("Runtime.evaluate", params);
         assert!(result["exceptionDetails"].is_null(), "{result}");
         result["result"]["value"].take()
@@ -115,7 +125,11 @@ impl Browser {
         let size =
             json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
         self.send_command("Emulation.setDeviceMetricsOverride", size);
-        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        // A transition would be measured half-way.
+        let features = json!({ "features": [
+            { "name": "prefers-color-scheme", "value": scheme },
+            { "name": "prefers-reduced-motion", "value": "reduce" },
+        ] });
         self.send_command("Emulation.setEmulatedMedia", features);
     }
 
@@ -125,6 +139,20 @@ impl Browser {
         let screenshot = self.send_command("Page.captureScreenshot", options);
         screenshot["data"].as_str().unwrap().to_owned()
     }
+}
+
+/// Returns the text of a message that reports an error of a page. The status of a response is none.
+fn console_error(message: &Json) -> Option<String> {
+    let params = &message["params"];
+    let is_error = match message["method"].as_str()? {
+        "Runtime.exceptionThrown" => true,
+        "Runtime.consoleAPICalled" => params["type"] == "error",
+        "Log.entryAdded" => {
+            params["entry"]["level"] == "error" && params["entry"]["source"] != "network"
+        }
+        _ => false,
+    };
+    is_error.then(|| params.to_string())
 }
 
 impl Drop for Browser {

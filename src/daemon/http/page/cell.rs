@@ -64,10 +64,12 @@ pub(super) async fn show_cell(
         &column,
         &html! {
             h1 { a href=(spec_path(&name)) { (name) } " / " a href=(table_path) { (table) } " / " (column) }
-            @for cell in &cells { (origin_table(cell)) }
+            div.halves {
+            div.card { @for cell in &cells { (origin_table(cell)) } }
+            section.card {
             h2 { "Your word" }
             p.quiet { "It replaces the model's answer permanently. hqdl saves it in the overrides file next to the spec." }
-            form method="post" action=(format!("{}/cell", spec_path(&name))) {
+            form.fields method="post" action=(format!("{}/cell", spec_path(&name))) {
                 input type="hidden" name="table" value=(table);
                 input type="hidden" name="column" value=(column);
                 @for part in &key { input type="hidden" name="key" value=(part); }
@@ -81,9 +83,10 @@ pub(super) async fn show_cell(
                 }
                 p { label { "Why " input name="note" size="50"; } }
                 p { label { input type="checkbox" name="force" value="yes"; " even if the value is not in the list, or no source has the key" } }
-                button name="do" value="set" { "Override" }
+                button.main name="do" value="set" { "Override" }
                 @if overridden { " " button name="do" value="unset" { "Remove the override" } }
             }
+            } }
         },
     ))
 }

@@ -2,10 +2,11 @@
 //! script keeps the figures up to date. `maud` escapes all text, because values come from a model.
 
 mod cell;
-mod chart;
 mod overview;
+mod plot;
 mod query;
 mod spec;
+mod spending;
 mod table;
 
 use serde_json::Value as Json;
@@ -39,7 +40,7 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
     api.route("/", get(overview::show_overview))
         .route("/specs/{spec}", get(spec::show_spec))
         .route("/specs/{spec}/go", post(spec::approve_run))
-        .route("/runs/{run}/end", post(spec::end_run))
+        .route("/runs/{run}/stop", post(spec::stop_run))
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
         .route("/query", get(query::show_query).post(query::run_query))
@@ -105,8 +106,14 @@ fn render_page(title: &str, content: &Markup) -> Page {
                 script src="/page.js" defer {}
             }
             body {
-                header { a.home href="/" { "hqdl" } nav { a href="/" { "Specs" } a href="/query" { "Query" } } }
-                main { (content) }
+                a.skip href="#content" { "Skip to the content" }
+                header {
+                    a.home href="/" { "hqdl" }
+                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query")] {
+                        a href=(path) aria-current=[(title == name).then_some("page")] { (name) }
+                    } }
+                }
+                main id="content" { (content) }
             }
         }
     })
@@ -119,7 +126,8 @@ fn show_failure(failure: &Failure) -> Markup {
     html! {
         pre.problem role="alert" {
             @for part in lines.chunk_by(|a, b| is_quoted(a) == is_quoted(b)) {
-                span.quoted[part.iter().any(|line| is_wide(line))] { (part.join("\n")) "\n" }
+                @let wide = part.iter().any(|line| is_wide(line));
+                span.quoted[wide] tabindex=[wide.then_some("0")] { (part.join("\n")) "\n" }
             }
         }
     }
@@ -127,7 +135,7 @@ fn show_failure(failure: &Failure) -> Markup {
 
 /// Shows the failure of the last run, which the daemon retries. A retry may be running already.
 fn show_retried_failure(failure: &Failure) -> Markup {
-    html! { (show_failure(failure)) p { "The last run failed. The daemon retries it." } }
+    html! { (show_failure(failure)) p.note.bad { "The last run failed. The daemon retries it." } }
 }
 
 /// Returns true if a line of a message quotes source text or marks a place in it.
@@ -185,7 +193,7 @@ fn state_badge(spec: &SpecStatus) -> Markup {
 /// Shows runs, newest first.
 fn runs_table(all: &[&RunStatus]) -> Markup {
     html! {
-        @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide { table.runs {
+        @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide tabindex="0" role="region" aria-label="Runs" { table.runs {
             thead { tr {
                 th { "run" } th { "spec" } th { "why" } th { "state" } th { "cells" }
                 th.n { "requests" } th.n { "price" } th { "of its budget" } th.n { "seconds" }
@@ -197,15 +205,17 @@ fn runs_table(all: &[&RunStatus]) -> Markup {
                         td data-label="spec" { a href=(spec_path(&run.spec)) { (run.spec) } }
                         td data-label="why" { (run.cause.name()) }
                         td data-label="state" {
-                            span data-is="state" { (run.state.name()) }
+                            span class={ "badge " (run.state.name()) } data-is="state" { (run.state.name()) }
                             @if run.state == RunState::Running {
-                                " " form.inline method="post" action=(format!("/runs/{}/end", run.id)) { button { "End" } }
+                                " " form.inline method="post" action=(format!("/runs/{}/stop", run.id)) {
+                                    button.slight title="Keeps all answers. A new run continues from here." { "Stop" }
+                                }
                             }
                         }
                         td data-label="cells" {
                             @if run.cells == 0 && run.state != RunState::Running { span.quiet { "none asked" } }
                             @else {
-                                progress data-is="progress" max=(run.cells.max(1)) value=(run.done) {}
+                                progress aria-label="Cells" data-is="progress" max=(run.cells.max(1)) value=(run.done) {}
                                 " " span data-is="cells" { (run.done) " of " (run.cells) }
                             }
                         }
@@ -214,7 +224,7 @@ fn runs_table(all: &[&RunStatus]) -> Markup {
                         td data-label="of its budget" {
                             @match run.budget {
                                 Some(budget) => {
-                                    meter data-is="budget" min="0" max=(budget.max(1e-9)) value=(run.usage.cost_usd) {}
+                                    progress aria-label="Spent of the budget" data-is="budget" max=(budget.max(1e-9)) value=(run.usage.cost_usd) {}
                                     " of " (format_usd(budget))
                                 }
                                 None => { "no budget" }

@@ -1,22 +1,28 @@
-//! The start page: all specs, the spending, and the recent runs.
+//! The start page: all specs, the recent runs, and the spending.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use maud::{Markup, html};
 
-use super::super::query::run_blocking;
+use super::spending::{SpendingReport, read_spending};
 use super::{
-    HttpState, ShownPage, chart, render_page, runs_table, show_failure, show_retried_failure,
-    spec_path, state_badge,
+    HttpState, ShownPage, format_usd, percent_encode, render_page, runs_table, show_failure,
+    show_retried_failure, spec_path, state_badge,
 };
-use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus};
-use crate::failure::Failure;
+use crate::audit;
+use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus, coverage};
+use crate::format::count_noun;
+use crate::materialize::ColumnReport;
+use crate::spec::{Column, Expansion};
+
+/// Maximum number of columns to show on a card.
+const CARD_COLUMNS: usize = 8;
 
 /// `GET /`
 pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
     let status = state.context.status.borrow().clone();
-    let spending = spending_section(&state, &status).await?;
+    let spending = read_spending(&state, &status).await?;
     let latest: Vec<&RunStatus> = status.runs.iter().take(10).map(Arc::as_ref).collect();
     Ok(render_page(
         "Specs",
@@ -25,84 +31,142 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
             @if let Some(why) = &status.watch_error {
                 p.problem role="alert" { "The daemon does not notice changes: " (why) }
             }
-            @if !status.spend { p { "It sends no requests on its own (" code { "--no-spend" } ")." } }
-            @for spec in status.specs.values() { (spec_card(spec, &status)) }
+            @if !status.spend { p.note { "The daemon sends no requests on its own (" code { "--no-spend" } ")." } }
+            (tiles(&status, &spending))
             @if status.specs.is_empty() {
-                p.quiet { "No spec in " code { (status.watched) } " yet. The daemon watches it." }
+                p.card { "No spec in " code { (status.watched) } " yet. The daemon watches it: save a spec there, for example the one of "
+                    code { "hqdl init" } ", and it appears here." }
+            } @else {
+                div.cards { @for spec in status.specs.values() { (spec_card(spec, &status, &spending)) } }
             }
-            h2 { "Spent today" }
-            (spending)
             h2 { "Runs" }
             (runs_table(&latest))
-            p.quiet { "Since " time { (status.began) } ", cache " code { (status.cache) }
+            (spending.to_section())
+            p.quiet.small { "Since " time datetime=(status.began) { (status.began) } ", cache " code { (status.cache) }
                 ", " a href="/v1/openapi.json" { "API" } ", " a href="/metrics" { "metrics" } }
         },
     ))
 }
 
-fn spec_card(spec: &SpecStatus, status: &DaemonStatus) -> Markup {
-    let cells = spec.cells();
-    let all = cells.total() + spec.unasked();
-    let run = spec.run.and_then(|id| status.runs.iter().find(|run| run.id == id));
+/// Shows the main figures of the daemon.
+fn tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+    let cells =
+        |spec: &Arc<SpecStatus>| (spec.count_valued(), spec.cells().total() + spec.unasked());
+    let (valued, all) =
+        status.specs.values().map(cells).fold((0, 0), |sum, (v, a)| (sum.0 + v, sum.1 + a));
+    let running = status.specs.values().filter(|spec| spec.run.is_some()).count();
     html! {
-        section.spec data-spec=(spec.name) {
-            h3 { a href=(spec_path(&spec.name)) { (spec.name) } " " (state_badge(spec)) }
-            @if let Some(problem) = &spec.problem {
-                @if spec.active_spec.is_some() { p { "The daemon keeps the last valid spec." } }
-                (show_failure(problem))
-            }
-            @if let Some(failure) = &spec.retried_failure { (show_retried_failure(failure)) }
-            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
-            @if let Some(run) = run {
-                p {
-                    progress max=(run.cells.max(1)) value=(run.done) {}
-                    " " (run.done) " of " (run.cells) " missing cells are being filled by run " (run.id)
-                }
-            }
-            @if all > 0 {
-                p {
-                    meter min="0" max=(all) value=(all - cells.count_without_value() - spec.unasked()) {}
-                    " " (all - cells.count_without_value() - spec.unasked()) " of " (all) " cells have a value"
-                    @if run.is_some() { " as published" }
-                }
-            } @else if run.is_none() && spec.problem.is_none() {
-                p.quiet { "Nothing is published yet." }
-            }
+        dl.tiles {
+            div { dt { "Cells with a value" } dd { (valued) } dd { "of " (all) " in " (count_noun(status.specs.len() as u64, "spec")) } }
+            div { dt { "Running" } dd { (running) } dd { (count_noun(status.queued as u64, "run")) " waiting" } }
+            div { dt { "Spent today" } dd { (format_usd(spending.today())) }
+                dd { @match spending.daily_budget { Some(budget) => { "of " (format_usd(budget)) " a day" } None => { "no daily budget" } } } }
+            div { dt { "Spent in 30 days" } dd { (format_usd(spending.total())) } dd { (count_noun(spending.requests(), "request")) } }
         }
     }
 }
 
-/// Shows the spending, against the daily budget.
-pub(super) async fn spending_section(
-    state: &HttpState,
-    status: &DaemonStatus,
-) -> Result<Markup, super::ErrorPage> {
-    let per_day = |s: &Arc<SpecStatus>| s.active_spec.as_ref()?.spec.limits.budget_usd_per_day;
-    let budget = status.specs.values().filter_map(per_day).reduce(f64::min);
-    let (client_guard, _) = state.context.clients.begin_work();
-    let permit = state.acquire_read_permit().await?;
-    let facts = Arc::clone(&state.context.facts);
-    let days = last_days();
-    let since = format!("{}T00:00:00Z", days.first().map_or("", String::as_str));
-    let (spending, of_days) = (Arc::clone(&state.context.spending), days.clone());
-    let read = move || {
-        let hours = facts.history().hourly_spending(&since).map_err(Failure::from)?;
-        Ok((hours, spending.column_costs(&facts, &of_days).map_err(Failure::from)?))
-    };
-    let (hours, columns) = run_blocking(permit, client_guard, read).await?;
-    let today = days.last().map_or("", String::as_str);
-    let of_today: Vec<_> = hours.iter().filter(|h| h.hour.starts_with(today)).collect();
-    Ok(html! {
-        (chart::spending_chart(&of_today, budget))
-        h2 { "Spent in " (days.len()) " days" }
-        (chart::month_chart(&hours, &days))
-        (chart::columns_table(&columns, chart::usd_of(&hours.iter().collect::<Vec<_>>()), days.len()))
-    })
+fn spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+    let all = spec.cells().total() + spec.unasked();
+    let run = spec.run.and_then(|id| status.runs.iter().find(|run| run.id == id));
+    html! {
+        section.card data-spec=(spec.name) {
+            div.head { h2 { a href=(spec_path(&spec.name)) { (spec.name) } } (state_badge(spec)) }
+            (attention_notes(spec))
+            @if let Some(run) = run {
+                p { (run.done) " of " (run.cells) " missing cells are being filled by run " (run.id) }
+                progress aria-label=(format!("Progress of run {}", run.id)) max=(run.cells.max(1)) value=(run.done) {}
+            }
+            @if all > 0 {
+                p { strong { (spec.count_valued()) " of " (all) } " cells have a value" @if run.is_some() { " as published" } }
+                (column_meters(spec))
+            } @else if run.is_none() && spec.problem.is_none() {
+                p.quiet { "Nothing is published yet." }
+            }
+            (money_facts(spec, status, spending))
+        }
+    }
 }
 
-/// Returns the dates of the last thirty days in UTC; the last one is today.
-fn last_days() -> Vec<String> {
-    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    let ago = |days: i64| today.saturating_sub(jiff::Span::new().days(days)).to_string();
-    (0..30).rev().map(ago).collect()
+/// Shows everything about a spec that a person must decide or repair.
+fn attention_notes(spec: &SpecStatus) -> Markup {
+    let unaudited = |e: &&Expansion| {
+        let active_spec = spec.active_spec.as_ref();
+        active_spec.is_some_and(|active| !audit::sheet_path(&active.spec, e).exists())
+    };
+    let expansions = spec.active_spec.iter().flat_map(|active| &active.spec.expansions);
+    html! {
+        @if let Some(problem) = &spec.problem {
+            @if spec.active_spec.is_some() { p.note.bad { "The daemon keeps the last valid spec." } }
+            (show_failure(problem))
+        }
+        @if let Some(failure) = &spec.retried_failure { (show_retried_failure(failure)) }
+        @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) {
+            p.note.wait { "Waits for your approval: " (held) }
+        }
+        @if spec.state_name() == "complete" && expansions.clone().any(|e| unaudited(&e)) {
+            p.small.quiet { "Accuracy is not known. " code { "hqdl audit" } " draws a sample to check." }
+        }
+    }
+}
+
+/// Shows the coverage of the first columns.
+fn column_meters(spec: &SpecStatus) -> Markup {
+    let more = spec.columns.len().saturating_sub(CARD_COLUMNS);
+    html! {
+        dl.coverage {
+            @for c in spec.columns.iter().take(CARD_COLUMNS) {
+                @let percent = format!("{:.0} %", 100.0 * coverage(c));
+                dt title=(c.column) { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(&c.expansion))) { (c.column) } }
+                dd { progress aria-label=(format!("Coverage of {}", c.column)) max="1" value=(coverage(c)) {} }
+                dd { (percent) }
+            }
+        }
+        @if more > 0 { p.small { a href=(spec_path(&spec.name)) { (count_noun(more as u64, "more column")) } } }
+    }
+}
+
+/// Shows the price so far, the price to finish and the last run.
+fn money_facts(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+    let expansions = spec.active_spec.iter().flat_map(|active| &active.spec.expansions);
+    let columns = expansions.flat_map(|e| e.columns.iter().map(move |c| (e, c)));
+    let costs = columns.map(|(e, c)| (e, c, spending.column_cost(e, c)));
+    let spent = costs.clone().fold(0.0, |sum, (_, _, (usd, _))| sum + usd);
+    let planned = spec.plan.as_ref().and_then(|p| p["totals"]["cost_usd"]["likely"].as_f64());
+    // Without a plan, each missing cell costs as much as its column's cells cost so far.
+    let estimate = |(e, c, (usd, cells)): (&Expansion, &Column, (f64, u64))| {
+        let is_own = |r: &&ColumnReport| {
+            r.expansion.eq_ignore_ascii_case(&e.name) && r.column.eq_ignore_ascii_case(&c.name)
+        };
+        match spec.columns.iter().find(is_own).map_or(0, |report| report.unasked) {
+            0 => Some(0.0),
+            missing => (cells > 0).then(|| usd / cells as f64 * missing as f64),
+        }
+    };
+    let to_finish = planned.or_else(|| costs.map(estimate).sum());
+    let is_known = planned.is_some() || !spec.columns.is_empty();
+    let last = spec.run.or(spec.last_run).and_then(|id| status.run(id));
+    html! {
+        dl.facts {
+            div { dt { "Spent in 30 days" } dd { (format_usd(spent)) } }
+            div { dt { "To finish" } dd {
+                @match to_finish.filter(|_| is_known) {
+                    Some(usd) if spec.unasked() > 0 => { "about " (format_usd(usd)) }
+                    Some(_) => { "nothing" }
+                    None => { span.quiet { "not planned" } }
+                }
+            } }
+            div { dt { "Last run" } dd {
+                @match last {
+                    Some(run) => { (run.id) ", " (run.state.name()) br; time.quiet.small datetime=(run.began) { (short_time(&run.began)) } }
+                    None => { span.quiet { "none" } }
+                }
+            } }
+        }
+    }
+}
+
+/// Shortens a timestamp to minutes.
+fn short_time(timestamp: &str) -> String {
+    timestamp.get(..16).unwrap_or(timestamp).replace('T', " ")
 }

@@ -123,8 +123,8 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
                 div { @for spec in status.specs.values().filter(|s| form.spec.is_empty() || s.name == form.spec) { (schema_section(spec)) } }
             }
             p {
-                button name="do" value="explain" { "Explain" } " "
-                button name="do" value="run" { "Run" }
+                button.main name="do" value="run" { "Run" } " "
+                button name="do" value="explain" { "Explain" }
                 span.quiet { " If a query needs the model, its price is shown first." }
             }
             @if let QueryOutcome::Explained(meta) = outcome { (explanation_section(meta)) }
@@ -188,7 +188,7 @@ fn question_example(of: &Expansion) -> Option<String> {
 
 fn rows_table(rows: &RowsPreview) -> Markup {
     html! {
-        div.wide { table.rows {
+        div.wide tabindex="0" role="region" aria-label="Rows" { table.rows {
             thead { tr { @for name in &rows.columns { th { (name) } } } }
             tbody {
                 @for row in &rows.rows {

@@ -32,7 +32,7 @@ pub(super) async fn show_spec(
             h1 { (name) " " (state_badge(&spec)) }
             p.quiet { code { (spec.path) } }
             @if let Some(problem) = &spec.problem {
-                @if spec.active_spec.is_some() { p { "The daemon keeps the last valid spec." } }
+                @if spec.active_spec.is_some() { p.note.bad { "The daemon keeps the last valid spec." } }
                 (show_failure(problem))
             }
             @if let Some(loaded) = &spec.active_spec {
@@ -67,7 +67,7 @@ fn approval_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
         @if let Some(failure) = &spec.retried_failure { (show_retried_failure(failure)) }
-        @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
+        @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p.note.wait { "Waits for your approval: " (held) } }
         @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "
@@ -77,9 +77,9 @@ fn approval_form(spec: &SpecStatus) -> Markup {
             }
         }
         @if missing > 0 && spec.active_spec.is_some() && spec.run.is_none() {
-            form method="post" action=(format!("{}/go", spec_path(&spec.name))) {
+            form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
                 label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
-                " " button { "Ask for " (missing) " cells" }
+                button.main { "Ask for " (missing) " cells" }
             }
         }
     }
@@ -90,7 +90,7 @@ fn columns_section(spec: &SpecStatus) -> Markup {
         CellState::ALL.into_iter().filter(|s| spec.cells().get(*s) > 0).collect();
     html! {
         h2 { "Columns" }
-        div.wide { table {
+        div.wide tabindex="0" role="region" aria-label="Columns" { table {
             thead { tr {
                 th { "table" } th { "column" } th { "coverage" }
                 @for state in &states { th.n { (state.name()) } }
@@ -101,7 +101,7 @@ fn columns_section(spec: &SpecStatus) -> Markup {
                     tr {
                         td { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(&c.expansion))) { (c.expansion) } }
                         td { (c.column) }
-                        td { meter min="0" max="1" value=(coverage(c)) {} " " (format!("{:.0} %", 100.0 * coverage(c))) }
+                        td { progress aria-label="Coverage" max="1" value=(coverage(c)) {} " " (format!("{:.0} %", 100.0 * coverage(c))) }
                         @for state in &states { td.n { (c.cells.get(*state)) } }
                         td.n { (c.unasked) }
                     }
@@ -138,8 +138,8 @@ pub(super) struct ApprovalForm {
     budget: String,
 }
 
-/// `POST /runs/{run}/end`
-pub(super) async fn end_run(
+/// `POST /runs/{run}/stop`
+pub(super) async fn stop_run(
     State(state): State<HttpState>,
     Path(run): Path<u64>,
 ) -> Result<Response, ErrorPage> {

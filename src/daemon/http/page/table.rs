@@ -187,7 +187,7 @@ fn read_page(
 
 fn rows_table(spec: &str, table: &str, rows: &PageRows) -> Markup {
     html! {
-        div.wide { table.cells {
+        div.wide tabindex="0" role="region" aria-label="Rows" { table.cells {
             thead { tr {
                 @for name in &rows.key { th.key { (name) } }
                 @for name in &rows.columns { th { (name) } }

@@ -1,0 +1,104 @@
+//! Frame of the page's charts: a drawing with a readable scale. Charts are SVG from the server, so
+//! that they work without a script, follow the style sheet's colors, and print.
+
+use maud::{Markup, html};
+
+/// Size of a drawing.
+pub(super) const WIDTH: f64 = 640.0;
+pub(super) const HEIGHT: f64 = 220.0;
+/// Edges of the plot, with room for the labels of the axes.
+pub(super) const LEFT: f64 = 112.0;
+pub(super) const RIGHT: f64 = WIDTH - 8.0;
+pub(super) const TOP: f64 = 16.0;
+pub(super) const BOTTOM: f64 = HEIGHT - 34.0;
+
+/// A linear scale with round tick values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ValueScale {
+    low: f64,
+    high: f64,
+    step: f64,
+}
+
+impl ValueScale {
+    /// Returns the scale with round ends that covers a range, with about `ticks` ticks.
+    pub(super) fn cover(low: f64, high: f64, ticks: f64) -> Self {
+        let range = if high > low { high - low } else { high.abs().max(1e-9) };
+        let rough = range / ticks;
+        let power = 10f64.powf(rough.log10().floor());
+        let factors = [1.0, 2.0, 5.0, 10.0];
+        let factor = factors.into_iter().find(|f| f * power >= rough * 0.999).unwrap_or(10.0);
+        let step = factor * power;
+        let (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
+        Self { low, high: if high > low { high } else { low + step }, step }
+    }
+
+    /// Returns the position of a value, from 0 to 1.
+    pub(super) fn position(&self, value: f64) -> f64 {
+        (value - self.low) / (self.high - self.low)
+    }
+
+    /// Returns the y coordinate of a value.
+    pub(super) fn y(&self, value: f64) -> f64 {
+        BOTTOM - self.position(value) * (BOTTOM - TOP)
+    }
+
+    /// Returns the ticks: values with their labels.
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+        let count = ((self.high - self.low) / self.step).round() as u32;
+        let decimals = (-self.step.log10().floor()).clamp(0.0, 12.0) as usize;
+        let values = (0..=count).map(|n| self.low + f64::from(n) * self.step);
+        // Rounding makes zero of a tick such as -1e-17.
+        values.map(|v| (v, format!("{:.decimals$}", v + 0.0))).collect()
+    }
+}
+
+/// Draws a chart with its value scale, and labels below it at x coordinates. `unit` comes before
+/// each value.
+pub(super) fn draw_chart(
+    title: &str,
+    unit: &str,
+    scale: &ValueScale,
+    labels: &[(f64, String)],
+    content: &Markup,
+) -> Markup {
+    html! {
+        svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(title) {
+            @for (value, label) in scale.ticks() {
+                @let y = coordinate(scale.y(value));
+                line.grid x1=(LEFT) x2=(RIGHT) y1=(y) y2=(y) {}
+                text x=(LEFT - 8.0) y=(coordinate(scale.y(value) + 5.0)) text-anchor="end" { (unit) (label) }
+            }
+            @for (x, label) in labels {
+                text x=(coordinate(*x)) y=(HEIGHT - 8.0) text-anchor="middle" { (label) }
+            }
+            (content)
+            line.axis x1=(LEFT) x2=(RIGHT) y1=(BOTTOM) y2=(BOTTOM) {}
+        }
+    }
+}
+
+/// Formats a coordinate.
+pub(super) fn coordinate(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ValueScale;
+
+    #[test]
+    fn ticks_are_round_and_cover_the_range() {
+        for (low, high, labels) in [
+            (0.0, 0.0009, "0.0000 0.0005 0.0010"),
+            (0.0, 7.3, "0 2 4 6 8"),
+            (1900.0, 1996.0, "1900 1950 2000"),
+            (-3.0, 3.0, "-4 -2 0 2 4"),
+            (5.0, 5.0, "4 6"),
+        ] {
+            let ticks = ValueScale::cover(low, high, 4.0).ticks();
+            let shown: Vec<&str> = ticks.iter().map(|(_, label)| label.as_str()).collect();
+            assert_eq!(shown.join(" "), labels, "{low} to {high}");
+        }
+    }
+}
