@@ -29,6 +29,8 @@ pub(super) struct Flow {
     pub columns: Vec<FlowColumn>,
     /// Expression over database columns that computes the value.
     pub lineage: Option<Arc<Lineage>>,
+    /// A COLLATE other than BINARY decides which values are equal, instead of the column.
+    pub is_collated: bool,
 }
 
 /// A column whose value an expression may have.

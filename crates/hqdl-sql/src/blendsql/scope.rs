@@ -38,8 +38,8 @@ pub trait Schema {
         false
     }
 
-    /// Returns the unique keys of a table: sets of lower-case column names that are never NULL and
-    /// identify a row by byte comparison.
+    /// Returns the unique keys of a table: sets of lower-case column names that are never NULL. No two
+    /// rows of the table are equal in all columns of a key under the columns' own collations.
     fn unique_keys(&self, _table: &str) -> &[Vec<String>] {
         &[]
     }

@@ -177,12 +177,20 @@ impl KnownSchema {
 /// Returns whether a column of a table compares texts by their bytes. `SQLite` does not report this
 /// for a view's column.
 fn is_binary(connection: &Connection, (schema, table, column): (&str, &str, &str)) -> bool {
-    let metadata = connection.column_metadata(Some(schema), table, column);
-    let collation = metadata.ok().and_then(|(_, collation, ..)| collation);
-    collation.is_some_and(|name| name.to_bytes().eq_ignore_ascii_case(b"binary"))
+    column_collation(connection, (schema, table, column))
+        .is_some_and(|name| name.eq_ignore_ascii_case("binary"))
 }
 
-/// Reads the sets of columns, in lower case, that are never NULL and unique in a table.
+fn column_collation(
+    connection: &Connection,
+    (schema, table, column): (&str, &str, &str),
+) -> Option<String> {
+    let metadata = connection.column_metadata(Some(schema), table, column);
+    metadata.ok()?.1.map(|name| name.to_string_lossy().into_owned())
+}
+
+/// Reads the sets of columns, in lower case, that are never NULL and unique in a table under their
+/// own collations. An index that tells more values apart than its column is not one.
 fn read_keys(
     connection: &Connection,
     table: &str,
@@ -193,16 +201,25 @@ fn read_keys(
                  FROM pragma_table_xinfo(?1, ?2)), \
                indexes AS (SELECT name, origin FROM pragma_index_list(?1, ?2) \
                  WHERE \"unique\" AND NOT partial), \
-               parts AS (SELECT i.name AS of, lower(p.name) AS part \
-                 FROM indexes AS i, pragma_index_info(i.name, ?2) AS p) \
-               SELECT json_group_array(part) FROM parts GROUP BY of HAVING min(part IS NOT NULL \
+               parts AS (SELECT i.name AS of, lower(p.name) AS part, p.coll \
+                 FROM indexes AS i, pragma_index_xinfo(i.name, ?2) AS p WHERE p.key) \
+               SELECT json_group_array(json_array(part, coll)) FROM parts GROUP BY of \
+                 HAVING min(part IS NOT NULL \
                  AND EXISTS (SELECT 1 FROM columns AS c WHERE c.name = part AND c.is_needed)) \
-               UNION ALL SELECT json_array(max(name)) FROM columns WHERE pk > 0 \
+               UNION ALL SELECT json_array(json_array(max(name), NULL)) FROM columns WHERE pk > 0 \
                  AND NOT EXISTS (SELECT 1 FROM indexes WHERE origin = 'pk') HAVING count(*) = 1";
     let mut statement = connection.prepare_cached(sql)?;
     let unique_keys: Vec<String> =
         statement.query_map((table, schema), |row| row.get(0))?.collect::<Result<_, _>>()?;
-    Ok(unique_keys.iter().filter_map(|key| serde_json::from_str(key).ok()).collect())
+    let compares_alike = |(column, collation): &(String, Option<String>)| {
+        let Some(collation) = collation else { return true };
+        column_collation(connection, (schema, table, column)).is_some_and(|own| {
+            own.eq_ignore_ascii_case("binary") || own.eq_ignore_ascii_case(collation)
+        })
+    };
+    let keys = unique_keys.iter().filter_map(|key| serde_json::from_str(key).ok());
+    let keys = keys.filter(|key: &Vec<(String, Option<String>)>| key.iter().all(compares_alike));
+    Ok(keys.map(|key| key.into_iter().map(|(column, _)| column).collect()).collect())
 }
 
 /// Returns the views of a database by their names in lower case, with their definitions if these

@@ -301,7 +301,7 @@ impl<'q> FlowAnalysis<'q> {
     /// Follows the terms of GROUP BY.
     fn group_values(&mut self, core: &SelectCore, names: &SelectNames<'_>) -> GroupValues<'q> {
         let mut groups = GroupValues::default();
-        let mut exact = Vec::new();
+        let mut grouped = BTreeSet::new();
         for expr in &core.group {
             let flow = self.follow_expr(expr, names);
             let column = match flow.lineage.as_deref() {
@@ -313,6 +313,9 @@ impl<'q> FlowAnalysis<'q> {
             let term = without_parens(column.unwrap_or(expr));
             groups.terms.push(sql[term.span.clone()].trim());
             groups.lineages.extend(flow.lineage.clone());
+            if !flow.is_collated {
+                groups.uncollated.extend(flow.lineage.clone());
+            }
             let ExprKind::Column { table, column } = &without_plus(term).kind else { continue };
             let Some((Some(of), field)) = names.find_column(table.as_deref(), column) else {
                 if is_rowid(column) {
@@ -322,8 +325,10 @@ impl<'q> FlowAnalysis<'q> {
             };
             let Some(at) = names.tables.iter().position(|t| std::ptr::eq(t, of)) else { continue };
             groups.fields.push((at, field.name.to_lowercase()));
-            if let Some(Lineage::Column { instance, column, .. }) = field.flow.lineage.as_deref() {
-                exact.push((*instance, column.to_lowercase()));
+            if let Some(Lineage::Column { instance, column, .. }) = field.flow.lineage.as_deref()
+                && !field.flow.is_collated
+            {
+                grouped.insert((*instance, column.to_lowercase()));
             }
         }
         let mut tables: Vec<(usize, String)> = Vec::new();
@@ -334,7 +339,7 @@ impl<'q> FlowAnalysis<'q> {
                 }
             }
         }
-        groups.add_determined_columns(exact, &self.equalities, &tables, self.schema);
+        groups.add_determined_columns(&grouped, &self.equalities, &tables, self.schema);
         groups
     }
 
@@ -497,7 +502,7 @@ impl<'q> FlowAnalysis<'q> {
                     let is_own =
                         names.tables.iter().any(|t| of.is_some_and(|o| std::ptr::eq(o, t)));
                     match field.flow.lineage.as_deref()? {
-                        Lineage::Column { instance, column, .. } => {
+                        Lineage::Column { instance, column, .. } if !field.flow.is_collated => {
                             Some(((*instance, column.to_lowercase()), is_own))
                         }
                         _ => None,

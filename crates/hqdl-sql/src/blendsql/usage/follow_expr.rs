@@ -354,7 +354,10 @@ impl FlowAnalysis<'_> {
         let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
         let is_whole = |f: &Flow| f.whole && !f.number && f.calls.is_empty();
         match (operator, flows.as_slice()) {
-            (ExprOperator::Collate(_) | ExprOperator::Prefix("+"), [one]) => one.clone(),
+            (ExprOperator::Prefix("+"), [one]) => one.clone(),
+            (ExprOperator::Collate(name), [one]) => {
+                Flow { is_collated: !name.eq_ignore_ascii_case("binary"), ..one.clone() }
+            }
             (ExprOperator::Prefix(sign), [one]) => {
                 self.record_comparison(one, &ComparedWith::Number);
                 let returns_whole = *sign == "~" || one.whole && one.calls.is_empty();

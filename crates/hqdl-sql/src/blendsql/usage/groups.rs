@@ -21,6 +21,8 @@ pub(in crate::blendsql) struct GroupValues<'p> {
     pub fields: Vec<(usize, String)>,
     /// Lineages of the terms.
     pub lineages: Vec<Arc<Lineage>>,
+    /// Lineages of the terms without a COLLATE.
+    pub uncollated: Vec<Arc<Lineage>>,
     /// Columns that have one value per group.
     determined: BTreeSet<InstanceColumn>,
     /// Instances that have one row per group.
@@ -44,7 +46,7 @@ impl GroupValues<'_> {
             is_single &= self.single_row_instances.contains(&instance)
                 || self.determined.contains(&(instance, column.to_lowercase()));
         });
-        is_single || self.lineages.iter().any(|term| term.is_same(lineage))
+        is_single || self.uncollated.iter().any(|term| term.is_same(lineage))
     }
 
     /// Adds instances that have one row per group.
@@ -52,12 +54,15 @@ impl GroupValues<'_> {
         self.single_row_instances.extend(instances);
     }
 
-    /// Adds the columns that depend on `exact`: those that joins make equal to them, and all
-    /// columns of a table whose unique key is among them. `tables` are the instances in FROM with
-    /// their tables.
+    /// Adds the columns that depend on the columns of GROUP BY: those that joins make equal to
+    /// them, and all columns of a table whose unique key is among them. `tables` are the instances
+    /// in FROM with their tables.
+    ///
+    /// The rows of a group are equal in these columns under the columns' own collations, and no two
+    /// rows of a table are in all columns of a unique key.
     pub fn add_determined_columns(
         &mut self,
-        exact: Vec<InstanceColumn>,
+        grouped: &BTreeSet<InstanceColumn>,
         equalities: &[ColumnEquality],
         tables: &[(usize, String)],
         schema: &dyn Schema,
@@ -70,11 +75,14 @@ impl GroupValues<'_> {
         };
         let affinity =
             |(instance, column): &InstanceColumn| schema.affinity(table_of(*instance)?, column);
-        self.determined = exact.into_iter().filter(is_exact).collect();
+        self.determined = grouped.iter().filter(|c| is_exact(c)).cloned().collect();
         loop {
             let before = (self.determined.len(), self.single_row_instances.len());
             for (instance, table) in tables {
-                let has = |column: &String| self.determined.contains(&(*instance, column.clone()));
+                let has = |column: &String| {
+                    let column = (*instance, column.clone());
+                    grouped.contains(&column) || self.determined.contains(&column)
+                };
                 if schema.unique_keys(table).iter().any(|key| key.iter().all(has)) {
                     self.single_row_instances.insert(*instance);
                 }
