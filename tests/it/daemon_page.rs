@@ -44,7 +44,7 @@ fn what_a_model_says_is_text_on_every_page() {
         "/specs/x",
         "/specs/x/tables/llm",
         cell,
-        "/specs/x/tables/llm?key=%3Cscript%3Ealert(1)%3C/script%3E",
+        "/specs/x/tables/llm?f=motto%7Cis%7C%3Cscript%3E&q=%3Cscript%3Ealert(1)%3C/script%3E",
         "/query?sql=%3C/textarea%3E%3Cscript%3Ealert(1)%3C/script%3E",
     ];
     for path in pages {
@@ -78,7 +78,7 @@ fn pages_are_whole_without_a_script() {
     assert!(gone.headers.contains("location: /specs/x"), "{}", gone.headers);
     daemon.wait_until_idle("complete");
     assert_eq!(endpoint.cells_since(0).len(), HERO_COUNT * COLUMN_NAMES.len());
-    let table = page(&daemon, "/specs/x/tables/llm?key=zed");
+    let table = page(&daemon, "/specs/x/tables/llm?q=zed");
     assert!(table.contains("The motto of Zed") && !table.contains("Blaze"), "{table}");
     let link = "/specs/x/cell?table=llm&amp;column=motto&amp;key=Zed&amp;key=Zed%20Zedsson";
     assert!(table.contains(link), "{table}");
@@ -91,7 +91,7 @@ fn pages_are_whole_without_a_script() {
     assert!(none.contains("No rows."), "{none}");
     let all = page(&daemon, "/specs/x/tables/llm?state=ok");
     let places: Vec<usize> =
-        COLUMN_NAMES.iter().map(|c| all.find(&format!("<th>{c}</th>")).unwrap()).collect();
+        COLUMN_NAMES.iter().map(|c| all.find(&format!("data-column=\"{c}\"")).unwrap()).collect();
     assert!(places.is_sorted(), "{all}");
     // The values of a list stand beside the form, tables beside the query.
     let cell = page(&daemon, "/specs/x/cell?table=llm&column=eye_color&key=Zed&key=Zed%20Zedsson");
@@ -261,7 +261,10 @@ fn a_one_to_many_table_and_a_new_column_are_shown() {
     let daemon = Daemon::start(&project, &[]);
     daemon.wait_until_idle("complete");
     let powers = page(&daemon, "/specs/x/tables/llm_power");
-    assert!(powers.contains("<th>powers</th>") && !powers.contains("<th>motto</th>"), "{powers}");
+    assert!(
+        powers.contains("data-column=\"powers\"") && !powers.contains("data-column=\"motto\""),
+        "{powers}"
+    );
     assert!(powers.contains("Zed"), "{powers}");
     endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Always);
     let column = "\n[[expansion.column]]\nname = \"city\"\ntype = \"text\"\nabout = \"home\"\n";
@@ -271,4 +274,45 @@ fn a_one_to_many_table_and_a_new_column_are_shown() {
     assert!(spec.contains("<td>city</td>") && spec.contains("being filled"), "{spec}");
     let table = page(&daemon, "/specs/x/tables/llm");
     assert!(table.contains("Not published yet: city."), "{table}");
+}
+
+#[test]
+fn a_table_is_filtered_sorted_counted_and_downloaded() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let truth = |sql: &str| project.query_rows(sql);
+    // The values of a list are counted beside the table, each with a link to its rows.
+    let whole = page(&daemon, "/specs/x/tables/llm");
+    let most = &truth("SELECT eye_color, count(*) FROM llm GROUP BY 1 ORDER BY 2 DESC, 1")[0];
+    let color = most[0].as_str().unwrap();
+    let link = format!("f=eye_color%7Cis%7C{color}");
+    assert!(whole.contains(&link), "{link}: {whole}");
+    let chosen = page(&daemon, &format!("/specs/x/tables/llm?{link}&sort=-born"));
+    assert!(chosen.contains(&format!("{} rows", most[1])), "{chosen}");
+    assert!(chosen.contains("aria-sort=\"descending\""), "{chosen}");
+    let born = format!("SELECT born FROM llm WHERE eye_color = '{color}' ORDER BY born DESC");
+    let born: Vec<String> = truth(&born).iter().map(|row| row[0].to_string()).collect();
+    let places = born.iter().map(|year| chosen.find(&format!(">{year}</a>")).unwrap());
+    assert!(places.is_sorted(), "{chosen}");
+    // Numbers have a range and a distribution.
+    let years = page(&daemon, "/specs/x/tables/llm?facet=born");
+    assert!(years.contains("Distribution of born") && years.contains("mean"), "{years}");
+    // A download has exactly the rows of the view.
+    let path = format!("/specs/x/tables/llm/export?{link}&sort=-born");
+    let csv = daemon.get(&format!("{path}&format=csv")).expect_status(200);
+    assert!(csv.headers.contains("text/csv"), "{}", csv.headers);
+    let lines: Vec<&str> = csv.body.lines().collect();
+    assert_eq!(lines[0], "name,full_name,eye_color,born,powers,motto");
+    assert_eq!(lines.len(), born.len() + 1);
+    assert!(lines.iter().skip(1).zip(&born).all(|(line, year)| line.contains(year)), "{lines:?}");
+    let json = daemon.get(&format!("{path}&format=json")).expect_status(200).json();
+    let years: Vec<String> =
+        json.as_array().unwrap().iter().map(|row| row["born"].to_string()).collect();
+    assert_eq!(years, born);
+    assert!(json[0]["powers"].is_array(), "{json}");
+    daemon.get("/specs/x/tables/llm/export?format=xml").expect_status(400);
+    let none = daemon.get("/specs/x/tables/llm/export?format=json&q=nobody%20at%20all");
+    assert_eq!(none.expect_status(200).json(), json!([]));
 }

@@ -130,7 +130,9 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     );
     walk.look("complete spec", daemon, "/specs/x", &["coverage", "eye_color"]);
     walk.look("table", daemon, "/specs/x/tables/llm", &["Zed Zedsson", "unknown"]);
-    walk.look("table without rows", daemon, "/specs/x/tables/llm?key=nobody", &["No rows."]);
+    walk.look("table without rows", daemon, "/specs/x/tables/llm?q=nobody", &["No rows."]);
+    let view = "/specs/x/tables/llm?f=eye_color%7Cis%7CGreen&sort=-born&facet=born&facet=motto";
+    walk.look("filtered table", daemon, view, &["eye_color is Green", "mean", "Download"]);
     let cell = |column: &str, key: &str| format!("/specs/x/cell?table=llm&column={column}&{key}");
     let zed = "key=Zed&key=Zed%20Zedsson";
     walk.look("why", daemon, &cell("motto", zed), &["Wordswithout", "test-model"]);

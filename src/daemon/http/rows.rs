@@ -141,6 +141,54 @@ impl RowSink for LineSink {
     }
 }
 
+/// A writer that sends its bytes to the client. It blocks, so it needs its own thread.
+pub(super) struct ChunkWriter {
+    chunks: mpsc::Sender<Chunk>,
+    runtime: Handle,
+    chunk: Vec<u8>,
+}
+
+impl ChunkWriter {
+    /// Returns a writer, and the receiver of its chunks.
+    pub(super) fn new(runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
+        let (chunks, receive) = mpsc::channel(MAX_CHUNKS_AHEAD);
+        (Self { chunks, runtime, chunk: Vec::new() }, receive)
+    }
+
+    /// Ends the body. An error before the first chunk becomes an error response; a later one cuts
+    /// the body off.
+    pub(super) fn close(mut self, ended: std::result::Result<(), HttpRefusal>) {
+        match ended {
+            Ok(()) => drop(std::io::Write::flush(&mut self)),
+            Err(refusal) => drop(self.chunks.blocking_send(Err(refusal))),
+        }
+    }
+}
+
+impl std::io::Write for ChunkWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.chunk.extend_from_slice(bytes);
+        if self.chunk.len() >= CHUNK_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let chunk = Bytes::from(std::mem::take(&mut self.chunk));
+        let sending =
+            async { tokio::time::timeout(CHUNK_TIMEOUT, self.chunks.send(Ok(chunk))).await };
+        match self.runtime.block_on(sending) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Error::new(ErrorKind::BrokenPipe, "the client has disconnected")),
+            Err(_) => Err(Error::new(ErrorKind::TimedOut, "the client reads too slowly")),
+        }
+    }
+}
+
 /// Returns the approximate size of a value, in bytes.
 pub(super) fn value_length(value: &ValueRef<'_>) -> u64 {
     match value {

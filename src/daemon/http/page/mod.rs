@@ -2,12 +2,15 @@
 //! script keeps the figures up to date. `maud` escapes all text, because values come from a model.
 
 mod cell;
+mod export;
+mod facet;
 mod overview;
 mod plot;
 mod query;
 mod spec;
 mod spending;
 mod table;
+mod view;
 
 use serde_json::Value as Json;
 use std::time::Duration;
@@ -42,6 +45,7 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/go", post(spec::approve_run))
         .route("/runs/{run}/stop", post(spec::stop_run))
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
+        .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
         .route("/query", get(query::show_query).post(query::run_query))
         .route("/page.css", asset("text/css; charset=utf-8", include_str!("page.css")))

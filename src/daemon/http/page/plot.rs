@@ -15,9 +15,9 @@ pub(super) const BOTTOM: f64 = HEIGHT - 34.0;
 /// A linear scale with round tick values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ValueScale {
-    low: f64,
+    pub(super) low: f64,
     high: f64,
-    step: f64,
+    pub(super) step: f64,
 }
 
 impl ValueScale {
@@ -43,11 +43,15 @@ impl ValueScale {
         BOTTOM - self.position(value) * (BOTTOM - TOP)
     }
 
+    /// Returns the number of steps between the ends.
+    pub(super) fn steps(&self) -> usize {
+        ((self.high - self.low) / self.step).round() as usize
+    }
+
     /// Returns the ticks: values with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
-        let count = ((self.high - self.low) / self.step).round() as u32;
         let decimals = (-self.step.log10().floor()).clamp(0.0, 12.0) as usize;
-        let values = (0..=count).map(|n| self.low + f64::from(n) * self.step);
+        let values = (0..=self.steps()).map(|n| self.low + n as f64 * self.step);
         // Rounding makes zero of a tick such as -1e-17.
         values.map(|v| (v, format!("{:.decimals$}", v + 0.0))).collect()
     }

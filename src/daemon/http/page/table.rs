@@ -1,19 +1,28 @@
-//! The table browser: rows of an expansion, with the state of every cell.
+//! The table browser: rows of an expansion with the state of every cell, filters, facets, and
+//! downloads of what a view shows.
 
 use axum::extract::{Path, Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use serde::Deserialize;
+use rusqlite::params_from_iter;
 use serde_json::Value as Json;
 
 use super::super::query::{READ_TIMEOUT, run_blocking};
+use super::super::reply::HttpRefusal;
+use super::super::rows::{ChunkWriter, stream_body};
+use super::export::{ExportFormat, write_rows};
+use super::facet::{Facet, read_facet};
 use super::spec::find_spec;
 use super::value_text;
-use super::{HttpState, ShownPage, percent_encode, render_page, spec_path};
+use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
+use super::{ErrorPage, HttpState, ShownPage, percent_encode, render_page, spec_path};
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
+use crate::format::{count_noun, format_thousands};
 use crate::query::connection::guard::Guard;
 use crate::spec::{Column, Expansion, Spec};
 
@@ -21,117 +30,154 @@ use crate::spec::{Column, Expansion, Spec};
 const PAGE_ROWS: usize = 50;
 /// Number of characters of a value to show.
 const MAX_VALUE_CHARS: usize = 120;
+/// Number of rows up to which they are counted, and facets are shown without being asked for.
+const MAX_COUNTED: u64 = 100_000;
+/// Number of facets to show without being asked for.
+const FACETS: usize = 3;
 
-#[derive(Deserialize)]
-pub(super) struct AskedPage {
-    /// Page number, from 0.
-    #[serde(default)]
-    page: usize,
-    /// Text that the keys must contain.
-    #[serde(default)]
-    key: String,
-    /// State that one of the row's cells must have.
-    #[serde(default)]
-    state: String,
-}
+type QueryPairs = Vec<(String, String)>;
 
-/// Some rows of an expansion, or of a one-to-many table.
+/// A published table as the page shows it.
 #[derive(Default)]
-struct PageRows {
-    key: Vec<String>,
-    columns: Vec<String>,
+pub(super) struct ShownTable {
+    expansion: String,
+    pub(super) columns: Vec<ViewColumn>,
     /// Columns of the spec that are not published yet.
     unpublished: Vec<String>,
     /// Whether the table is published.
     published: bool,
-    /// Key as JSON, and the row's cells by column.
-    rows: Vec<(Vec<Json>, Json)>,
-    more: bool,
+}
+
+/// Rows of a page: the stored key, its parts, and the cells by column.
+type PageRows = Vec<(String, Vec<Json>, Json)>;
+
+/// What a page shows of a table.
+#[derive(Default)]
+struct TablePage {
+    table: ShownTable,
+    rows: PageRows,
+    /// Whether there are rows before and after these.
+    more: (bool, bool),
+    /// Number of the view's rows; at most one more than [`MAX_COUNTED`].
+    count: u64,
+    facets: Vec<Facet>,
 }
 
 /// `GET /specs/{spec}/tables/{table}`
 pub(super) async fn show_table(
     State(state): State<HttpState>,
     Path((name, table)): Path<(String, String)>,
-    Query(asked): Query<AskedPage>,
+    Query(asked): Query<QueryPairs>,
 ) -> ShownPage {
     let running = find_spec(&state, &name)?.run.is_some();
     let (_, active_spec) = state.active_spec(Some(&name))?;
-    let order = columns_of(&active_spec.spec, &table);
+    let view = TableView::parse(&asked);
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
-    let (of, at) = (table.clone(), asked.page);
-    let (key, state) = (asked.key.clone(), asked.state.clone());
+    let (of, wanted) = (table.clone(), view.clone());
     let read = move || {
-        let guard = Guard::open_for_sql(active_spec.spec.target(), Some(READ_TIMEOUT), interrupt);
+        let spec = &active_spec.spec;
+        let guard = Guard::open_for_sql(spec.target(), Some(READ_TIMEOUT), interrupt);
         let guard = guard.map_err(Failure::from)?;
-        let rows = read_page(guard.database(), &of, at, (&key, &state), &order);
-        Ok(rows.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
+        let page = read_page(guard.database(), spec, &of, &wanted);
+        Ok(page.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
     };
-    let rows = run_blocking(permit, client_guard, read).await?;
-    let own = format!("{}/tables/{}", spec_path(&name), percent_encode(&table));
-    let to = |page: usize| {
-        format!(
-            "{own}?page={page}&key={}&state={}",
-            percent_encode(&asked.key),
-            percent_encode(&asked.state)
-        )
-    };
+    let page = run_blocking(permit, client_guard, read).await?;
+    let path = format!("{}/tables/{}", spec_path(&name), percent_encode(&table));
+    let link = |view: &TableView| format!("{path}{}", view.to_query());
+    let shown = &page.table;
     Ok(render_page(
         &table,
         &html! {
             h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
-            form.row method="get" action=(own) {
-                label { "Keys with " input name="key" value=(asked.key); }
-                label { "a cell that is " select name="state" {
-                    option value="" { "in any state" }
-                    @for state in CellState::ALL {
-                        option value=(state.name()) selected[state.name() == asked.state] { (state.name()) }
-                    }
-                } }
-                button { "Find" }
-            }
-            @if !rows.published || !rows.unpublished.is_empty() {
-                p.quiet {
-                    @if rows.published { "Not published yet: " (rows.unpublished.join(", ")) "." }
+            (filter_form(&path, &view, &shown.columns))
+            (filter_chips(&view, &link))
+            @if !shown.published || !shown.unpublished.is_empty() {
+                p.note {
+                    @if shown.published { "Not published yet: " (shown.unpublished.join(", ")) "." }
                     @else { "This table is not published yet." }
                     @if running { " A run is filling it; reload this page when the run has ended." }
                 }
             }
-            (rows_table(&name, &table, &rows))
-            @if rows.published && rows.rows.is_empty() {
-                p.quiet {
-                    @if asked.key.is_empty() && asked.state.is_empty() { "No row has an answer yet." }
-                    @else { "No rows." }
+            div.browse {
+                div {
+                    (rows_table(&name, &table, &page, &view, &link))
+                    @if shown.published && page.rows.is_empty() {
+                        p.card.quiet { @if view.is_filtered() { "No rows." } @else { "No row has an answer yet." } }
+                    }
+                    (page_links(&page, &view, &path, &link))
                 }
-            }
-            nav.pages {
-                @if asked.page > 0 { a rel="prev" href=(to(asked.page - 1)) { "← before" } " " }
-                "page " (asked.page + 1) " "
-                @if rows.more { a rel="next" href=(to(asked.page + 1)) { "after →" } }
+                @if shown.published { (facet_panel(&page, &view, &link)) }
             }
         },
     ))
 }
 
+/// `GET /specs/{spec}/tables/{table}/export`: downloads all rows of a view.
+pub(super) async fn export_table(
+    State(state): State<HttpState>,
+    Path((name, table)): Path<(String, String)>,
+    Query(asked): Query<QueryPairs>,
+) -> Result<Response, ErrorPage> {
+    let format = asked.iter().find(|(name, _)| name == "format").map_or("", |(_, value)| value);
+    let Some(format) = ExportFormat::from_name(format) else {
+        return Err(HttpRefusal::bad_request("the format is unknown", "use csv or json").into());
+    };
+    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let view = TableView::parse(&asked).with(|_| ());
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let permit = state.acquire_query_permit().await?;
+    let timeout = READ_TIMEOUT + state.context.settings.read_within;
+    let (mut writer, mut chunks) = ChunkWriter::new(tokio::runtime::Handle::current());
+    let file = table.clone();
+    tokio::task::spawn_blocking(move || {
+        let write = |writer: &mut ChunkWriter| -> Result<(), Failure> {
+            let spec = &active_spec.spec;
+            let guard = Guard::open_for_sql(spec.target(), Some(timeout), interrupt)?;
+            let database = guard.database();
+            let written = find_table(database, spec, &table).and_then(|shown| {
+                database.fetch_published_cells(&shown.expansion)?;
+                let sql = view.page_sql(&shown.expansion, &shown.columns, usize::MAX >> 1);
+                write_rows(database, &sql, &shown.columns, format, writer)
+            });
+            written.map_err(|failure| guard_failure(&guard).unwrap_or(failure))
+        };
+        let ended = write(&mut writer);
+        drop(permit);
+        writer.close(ended.map_err(HttpRefusal::from));
+    });
+    match chunks.recv().await {
+        Some(Ok(first)) => {
+            let name: String =
+                file.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            let headers = [
+                (header::CONTENT_TYPE, format.content_type().to_owned()),
+                (
+                    header::CONTENT_DISPOSITION,
+                    format!("attachment; filename=\"{name}.{}\"", format.name()),
+                ),
+            ];
+            Ok((headers, stream_body(first, chunks, client_guard)).into_response())
+        }
+        Some(Err(refusal)) => Err(refusal.into()),
+        None => Err(HttpRefusal::server_busy("the download ended early").into()),
+    }
+}
+
 /// Returns the spec's columns that a table shows: those of an expansion, or the one of a one-to-many
 /// table. Another table has none.
-fn columns_of(spec: &Spec, table: &str) -> Vec<String> {
+fn columns_of<'s>(spec: &'s Spec, table: &str) -> Vec<&'s Column> {
     let is_shown = |e: &Expansion, c: &Column| {
         e.name.eq_ignore_ascii_case(table)
             || c.many.as_ref().is_some_and(|many| many.table.eq_ignore_ascii_case(table))
     };
     let columns = spec.expansions.iter().flat_map(|e| e.columns.iter().map(move |c| (e, c)));
-    columns.filter(|(e, c)| is_shown(e, c)).map(|(_, c)| c.name.clone()).collect()
+    columns.filter(|(e, c)| is_shown(e, c)).map(|(_, c)| c).collect()
 }
 
-fn read_page(
-    database: &Database,
-    table: &str,
-    at: usize,
-    (key, state): (&str, &str),
-    order: &[String],
-) -> Result<PageRows, Failure> {
+/// Finds a table of the spec, published or not.
+fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTable, Failure> {
+    let order = columns_of(spec, table);
     let published = database.published_expansions()?;
     let is_own = |p: &PublishedExpansion| p.expansion.eq_ignore_ascii_case(table);
     let shows = |p: &&PublishedExpansion| {
@@ -139,7 +185,8 @@ fn read_page(
     };
     let Some(expansion) = published.iter().find(shows) else {
         if !order.is_empty() {
-            return Ok(PageRows { columns: order.to_vec(), ..PageRows::default() });
+            let unpublished = order.iter().map(|c| c.name.clone()).collect();
+            return Ok(ShownTable { unpublished, ..ShownTable::default() });
         }
         let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
         return Err(Failure::wrong_input(
@@ -147,68 +194,162 @@ fn read_page(
             format!("the published tables are: {}", all.join(", ")),
         ));
     };
-    database.fetch_published_cells(&expansion.expansion)?;
-    let rows = || -> rusqlite::Result<Vec<(Vec<Json>, Json)>> {
-        let sql = "SELECT key, cells FROM hqdl_record WHERE expansion = ?1
-                   AND (?2 = '' OR instr(lower(key), lower(?2)) > 0)
-                   AND (?5 = '' OR EXISTS (
-                     SELECT 1 FROM json_each(cells) AS c WHERE c.value ->> 0 = ?5))
-                   ORDER BY key LIMIT ?3 OFFSET ?4";
-        let mut statement = database.connection().prepare(sql)?;
-        let of = rusqlite::params![
-            expansion.expansion,
-            key,
-            PAGE_ROWS + 1,
-            at.saturating_mul(PAGE_ROWS),
-            state
-        ];
-        let json = |text: String| serde_json::from_str::<Json>(&text).unwrap_or_default();
-        let row = |r: &rusqlite::Row<'_>| {
-            let key = json(r.get(0)?).as_array().cloned().unwrap_or_default();
-            Ok((key, json(r.get(1)?)))
-        };
-        statement.query_map(of, row)?.collect()
-    };
-    let mut rows = rows().map_err(|e| database.to_store_error(&e))?;
-    let more = rows.len() > PAGE_ROWS;
-    rows.truncate(PAGE_ROWS);
     // Order of the spec; columns that the spec no longer has come last.
     let own = is_own(expansion);
     let in_table = |t: &String| own || t.eq_ignore_ascii_case(table);
     let shown = expansion.columns.iter().filter(|(_, t)| in_table(t));
-    let mut columns: Vec<String> = shown.map(|(c, _)| c.clone()).collect();
-    let position = |c: &String| order.iter().position(|o| o.eq_ignore_ascii_case(c));
-    columns.sort_by_key(|c| position(c).unwrap_or(usize::MAX));
-    let is_new = |c: &&String| !columns.iter().any(|p| p.eq_ignore_ascii_case(c));
-    let unpublished: Vec<String> = order.iter().filter(is_new).cloned().collect();
-    let key = expansion.key.clone();
-    Ok(PageRows { key, columns, unpublished, published: true, rows, more })
+    let mut names: Vec<String> = shown.map(|(c, _)| c.clone()).collect();
+    let position = |name: &str| order.iter().position(|o| o.name.eq_ignore_ascii_case(name));
+    names.sort_by_key(|name| position(name).unwrap_or(usize::MAX));
+    let is_new = |c: &&&Column| !names.iter().any(|p| p.eq_ignore_ascii_case(&c.name));
+    let unpublished = order.iter().filter(is_new).map(|c| c.name.clone()).collect();
+    let key = expansion.key.iter().enumerate().map(|(n, name)| ViewColumn {
+        name: name.clone(),
+        key_part: Some(n),
+        has_list: false,
+    });
+    let filled = names.iter().map(|name| ViewColumn {
+        name: name.clone(),
+        key_part: None,
+        has_list: position(name).is_some_and(|at| order[at].values.is_some()),
+    });
+    let columns = key.chain(filled).collect();
+    Ok(ShownTable { expansion: expansion.expansion.clone(), columns, unpublished, published: true })
 }
 
-fn rows_table(spec: &str, table: &str, rows: &PageRows) -> Markup {
+fn read_page(
+    database: &Database,
+    spec: &Spec,
+    table: &str,
+    view: &TableView,
+) -> Result<TablePage, Failure> {
+    let table = find_table(database, spec, table)?;
+    if !table.published {
+        return Ok(TablePage { table, ..TablePage::default() });
+    }
+    database.fetch_published_cells(&table.expansion)?;
+    let connection = database.connection();
+    let read = || -> rusqlite::Result<(PageRows, u64, Vec<Facet>)> {
+        let sql = view.page_sql(&table.expansion, &table.columns, PAGE_ROWS + 1);
+        let mut statement = connection.prepare(&sql.sql)?;
+        let json = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
+        let rows = statement.query_map(params_from_iter(sql.params), |r| {
+            let (key, cells): (String, String) = (r.get(0)?, r.get(1)?);
+            let parts = json(&key).as_array().cloned().unwrap_or_default();
+            Ok((key, parts, json(&cells)))
+        })?;
+        let rows = rows.collect::<rusqlite::Result<PageRows>>()?;
+        let counted = view.rows_sql(&table.expansion, &table.columns);
+        let sql =
+            format!("SELECT count(*) FROM (SELECT 1 {} LIMIT {})", counted.sql, MAX_COUNTED + 1);
+        let count = connection.query_row(&sql, params_from_iter(counted.params), |r| r.get(0))?;
+        let facets = chosen_facets(view, &table.columns, count).into_iter();
+        let facets =
+            facets.map(|c| read_facet(connection, view, &table.expansion, &table.columns, c));
+        Ok((rows, count, facets.collect::<rusqlite::Result<_>>()?))
+    };
+    let (mut rows, count, facets) = read().map_err(|e| database.to_store_error(&e))?;
+    let is_cut = rows.len() > PAGE_ROWS;
+    rows.truncate(PAGE_ROWS);
+    let more = match &view.cursor {
+        Some(Cursor { backwards: true, .. }) => {
+            rows.reverse();
+            (is_cut, true)
+        }
+        cursor => (cursor.is_some(), is_cut),
+    };
+    Ok(TablePage { table, rows, more, count, facets })
+}
+
+/// Returns the columns whose values are counted: those of the URL, or the first with a value list.
+fn chosen_facets<'c>(
+    view: &TableView,
+    columns: &'c [ViewColumn],
+    count: u64,
+) -> Vec<&'c ViewColumn> {
+    if view.facets.is_empty() && count <= MAX_COUNTED && count > 0 {
+        return columns.iter().filter(|c| c.has_list).take(FACETS).collect();
+    }
+    let is_chosen = |c: &&ViewColumn| view.facets.iter().any(|f| f.eq_ignore_ascii_case(&c.name));
+    columns.iter().filter(is_chosen).collect()
+}
+
+fn filter_form(path: &str, view: &TableView, columns: &[ViewColumn]) -> Markup {
+    let kept = view
+        .with(|view| {
+            view.search.clear();
+            view.state.clear();
+        })
+        .to_pairs();
+    html! {
+        form.row method="get" action=(path) {
+            @for (name, value) in kept { input type="hidden" name=(name) value=(value); }
+            label { "Search " input type="search" name="q" value=(view.search) size="16"; }
+            label { "a cell that is " select name="state" {
+                option value="" { "in any state" }
+                @for state in CellState::ALL {
+                    option value=(state.name()) selected[state.name() == view.state] { (state.name()) }
+                }
+            } }
+            @if !columns.is_empty() {
+                label { "where " select name="column" {
+                    option value="" { "any column" }
+                    @for column in columns { option value=(column.name) { (column.name) } }
+                } }
+                select name="condition" aria-label="condition" {
+                    @for (name, label) in CONDITIONS { option value=(name) { (label) } }
+                }
+                input name="value" aria-label="value" size="14";
+            }
+            button.main { "Find" }
+        }
+    }
+}
+
+/// Shows the filters in force, each with a link that removes it.
+fn filter_chips(view: &TableView, link: &dyn Fn(&TableView) -> String) -> Markup {
+    html! {
+        @if !view.filters.is_empty() {
+            p.chips { @for filter in &view.filters {
+                @let without = view.with(|view| view.filters.retain(|f| f != filter));
+                a.chip href=(link(&without)) aria-label=(format!("Remove the filter {}", filter.to_words())) {
+                    (cut_text(&filter.to_words(), 60)) " ×"
+                }
+            } }
+        }
+    }
+}
+
+fn rows_table(
+    spec: &str,
+    table: &str,
+    page: &TablePage,
+    view: &TableView,
+    link: &dyn Fn(&TableView) -> String,
+) -> Markup {
+    let shown = &page.table;
     html! {
         div.wide tabindex="0" role="region" aria-label="Rows" { table.cells {
             thead { tr {
-                @for name in &rows.key { th.key { (name) } }
-                @for name in &rows.columns { th { (name) } }
-                @for name in &rows.unpublished { th.quiet { (name) } }
+                @for column in &shown.columns { (column_head(column, view, link)) }
+                @for name in &shown.unpublished { th.quiet { (name) } }
             } }
             tbody {
-                @for (key, cells) in &rows.rows {
+                @for (_, key, cells) in &page.rows {
                     tr {
-                        @for part in key { th.key scope="row" { (value_text(part)) } }
-                        @for column in &rows.columns {
-                            @let cell = &cells[column.as_str()];
+                        @for part in key { th scope="row" { (cut_text(&value_text(part), MAX_VALUE_CHARS)) } }
+                        @for column in shown.columns.iter().filter(|c| c.key_part.is_none()) {
+                            @let cell = &cells[column.name.as_str()];
                             @let state = cell[0].as_str().unwrap_or("missing");
                             td class=(state) {
-                                a href=(super::cell::cell_path(spec, table, key, column)) title=(state) {
+                                a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(state) {
                                     @if matches!(state, "ok" | "overridden") { (short_text(&cell[1])) } @else { (state) }
                                 }
                                 @if state == "overridden" { " " span.mark title="set by a person" { "✎" } }
                                 @if !cell[4].is_null() && state == "ok" { " " span.mark title=(value_text(&cell[4])) { "~" } }
                             }
                         }
-                        @for _ in &rows.unpublished { td.missing { "not published" } }
+                        @for _ in &shown.unpublished { td.missing { "not published" } }
                     }
                 }
             }
@@ -216,14 +357,86 @@ fn rows_table(spec: &str, table: &str, rows: &PageRows) -> Markup {
     }
 }
 
+/// Shows the head of a column, whose link changes the order: ascending, descending, then by key.
+fn column_head(
+    column: &ViewColumn,
+    view: &TableView,
+    link: &dyn Fn(&TableView) -> String,
+) -> Markup {
+    let own = view.sort.as_ref().filter(|(name, _)| name.eq_ignore_ascii_case(&column.name));
+    let (order, mark, next) = match own {
+        None => (None, "", Some((column.name.clone(), false))),
+        Some((_, false)) => (Some("ascending"), " ↑", Some((column.name.clone(), true))),
+        Some((_, true)) => (Some("descending"), " ↓", None),
+    };
+    let sorted = view.with(|view| view.sort = next);
+    html! {
+        th scope="col" class=[column.key_part.is_none().then_some("model")] aria-sort=[order] data-column=(column.name) {
+            a href=(link(&sorted)) title=[column.key_part.is_none().then_some("filled by the model")] { (column.name) (mark) }
+        }
+    }
+}
+
+fn page_links(
+    page: &TablePage,
+    view: &TableView,
+    path: &str,
+    link: &dyn Fn(&TableView) -> String,
+) -> Markup {
+    let at = |row: Option<&(String, Vec<Json>, Json)>, backwards| {
+        row.map(|(key, ..)| {
+            link(&view.with(|view| view.cursor = Some(Cursor { key: key.clone(), backwards })))
+        })
+    };
+    let export = |format: &str| {
+        let query = view.with(|_| ()).to_query();
+        format!("{path}/export{query}{}format={format}", if query.is_empty() { '?' } else { '&' })
+    };
+    html! {
+        nav.pages aria-label="Pages of the table" {
+            @if page.more.0 {
+                a.button href=(link(&view.with(|_| ()))) { "First" }
+                @if let Some(to) = at(page.rows.first(), true) { a.button rel="prev" href=(to) { "← Previous" } }
+            }
+            @if page.more.1 { @if let Some(to) = at(page.rows.last(), false) { a.button rel="next" href=(to) { "Next →" } } }
+            span.quiet {
+                @if page.count > MAX_COUNTED { "more than " (format_thousands(MAX_COUNTED)) " rows" } @else { (count_noun(page.count, "row")) }
+            }
+            @if page.count > 0 { span { "Download " a href=(export("csv")) { "CSV" } " · " a href=(export("json")) { "JSON" } } }
+        }
+    }
+}
+
+fn facet_panel(page: &TablePage, view: &TableView, link: &dyn Fn(&TableView) -> String) -> Markup {
+    let is_shown = |c: &ViewColumn| page.facets.iter().any(|f| f.is_of(c));
+    let with = |column: &ViewColumn| {
+        let shown = page.table.columns.iter().filter(|c| is_shown(c) != (*c == column));
+        link(&view.with(|view| view.facets = shown.map(|c| c.name.clone()).collect()))
+    };
+    html! {
+        aside.facets aria-label="Values of the columns" {
+            @for facet in &page.facets { (facet.to_section(view, link)) }
+            @if page.table.columns.iter().any(|c| !is_shown(c)) {
+                p.small { "Show the values of "
+                    @for column in page.table.columns.iter().filter(|c| !is_shown(c)) { a.chip href=(with(column)) { (column.name) } " " }
+                }
+            }
+        }
+    }
+}
+
 fn short_text(value: &Json) -> String {
-    let whole = match value_text(value) {
+    match value_text(value) {
         // An empty text would give nothing to click on.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
-        whole => whole,
-    };
-    match whole.char_indices().nth(MAX_VALUE_CHARS) {
-        Some((at, _)) => format!("{}…", &whole[..at]),
-        None => whole,
+        whole => cut_text(&whole, MAX_VALUE_CHARS),
+    }
+}
+
+/// Cuts a text after a number of characters.
+pub(super) fn cut_text(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
     }
 }

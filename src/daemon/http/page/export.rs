@@ -1,0 +1,104 @@
+//! Downloads of a view: its rows as CSV or JSON.
+
+use std::io::Write;
+
+use rusqlite::params_from_iter;
+use serde_json::{Map, Value as Json};
+
+use super::value_text;
+use super::view::{SqlText, ViewColumn};
+use crate::database::Database;
+use crate::failure::Failure;
+
+/// Format of a download.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ExportFormat {
+    Csv,
+    Json,
+}
+
+impl ExportFormat {
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        [Self::Csv, Self::Json].into_iter().find(|format| format.name() == name)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Json => "json",
+        }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Csv => "text/csv; charset=utf-8",
+            Self::Json => "application/json",
+        }
+    }
+}
+
+/// Writes the rows of a query that returns stored keys and cells: CSV with a header, or a JSON array
+/// of objects. A cell without a value is empty in CSV and null in JSON; CSV has `|` between the
+/// values of a list.
+///
+/// # Errors
+/// Returns a [`Failure`] of the database or the writer.
+pub(super) fn write_rows(
+    database: &Database,
+    sql: &SqlText,
+    columns: &[ViewColumn],
+    format: ExportFormat,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let stored = |e: rusqlite::Error| Failure::from(database.to_store_error(&e));
+    let unwritten =
+        |e: std::io::Error| Failure::wrong_input(e.to_string(), "start the download again");
+    let mut statement = database.connection().prepare(&sql.sql).map_err(stored)?;
+    let mut rows = statement.query(params_from_iter(&sql.params)).map_err(stored)?;
+    if format == ExportFormat::Csv {
+        let names = columns.iter().map(|column| column.name.clone());
+        write_line(out, names).map_err(unwritten)?;
+    }
+    let mut is_first = true;
+    while let Some(row) = rows.next().map_err(stored)? {
+        let (key, cells): (String, String) =
+            row.get(0).and_then(|key| Ok((key, row.get(1)?))).map_err(stored)?;
+        let parse = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
+        let (key, cells) = (parse(&key), parse(&cells));
+        let values = columns.iter().map(|column| match column.key_part {
+            Some(n) => &key[n],
+            None => &cells[column.name.as_str()][1],
+        });
+        let written = match format {
+            ExportFormat::Csv => write_line(out, values.map(csv_text)),
+            ExportFormat::Json => {
+                let names = columns.iter().map(|column| column.name.clone());
+                let object: Map<String, Json> = names.zip(values.cloned()).collect();
+                write!(out, "{}{}", if is_first { "[" } else { ",\n" }, Json::Object(object))
+            }
+        };
+        written.map_err(unwritten)?;
+        is_first = false;
+    }
+    match format {
+        ExportFormat::Csv => Ok(()),
+        ExportFormat::Json => {
+            out.write_all(if is_first { b"[]\n" } else { b"]\n" }).map_err(unwritten)
+        }
+    }
+}
+
+fn csv_text(value: &Json) -> String {
+    match value {
+        Json::Null => String::new(),
+        Json::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join("|"),
+        other => value_text(other),
+    }
+}
+
+fn write_line(out: &mut dyn Write, values: impl Iterator<Item = String>) -> std::io::Result<()> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(values)?;
+    let line = writer.into_inner().map_err(csv::IntoInnerError::into_error)?;
+    out.write_all(&line)
+}
