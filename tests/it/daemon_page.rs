@@ -316,3 +316,29 @@ fn a_table_is_filtered_sorted_counted_and_downloaded() {
     let none = daemon.get("/specs/x/tables/llm/export?format=json&q=nobody%20at%20all");
     assert_eq!(none.expect_status(200).json(), json!([]));
 }
+
+#[test]
+fn a_result_is_drawn_and_downloaded() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let form = |action: &str, sql: &str, more: &str| {
+        let sql = sql.replace(' ', "+");
+        daemon.submit_form("/query", &format!("spec=x&do={action}&sql={sql}{more}"))
+    };
+    let groups = "SELECT eye_color, count(*) AS n FROM llm GROUP BY 1 ORDER BY 1";
+    let bars = form("run", groups, "").expect_status(200).body;
+    assert!(bars.contains("aria-label=\"n by eye_color\""), "{bars}");
+    let none = form("run", groups, "&chart=none").expect_status(200).body;
+    assert!(!none.contains("<svg"), "{none}");
+    let rows = project.query_rows(groups);
+    let json = form("json", groups, "").expect_status(200).json();
+    let expected: Vec<_> = rows.iter().map(|r| json!({ "eye_color": r[0], "n": r[1] })).collect();
+    assert_eq!(json, json!(expected));
+    let csv = form("csv", groups, "").expect_status(200).body;
+    let lines = rows.iter().map(|r| format!("{},{}\n", r[0].as_str().unwrap(), r[1]));
+    assert_eq!(csv, format!("eye_color,n\n{}", lines.collect::<String>()));
+    let wrong = form("run", groups, "&interval=many").expect_status(400).body;
+    assert!(wrong.contains("`many` is not a valid confidence"), "{wrong}");
+}

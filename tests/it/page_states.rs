@@ -55,6 +55,25 @@ impl Walk {
         self.judge(state, words);
     }
 
+    /// Looks at the result of a query, which the page's script shows without leaving the page.
+    fn run_query(&mut self, state: &str, words: &[&str]) {
+        self.browser.eval_script("document.querySelector('#query button.main').click()");
+        self.wait_for_words(words);
+        self.judge(state, words);
+    }
+
+    /// Waits until the page says some words.
+    fn wait_for_words(&mut self, words: &[&str]) {
+        let started_at = Instant::now();
+        while started_at.elapsed() < Duration::from_secs(20) {
+            let text = self.read_text();
+            if words.iter().all(|words| text.contains(*words)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn judge(&mut self, state: &str, words: &[&str]) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/page_looks.js");
         let script = std::fs::read_to_string(script).unwrap();
@@ -145,11 +164,26 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.look("query", daemon, "/query?spec=x", &["an example"]);
     let known = "sql=SELECT+*+FROM+llm+WHERE+born+IS+NOT+NULL";
     walk.look("query to run", daemon, &format!("/query?spec=x&{known}"), &["Run"]);
-    walk.press("rows", "button[value=run]", &["9 rows", "0 values asked"]);
+    walk.run_query("rows", &["9 rows", "0 values asked", "by name"]);
+    walk.browser.eval_script("document.querySelectorAll('th button')[3].click()");
+    walk.judge("sorted rows", &["born"]);
     walk.look("query to explain", daemon, &format!("/query?spec=x&{LIVE}"), &["Run"]);
-    walk.press("price", "button[value=run]", &["Run, for at most about $"]);
+    walk.wait_for_words(&["Run, for at most $"]);
+    walk.judge("price beside the button", &["Run, for at most $", "in 3 requests"]);
+    walk.browser.eval_script("document.querySelector('button[value=explain]').click()");
+    walk.wait_for_words(&["Run, for at most about $"]);
+    walk.judge("price", &["Run, for at most about $", "History"]);
     walk.look("query to fail", daemon, &format!("/query?spec=x&{WRONG}"), &["Run"]);
-    walk.press("query with an error", "button[value=run]", &["no such column", "^^^^"]);
+    walk.run_query("query with an error", &["no such column", "^^^^"]);
+    let chart = "sql=SELECT+born%2C+height+FROM+llm+JOIN+hero+USING+(name)+ORDER+BY+height";
+    walk.look("query with a chart", daemon, &format!("/query?spec=x&{chart}"), &["Run"]);
+    walk.run_query("scatter", &["height by born"]);
+    let groups =
+        "sql=SELECT+eye_color%2C+count(*)+AS+n%2C+1+AS+n_low%2C+6+AS+n_high+FROM+llm+GROUP+BY+1";
+    walk.look("query of groups", daemon, &format!("/query?spec=x&{groups}"), &["Run"]);
+    walk.run_query("bars with intervals", &["n by eye_color"]);
+    walk.look("query of years", daemon, "/query?spec=x&sql=SELECT+born+FROM+llm", &["Run"]);
+    walk.run_query("histogram", &["Distribution of born"]);
     walk.look("not found", daemon, "/nowhere", &["Error"]);
     walk.look("no such spec", daemon, "/specs/nothing", &["Error", "nothing"]);
     let good = project.spec_text();

@@ -10,15 +10,14 @@ use super::super::reply::HttpRefusal;
 use super::spec::find_spec;
 use super::value_text;
 use super::{
-    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_page, spec_path,
+    ErrorPage, HttpState, QueryPairs, ShownPage, percent_encode, read_form, redirect_to,
+    render_page, spec_path,
 };
 use crate::database::provenance::CellProvenance;
 use crate::spec::{Column, Expansion};
 
 /// Number of values of a list to show beside the form; the form offers all of them.
 const MAX_LISTED: usize = 12;
-
-type QueryPairs = Vec<(String, String)>;
 
 /// Returns the path of a cell's page.
 pub(super) fn cell_path(spec: &str, table: &str, key: &[Json], column: &str) -> String {

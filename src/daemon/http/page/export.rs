@@ -2,13 +2,17 @@
 
 use std::io::Write;
 
+use axum::http::header;
 use rusqlite::params_from_iter;
+use rusqlite::types::ValueRef;
 use serde_json::{Map, Value as Json};
 
 use super::value_text;
-use super::view::{SqlText, ViewColumn};
+use super::view::{BoundSql, ViewColumn};
 use crate::database::Database;
 use crate::failure::Failure;
+use crate::query::RowSink;
+use crate::query::result::json;
 
 /// Format of a download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +33,19 @@ impl ExportFormat {
         }
     }
 
-    pub(super) fn content_type(self) -> &'static str {
-        match self {
+    /// Returns the headers of a download, which is saved under this name.
+    pub(super) fn headers(self, name: &str) -> [(header::HeaderName, String); 2] {
+        let content_type = match self {
             Self::Csv => "text/csv; charset=utf-8",
             Self::Json => "application/json",
-        }
+        };
+        let is_plain = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        let file: String = name.chars().filter(is_plain).collect();
+        let disposition = format!("attachment; filename=\"{file}.{}\"", self.name());
+        [
+            (header::CONTENT_TYPE, content_type.to_owned()),
+            (header::CONTENT_DISPOSITION, disposition),
+        ]
     }
 }
 
@@ -45,7 +57,7 @@ impl ExportFormat {
 /// Returns a [`Failure`] of the database or the writer.
 pub(super) fn write_rows(
     database: &Database,
-    sql: &SqlText,
+    sql: &BoundSql,
     columns: &[ViewColumn],
     format: ExportFormat,
     out: &mut dyn Write,
@@ -85,6 +97,61 @@ pub(super) fn write_rows(
         ExportFormat::Json => {
             out.write_all(if is_first { b"[]\n" } else { b"]\n" }).map_err(unwritten)
         }
+    }
+}
+
+/// Writes a query's rows in memory, for a download.
+pub(super) struct ExportSink {
+    format: ExportFormat,
+    names: Vec<String>,
+    pub(super) body: Vec<u8>,
+    max_bytes: u64,
+    rows: u64,
+}
+
+impl ExportSink {
+    pub(super) fn new(format: ExportFormat, max_bytes: u64) -> Self {
+        Self { format, names: Vec::new(), body: Vec::new(), max_bytes, rows: 0 }
+    }
+}
+
+impl RowSink for ExportSink {
+    fn write_columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        self.names = names.to_vec();
+        match self.format {
+            ExportFormat::Csv => write_line(&mut self.body, names.iter().cloned()),
+            ExportFormat::Json => Ok(()),
+        }
+    }
+
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        if self.body.len() as u64 > self.max_bytes {
+            let why = format!("the result has more than {} bytes", self.max_bytes);
+            return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
+        }
+        self.rows += 1;
+        if self.format == ExportFormat::Csv {
+            let text = |value: &ValueRef<'_>| match value {
+                ValueRef::Null => String::new(),
+                value => json::format_text(*value),
+            };
+            return write_line(&mut self.body, row.iter().map(text));
+        }
+        self.body.extend_from_slice(if self.rows == 1 { b"[{" } else { b",\n{" });
+        for (n, (name, value)) in self.names.iter().zip(row).enumerate() {
+            let start = if n == 0 { "" } else { "," };
+            write!(self.body, "{start}{}:", Json::from(name.as_str()))?;
+            json::write_json(&mut self.body, *value)?;
+        }
+        self.body.push(b'}');
+        Ok(())
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        if self.format == ExportFormat::Json {
+            self.body.extend_from_slice(if self.rows == 0 { b"[]\n" } else { b"]\n" });
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use rusqlite::{Connection, params_from_iter};
 
 use super::plot::{ValueScale, coordinate};
-use super::view::{SqlText, TableView, ViewColumn, ViewFilter};
+use super::view::{BoundSql, TableView, ViewColumn, ViewFilter};
 use crate::format::format_thousands;
 
 /// Maximum number of values to list.
@@ -45,15 +45,15 @@ pub(super) fn read_facet(
     column: &ViewColumn,
 ) -> rusqlite::Result<Facet> {
     let rows = || view.rows_sql(expansion, columns);
-    let counts = |sql: SqlText| -> rusqlite::Result<Vec<(String, u64)>> {
+    let counts = |sql: BoundSql| -> rusqlite::Result<Vec<(String, u64)>> {
         let mut statement = connection.prepare(&sql.sql)?;
         statement.query_map(params_from_iter(sql.params), |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
     };
     let (value, state) = (column.value_sql(), column.state_sql());
     let mut values =
-        SqlText::new("SELECT CAST(e.value AS TEXT), count(*) FROM (SELECT key AS k, cells ", []);
+        BoundSql::new("SELECT CAST(e.value AS TEXT), count(*) FROM (SELECT key AS k, cells ", []);
     if column.key_part.is_some() {
-        values = SqlText::new(
+        values = BoundSql::new(
             &format!(
                 "SELECT v, count(*) FROM (SELECT coalesce(CAST({value} AS TEXT), 'NULL') AS v "
             ),
@@ -72,9 +72,9 @@ pub(super) fn read_facet(
     let mut values = counts(values)?;
     let more = values.len() > MAX_VALUES;
     values.truncate(MAX_VALUES);
-    let mut states = SqlText::new(&format!("SELECT {state}, count(*) "), []).then(rows());
+    let mut states = BoundSql::new(&format!("SELECT {state}, count(*) "), []).then(rows());
     states.push(" GROUP BY 1 ORDER BY 2 DESC, 1", []);
-    let sql = SqlText::new(
+    let sql = BoundSql::new(
         &format!(
             "SELECT count(DISTINCT x), min(x), avg(x), max(x), total(typeof(x) IN ('text', 'blob'))
              FROM (SELECT {value} AS x "
@@ -105,11 +105,11 @@ pub(super) fn read_facet(
 fn read_distribution(
     connection: &Connection,
     value: &str,
-    rows: SqlText,
+    rows: BoundSql,
     scale: &ValueScale,
 ) -> rusqlite::Result<Vec<u64>> {
     let (low, step, steps) = (scale.low, scale.step, scale.steps());
-    let sql = SqlText::new(
+    let sql = BoundSql::new(
         &format!(
             "SELECT min(CAST(({value} - {low:?}) / {step:?} AS INTEGER), {steps} - 1), count(*) "
         ),
@@ -156,12 +156,12 @@ impl Facet {
         let most = self.values.first().map_or(1, |(_, count)| *count).max(1);
         html! {
             section.card.facet {
-                h2 { (self.column) " " span.small.quiet { (format_thousands(self.distinct)) " distinct" } }
+                h2 { (self.column) " " span.small.quiet { (format_thousands(if self.more { self.distinct } else { self.values.len() as u64 })) " distinct" } }
                 @if let Some(numbers) = &self.numbers { (numbers.to_markup(&self.column)) }
                 ul { @for (value, count) in &self.values {
                     @let (to, chosen) = toggle(filter(value, "is"));
                     li { a href=(to) aria-current=[chosen.then_some("true")] {
-                        span.name { @if value.trim().is_empty() { "(empty)" } @else { (super::table::cut_text(value, 40)) } }
+                        span.name { @if value.trim().is_empty() { "(empty)" } @else { (super::cut_text(value, 40)) } }
                         span.quiet { (format_thousands(*count)) }
                         svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true" {
                             rect.spent x="0" y="0" height="4" width=(coordinate(*count as f64 / most as f64 * 100.0)) {}

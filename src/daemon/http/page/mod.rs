@@ -7,6 +7,7 @@ mod facet;
 mod overview;
 mod plot;
 mod query;
+mod result_chart;
 mod spec;
 mod spending;
 mod table;
@@ -94,6 +95,8 @@ pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
     refusal.into_response()
 }
 
+/// Pairs of a URL or a form, in their order.
+type QueryPairs = Vec<(String, String)>;
 type ShownPage = Result<Page, ErrorPage>;
 
 /// Returns a complete page.
@@ -258,6 +261,14 @@ fn is_same_failure(one: &RunStatus, other: &RunStatus) -> bool {
 /// Formats an amount in USD.
 fn format_usd(usd: f64) -> String {
     format!("${usd:.4}")
+}
+
+/// Cuts a text after a number of characters.
+fn cut_text(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
 }
 
 /// Formats a value of a key or a cell.

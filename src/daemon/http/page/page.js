@@ -35,6 +35,7 @@ document.addEventListener("keydown", (event) => {
       bar.value = run.cells_done;
     }
     say("state", run.state);
+    if (part("state")) part("state").className = `badge ${run.state}`;
     say("cells", `${run.cells_done} of ${run.cells}`);
     say("requests", run.requests);
     say("price", `$${run.cost_usd.toFixed(4)}`);
@@ -54,4 +55,131 @@ document.addEventListener("keydown", (event) => {
   events.addEventListener("run", (event) => show(JSON.parse(event.data)));
   events.addEventListener("spec", refresh);
   events.addEventListener("missed", refresh);
+})();
+// The query form: price while one writes, cancel, history, completion, and order of the rows.
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const STORE = "hqdl.queries";
+  const history = () => { try { return JSON.parse(localStorage.getItem(STORE)) ?? []; } catch { return []; } };
+  const remember = (spec, sql) => {
+    if (!sql.trim()) return;
+    const rest = history().filter((past) => past.sql !== sql || past.spec !== spec);
+    try { localStorage.setItem(STORE, JSON.stringify([{ spec, sql }, ...rest].slice(0, 30))); } catch { /* storage is off */ }
+  };
+  const button = (text, act, className = "") => Object.assign(document.createElement("button"), { type: "button", textContent: text, onclick: act, className });
+
+  // The price of the query as it is now.
+  let pricing = null, timer = null;
+  const runButton = () => document.querySelector('#query button[name="do"].main');
+  const price = async () => {
+    const form = byId("query"), note = byId("price");
+    if (!form.sql.value.trim()) return;
+    pricing = new AbortController();
+    try {
+      const response = await fetch("/v1/explain", {
+        method: "POST", signal: pricing.signal, headers: { "content-type": "application/json" },
+        body: JSON.stringify({ spec: form.spec.value || null, sql: form.sql.value }),
+      });
+      const found = await response.json();
+      if (!response.ok) { note.textContent = found.error.message; return; }
+      const cost = `$${found.cost_usd.toFixed(4)}`, run = runButton();
+      if (found.unbounded?.length) note.textContent = "The price is not known before it runs.";
+      else if (!found.values_asked) note.textContent = `Free: ${found.values_reused} known values, no request.`;
+      else {
+        note.textContent = `At most ${found.values_asked} values in ${found.requests} requests.`;
+        run.textContent = `Run, for at most ${cost}`;
+        run.value = "spend";
+      }
+    } catch { /* a newer text is priced, or the daemon is ending */ }
+  };
+  const changed = () => {
+    clearTimeout(timer);
+    pricing?.abort();
+    const run = runButton();
+    run.textContent = "Run";
+    run.value = "run";
+    timer = setTimeout(price, 400);
+  };
+
+  // Names that begin like the word before the caret.
+  const complete = () => {
+    const sql = byId("sql"), list = byId("completion");
+    const word = /[\w{]*$/.exec(sql.value.slice(0, sql.selectionStart))[0];
+    const names = new Set([...document.querySelectorAll("[data-name]")].map((e) => e.dataset.name));
+    for (const call of ["{{LLMMap('", "{{LLMQA('", "{{LLMJoin('", "{{LLMValidate('"]) names.add(call);
+    const found = [...names].filter((name) => word && name !== word && name.toLowerCase().startsWith(word.toLowerCase())).slice(0, 8);
+    list.replaceChildren(...found.map((name) => button(name, () => {
+      sql.setRangeText(/^\w+$|^\{/.test(name) ? name : `"${name}"`, sql.selectionStart - word.length, sql.selectionStart, "end");
+      sql.focus();
+      list.hidden = true;
+      changed();
+    }, "chip")));
+    list.hidden = !found.length;
+  };
+
+  // The form without leaving the page, so that it can be cancelled.
+  let running = null;
+  const submit = async (event) => {
+    const form = byId("query");
+    if (event.target !== form || ["csv", "json"].includes(event.submitter?.value)) return;
+    event.preventDefault();
+    const body = new URLSearchParams(new FormData(form, event.submitter));
+    const [spec, sql] = [form.spec.value, form.sql.value];
+    remember(spec, sql);
+    clearTimeout(timer);
+    pricing?.abort();
+    running?.abort();
+    const own = running = new AbortController();
+    const [cancel, note] = [byId("cancel"), byId("price")];
+    cancel.hidden = false;
+    const began = Date.now();
+    note.textContent = "Running";
+    const clock = setInterval(() => { note.textContent = `Running for ${Math.round((Date.now() - began) / 1000)} s`; }, 1000);
+    try {
+      const response = await fetch(form.action, { method: "POST", body, signal: own.signal });
+      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+      document.querySelector("main").replaceWith(fresh.querySelector("main"));
+      start();
+    } catch {
+      note.textContent = own.signal.aborted ? "Cancelled. All answers so far are kept." : "The daemon does not answer.";
+    } finally {
+      clearInterval(clock);
+      cancel.hidden = true;
+    }
+  };
+
+  // Orders the shown rows by a column.
+  const sortRows = (head) => {
+    const [table, column] = [head.closest("table"), head.cellIndex];
+    const down = head.ariaSort === "ascending";
+    const text = (row) => row.cells[column].textContent;
+    const compare = (a, b) => {
+      const [x, y] = [text(a), text(b)], [m, n] = [Number(x), Number(y)];
+      return x && y && !Number.isNaN(m) && !Number.isNaN(n) ? m - n : x.localeCompare(y);
+    };
+    const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? compare(b, a) : compare(a, b)));
+    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    head.ariaSort = down ? "descending" : "ascending";
+    table.tBodies[0].append(...rows);
+  };
+
+  const start = () => {
+    const form = byId("query");
+    if (!form) return;
+    form.sql.addEventListener("input", () => { changed(); complete(); });
+    form.spec.addEventListener("change", changed);
+    byId("cancel").addEventListener("click", () => running?.abort());
+    const past = history();
+    byId("history").hidden = !past.length;
+    byId("history").querySelector("ul").replaceChildren(...past.map(({ spec, sql }) => {
+      const item = document.createElement("li");
+      item.append(button(sql, () => { form.sql.value = sql; form.spec.value = spec; form.sql.focus(); changed(); }));
+      return item;
+    }));
+    for (const head of document.querySelectorAll("table.sortable thead th"))
+      head.replaceChildren(button(head.textContent, () => sortRows(head), "plain"));
+    if (!document.querySelector("main table.rows, main .problem, main button[value=spend]")) price();
+  };
+  document.addEventListener("submit", submit);
+  start();
 })();

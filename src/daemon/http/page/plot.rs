@@ -8,7 +8,7 @@ pub(super) const WIDTH: f64 = 640.0;
 pub(super) const HEIGHT: f64 = 220.0;
 /// Edges of the plot, with room for the labels of the axes.
 pub(super) const LEFT: f64 = 112.0;
-pub(super) const RIGHT: f64 = WIDTH - 8.0;
+pub(super) const RIGHT: f64 = WIDTH - 36.0;
 pub(super) const TOP: f64 = 16.0;
 pub(super) const BOTTOM: f64 = HEIGHT - 34.0;
 
@@ -38,6 +38,11 @@ impl ValueScale {
         (value - self.low) / (self.high - self.low)
     }
 
+    /// Returns the x coordinate of a value.
+    pub(super) fn x(&self, value: f64) -> f64 {
+        LEFT + self.position(value) * (RIGHT - LEFT)
+    }
+
     /// Returns the y coordinate of a value.
     pub(super) fn y(&self, value: f64) -> f64 {
         BOTTOM - self.position(value) * (BOTTOM - TOP)
@@ -50,6 +55,11 @@ impl ValueScale {
 
     /// Returns the ticks: values with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+        let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+        if let Some((size, unit)) = units.into_iter().find(|(size, _)| self.step >= *size) {
+            let values = (0..=self.steps()).map(|n| self.low + n as f64 * self.step);
+            return values.map(|v| (v, format!("{}{unit}", v / size))).collect();
+        }
         let decimals = (-self.step.log10().floor()).clamp(0.0, 12.0) as usize;
         let values = (0..=self.steps()).map(|n| self.low + n as f64 * self.step);
         // Rounding makes zero of a tick such as -1e-17.
@@ -82,6 +92,13 @@ pub(super) fn draw_chart(
     }
 }
 
+/// Returns about five ticks of a scale as labels of the x axis.
+pub(super) fn tick_labels(scale: &ValueScale) -> Vec<(f64, String)> {
+    let ticks = scale.ticks();
+    let every = ticks.len().div_ceil(5).max(1);
+    ticks.into_iter().step_by(every).map(|(value, label)| (scale.x(value), label)).collect()
+}
+
 /// Formats a coordinate.
 pub(super) fn coordinate(value: f64) -> String {
     format!("{value:.1}")
@@ -99,6 +116,7 @@ mod tests {
             (1900.0, 1996.0, "1900 1950 2000"),
             (-3.0, 3.0, "-4 -2 0 2 4"),
             (5.0, 5.0, "4 6"),
+            (0.0, 7_000_000.0, "0M 2M 4M 6M 8M"),
         ] {
             let ticks = ValueScale::cover(low, high, 4.0).ticks();
             let shown: Vec<&str> = ticks.iter().map(|(_, label)| label.as_str()).collect();

@@ -9,10 +9,13 @@ use serde::Deserialize;
 use super::super::query::{AskedQuery, collect_rows, explain_request};
 use super::super::reply::HttpRefusal;
 use super::super::rows::value_length;
+use super::export::{ExportFormat, ExportSink};
+use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
 use super::{
-    ErrorPage, HttpState, format_usd, percent_encode, read_form, render_page, show_failure,
+    ErrorPage, HttpState, cut_text, format_usd, percent_encode, read_form, render_page,
+    show_failure,
 };
-use crate::daemon::status::SpecStatus;
+use crate::daemon::status::{DaemonStatus, SpecStatus};
 use crate::query::result::json;
 use crate::query::{Meta, RowSink};
 use crate::spec::{Binding, Expansion, SourceRows};
@@ -32,6 +35,25 @@ pub(super) struct QueryForm {
     sql: String,
     #[serde(rename = "do")]
     action: String,
+    /// Confidence of the intervals in percent; empty for none.
+    interval: String,
+    chart: String,
+    x: String,
+    y: String,
+}
+
+impl QueryForm {
+    fn to_request(&self) -> Result<AskedQuery, HttpRefusal> {
+        let spec = Some(self.spec.clone()).filter(|s| !s.is_empty());
+        let interval = match self.interval.trim() {
+            "" => None,
+            text => Some(text.parse().map_err(|_| {
+                let why = format!("`{text}` is not a valid confidence");
+                HttpRefusal::bad_request(why, "enter percent, such as 95")
+            })?),
+        };
+        Ok(AskedQuery { spec, sql: self.sql.clone(), interval, ..AskedQuery::default() })
+    }
 }
 
 /// Result of submitting the form.
@@ -42,11 +64,11 @@ enum QueryOutcome {
     Failed(HttpRefusal),
 }
 
-/// The first rows of a result, as text.
+/// The first rows of a result.
 #[derive(Default)]
 struct RowsPreview {
     columns: Vec<String>,
-    rows: Vec<Vec<Option<String>>>,
+    rows: Vec<Vec<ShownValue>>,
     count: usize,
     bytes: u64,
 }
@@ -61,8 +83,15 @@ impl RowSink for RowsPreview {
         self.count += 1;
         self.bytes = self.bytes.saturating_add(row.iter().map(value_length).sum());
         if self.count <= MAX_ROWS && self.bytes <= MAX_BYTES {
-            let text = |v: &ValueRef<'_>| (*v != ValueRef::Null).then(|| json::format_text(*v));
-            self.rows.push(row.iter().map(text).collect());
+            let shown = |value: &ValueRef<'_>| ShownValue {
+                text: (*value != ValueRef::Null).then(|| json::format_text(*value)),
+                number: match value {
+                    ValueRef::Integer(integer) => Some(*integer as f64),
+                    ValueRef::Real(real) => Some(*real),
+                    _ => None,
+                },
+            };
+            self.rows.push(row.iter().map(shown).collect());
         }
         Ok(())
     }
@@ -86,59 +115,83 @@ pub(super) async fn run_query(
     request: Request,
 ) -> std::result::Result<Response, ErrorPage> {
     let form: QueryForm = read_form(request).await?;
-    let spec = Some(form.spec.clone()).filter(|s| !s.is_empty());
-    let request = AskedQuery { spec, sql: form.sql.clone(), ..AskedQuery::default() };
-    let run_once = |request| async {
-        collect_rows(&state, request, RowsPreview::default())
-            .await
-            .map(|(m, r)| QueryOutcome::Rows(m, r))
-    };
-    let outcome = match form.action.as_str() {
-        "explain" => explain_request(&state, request).await.map(QueryOutcome::Explained),
-        "spend" => run_once(request).await,
-        // If the query costs something, show the price first.
-        _ => match explain_request(&state, request.clone()).await {
-            Ok(meta) if meta.values_asked > 0 || !meta.unbounded.is_empty() => {
-                Ok(QueryOutcome::Explained(meta))
-            }
-            Ok(_) => run_once(request).await,
-            Err(refusal) => Err(refusal),
-        },
-    };
+    if let Some(format) = ExportFormat::from_name(&form.action) {
+        return Ok(export_result(&state, &form, format).await?);
+    }
+    let outcome = run_form(&state, &form).await;
     Ok(render_query(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed)))
+}
+
+async fn run_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, HttpRefusal> {
+    let request = form.to_request()?;
+    if form.action == "explain" {
+        return explain_request(state, request).await.map(QueryOutcome::Explained);
+    }
+    // If the query costs something, show the price first.
+    if form.action != "spend" {
+        let meta = explain_request(state, request.clone()).await?;
+        if meta.values_asked > 0 || !meta.unbounded.is_empty() {
+            return Ok(QueryOutcome::Explained(meta));
+        }
+    }
+    let (meta, rows) = collect_rows(state, request, RowsPreview::default()).await?;
+    Ok(QueryOutcome::Rows(meta, rows))
+}
+
+/// Runs a query again, which asks only for what is not known, and downloads all of its rows.
+async fn export_result(
+    state: &HttpState,
+    form: &QueryForm,
+    format: ExportFormat,
+) -> Result<Response, HttpRefusal> {
+    let sink = ExportSink::new(format, state.context.settings.max_bytes);
+    let (_, sink) = collect_rows(state, form.to_request()?, sink).await?;
+    Ok((format.headers("result"), sink.body).into_response())
 }
 
 fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> Response {
     let status = state.context.status.borrow().clone();
     let content = html! {
         h1 { "Query" }
-        form method="post" action="/query" {
-            p { label { "Spec " select name="spec" {
-                @for spec in status.specs.values() {
-                    option value=(spec.name) selected[spec.name == form.spec] { (spec.name) }
-                }
-            } } }
+        form #query method="post" action="/query" {
             div.beside {
-                textarea name="sql" rows="12" aria-label="SQL" spellcheck="false" { (form.sql) }
+                div {
+                    textarea #sql name="sql" rows="10" aria-label="SQL" spellcheck="false" autocapitalize="off" { (form.sql) }
+                    div #completion .chips hidden aria-label="Completions" role="group" {}
+                    (query_controls(form, &status))
+                }
                 div { @for spec in status.specs.values().filter(|s| form.spec.is_empty() || s.name == form.spec) { (schema_section(spec)) } }
-            }
-            p {
-                button.main name="do" value="run" { "Run" } " "
-                button name="do" value="explain" { "Explain" }
-                span.quiet { " If a query needs the model, its price is shown first." }
             }
             @if let QueryOutcome::Explained(meta) = outcome { (explanation_section(meta)) }
         }
         @match outcome {
             QueryOutcome::Nothing | QueryOutcome::Explained(_) => {}
             QueryOutcome::Failed(refusal) => (show_failure(&refusal.failure)),
-            QueryOutcome::Rows(meta, rows) => { (rows_table(rows)) (usage_section(meta)) }
+            QueryOutcome::Rows(meta, rows) => { (rows_section(form, rows)) (usage_section(meta)) }
         }
     };
     let page = render_page("Query", &content);
     match outcome {
         QueryOutcome::Failed(refusal) => (refusal.status, page).into_response(),
         _ => page.into_response(),
+    }
+}
+
+fn query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
+    html! {
+        div.row.controls {
+            label { "Spec " select name="spec" {
+                @for spec in status.specs.values() {
+                    option value=(spec.name) selected[spec.name == form.spec] { (spec.name) }
+                }
+            } }
+            label { "Interval " input name="interval" value=(form.interval) size="5" inputmode="decimal" placeholder="none"; " %" }
+            button.main name="do" value="run" { "Run" }
+            button name="do" value="explain" { "Explain" }
+            button #cancel type="button" hidden { "Cancel" }
+            span #price .quiet aria-live="polite" { "If a query needs the model, its price is shown first." }
+        }
+        details #history hidden { summary { "History" } ul {} }
     }
 }
 
@@ -159,11 +212,11 @@ fn schema_section(spec: &SpecStatus) -> Markup {
     };
     html! {
         @for e in &loaded.spec.expansions {
-            strong { code { (e.name) } }
+            strong { code data-name=(e.name) { (e.name) } }
             ul {
-                li { (e.key.names().join(", ")) " " span.quiet { "(key)" } }
+                li { @for (n, name) in e.key.names().iter().enumerate() { @if n > 0 { ", " } span data-name=(name) { (name) } } " " span.quiet { "(key)" } }
                 @for c in &e.columns {
-                    li { (c.name) " " span.quiet {
+                    li { span data-name=(c.name) { (c.name) } " " span.quiet {
                         (c.kind.name()) @if let Some(many) = &c.many { ", in " code { (many.table) } }
                     } }
                 }
@@ -186,21 +239,59 @@ fn question_example(of: &Expansion) -> Option<String> {
     Some(format!("SELECT {key}, {{{{LLMMap('{ask}', {table}.{key})}}}} FROM {table} LIMIT 20"))
 }
 
-fn rows_table(rows: &RowsPreview) -> Markup {
+/// Shows the rows of a result, with its chart.
+fn rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
+    let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
+    let choice = ChartChoice { kind: &form.chart, x: &form.x, y: &form.y };
+    let chart = rows.choose_chart(choice);
     html! {
-        div.wide tabindex="0" role="region" aria-label="Rows" { table.rows {
-            thead { tr { @for name in &rows.columns { th { (name) } } } }
+        div.row.controls {
+            strong { (preview.count) " rows" @if preview.count > preview.rows.len() { ", the first " (preview.rows.len()) " shown" } }
+            span { "Download "
+                button.slight form="query" name="do" value="csv" { "CSV" } " "
+                button.slight form="query" name="do" value="json" { "JSON" } }
+        }
+        @if preview.rows.len() > 1 { (chart_section(form, &rows, chart.as_ref())) }
+        div.wide tabindex="0" role="region" aria-label="Rows" { table.rows.sortable {
+            thead { tr { @for name in &preview.columns { th scope="col" { (name) } } } }
             tbody {
-                @for row in &rows.rows {
+                @for row in &preview.rows {
                     tr { @for value in row {
-                        @match value { Some(text) => td { (text) }, None => td.null { "NULL" } }
+                        @match &value.text {
+                            Some(text) => td class=[value.number.map(|_| "n")] { (text) },
+                            None => td.null { "NULL" },
+                        }
                     } }
                 }
             }
         } }
-        p.quiet {
-            (rows.count) " rows"
-            @if rows.count > rows.rows.len() { ", the first " (rows.rows.len()) " shown" }
+    }
+}
+
+/// Shows a chart of the rows, and the controls that change it.
+fn chart_section(form: &QueryForm, rows: &ResultRows<'_>, chart: Option<&ResultChart>) -> Markup {
+    let select = |name: &str, label: &str, none: &str, chosen: &str| {
+        html! { label { (label) " " select name=(name) form="query" {
+            option value="" { (none) }
+            @for column in rows.columns { option value=(column) selected[column == chosen] { (cut_text(column, 24)) } }
+        } } }
+    };
+    html! {
+        figure.card.result-chart {
+            @match chart {
+                Some(chart) => { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw(chart)) }
+                None => figcaption.quiet { "No chart of these columns." },
+            }
+            div.row.controls {
+                label { "Chart " select name="chart" form="query" {
+                    option value="" { "by type" }
+                    @for kind in ChartKind::ALL { option value=(kind.name()) selected[kind.name() == form.chart] { (kind.name()) } }
+                    option value="none" selected[form.chart == "none"] { "none" }
+                } }
+                (select("x", "x", "by type", &form.x))
+                (select("y", "y", "by type", &form.y))
+                button form="query" name="do" value="run" { "Draw" }
+            }
         }
     }
 }
@@ -224,27 +315,31 @@ fn price_notes(meta: &Meta) -> String {
 
 fn explanation_section(meta: &Meta) -> Markup {
     html! {
-        p {
-            "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
-            (meta.requests) " requests: at most about " strong { (format_usd(meta.cost_usd)) } (price_notes(meta)) "."
+        section.card {
+            p {
+                "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
+                (meta.requests) " requests: at most about " strong { (format_usd(meta.cost_usd)) } (price_notes(meta)) "."
+            }
+            @for unbounded in &meta.unbounded {
+                p.note.wait { "How much " code { (unbounded.call) } " asks in addition is not known: " (unbounded.why) "." }
+            }
+            @if meta.values_asked > 0 || !meta.unbounded.is_empty() {
+                p { button.main name="do" value="spend" {
+                    @if meta.unbounded.is_empty() { "Run, for at most about " (format_usd(meta.cost_usd)) } @else { "Run anyway" }
+                } }
+            }
+            (routes_section(meta))
         }
-        @if meta.values_asked > 0 || !meta.unbounded.is_empty() {
-            p { button name="do" value="spend" {
-                @if meta.unbounded.is_empty() { "Run, for at most about " (format_usd(meta.cost_usd)) } @else { "Run anyway" }
-            } }
-        }
-        @for unbounded in &meta.unbounded {
-            p { "How much " code { (unbounded.call) } " asks in addition is not known: " (unbounded.why) "." }
-        }
-        (routes_section(meta))
     }
 }
 
 fn routes_section(meta: &Meta) -> Markup {
+    let plan = meta.plan.to_string();
     html! {
         @for route in &meta.routes {
-            p { code { (route.call) } " → " (route.route.name()) " " (route.expansion) " " (route.column) ": " (route.why) }
+            p { code { (route.call) } " → " (route.route.name()) " " strong { (route.expansion) " " (route.column) } ": " (route.why) }
         }
-        details { summary { "SQL" } pre { (meta.sql) } }
+        @if !plan.trim().is_empty() { details { summary { "Plan" } pre tabindex="0" { (plan) } } }
+        details { summary { "SQL" } pre tabindex="0" { (meta.sql) } }
     }
 }

@@ -2,7 +2,6 @@
 //! downloads of what a view shows.
 
 use axum::extract::{Path, Query, State};
-use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use rusqlite::params_from_iter;
@@ -16,7 +15,9 @@ use super::facet::{Facet, read_facet};
 use super::spec::find_spec;
 use super::value_text;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
-use super::{ErrorPage, HttpState, ShownPage, percent_encode, render_page, spec_path};
+use super::{
+    ErrorPage, HttpState, QueryPairs, ShownPage, cut_text, percent_encode, render_page, spec_path,
+};
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;
 use crate::database::Database;
@@ -34,8 +35,6 @@ const MAX_VALUE_CHARS: usize = 120;
 const MAX_COUNTED: u64 = 100_000;
 /// Number of facets to show without being asked for.
 const FACETS: usize = 3;
-
-type QueryPairs = Vec<(String, String)>;
 
 /// A published table as the page shows it.
 #[derive(Default)]
@@ -148,16 +147,7 @@ pub(super) async fn export_table(
     });
     match chunks.recv().await {
         Some(Ok(first)) => {
-            let name: String =
-                file.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-            let headers = [
-                (header::CONTENT_TYPE, format.content_type().to_owned()),
-                (
-                    header::CONTENT_DISPOSITION,
-                    format!("attachment; filename=\"{name}.{}\"", format.name()),
-                ),
-            ];
-            Ok((headers, stream_body(first, chunks, client_guard)).into_response())
+            Ok((format.headers(&file), stream_body(first, chunks, client_guard)).into_response())
         }
         Some(Err(refusal)) => Err(refusal.into()),
         None => Err(HttpRefusal::server_busy("the download ended early").into()),
@@ -430,13 +420,5 @@ fn short_text(value: &Json) -> String {
         // An empty text would give nothing to click on.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
         whole => cut_text(&whole, MAX_VALUE_CHARS),
-    }
-}
-
-/// Cuts a text after a number of characters.
-pub(super) fn cut_text(text: &str, chars: usize) -> String {
-    match text.char_indices().nth(chars) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
     }
 }

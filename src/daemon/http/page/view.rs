@@ -184,8 +184,8 @@ impl TableView {
     }
 
     /// Returns `FROM … WHERE …` of the view's rows, with its parameters.
-    pub(super) fn rows_sql(&self, expansion: &str, columns: &[ViewColumn]) -> SqlText {
-        let mut sql = SqlText::new("FROM hqdl_record WHERE expansion = ?", [text(expansion)]);
+    pub(super) fn rows_sql(&self, expansion: &str, columns: &[ViewColumn]) -> BoundSql {
+        let mut sql = BoundSql::new("FROM hqdl_record WHERE expansion = ?", [text(expansion)]);
         if !self.search.is_empty() {
             sql.push(
                 " AND (instr(lower(key), lower(?)) OR EXISTS (SELECT 1 FROM json_each(cells) AS c
@@ -216,7 +216,7 @@ impl TableView {
         expansion: &str,
         columns: &[ViewColumn],
         limit: usize,
-    ) -> SqlText {
+    ) -> BoundSql {
         let is_sorted = |name: &str| columns.iter().find(|c| c.name.eq_ignore_ascii_case(name));
         let sort = self.sort.as_ref().and_then(|(name, down)| Some((is_sorted(name)?, *down)));
         let backwards = self.cursor.as_ref().is_some_and(|cursor| cursor.backwards);
@@ -224,7 +224,7 @@ impl TableView {
         let compare = |down: bool| if down == backwards { ">" } else { "<" };
         let rows = self.rows_sql(expansion, columns);
         let Some((column, down)) = sort else {
-            let mut sql = SqlText::new("SELECT key, cells ", []).then(rows);
+            let mut sql = BoundSql::new("SELECT key, cells ", []).then(rows);
             if let Some(cursor) = &self.cursor {
                 sql.push(&format!(" AND key {} ?", compare(false)), [text(&cursor.key)]);
             }
@@ -232,7 +232,7 @@ impl TableView {
             return sql;
         };
         let value = column.value_sql();
-        let mut sql = SqlText::new(
+        let mut sql = BoundSql::new(
             &format!(
                 "SELECT r.key, r.cells FROM (SELECT key, cells, {value} IS NULL AS n, {value} AS x "
             ),
@@ -296,12 +296,12 @@ impl ViewFilter {
 
 /// SQL with the values of its parameters.
 #[derive(Debug, Clone)]
-pub(super) struct SqlText {
+pub(super) struct BoundSql {
     pub(super) sql: String,
     pub(super) params: Vec<SqlValue>,
 }
 
-impl SqlText {
+impl BoundSql {
     pub(super) fn new<const N: usize>(sql: &str, params: [SqlValue; N]) -> Self {
         Self { sql: sql.to_owned(), params: params.to_vec() }
     }

@@ -1,0 +1,323 @@
+//! Chart of a query's rows: bars, a line, a histogram or points, chosen by the types of the columns.
+//! Columns `x_low` and `x_high` beside a column `x` are drawn as error bars.
+
+use maud::{Markup, html};
+
+use super::cut_text;
+use super::plot::{BOTTOM, RIGHT, TOP, ValueScale, WIDTH, coordinate, draw_chart, tick_labels};
+
+/// Maximum number of bars.
+const MAX_BARS: usize = 25;
+/// Height of a bar with its space, and room for its label.
+const BAR_ROW: f64 = 30.0;
+const BAR_LEFT: f64 = 220.0;
+/// Number of characters of a bar's label.
+const LABEL_CHARS: usize = 14;
+/// Approximate number of bars of a histogram.
+const HISTOGRAM_BARS: f64 = 20.0;
+
+/// A value of a result.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ShownValue {
+    /// Text; `None` is NULL.
+    pub(super) text: Option<String>,
+    pub(super) number: Option<f64>,
+}
+
+/// Kind of a chart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChartKind {
+    Bar,
+    Line,
+    Histogram,
+    Scatter,
+}
+
+impl ChartKind {
+    pub(super) const ALL: [Self; 4] = [Self::Bar, Self::Line, Self::Histogram, Self::Scatter];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bar => "bar",
+            Self::Line => "line",
+            Self::Histogram => "histogram",
+            Self::Scatter => "scatter",
+        }
+    }
+}
+
+/// Choice of a chart: a kind and columns by name; what is empty is chosen by the types.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ChartChoice<'a> {
+    pub(super) kind: &'a str,
+    pub(super) x: &'a str,
+    pub(super) y: &'a str,
+}
+
+/// A chart of some rows.
+#[derive(Debug, PartialEq)]
+pub(super) struct ResultChart {
+    pub(super) kind: ChartKind,
+    /// Column of the x axis, or of the labels of bars.
+    pub(super) x: usize,
+    /// Column of the values; bars without one count rows.
+    pub(super) y: Option<usize>,
+}
+
+/// Columns and rows of a result.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ResultRows<'r> {
+    pub(super) columns: &'r [String],
+    pub(super) rows: &'r [Vec<ShownValue>],
+}
+
+/// A mark of a chart: its label or x, its value, and the interval of the value.
+struct Mark {
+    label: String,
+    x: f64,
+    y: f64,
+    interval: Option<(f64, f64)>,
+}
+
+impl ResultRows<'_> {
+    fn is_numeric(&self, column: usize) -> bool {
+        let mut values = self.rows.iter().map(|row| &row[column]).filter(|v| v.text.is_some());
+        values.clone().next().is_some() && values.all(|value| value.number.is_some())
+    }
+
+    fn find_column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column == name)
+    }
+
+    /// Returns true if a column belongs to the interval of another one.
+    fn is_of_interval(&self, column: usize) -> bool {
+        ["_low", "_high", "_estimate"].iter().any(|suffix| {
+            let of = self.columns[column].strip_suffix(suffix);
+            of.is_some_and(|of| self.find_column(of).is_some())
+        })
+    }
+
+    fn is_ascending(&self, column: usize) -> bool {
+        let numbers: Vec<f64> = self.rows.iter().filter_map(|row| row[column].number).collect();
+        numbers.len() > 2 && numbers.windows(2).all(|pair| pair[0] < pair[1])
+    }
+
+    /// Chooses a chart, or returns `None` if there is nothing to draw.
+    pub(super) fn choose_chart(&self, choice: ChartChoice<'_>) -> Option<ResultChart> {
+        let plain: Vec<usize> =
+            (0..self.columns.len()).filter(|column| !self.is_of_interval(*column)).collect();
+        if self.rows.len() < 2 || choice.kind == "none" {
+            return None;
+        }
+        let kind = ChartKind::ALL.into_iter().find(|kind| kind.name() == choice.kind);
+        let numeric: Vec<usize> =
+            plain.iter().copied().filter(|column| self.is_numeric(*column)).collect();
+        let text = plain.iter().copied().find(|column| !self.is_numeric(*column));
+        let wanted_x = self.find_column(choice.x);
+        let wanted_y = self.find_column(choice.y).filter(|column| self.is_numeric(*column));
+        let x = match (wanted_x, kind) {
+            (Some(x), _) => x,
+            (None, Some(ChartKind::Line | ChartKind::Scatter | ChartKind::Histogram)) => {
+                *numeric.first()?
+            }
+            (None, _) => text.or_else(|| numeric.first().copied())?,
+        };
+        let y = wanted_y.or_else(|| numeric.iter().copied().find(|column| *column != x));
+        let kind = kind.unwrap_or(match (self.is_numeric(x), y) {
+            (false, _) => ChartKind::Bar,
+            (true, None) => ChartKind::Histogram,
+            (true, Some(_)) if self.is_ascending(x) => ChartKind::Line,
+            (true, Some(_)) => ChartKind::Scatter,
+        });
+        let is_drawable = match kind {
+            ChartKind::Bar => true,
+            ChartKind::Histogram => self.is_numeric(x),
+            ChartKind::Line | ChartKind::Scatter => self.is_numeric(x) && y.is_some(),
+        };
+        is_drawable.then_some(ResultChart { kind, x, y })
+    }
+
+    /// Draws a chart.
+    pub(super) fn draw(&self, chart: &ResultChart) -> Markup {
+        match chart.kind {
+            ChartKind::Bar => draw_bars(&self.title(chart), &self.bar_marks(chart)),
+            ChartKind::Histogram => self.draw_histogram(chart),
+            ChartKind::Line | ChartKind::Scatter => self.draw_points(chart),
+        }
+    }
+
+    /// Returns the title of a chart, such as `born by name`.
+    pub(super) fn title(&self, chart: &ResultChart) -> String {
+        let x = &self.columns[chart.x];
+        match (chart.kind, chart.y) {
+            (ChartKind::Histogram, _) => format!("Distribution of {x}"),
+            (_, Some(y)) => format!("{} by {x}", self.columns[y]),
+            (_, None) => format!("Rows by {x}"),
+        }
+    }
+
+    fn marks(&self, chart: &ResultChart, y: usize) -> Vec<Mark> {
+        let bound = |suffix: &str| self.find_column(&format!("{}{suffix}", self.columns[y]));
+        let bounds = bound("_low").zip(bound("_high"));
+        let mark = |row: &Vec<ShownValue>| {
+            let interval = bounds.and_then(|(l, h)| row[l].number.zip(row[h].number));
+            let label = row[chart.x].text.clone().unwrap_or_else(|| "NULL".to_owned());
+            Some(Mark { label, x: row[chart.x].number.unwrap_or(0.0), y: row[y].number?, interval })
+        };
+        self.rows.iter().filter_map(mark).collect()
+    }
+
+    fn bar_marks(&self, chart: &ResultChart) -> Vec<Mark> {
+        if let Some(y) = chart.y {
+            return self.marks(chart, y);
+        }
+        let mut counts: Vec<Mark> = Vec::new();
+        for row in self.rows {
+            let label = row[chart.x].text.as_deref().unwrap_or("NULL");
+            match counts.iter_mut().find(|mark| mark.label == label) {
+                Some(mark) => mark.y += 1.0,
+                None => {
+                    counts.push(Mark { label: label.to_owned(), x: 0.0, y: 1.0, interval: None });
+                }
+            }
+        }
+        counts.sort_by(|a, b| b.y.total_cmp(&a.y));
+        counts
+    }
+
+    fn draw_points(&self, chart: &ResultChart) -> Markup {
+        let is_line = chart.kind == ChartKind::Line;
+        let mut marks = chart.y.map_or_else(Vec::new, |y| self.marks(chart, y));
+        marks.retain(|mark| mark.x.is_finite());
+        if is_line {
+            marks.sort_by(|a, b| a.x.total_cmp(&b.x));
+        }
+        let (x, y) = (cover(marks.iter().map(|m| m.x), 6.0), value_scale(&marks, false));
+        let line: Vec<String> =
+            marks.iter().map(|m| format!("{:.1},{:.1}", x.x(m.x), y.y(m.y))).collect();
+        let content = html! {
+            @if is_line { polyline.line points=(line.join(" ")) {} }
+            @for mark in &marks {
+                @let (left, top) = (coordinate(x.x(mark.x)), coordinate(y.y(mark.y)));
+                @if let Some((low, high)) = mark.interval {
+                    line.interval x1=(left) x2=(left) y1=(coordinate(y.y(low))) y2=(coordinate(y.y(high))) {}
+                }
+                circle.point cx=(left) cy=(top) r=(if is_line { 2.5 } else { 4.0 }) { title { (mark.label) ": " (mark.y) } }
+            }
+        };
+        draw_chart(&self.title(chart), "", &y, &tick_labels(&x), &content)
+    }
+
+    fn draw_histogram(&self, chart: &ResultChart) -> Markup {
+        let numbers: Vec<f64> = self.rows.iter().filter_map(|row| row[chart.x].number).collect();
+        let x = cover(numbers.iter().copied(), HISTOGRAM_BARS);
+        let mut counts = vec![0u32; x.steps()];
+        for number in &numbers {
+            let step = ((number - x.low) / x.step).floor().max(0.0) as usize;
+            if let Some(count) = counts.get_mut(step.min(x.steps().saturating_sub(1))) {
+                *count += 1;
+            }
+        }
+        let most = counts.iter().copied().max().unwrap_or(1);
+        let y = ValueScale::cover(0.0, f64::from(most), 4.0);
+        let content = html! {
+            @for (n, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                @let (low, top) = (x.low + n as f64 * x.step, y.y(f64::from(*count)));
+                rect.spent x=(coordinate(x.x(low) + 1.0)) width=(coordinate(x.x(low + x.step) - x.x(low) - 2.0))
+                    y=(coordinate(top)) height=(coordinate(BOTTOM - top)) { title { (count) " from " (low) } }
+            }
+        };
+        draw_chart(&self.title(chart), "", &y, &tick_labels(&x), &content)
+    }
+}
+
+/// Draws horizontal bars, which leave room for the labels.
+fn draw_bars(title: &str, marks: &[Mark]) -> Markup {
+    let shown = &marks[..marks.len().min(MAX_BARS)];
+    let scale = value_scale(shown, true);
+    let height = TOP + shown.len() as f64 * BAR_ROW + 28.0;
+    let x = |value: f64| BAR_LEFT + scale.position(value) * (RIGHT - BAR_LEFT);
+    let bottom = height - 28.0;
+    html! {
+        svg.chart viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(title) {
+            @for (value, label) in scale.ticks().into_iter().step_by(2) {
+                @let at = coordinate(x(value));
+                line.grid x1=(at) x2=(at) y1=(TOP) y2=(bottom) {}
+                text x=(at) y=(height - 6.0) text-anchor="middle" { (label) }
+            }
+            @for (n, mark) in shown.iter().enumerate() {
+                @let top = TOP + n as f64 * BAR_ROW + 4.0;
+                @let (from, to) = (x(mark.y.min(0.0)), x(mark.y.max(0.0)));
+                @let middle = coordinate(top + (BAR_ROW - 8.0) / 2.0);
+                text x=(BAR_LEFT - 8.0) y=(coordinate(top + 16.0)) text-anchor="end" { (cut_text(&mark.label, LABEL_CHARS)) }
+                rect.spent x=(coordinate(from)) y=(coordinate(top)) width=(coordinate((to - from).max(1.0))) height=(BAR_ROW - 8.0) {
+                    title { (mark.label) ": " (mark.y) }
+                }
+                @if let Some((low, high)) = mark.interval {
+                    line.interval x1=(coordinate(x(low))) x2=(coordinate(x(high))) y1=(middle) y2=(middle) {}
+                }
+            }
+            line.axis x1=(coordinate(x(0.0))) x2=(coordinate(x(0.0))) y1=(TOP) y2=(bottom) {}
+        }
+        @if marks.len() > shown.len() { p.small.quiet { "The first " (shown.len()) " of " (marks.len()) " bars." } }
+    }
+}
+
+/// Returns the scale of the values with their intervals.
+fn value_scale(marks: &[Mark], with_zero: bool) -> ValueScale {
+    let ends = marks.iter().flat_map(|mark| {
+        let (low, high) = mark.interval.unwrap_or((mark.y, mark.y));
+        [mark.y, low, high]
+    });
+    cover(ends.chain(with_zero.then_some(0.0)), 4.0)
+}
+
+/// Returns a scale that covers all finite numbers.
+fn cover(numbers: impl Iterator<Item = f64>, ticks: f64) -> ValueScale {
+    let range = numbers.filter(|n| n.is_finite()).fold(None, |range: Option<(f64, f64)>, n| {
+        Some(range.map_or((n, n), |(low, high)| (low.min(n), high.max(n))))
+    });
+    let (low, high) = range.unwrap_or((0.0, 1.0));
+    ValueScale::cover(low, high, ticks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
+
+    fn chosen(columns: &[&str], rows: &[&[&str]], kind: &str) -> Option<ResultChart> {
+        let columns: Vec<String> = columns.iter().map(|c| (*c).to_owned()).collect();
+        let value =
+            |text: &&str| ShownValue { text: Some((*text).to_owned()), number: text.parse().ok() };
+        let rows: Vec<Vec<ShownValue>> =
+            rows.iter().map(|r| r.iter().map(value).collect()).collect();
+        let rows = ResultRows { columns: &columns, rows: &rows };
+        let chart = rows.choose_chart(ChartChoice { kind, ..ChartChoice::default() })?;
+        assert!(rows.draw(&chart).into_string().contains("<svg"));
+        Some(chart)
+    }
+
+    #[test]
+    fn the_types_of_the_columns_choose_the_chart() {
+        let chart = |kind, x, y| Some(ResultChart { kind, x, y });
+        let groups: &[&[&str]] = &[&["a", "3", "2", "5"], &["b", "1", "0", "2"]];
+        assert_eq!(
+            chosen(&["g", "n", "n_low", "n_high"], groups, ""),
+            chart(ChartKind::Bar, 0, Some(1))
+        );
+        let names: &[&[&str]] = &[&["a"], &["b"], &["a"]];
+        assert_eq!(chosen(&["g"], names, ""), chart(ChartKind::Bar, 0, None));
+        let years: &[&[&str]] = &[&["1990", "2"], &["1991", "7"], &["1992", "-1"]];
+        assert_eq!(chosen(&["year", "n"], years, ""), chart(ChartKind::Line, 0, Some(1)));
+        assert_eq!(
+            chosen(&["year", "n"], years, "histogram"),
+            chart(ChartKind::Histogram, 0, Some(1))
+        );
+        let points: &[&[&str]] = &[&["3", "2"], &["1", "7"], &["2", "5"]];
+        assert_eq!(chosen(&["a", "b"], points, ""), chart(ChartKind::Scatter, 0, Some(1)));
+        assert_eq!(chosen(&["a"], &[&["3"], &["1"]], ""), chart(ChartKind::Histogram, 0, None));
+        assert_eq!(chosen(&["a"], names, "scatter"), None);
+        assert_eq!(chosen(&["a"], &[&["3"]], ""), None);
+        assert_eq!(chosen(&["a"], names, "none"), None);
+    }
+}
