@@ -10,7 +10,7 @@ pub(super) const HEIGHT: f64 = 220.0;
 pub(super) const LEFT: f64 = 112.0;
 pub(super) const RIGHT: f64 = WIDTH - 36.0;
 pub(super) const TOP: f64 = 16.0;
-pub(super) const BOTTOM: f64 = HEIGHT - 34.0;
+pub(super) const BOTTOM: f64 = HEIGHT - 44.0;
 
 /// A linear scale with round tick values.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -219,7 +219,8 @@ impl ResultRows<'_> {
             }
         }
         let most = counts.iter().copied().max().unwrap_or(1);
-        let y = ValueScale::cover(0.0, f64::from(most), 4.0);
+        // Counts below four would get ticks between whole numbers.
+        let y = ValueScale::cover(0.0, f64::from(most.max(4)), 4.0);
         let content = html! {
             @for (n, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
                 @let (low, top) = (x.low + n as f64 * x.step, y.y(f64::from(*count)));
