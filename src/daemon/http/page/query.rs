@@ -156,7 +156,7 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
         form #query method="post" action="/query" {
             div.beside {
                 div {
-                    textarea #sql name="sql" rows="10" aria-label="SQL" spellcheck="false" autocapitalize="off" { (form.sql) }
+                    textarea #sql name="sql" rows="6" aria-label="SQL" spellcheck="false" autocapitalize="off" { (form.sql) }
                     div #completion .chips hidden aria-label="Completions" role="group" {}
                     (query_controls(form, &status))
                 }
@@ -253,7 +253,7 @@ fn rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
         }
         @if preview.rows.len() > 1 { (chart_section(form, &rows, chart.as_ref())) }
         div.wide tabindex="0" role="region" aria-label="Rows" { table.rows.sortable {
-            thead { tr { @for name in &preview.columns { th scope="col" { (name) } } } }
+            thead { tr { @for (n, name) in preview.columns.iter().enumerate() { th scope="col" class=[rows.is_numeric(n).then_some("n")] { (name) } } } }
             tbody {
                 @for row in &preview.rows {
                     tr { @for value in row {

@@ -80,7 +80,7 @@ struct Mark {
 }
 
 impl ResultRows<'_> {
-    fn is_numeric(&self, column: usize) -> bool {
+    pub(super) fn is_numeric(&self, column: usize) -> bool {
         let mut values = self.rows.iter().map(|row| &row[column]).filter(|v| v.text.is_some());
         values.clone().next().is_some() && values.all(|value| value.number.is_some())
     }
@@ -162,7 +162,7 @@ impl ResultRows<'_> {
         let mark = |row: &Vec<ShownValue>| {
             let interval = bounds.and_then(|(l, h)| row[l].number.zip(row[h].number));
             let label = row[chart.x].text.clone().unwrap_or_else(|| "NULL".to_owned());
-            Some(Mark { label, x: row[chart.x].number.unwrap_or(0.0), y: row[y].number?, interval })
+            Some(Mark { label, x: row[chart.x].number.unwrap_or(f64::NAN), y: row[y].number?, interval })
         };
         self.rows.iter().filter_map(mark).collect()
     }
