@@ -14,8 +14,7 @@ use super::progress::Progress;
 use super::{CacheFlags, ModelFlags, OutputOptions, interrupt, score, session};
 use crate::audit::sheet::{format_cell, parse_truth};
 use crate::audit::{
-    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, Sheet,
-    sheet_path,
+    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, sheet_path,
 };
 use crate::database::Database;
 use crate::format::count_noun;
@@ -325,7 +324,6 @@ fn print_step(talk: OutputOptions, event: &str, what: &str, cells: u64, file: &s
 
 /// Asks a person for each missing truth, in the order of the sheet, and keeps each at once.
 fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Result<(), Failure> {
-    let path = sheet_path(&session.spec, expansion);
     let mut lines = std::io::stdin().lock().lines();
     let sample = audit.draw.sample().to_vec();
     for (n, row) in sample.iter().enumerate() {
@@ -354,16 +352,9 @@ fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Re
                     Err(message) => anstream::eprintln!("{message}"),
                 }
             };
-            // Another person may have filled cells meanwhile: the last word wins, the note keeps both.
-            audit.sheet = Sheet::read(&path, &audit.draw, expansion)?;
-            let before = audit.sheet.truth(*row, column).filter(|before| before.value != value);
-            let note = before.map_or_else(String::new, |before| {
-                let said = before.value.as_ref().map_or("?".to_owned(), format_cell);
-                format!("{} said {said}", before.source)
-            });
-            let source = PERSON.to_owned();
-            audit.sheet.set_truth(*row, column, CellTruth { value, source, note });
-            audit.sheet.write(&path, &audit.draw, expansion)?;
+            let (source, note) = (PERSON.to_owned(), String::new());
+            let truth = CellTruth { value, source, note };
+            audit.record_truth(&session.spec, expansion, (*row, column), truth)?;
         }
     }
     Ok(())

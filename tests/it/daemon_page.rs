@@ -342,3 +342,32 @@ fn a_result_is_drawn_and_downloaded() {
     let wrong = form("run", groups, "&interval=many").expect_status(400).body;
     assert!(wrong.contains("`many` is not a valid confidence"), "{wrong}");
 }
+
+#[test]
+fn an_audit_is_reviewed_cell_by_cell() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let missing = daemon.get("/specs/x/review").expect_status(400).body;
+    assert!(missing.contains("hqdl audit"), "{missing}");
+    let flags = ["audit", "specs/x.toml", "--columns", "eye_color", "--sample", "2", "--seed", "3"];
+    project.run_hqdl(&flags).expect_exit_code(0);
+    let review = "/specs/x/review?table=llm";
+    let first = page(&daemon, review);
+    assert!(first.contains("0 of 2</strong> drawn cells"), "{first}");
+    let wrong = daemon.submit_form(review, "at=0&value=Purple").expect_status(400).body;
+    assert!(wrong.contains("not in the value list"), "{wrong}");
+    let set = daemon.submit_form(review, "at=0&value=Blue").expect_status(303);
+    assert!(set.headers.contains("&at=1"), "{}", set.headers);
+    // The last truth wins, and its note keeps the previous one.
+    daemon.submit_form(review, "at=0&value=%3F").expect_status(303);
+    daemon.submit_form(review, "at=1&value=Green").expect_status(303);
+    daemon.submit_form(review, "at=9&value=Green").expect_status(400);
+    let sheet = std::fs::read_to_string(project.path("specs/x.audit.csv")).unwrap();
+    assert!(sheet.contains(",?,person,") && sheet.contains("; person said Blue"), "{sheet}");
+    let whole = page(&daemon, review);
+    assert!(whole.contains("2 of 2</strong> drawn cells"), "{whole}");
+    assert!(whole.contains("The audit is complete"), "{whole}");
+    assert!(page(&daemon, "/").contains("Review the audit of llm"));
+}

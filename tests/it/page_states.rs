@@ -186,6 +186,21 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.run_query("histogram", &["Distribution of born"]);
     walk.look("not found", daemon, "/nowhere", &["Error"]);
     walk.look("no such spec", daemon, "/specs/nothing", &["Error", "nothing"]);
+    project
+        .run_hqdl(&["audit", "specs/x.toml", "--sample", "6", "--seed", "1"])
+        .expect_exit_code(0);
+    let review = "/specs/x/review?table=llm";
+    walk.look("review", daemon, review, &["0 of 24", "Right", "Cannot be known"]);
+    walk.browser.leave_page(
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))",
+    );
+    walk.judge("review of the next cell", &["1 of 24", "Back"]);
+    walk.look(
+        "review of a reviewed cell",
+        daemon,
+        &format!("{review}&at=0"),
+        &["Reviewed already"],
+    );
     let good = project.spec_text();
     project.write_spec(&good.replace("[model]", "[model]\nnome = \"x\"\ntemprature = 3"));
     std::fs::write(project.path("specs/y.toml"), "[database\npath = ").unwrap();

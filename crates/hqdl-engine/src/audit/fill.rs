@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::error::AuditError;
-use super::sheet::{CellTruth, Evidence, format_cell};
+use super::sheet::{CANNOT_BE_KNOWN, CellTruth, Evidence, Sheet, format_cell};
 use super::{Audit, sheet_path};
 use crate::truth;
 use hqdl_spec::checker::Checker;
@@ -57,6 +57,33 @@ impl Audit {
         sheet.write(&sheet_path(spec, expansion), &self.draw, expansion)?;
         self.sheet = sheet;
         Ok(filled)
+    }
+
+    /// Stores the truth of a cell in the sheet. Another person may have filled cells meanwhile, so
+    /// the sheet is read again: the last truth wins, and its note keeps the previous one.
+    ///
+    /// # Errors
+    /// [`AuditError`]; nothing is changed in that case.
+    pub fn record_truth(
+        &mut self,
+        spec: &Spec,
+        expansion: &Expansion,
+        (row, column): (usize, usize),
+        mut truth: CellTruth,
+    ) -> Result<(), AuditError> {
+        let path = sheet_path(spec, expansion);
+        let mut sheet = Sheet::read(&path, &self.draw, expansion)?;
+        let before = sheet.truth(row, column).filter(|before| before.value != truth.value);
+        if let Some(before) = before {
+            let said = before.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell);
+            let kept = format!("{} said {said}", before.source);
+            let notes = [std::mem::take(&mut truth.note), kept];
+            truth.note = notes.into_iter().filter(|n| !n.is_empty()).collect::<Vec<_>>().join("; ");
+        }
+        sheet.set_truth(row, column, truth);
+        sheet.write(&path, &self.draw, expansion)?;
+        self.sheet = sheet;
+        Ok(())
     }
 
     /// Writes each known truth that differs from the drawn answer as an override. Returns the

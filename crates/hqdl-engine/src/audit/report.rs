@@ -128,7 +128,9 @@ impl Audit {
         })
     }
 
-    fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
+    /// Returns what the audit says about each column, those compared with the truth first.
+    #[must_use]
+    pub fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
         [Evidence::Truth, Evidence::Model]
             .into_iter()
             .flat_map(|evidence| {

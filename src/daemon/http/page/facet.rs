@@ -147,9 +147,12 @@ impl Facet {
         };
         let toggle = |wanted: ViewFilter| {
             let chosen = view.filters.contains(&wanted);
-            let changed = view.with(|view| match chosen {
-                true => view.filters.retain(|f| *f != wanted),
-                false => view.filters.push(wanted),
+            let changed = view.with(|view| {
+                if chosen {
+                    view.filters.retain(|f| *f != wanted);
+                } else {
+                    view.filters.push(wanted);
+                }
             });
             (link(&changed), chosen)
         };

@@ -8,6 +8,7 @@ mod overview;
 mod plot;
 mod query;
 mod result_chart;
+mod review;
 mod spec;
 mod spending;
 mod table;
@@ -47,6 +48,7 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/runs/{run}/stop", post(spec::stop_run))
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
+        .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
         .route("/query", get(query::show_query).post(query::run_query))
         .route("/page.css", asset("text/css; charset=utf-8", include_str!("page.css")))

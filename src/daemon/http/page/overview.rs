@@ -90,11 +90,11 @@ fn spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport
 
 /// Shows everything about a spec that a person must decide or repair.
 fn attention_notes(spec: &SpecStatus) -> Markup {
-    let unaudited = |e: &&Expansion| {
-        let active_spec = spec.active_spec.as_ref();
-        active_spec.is_some_and(|active| !audit::sheet_path(&active.spec, e).exists())
-    };
-    let expansions = spec.active_spec.iter().flat_map(|active| &active.spec.expansions);
+    let spec_in_force = spec.active_spec.as_ref().map(|active| &active.spec);
+    let is_audited =
+        |e: &&Expansion| spec_in_force.is_some_and(|s| audit::sheet_path(s, e).exists());
+    let expansions = spec_in_force.into_iter().flat_map(|spec| &spec.expansions);
+    let (audited, unaudited): (Vec<_>, Vec<_>) = expansions.partition(is_audited);
     html! {
         @if let Some(problem) = &spec.problem {
             @if spec.active_spec.is_some() { p.note.bad { "The daemon keeps the last valid spec." } }
@@ -104,7 +104,10 @@ fn attention_notes(spec: &SpecStatus) -> Markup {
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) {
             p.note.wait { "Waits for your approval: " (held) }
         }
-        @if spec.state_name() == "complete" && expansions.clone().any(|e| unaudited(&e)) {
+        @for e in audited {
+            p.small { a href=(format!("{}/review?table={}", spec_path(&spec.name), percent_encode(&e.name))) { "Review the audit of " (e.name) } }
+        }
+        @if spec.state_name() == "complete" && !unaudited.is_empty() {
             p.small.quiet { "Accuracy is not known. " code { "hqdl audit" } " draws a sample to check." }
         }
     }

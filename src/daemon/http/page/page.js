@@ -183,3 +183,14 @@ document.addEventListener("keydown", (event) => {
   document.addEventListener("submit", submit);
   start();
 })();
+// The review page: one key for each answer.
+document.addEventListener("keydown", (event) => {
+  const at = event.target;
+  if (event.ctrlKey || event.metaKey || event.altKey || !document.querySelector(".review")) return;
+  if (/^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName) || (event.key === "Enter" && /^(BUTTON|A)$/.test(at.tagName))) return;
+  const found = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+  if (!found) return;
+  event.preventDefault();
+  if (found.tagName === "INPUT") found.focus();
+  else found.click();
+});

@@ -162,7 +162,12 @@ impl ResultRows<'_> {
         let mark = |row: &Vec<ShownValue>| {
             let interval = bounds.and_then(|(l, h)| row[l].number.zip(row[h].number));
             let label = row[chart.x].text.clone().unwrap_or_else(|| "NULL".to_owned());
-            Some(Mark { label, x: row[chart.x].number.unwrap_or(f64::NAN), y: row[y].number?, interval })
+            Some(Mark {
+                label,
+                x: row[chart.x].number.unwrap_or(f64::NAN),
+                y: row[y].number?,
+                interval,
+            })
         };
         self.rows.iter().filter_map(mark).collect()
     }
