@@ -131,7 +131,7 @@ impl<'s> Review<'s> {
         let truth = self.audit.sheet.truth(cell.row, cell.column);
         let said = truth.map(|t| t.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell));
         let text =
-            |value: &Value| value.to_text().map_or("NULL".to_owned(), |text| text.into_owned());
+            |value: &Value| value.to_text().map_or("NULL".to_owned(), std::borrow::Cow::into_owned);
         let values = column.values.as_ref().map_or(&[][..], |list| &list.values);
         let go = |to: usize| format!("{path}&at={to}");
         html! {

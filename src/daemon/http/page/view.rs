@@ -303,7 +303,7 @@ pub(super) struct BoundSql {
 
 impl BoundSql {
     pub(super) fn new<const N: usize>(sql: &str, params: [SqlValue; N]) -> Self {
-        Self { sql: sql.to_owned(), params: params.to_vec() }
+        Self { sql: sql.to_owned(), params: Vec::from(params) }
     }
 
     /// Appends SQL with its parameters.
