@@ -37,6 +37,48 @@ fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
     assert_eq!(again.len() as u64, damaged * 4, "only these are asked again");
 }
 
+/// A flipped bit anywhere in a cache costs at most an error with the file and what to do.
+#[test]
+fn whatever_bit_of_the_cache_turns_no_cell_is_wrong() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let cells =
+        project.query_rows("SELECT key, \"column\", value, state FROM hqdl_cell ORDER BY 1, 2");
+    let database = std::fs::read(project.path("data.sqlite")).unwrap();
+    let files = ["journal.sqlite", "index.sqlite"].map(|name| {
+        let path = project.path(&format!("cache/{name}"));
+        (std::fs::read(&path).unwrap(), path)
+    });
+    let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());
+    let mut chance = fastrand::Rng::with_seed(29);
+    for flip in 0..flips.unwrap_or(24) {
+        std::fs::remove_dir_all(project.path("cache")).unwrap();
+        std::fs::create_dir(project.path("cache")).unwrap();
+        std::fs::write(project.path("data.sqlite"), &database).unwrap();
+        files.iter().for_each(|(bytes, path)| std::fs::write(path, bytes).unwrap());
+        // Every other flip is in the journal's schema.
+        let (bytes, path) = &files[usize::from(flip % 4 == 3)];
+        let length = if flip % 2 == 0 { 4096 } else { bytes.len() };
+        let places = std::iter::repeat_with(|| chance.usize(0..length));
+        let at = { places }.find(|at| bytes[*at] != 0).unwrap();
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (flip % 8);
+        std::fs::write(path, damaged).unwrap();
+        let run = project.run_materialize(&[]);
+        let case = format!("byte {at}, bit {} of {}: {run:?}", flip % 8, path.display());
+        assert!(!run.stderr.contains("panicked"), "{case}");
+        if run.code == 0 {
+            let now = project
+                .query_rows("SELECT key, \"column\", value, state FROM hqdl_cell ORDER BY 1, 2");
+            assert_eq!(now, cells, "{case}");
+        } else {
+            assert_eq!(run.code, 2, "{case}");
+            assert!(run.stderr.contains(".sqlite") && run.stderr.contains("help: "), "{case}");
+        }
+    }
+}
+
 /// What a model said may be damaged in any way: answers are kept apart from it.
 #[test]
 fn a_damaged_completion_keeps_nobody_from_the_answers() {

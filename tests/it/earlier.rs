@@ -16,7 +16,7 @@ fn fixtures() -> Vec<PathBuf> {
         .unwrap()
         .flatten()
         .map(|e| e.path())
-        .filter(|p| p.is_dir())
+        .filter(|p| p.join("expected.json").is_file())
         .collect();
     found.sort();
     assert!(!found.is_empty());

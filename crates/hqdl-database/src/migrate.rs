@@ -109,17 +109,23 @@ pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
     if find_missing(connection)?.is_empty() {
         return Ok(());
     }
-    in_transaction(connection, |c| {
-        c.execute_batch(
-            "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",
+    in_transaction(connection, |c| apply_journal_migrations(c, &find_missing(c)?))
+}
+
+/// Applies migrations to a journal, and records them in it.
+///
+/// # Errors
+/// Fails with an error of `SQLite`.
+pub fn apply_journal_migrations(c: &Connection, migrations: &[Migration]) -> rusqlite::Result<()> {
+    c.execute_batch(
+        "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",
+    )?;
+    for (number, sql) in migrations {
+        c.execute_batch(sql)?;
+        c.execute(
+            "INSERT INTO hqdl_migration VALUES (?1, ?2)",
+            (number, jiff::Timestamp::now().to_string()),
         )?;
-        for (number, sql) in find_missing(c)? {
-            c.execute_batch(sql)?;
-            c.execute(
-                "INSERT INTO hqdl_migration VALUES (?1, ?2)",
-                (number, jiff::Timestamp::now().to_string()),
-            )?;
-        }
-        Ok(())
-    })
+    }
+    Ok(())
 }

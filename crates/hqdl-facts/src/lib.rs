@@ -227,6 +227,9 @@ impl FactsError {
             Self::Journal { path, message } => {
                 Self::Journal { path: path.clone(), message: message.clone() }
             }
+            Self::Damaged { path, message } => {
+                Self::Damaged { path: path.clone(), message: message.clone() }
+            }
             Self::DiskFull { path } => Self::DiskFull { path: path.clone() },
             Self::Unreachable { url, message } => {
                 Self::Unreachable { url: url.clone(), message: message.clone() }

@@ -12,6 +12,7 @@ mod request_forms;
 pub(crate) mod requests;
 pub(crate) mod reservations;
 mod refresh;
+mod schema;
 mod sessions;
 mod spending;
 
@@ -83,7 +84,9 @@ impl Journal {
             )
             .map_err(error)?;
         checksum::register_function(&connection).map_err(error)?;
+        schema::check_schema(&connection).map_err(error)?;
         migrate::migrate_journal(&connection).map_err(error)?;
+        schema::store_schema_checksum(&connection).map_err(error)?;
         records::attach_records(&connection, path).map_err(error)?;
         let (path, connection) = (path.to_owned(), ReentrantMutex::new(connection));
         Ok(Self { path, connection, session, damage: Mutex::default() })
@@ -325,6 +328,12 @@ pub(crate) fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact
 fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
     if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
         return FactsError::DiskFull { path: path.to_owned() };
+    }
+    if records::is_damage(error) {
+        return FactsError::Damaged {
+            path: path.to_owned(),
+            message: store::sqlite_message(error),
+        };
     }
     FactsError::Journal { path: path.to_owned(), message: store::sqlite_message(error) }
 }

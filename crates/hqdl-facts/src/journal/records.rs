@@ -61,7 +61,7 @@ pub(super) fn attach_records(connection: &Connection, journal: &Path) -> rusqlit
     }
 }
 
-fn is_damage(error: &rusqlite::Error) -> bool {
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
 }
 

@@ -108,6 +108,37 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     Ok((found, told))
 }
 
+/// A damaged schema costs at most an error that names the file and what to do.
+#[test]
+fn whatever_bit_turns_around_in_the_schema_no_cell_is_silently_missing() {
+    let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, known) = made(dir.path());
+    // Page 1, and the pages that its tree points to, if the schema does not fit.
+    let pages: Vec<usize> = (0..journal.len() / 4096)
+        .filter(|page| {
+            let text = &journal[page * 4096..(page + 1) * 4096];
+            *page == 0 || text.windows(13).any(|w| w == b"CREATE TABLE ")
+        })
+        .collect();
+    let mut chance = fastrand::Rng::with_seed(20);
+    for flip in 0..flips.unwrap_or(FLIPS) {
+        let page = pages[flip % pages.len()] * 4096;
+        let at = std::iter::repeat_with(|| page + chance.usize(0..4096));
+        let at = { at }.find(|at| journal[*at] != 0).unwrap();
+        let bit = chance.u32(0..8);
+        let mut bytes = journal.clone();
+        bytes[at] ^= 1 << bit;
+        match read(&bytes) {
+            Err(error) => {
+                let message = format!("{error} {}", error.hint());
+                assert!(message.contains("journal.sqlite"), "byte {at}, bit {bit}: {message}");
+            }
+            Ok((found, _)) => assert_eq!(found, known, "byte {at}, bit {bit}"),
+        }
+    }
+}
+
 #[test]
 fn whatever_bit_turns_around_a_cell_is_what_was_kept_or_missing_and_told() {
     let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());

@@ -1,0 +1,84 @@
+//! Checksum of the journal's schema. A flipped bit in a definition, or in the number of a table's
+//! first page, is no error of `SQLite`: a table is empty, or has another one's rows.
+//!
+//! The checksum is the `user_version` of the file. If the schema differs from it, the definitions
+//! must be those of the applied migrations, and the file must pass an integrity check: VACUUM moves
+//! pages.
+
+use rusqlite::Connection;
+
+use crate::checksum::{corrupt_error, register_function};
+use hqdl_database::migrate::apply_journal_migrations;
+use hqdl_migrations::{JOURNAL, Migration};
+
+/// Checks the schema against its checksum, if it has one.
+pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
+    // One snapshot, because another process may be migrating the journal.
+    let snapshot = connection.unchecked_transaction()?;
+    let stored = stored_checksum(&snapshot)?;
+    if stored == 0 || stored == schema_checksum(&snapshot)? {
+        return Ok(());
+    }
+    let intact: String = snapshot.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
+    if intact != "ok" {
+        // Its first line can be a heading.
+        return Err(corrupt_error(intact.lines().last().unwrap_or_default()));
+    }
+    if definitions(&snapshot)? != expected_definitions(&snapshot)? {
+        return Err(corrupt_error("its schema does not match its checksum"));
+    }
+    Ok(())
+}
+
+/// Stores the checksum of the schema, if it is not the stored one.
+pub(super) fn store_schema_checksum(connection: &Connection) -> rusqlite::Result<()> {
+    if stored_checksum(connection)? == schema_checksum(connection)? {
+        return Ok(());
+    }
+    let transaction = connection.unchecked_transaction()?;
+    let checksum = schema_checksum(&transaction)?;
+    transaction.pragma_update(Some("main"), "user_version", checksum)?;
+    transaction.commit()
+}
+
+fn stored_checksum(connection: &Connection) -> rusqlite::Result<i32> {
+    connection.pragma_query_value(Some("main"), "user_version", |r| r.get(0))
+}
+
+/// Returns a checksum of the definitions and the first pages, which is not 0.
+fn schema_checksum(connection: &Connection) -> rusqlite::Result<i32> {
+    let mut select = connection.prepare(
+        "SELECT hex(type), hex(name), hex(tbl_name), hex(rootpage), hex(sql) FROM main.sqlite_schema
+         ORDER BY rowid",
+    )?;
+    let mut rows = select.query([])?;
+    let mut hasher = blake3::Hasher::new();
+    while let Some(row) = rows.next()? {
+        for at in 0..5 {
+            hasher.update(row.get::<_, String>(at)?.as_bytes()).update(b"\n");
+        }
+    }
+    let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
+    Ok(i32::from_le_bytes([a, b, c, d]) | 1)
+}
+
+/// Returns the definitions, without the tables that ANALYZE makes.
+fn definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT hex(type) || ' ' || hex(name) || ' ' || hex(tbl_name) || ' ' || hex(sql)
+               FROM main.sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\' ORDER BY 1";
+    connection.prepare(sql)?.query_map([], |r| r.get(0))?.collect()
+}
+
+/// Returns the definitions that the applied migrations make.
+fn expected_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let applied: Vec<i32> = connection
+        .prepare("SELECT version FROM main.hqdl_migration")?
+        .query_map([], |r| r.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let expected = Connection::open_in_memory()?;
+    register_function(&expected)?;
+    let migrations: Vec<Migration> =
+        JOURNAL.iter().filter(|(number, _)| applied.contains(number)).copied().collect();
+    apply_journal_migrations(&expected, &migrations)?;
+    definitions(&expected)
+}
