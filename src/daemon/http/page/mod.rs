@@ -273,6 +273,11 @@ fn cut_text(text: &str, chars: usize) -> String {
     }
 }
 
+/// Returns true if a value needs a wide column of a table.
+fn is_long(text: &str) -> bool {
+    text.chars().count() > 40
+}
+
 /// Formats a value of a key or a cell.
 pub(super) fn value_text(value: &Json) -> String {
     match value {

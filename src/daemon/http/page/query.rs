@@ -12,7 +12,7 @@ use super::super::rows::value_length;
 use super::export::{ExportFormat, ExportSink};
 use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
 use super::{
-    ErrorPage, HttpState, cut_text, format_usd, percent_encode, read_form, render_page,
+    ErrorPage, HttpState, cut_text, format_usd, is_long, percent_encode, read_form, render_page,
     show_failure,
 };
 use crate::daemon::status::{DaemonStatus, SpecStatus};
@@ -258,7 +258,7 @@ fn rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
                 @for row in &preview.rows {
                     tr { @for value in row {
                         @match &value.text {
-                            Some(text) => td class=[value.number.map(|_| "n")] { (text) },
+                            Some(text) => td class=[value.number.map(|_| "n").or(is_long(text).then_some("long"))] { (text) },
                             None => td.null { "NULL" },
                         }
                     } }

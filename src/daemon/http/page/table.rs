@@ -16,7 +16,8 @@ use super::spec::find_spec;
 use super::value_text;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
 use super::{
-    ErrorPage, HttpState, QueryPairs, ShownPage, cut_text, percent_encode, render_page, spec_path,
+    ErrorPage, HttpState, QueryPairs, ShownPage, cut_text, is_long, percent_encode, render_page,
+    spec_path,
 };
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;
@@ -327,11 +328,12 @@ fn rows_table(
             tbody {
                 @for (_, key, cells) in &page.rows {
                     tr {
-                        @for part in key { th scope="row" { (cut_text(&value_text(part), MAX_VALUE_CHARS)) } }
+                        @for part in key { @let text = value_text(part);
+                        th class=[is_long(&text).then_some("long")] scope="row" { (cut_text(&text, MAX_VALUE_CHARS)) } }
                         @for column in shown.columns.iter().filter(|c| c.key_part.is_none()) {
                             @let cell = &cells[column.name.as_str()];
                             @let state = cell[0].as_str().unwrap_or("missing");
-                            td class=(state) {
+                            td class={ (state) @if is_long(&value_text(&cell[1])) { " long" } } {
                                 a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(state) {
                                     @if matches!(state, "ok" | "overridden") { (short_text(&cell[1])) } @else { (state) }
                                 }
