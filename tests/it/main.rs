@@ -66,6 +66,7 @@ mod queries;
 mod queries_cli;
 mod query_cases;
 mod readers;
+mod reductions;
 mod reference;
 mod regressions;
 mod replies;

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use hqdl_values::value::Value;
 
 /// Functions of a value, with the number of their other parameters.
-const FUNCTIONS: [(&str, usize); 12] = [
+const FUNCTIONS: [(&str, usize); 13] = [
     ("starts_with", 1),
     ("ends_with", 1),
     ("contains", 1),
@@ -18,6 +18,7 @@ const FUNCTIONS: [(&str, usize); 12] = [
     ("mod", 1),
     ("upper", 0),
     ("initial", 0),
+    ("least", 0),
     ("null_if", 1),
     ("say", 1),
     ("const", 1),
@@ -36,6 +37,7 @@ pub fn compute_function(name: &str, text: &str, parameter: &str) -> Json {
         "mod" => (length % parameter.parse::<usize>().unwrap()).into(),
         "upper" => text.to_uppercase().into(),
         "initial" => text.chars().next().map_or(Json::Null, |c| c.to_string().into()),
+        "least" => text.split("\n\n").min().into(),
         "null_if" if text.contains(parameter) => Json::Null,
         "null_if" => text.into(),
         "say" | "const" => parameter.replace("\\n", "\n").into(),

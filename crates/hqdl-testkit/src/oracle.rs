@@ -8,6 +8,7 @@
 //! | `fn:true` | true |
 //! | `fn:length` `fn:vowels` `fn:mod:N` | characters; vowels; characters modulo N |
 //! | `fn:upper` `fn:initial` | text |
+//! | `fn:least` | smallest paragraph |
 //! | `fn:null_if:S` | the value, unknown if it contains S |
 //! | `fn:say:X` `fn:const:X` | X for every value (`\n` is a line break) |
 //! | `fn:first_sorted` (QA) | smallest of the options, otherwise of the context |
@@ -52,6 +53,8 @@ pub fn answer_cell(column: &AskedColumn, row: &AskedRow) -> Json {
         // Remove the instruction after the question.
         let instruction = " Answer with a part of the text, word by word.";
         let call = call.strip_suffix(instruction).unwrap_or(call);
+        let combining = " (Each text answers this about a part of the texts: combine the answers.)";
+        let call = call.strip_suffix(combining).unwrap_or(call);
         let (name, parameter) = call.split_once(':').unwrap_or((call, ""));
         let result = match name {
             "first_sorted" => first_sorted(values, &context_rows(row)),

@@ -5,7 +5,7 @@ use super::runtime::Function;
 use super::tree::{Expr, ExprKind, Query, SelectCore};
 
 /// Aggregate functions, which make a SELECT a grouped one.
-pub(super) const AGGREGATES: [&str; 24] = [
+pub(super) const AGGREGATES: [&str; 25] = [
     "stddev",
     "stddev_pop",
     "stddev_samp",
@@ -28,6 +28,7 @@ pub(super) const AGGREGATES: [&str; 24] = [
     "percentile_disc",
     Function::Rows.name(),
     Function::Values.name(),
+    Function::Texts.name(),
     "max",
     "min",
 ];

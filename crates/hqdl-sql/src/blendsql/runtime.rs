@@ -5,8 +5,8 @@
 //! means no mark. If the number has changed afterwards, a call in the expression is pending. A
 //! *truth* is 1, 0, or 2 while it depends on a pending call.
 
-/// A runtime function. All are scalar functions except [`Function::Rows`] and [`Function::Values`],
-/// which are aggregates. None is declared deterministic, because `SQLite` must not evaluate one
+/// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
+/// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must not evaluate one
 /// early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
@@ -60,11 +60,14 @@ pub enum Function {
     /// `hq_values(titles, value, …)`: same as `hq_rows`, but returns the value itself for a single
     /// row with one column, and NULL for no rows.
     Values,
+    /// `hq_texts(value)`: aggregates the distinct texts of a group into a sorted JSON array; NULL if
+    /// there is none.
+    Texts,
 }
 
 impl Function {
     /// All runtime functions.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Call,
         Self::Rank,
         Self::RowBarrier,
@@ -86,6 +89,7 @@ impl Function {
         Self::LastTruth,
         Self::Rows,
         Self::Values,
+        Self::Texts,
     ];
 
     /// Returns the SQL name.
@@ -113,6 +117,7 @@ impl Function {
             Self::LastTruth => "hq_noted",
             Self::Rows => "hq_rows",
             Self::Values => "hq_values",
+            Self::Texts => "hq_texts",
         }
     }
 

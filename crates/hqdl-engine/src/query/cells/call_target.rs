@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::types::Value as Sql;
 
+use crate::query::cells::reduction::ReductionColumns;
 use hqdl_sql::blendsql::Quantifier;
 
 /// Target of a call.
@@ -24,8 +25,9 @@ pub enum CallTarget {
         target: usize,
         /// Position of the column.
         column: usize,
-        /// Whether an answer from only some passages of the document would be wrong.
-        whole_document: bool,
+        /// Columns that reduce a document that is too long for one question; `None` if the passages
+        /// most similar to the question are enough.
+        reduction: Option<ReductionColumns>,
         /// Conversion of the value.
         conversion: ValueConversion,
     },
@@ -53,6 +55,17 @@ impl CallTarget {
             | Self::Rows { conversion, .. } => Some(conversion),
             Self::Pair { .. } => None,
         }
+    }
+
+    /// Returns the columns of a call that reduces documents, with their expansion.
+    pub fn reduced_columns(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let columns = match *self {
+            Self::Document { target, column, reduction: Some(of), .. } => {
+                [column, of.part, of.combined, of.result].map(|column| Some((target, column)))
+            }
+            _ => [None; 4],
+        };
+        columns.into_iter().flatten()
     }
 }
 

@@ -51,8 +51,6 @@ pub struct ContextTooLong {
     max_tokens: u64,
     /// Truncation was allowed, but not even one row fits.
     no_row_fits: bool,
-    /// It is a document that must be summarized as a whole.
-    is_document: bool,
 }
 
 impl Contexts {
@@ -95,7 +93,7 @@ impl Contexts {
         if texts.iter().map(String::len).sum::<usize>() as u64 <= self.max_tokens {
             return Ok(());
         }
-        let tokenizer = *self.tokenizer.get_or_init(|| Tokenizer::for_model(&self.model));
+        let tokenizer = self.tokenizer();
         let counts: Vec<u64> = texts.iter().map(|t| tokenizer.count_tokens(t)).collect();
         let tokens: u64 = counts.iter().sum();
         if tokens <= self.max_tokens {
@@ -113,7 +111,6 @@ impl Contexts {
             rows,
             max_tokens: self.max_tokens,
             no_row_fits: false,
-            is_document: false,
         };
         if !self.is_truncation_allowed {
             return Err(too_long);
@@ -145,30 +142,22 @@ impl Contexts {
         Ok(())
     }
 
-    /// Checks that a whole document fits into one question.
-    ///
-    /// # Errors
-    /// [`TooLong`] if it does not.
-    pub fn check_document(&self, call: usize, document: &Document) -> Result<(), ContextTooLong> {
+    /// Returns the maximum number of tokens of a document that is shown as a whole.
+    #[must_use]
+    pub fn max_document_tokens(&self) -> u64 {
+        self.max_document_tokens
+    }
+
+    /// Returns whether a whole document fits into one question.
+    pub fn fits_document(&self, document: &Document) -> bool {
         // Every token has at least one byte.
-        if document.approximate_size() as u64 <= self.max_document_tokens {
-            return Ok(());
-        }
-        let tokenizer = self.tokenizer.get_or_init(|| Tokenizer::for_model(&self.model));
-        let tokens = tokenizer.count_tokens(&document.full_text());
-        if tokens <= self.max_document_tokens {
-            return Ok(());
-        }
-        let (is_exact, max_tokens) = (tokenizer.is_exact(), self.max_document_tokens);
-        Err(ContextTooLong {
-            call,
-            tokens,
-            is_exact,
-            rows: None,
-            max_tokens,
-            no_row_fits: false,
-            is_document: true,
-        })
+        document.approximate_size() as u64 <= self.max_document_tokens
+            || self.tokenizer().count_tokens(&document.full_text()) <= self.max_document_tokens
+    }
+
+    /// Returns the model's tokenizer.
+    pub fn tokenizer(&self) -> Tokenizer {
+        *self.tokenizer.get_or_init(|| Tokenizer::for_model(&self.model))
     }
 
     /// Returns a note per call on how much of its contexts was truncated.
@@ -253,15 +242,11 @@ impl ContextTooLong {
             Some(1) => " in 1 row".to_owned(),
             Some(rows) => format!(" in {rows} rows"),
         };
-        let what = if self.is_document { "document" } else { "context" };
         let message = format!(
-            "the {what} of {name}('{question}') has {about}{} tokens{rows}; the limit is {}",
+            "the context of {name}('{question}') has {about}{} tokens{rows}; the limit is {}",
             self.tokens, self.max_tokens
         );
-        let help = if self.is_document {
-            "hqdl has no aggregate operators yet: summarize each row and then the summaries, or \
-             raise `passage_tokens` in [limits]"
-        } else if self.no_row_fits {
+        let help = if self.no_row_fits {
             "not even one row fits; select fewer columns, or raise `context_tokens` in [limits]"
         } else {
             "select fewer rows, raise `context_tokens` in [limits], or pass --truncate to use only the rows that fit"

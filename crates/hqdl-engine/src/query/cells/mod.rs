@@ -5,4 +5,5 @@ pub mod canonical_bytes;
 pub mod context;
 pub mod documents;
 pub mod entity_store;
+pub mod reduction;
 pub mod targets;

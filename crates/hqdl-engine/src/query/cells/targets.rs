@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashMapExt};
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::Value as Sql;
 
 use crate::query::cells::documents::{Document, StoredDocuments, asks_about_documents};
@@ -56,6 +56,9 @@ pub struct TargetExpansion {
     cells: Vec<Cell>,
     /// Documents to ask about.
     documents: StoredDocuments,
+    /// Positions of the cells whose answer cannot be read. The model knows the others, or said that
+    /// it does not.
+    unreadable: HashSet<usize>,
     prefetch: Prefetch,
     /// Records read recently, since several columns are looked up in each record.
     recent_records: HashMap<usize, Option<Record>>,
@@ -103,6 +106,7 @@ impl TargetExpansion {
             in_spec,
             cells: Vec::new(),
             documents: StoredDocuments::default(),
+            unreadable: HashSet::new(),
             prefetch,
             recent_records: HashMap::new(),
         }
@@ -202,6 +206,9 @@ impl TargetExpansion {
                     CellLookup::Known(fact) => {
                         counts.reused += 1;
                         counts.count_missing(fact.answer.state);
+                        if is_unreadable(fact.answer.state) {
+                            self.unreadable.insert(at);
+                        }
                         Cell::Known(to_sql_value(&fact.answer.value))
                     }
                     CellLookup::Missing(..) => Cell::Missing,
@@ -227,6 +234,12 @@ impl TargetExpansion {
         self.entities.entity(entity)
     }
 
+    /// Returns whether a known cell has an answer that cannot be read.
+    #[must_use]
+    pub fn is_unreadable(&self, entity: usize, column: usize) -> bool {
+        self.unreadable.contains(&self.cell_position(entity, column))
+    }
+
     /// Reads the answer to a cell that was asked for.
     pub fn read_answer(
         &mut self,
@@ -240,6 +253,9 @@ impl TargetExpansion {
         self.cells[at] = match self.requirements.look_up_cell(record, column) {
             CellLookup::Known(fact) => {
                 counts.count_missing(fact.answer.state);
+                if is_unreadable(fact.answer.state) {
+                    self.unreadable.insert(at);
+                }
                 Cell::Known(to_sql_value(&fact.answer.value))
             }
             CellLookup::Missing(..) => {
@@ -248,6 +264,11 @@ impl TargetExpansion {
             }
         };
     }
+}
+
+/// Returns whether the model answered, but not with a value and not that it does not know one.
+fn is_unreadable(state: State) -> bool {
+    !state.has_value() && state != State::Unknown
 }
 
 /// Converts the value of a cell to SQL. A list becomes JSON text.

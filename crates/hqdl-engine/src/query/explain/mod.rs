@@ -193,5 +193,6 @@ impl Engine<'_, '_> {
         runtime.load_conditions(rewritten);
         runtime.begin_pass();
         runtime.settings.probes_all_conditions = true;
+        runtime.settings.bounds_requests = true;
     }
 }

@@ -71,45 +71,35 @@ impl CallRuntime {
     /// Returns the entity of a document; `None` if it has no text.
     pub(in crate::query) fn document_entity(
         &mut self,
-        whole_document_call: Option<usize>,
         target: usize,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Option<usize>> {
         let value = values.first().copied().unwrap_or(ValueRef::Null);
-        // Hash the stored bytes: a document may have megabytes, so only its digest is kept.
-        let mut hasher = blake3::Hasher::new();
-        match value {
-            ValueRef::Text(bytes) => hasher.update(bytes),
-            other => {
-                let mut canonical_bytes = Vec::new();
-                write_canonical_bytes(&[other], &mut canonical_bytes);
-                hasher.update(&[0]).update(&canonical_bytes)
-            }
-        };
-        let canonical_bytes = *hasher.finalize().as_bytes();
-        if let Some(entity) = self.data.targets[target].known_entity(&canonical_bytes) {
+        let digest = value_digest(value);
+        if let Some(entity) = self.data.targets[target].known_entity(&digest) {
             return Ok(Some(entity));
         }
+        let Some(document) = self.read_document(target, &digest, value)? else { return Ok(None) };
+        let key = vec![Value::Text(document.entity_key())];
+        let row = || Row { key, context: Vec::new() };
+        Ok(Some(self.data.targets[target].intern_entity(&digest, row)))
+    }
+
+    /// Reads a document; `None` if it has no text.
+    pub(in crate::query) fn read_document(
+        &mut self,
+        target: usize,
+        digest: &[u8; 32],
+        value: ValueRef<'_>,
+    ) -> rusqlite::Result<Option<Document>> {
         if let Some(media) = media_of(value) {
             return Err(function_error(media.refusal_reason()));
         }
-        let document = match Document::from_value(value) {
-            Ok(Some(document)) => document,
-            Ok(None) => return Ok(None),
-            Err(_) => {
-                self.record_unreadable((target, 0), &canonical_bytes);
-                return Ok(None);
-            }
-        };
-        if let Some(Err(too_long)) =
-            whole_document_call.map(|call| self.data.contexts.check_document(call, &document))
-        {
-            self.data.failure = Some(too_long);
-            return Err(function_error("a document is too long"));
+        let document = Document::from_value(value);
+        if document.is_err() {
+            self.record_unreadable((target, 0), digest);
         }
-        let key = vec![Value::Text(document.entity_key())];
-        let row = || Row { key, context: Vec::new() };
-        Ok(Some(self.data.targets[target].intern_entity(&canonical_bytes, row)))
+        Ok(document.unwrap_or_default())
     }
 
     /// Returns the entity of some rows: the digest of their rendering in the prompt.
@@ -137,6 +127,21 @@ impl CallRuntime {
         self.data.contexts.remember_entity(id, entity);
         Ok(entity)
     }
+}
+
+/// Returns the digest of a value's stored bytes: a document may have megabytes, so only its digest is
+/// kept.
+pub(in crate::query) fn value_digest(value: ValueRef<'_>) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    match value {
+        ValueRef::Text(bytes) => hasher.update(bytes),
+        other => {
+            let mut canonical_bytes = Vec::new();
+            write_canonical_bytes(&[other], &mut canonical_bytes);
+            hasher.update(&[0]).update(&canonical_bytes)
+        }
+    };
+    *hasher.finalize().as_bytes()
 }
 
 /// Returns the media type of a value that no text can represent.

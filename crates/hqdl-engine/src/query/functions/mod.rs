@@ -3,4 +3,5 @@
 pub mod call_runtime;
 pub mod call_stats;
 pub mod entities;
+pub mod reduce;
 pub mod register;

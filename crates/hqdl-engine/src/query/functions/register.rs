@@ -1,5 +1,7 @@
 //! Registers the SQL functions that replace calls ([`Function`]) with a connection.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rusqlite::Connection;
@@ -77,6 +79,9 @@ pub fn register_functions(
                 Ok(runtime.set_truth(integer_argument(values, 0)))
             }),
             Function::LastTruth => register(function, |runtime, _| Ok(runtime.last_truth())),
+            Function::Texts => {
+                connection.create_aggregate_function(function.name(), 1, FLAGS, TextsAggregate)
+            }
             Function::Rows | Function::Values => {
                 let aggregate =
                     RowsAggregate { returns_single_value: function == Function::Values };
@@ -184,6 +189,48 @@ impl Aggregate<ContextRowsState, ToSqlOutput<'static>> for RowsAggregate {
             },
         };
         Ok(ToSqlOutput::Owned(value))
+    }
+}
+
+/// Implements [`Function::Texts`].
+struct TextsAggregate;
+
+/// Texts of a group collected so far.
+#[derive(Default)]
+struct GroupTexts {
+    texts: BTreeSet<String>,
+    /// Error for a value that cannot be shown as text.
+    unreadable: Option<String>,
+}
+
+impl Aggregate<GroupTexts, Option<String>> for TextsAggregate {
+    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<GroupTexts> {
+        Ok(GroupTexts::default())
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, state: &mut GroupTexts) -> rusqlite::Result<()> {
+        match Value::from_sqlite(ctx.get_raw(0)) {
+            Ok(value) => {
+                let text = value.canonical_text().filter(|text| !text.trim().is_empty());
+                state.texts.extend(text.map(Cow::into_owned));
+            }
+            Err(why) => drop(state.unreadable.get_or_insert_with(|| {
+                format!("a value of the group cannot be sent as text: {why}")
+            })),
+        }
+        Ok(())
+    }
+
+    fn finalize(
+        &self,
+        _: &mut Context<'_>,
+        state: Option<GroupTexts>,
+    ) -> rusqlite::Result<Option<String>> {
+        let GroupTexts { texts, unreadable } = state.unwrap_or_default();
+        match unreadable {
+            Some(why) => Err(function_error(&why)),
+            None => Ok((!texts.is_empty()).then(|| serde_json::json!(texts).to_string())),
+        }
     }
 }
 

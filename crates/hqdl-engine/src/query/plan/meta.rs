@@ -73,7 +73,10 @@ impl Engine<'_, '_> {
     /// Notes which contexts were shortened.
     fn report_contexts(&self, report: &mut QueryReport) {
         let runtime = lock_runtime(&self.runtime);
-        for (call, note) in runtime.data.contexts.truncation_notes() {
+        let reduction_notes = runtime.data.reductions.notes();
+        for (call, note) in
+            runtime.data.contexts.truncation_notes().into_iter().chain(reduction_notes)
+        {
             // Routes are in the order of the calls.
             report.add_note(call, &note);
         }

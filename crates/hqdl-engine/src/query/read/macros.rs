@@ -10,6 +10,7 @@
 //! | `{{MultiLabelMap(…)}}` | `{{LLMMap(…, return_type='list[str]')}}` |
 //! | `{{ImageCaption(t.photo)}}`, `{{VQA('…', t.photo)}}` | `{{LLMMap('…', t.photo, image=true)}}` |
 //! | `{{TableSummary('t')}}` | `{{LLMQA('…', (SELECT * FROM t), return_type='str')}}` |
+//! | `{{LLMAgg('q', t.c)}}` | `{{LLMReduce('q', hq_texts(t.c))}}` |
 //! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
 //! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
 
@@ -45,6 +46,7 @@ enum Macro<'s> {
     Caption,
     Image,
     Summary,
+    Reduce,
     Documents,
     Dates,
     /// What is not done here, and what is instead.
@@ -52,7 +54,7 @@ enum Macro<'s> {
 }
 
 /// Those that every query has, by their names.
-const KNOWN: [(&str, Macro<'static>); 23] = [
+const KNOWN: [(&str, Macro<'static>); 25] = [
     ("LLM", Macro::Typed("LLMQA", "str")),
     ("LLMQAStr", Macro::Typed("LLMQA", "str")),
     ("LLMQABool", Macro::Typed("LLMQA", "bool")),
@@ -68,6 +70,8 @@ const KNOWN: [(&str, Macro<'static>); 23] = [
     ("LLMMapList", Macro::Typed("LLMMap", "list[str]")),
     ("MultiLabelMap", Macro::Typed("LLMMap", "list[str]")),
     ("TableSummary", Macro::Summary),
+    ("LLMReduce", Macro::Reduce),
+    ("LLMAgg", Macro::Reduce),
     ("RAGQA", Macro::Documents),
     ("DocumentSearch", Macro::Documents),
     ("DT", Macro::Dates),
@@ -104,7 +108,8 @@ pub(in crate::query) fn expand_macros(
         }
         let Some(found) = find(&request.spec.ingredients, name.text(text)) else { continue };
         let Some(call) = CallText::parse_call(text, &tokens, n) else { continue };
-        edits.extend(call.edits(found)?);
+        let rest = &tokens[tokens.partition_point(|t| t.start < call.end_offset)..];
+        edits.extend(call.edits(found, rest)?);
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
@@ -157,7 +162,9 @@ pub(in crate::query) fn list_ingredients_in_error(
     if let Some(word) = unknown.or(none.then_some("")) {
         let own = request.spec.ingredients.iter().map(|i| i.name.as_str());
         let written = ingredients::all_ingredients().map(Ingredient::name);
-        let done = KNOWN.iter().filter(|(_, of)| !matches!(of, Macro::Refused(..)));
+        let done = KNOWN
+            .iter()
+            .filter(|(name, of)| !matches!(of, Macro::Refused(..)) && !written.contains(name));
         let all: Vec<&str> = own.chain(written).chain(done.map(|(name, _)| *name)).collect();
         problem.help = Some(match find_nearest(word, all.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -176,7 +183,11 @@ fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 
 impl CallText<'_> {
     /// How it is written anew.
-    fn edits(&self, of: Macro<'_>) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn edits(
+        &self,
+        of: Macro<'_>,
+        rest: &[Token],
+    ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let name = self.name_token.text(self.text);
         match of {
             Macro::Typed(ingredient, kind) => self.typed(ingredient, kind),
@@ -187,6 +198,7 @@ impl CallText<'_> {
                 format!("LLMMap({}", self.unless("image", "image=true, ")),
             )]),
             Macro::Summary => self.summary(),
+            Macro::Reduce => self.reduce(rest),
             Macro::Documents => self.documents(),
             Macro::Dates => self.dates(),
             Macro::Refused(why, instead) => Err(self.error_at_name(

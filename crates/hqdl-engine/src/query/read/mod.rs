@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod classify;
 pub mod macros;
 pub mod one_row;
+mod reduce;
 
 use std::path::Path;
 

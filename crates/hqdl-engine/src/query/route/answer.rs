@@ -2,7 +2,8 @@
 
 use crate::query::cells::call_target::{CallTarget, ValueConversion};
 use crate::query::cells::documents::{DOCUMENT_CONTEXT, DOCUMENTS_EXPANSION};
-use crate::query::route::answer_parsing::{ad_hoc_column, answer_type, yes_no_words};
+use crate::query::cells::reduction::{ReductionColumns, combining_question};
+use crate::query::route::answer_parsing::{ad_hoc_column, answer_type, returns_list, yes_no_words};
 use crate::query::route::calls::{Calls, NewQuestion};
 use hqdl_facts::QuestionOrigin;
 use hqdl_spec::Type;
@@ -21,7 +22,12 @@ impl Calls {
     ) {
         let data_type = answer_type(call, usage, None);
         let names = ["document".to_owned()];
-        let mut column = ad_hoc_column(call.question.trim(), data_type, None, false, &names);
+        let question = call.question.trim();
+        let column_of = |question: &str, data_type, is_list| {
+            ad_hoc_column(question, data_type, None, is_list, &names)
+        };
+        let is_list = returns_list(call);
+        let mut column = column_of(question, data_type, is_list);
         // A text that the answer is compared with serves as an example of its format.
         column.example = usage.compared_with.iter().find_map(|c| match c {
             ComparedWith::Text(text) if data_type == Type::Text => Some(text.clone()),
@@ -39,12 +45,20 @@ impl Calls {
         let prefers_integer = usage.stated_type.is_none() && data_type == Type::Real;
         // A computed text may contain the rows of a group.
         let computed = own_usage.keys.first().is_none_or(|key| key.origin.is_none());
-        let whole_document = computed && call.ingredient.needs_all_rows();
+        let reduction = (computed && call.ingredient.needs_all_rows()).then(|| {
+            let combining = combining_question(question);
+            let mut add = |column| self.add_column(target, column);
+            ReductionColumns {
+                part: add(column_of(question, Type::Text, false)),
+                combined: add(column_of(&combining, Type::Text, false)),
+                result: add(column_of(&combining, data_type, is_list)),
+            }
+        });
         let yes_no_words = yes_no_words(call, own_usage).filter(|_| data_type == Type::Boolean);
         self.call_targets[n] = CallTarget::Document {
             target,
             column: at,
-            whole_document,
+            reduction,
             conversion: ValueConversion {
                 prefers_integer,
                 yes_no_words,

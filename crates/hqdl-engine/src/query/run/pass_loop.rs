@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use crate::query::ask::similarity::similarity_by_words;
+use crate::query::cells::call_target::CallTarget;
 use crate::query::cells::targets::{Demand, TargetExpansion};
 use crate::query::functions::call_runtime::pending_set::PendingSet;
 use crate::query::functions::call_runtime::{QueryData, lock_runtime};
@@ -216,7 +217,8 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             }
         };
         let mut seen = HashSet::new();
-        let demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
+        let mut demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
+        self.engine.defer_reductions(&mut demands);
         match self.statement {
             _ if !demands.is_empty() || self.engine.has_join_lookups() => PassStep::Send(demands),
             Statement::Subquery(_) => PassStep::LeaveSubquery,
@@ -304,6 +306,19 @@ impl Engine<'_, '_> {
 
     fn has_join_lookups(&self) -> bool {
         lock_runtime(&self.runtime).data.joins.iter().any(|join| !join.lookups.is_empty())
+    }
+
+    /// Removes demands of reductions if others are sent: their groups may still lack rows.
+    fn defer_reductions(&self, demands: &mut Vec<Demand>) {
+        let runtime = lock_runtime(&self.runtime);
+        let reduced: HashSet<(usize, usize)> =
+            runtime.data.call_targets.iter().flat_map(CallTarget::reduced_columns).collect();
+        let is_reduction = |d: &Demand| reduced.contains(&(d.target, d.column));
+        let asks_others = runtime.data.joins.iter().any(|join| !join.lookups.is_empty())
+            || demands.iter().any(|d| !is_reduction(d));
+        if asks_others {
+            demands.retain(|d| !is_reduction(d));
+        }
     }
 
     /// Orders the candidates of a LIMIT by the similarity of their documents.

@@ -6,6 +6,7 @@ mod join;
 pub(super) mod keyword;
 mod map;
 mod qa;
+mod reduce;
 mod validate;
 
 use std::ops::Range;
@@ -15,6 +16,7 @@ pub use join::LlmJoin;
 pub use keyword::Keyword;
 pub use map::LlmMap;
 pub use qa::LlmQa;
+pub use reduce::LlmReduce;
 pub use validate::LlmValidate;
 
 use super::{Argument, SqlError};
@@ -98,8 +100,8 @@ pub type IngredientRef = &'static dyn Ingredient;
 
 /// Returns all ingredients that are written in braces.
 #[must_use]
-pub fn all_ingredients() -> [IngredientRef; 4] {
-    [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin]
+pub fn all_ingredients() -> [IngredientRef; 5] {
+    [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LlmReduce]
 }
 
 impl std::fmt::Debug for dyn Ingredient {

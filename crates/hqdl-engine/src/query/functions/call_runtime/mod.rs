@@ -15,6 +15,7 @@ use crate::query::cells::call_target::CallTarget;
 use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::context::{ContextTooLong, Contexts};
 use crate::query::cells::documents::Document;
+use crate::query::cells::reduction::{Reduced, Reduction, Reductions};
 use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion};
 use crate::query::functions::call_runtime::candidates::Candidates;
 use crate::query::functions::call_runtime::needed_rows::NeededGroups;
@@ -72,6 +73,8 @@ pub struct QueryData {
     pub joins: Vec<JoinPairs>,
     /// Contexts of questions about rows.
     pub contexts: Contexts,
+    /// Reductions of documents that are too long.
+    pub reductions: Reductions,
     /// Context whose length stops the query.
     pub failure: Option<ContextTooLong>,
     /// Numbers of cells reused and asked for.
@@ -96,6 +99,8 @@ pub struct StatementSettings {
     pub probes_all_conditions: bool,
     /// Disables lookup-only mode and short-circuiting, so that every demand reached is recorded.
     pub no_short_circuit: bool,
+    /// Requests are bounded and not sent: questions that depend on missing answers are demanded, too.
+    pub bounds_requests: bool,
     /// The statement reads published tables: an unknown value ends the pass.
     pub reads_stored_tables: bool,
     /// By call number: whether the call is in a recursive common table expression. Its rows may
@@ -166,6 +171,7 @@ impl CallRuntime {
                 targets,
                 joins,
                 contexts,
+                reductions: Reductions::default(),
                 failure: None,
                 counts: Counts::default(),
                 mismatched: HashSet::new(),
@@ -222,6 +228,7 @@ impl CallRuntime {
             return Ok(Sql::Null);
         }
         let values = values.get(2..).unwrap_or_default();
+        let mut document = None;
         let (target, column, entity) = match self.data.call_targets[call] {
             CallTarget::Cell { target, column, .. } => {
                 match self.value_entity(target, column, values)? {
@@ -229,8 +236,22 @@ impl CallRuntime {
                     None => return Ok(Sql::Null),
                 }
             }
-            CallTarget::Document { target, column, whole_document, .. } => {
-                match self.document_entity(whole_document.then_some(call), target, values)? {
+            CallTarget::Document { target, column, reduction: Some(columns), .. } => {
+                let reduction = Reduction { call, target, column, columns };
+                match self.reduce_document(reduction, first_value(values))? {
+                    Reduced::Cell(cell, whole) => {
+                        document = whole;
+                        (cell.target, cell.column, cell.entity)
+                    }
+                    Reduced::Nothing => return Ok(Sql::Null),
+                    Reduced::Pending => {
+                        self.count_pending(call);
+                        return Ok(Sql::Null);
+                    }
+                }
+            }
+            CallTarget::Document { target, column, reduction: None, .. } => {
+                match self.document_entity(target, values)? {
                     Some(entity) => (target, column, entity),
                     None => return Ok(Sql::Null),
                 }
@@ -262,18 +283,21 @@ impl CallRuntime {
             }
             Cell::NotLookedUp | Cell::Missing => {
                 self.count_pending(call);
-                self.demand_cell(call, Demand { target, entity, column }, values)?;
+                if let CallTarget::Document { reduction: None, .. } = self.data.call_targets[call] {
+                    document = Document::from_value(first_value(values)).ok().flatten();
+                }
+                self.demand_cell(call, Demand { target, entity, column }, document)?;
                 Ok(Sql::Null)
             }
         }
     }
 
     /// Records the demand of a pending call, unless its row is complete or only looked up.
-    fn demand_cell(
+    pub(super) fn demand_cell(
         &mut self,
         call: usize,
         demand: Demand,
-        values: &[ValueRef<'_>],
+        document: Option<Document>,
     ) -> rusqlite::Result<()> {
         if self.is_complete_row() || self.is_lookup_only() && !self.settings.probes_all_conditions {
             return Ok(());
@@ -284,9 +308,7 @@ impl CallRuntime {
         if self.pass.recursive_pending > self.settings.max_recursive_pending {
             return Err(self.abort_pass());
         }
-        if let CallTarget::Document { .. } = self.data.call_targets[call]
-            && let Some(Ok(Some(document))) = values.first().map(|v| Document::from_value(*v))
-        {
+        if let Some(document) = document {
             self.data.targets[demand.target].store_document(demand.entity, document);
         }
         self.pass.pending.add_demand(demand);
@@ -465,6 +487,10 @@ impl JoinPairs {
         self.lookup_pairs.clear();
         std::mem::take(&mut self.lookups)
     }
+}
+
+fn first_value<'v>(values: &[ValueRef<'v>]) -> ValueRef<'v> {
+    values.first().copied().unwrap_or(ValueRef::Null)
 }
 
 pub(in crate::query) fn integer_argument(values: &[ValueRef<'_>], n: usize) -> i64 {

@@ -511,7 +511,7 @@ fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
         Some(call.span.clone()),
         format!("`{column}` has several values in a group"),
         format!(
-            "hqdl has no aggregate operators yet: pass all values of the group \
+            "write {{{{LLMReduce('…', {column})}}}}, pass all values of the group \
              (`json_group_array({column})`), or add `{column}` to GROUP BY"
         ),
     ))

@@ -1,0 +1,253 @@
+//! Finds the cell that answers a question about a whole document. The cell of a document that is
+//! too long is known only when the answers about its parts are.
+
+use std::borrow::Cow;
+
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use crate::query::cells::documents::Document;
+use crate::query::cells::reduction::{
+    DocumentPart, MAX_COMBINED, Reduced, Reduction, split_sequence,
+};
+use crate::query::cells::targets::{Cell, Demand};
+use crate::query::functions::call_runtime::{CallRuntime, function_error};
+use crate::query::functions::entities::value_digest;
+use hqdl_values::Row;
+use hqdl_values::value::Value;
+
+/// Answer about a part, or a combination of answers.
+struct PartAnswer {
+    priority: u64,
+    state: PartState,
+    /// Digest of what was asked about, with that of all below.
+    digest: [u8; 32],
+}
+
+enum PartState {
+    /// The answer; `None` if the model does not know one.
+    Known(Option<String>),
+    Pending,
+    Failed,
+}
+
+impl CallRuntime {
+    /// Returns where the answer about a whole document is.
+    pub(in crate::query) fn reduce_document(
+        &mut self,
+        reduction: Reduction,
+        value: ValueRef<'_>,
+    ) -> rusqlite::Result<Reduced> {
+        let Reduction { call, target, column, columns } = reduction;
+        let digest = value_digest(value);
+        if let Some(cell) = self.data.reductions.results.get(&(call, digest)).copied()
+            && !matches!(self.look_up(cell)?, Cell::Missing | Cell::NotLookedUp)
+        {
+            return Ok(Reduced::Cell(cell, None));
+        }
+        let Some(document) = self.read_document(target, &digest, value)? else {
+            return Ok(Reduced::Nothing);
+        };
+        if self.data.contexts.fits_document(&document) {
+            return Ok(self.result_cell(reduction, column, digest, document));
+        }
+        let parts = self.data.reductions.parts(digest, &document, &self.data.contexts);
+        let mut answers = Vec::with_capacity(parts.len());
+        for part in parts.iter() {
+            answers.push(self.part_answer(reduction, part)?);
+        }
+        loop {
+            let weights: Vec<(u64, u64)> = answers.iter().map(|a| (a.priority, 1)).collect();
+            let ranges = split_sequence(&weights, MAX_COMBINED);
+            if let [_] = ranges.as_slice() {
+                return match self.combine(reduction, columns.result, &answers)? {
+                    Combined::Document(document) => {
+                        Ok(self.result_cell(reduction, columns.result, digest, document))
+                    }
+                    Combined::State(PartState::Pending) => Ok(Reduced::Pending),
+                    Combined::State(_) => Ok(Reduced::Nothing),
+                };
+            }
+            let mut combined = Vec::with_capacity(ranges.len());
+            for range in ranges.into_iter().rev() {
+                let of = answers.split_off(range.start);
+                combined.push(self.combined_answer(reduction, of)?);
+            }
+            combined.reverse();
+            answers = combined;
+        }
+    }
+
+    /// Returns the cell that holds the result for a document.
+    fn result_cell(
+        &mut self,
+        reduction: Reduction,
+        column: usize,
+        digest: [u8; 32],
+        document: Document,
+    ) -> Reduced {
+        let cell = self.document_cell(reduction.target, column, &document);
+        self.data.reductions.results.insert((reduction.call, digest), cell);
+        Reduced::Cell(cell, Some(document))
+    }
+
+    /// Returns the cell of a document.
+    fn document_cell(&mut self, target: usize, column: usize, document: &Document) -> Demand {
+        let key = document.entity_key();
+        let row = || Row { key: vec![Value::Text(key.clone())], context: Vec::new() };
+        let entity = self.data.targets[target].intern_entity(key.as_bytes(), row);
+        Demand { target, entity, column }
+    }
+
+    fn part_answer(
+        &mut self,
+        reduction: Reduction,
+        part: &DocumentPart,
+    ) -> rusqlite::Result<PartAnswer> {
+        let digest = texts_digest(&part.document.texts);
+        let state = self.ask(reduction, reduction.columns.part, &part.document)?;
+        Ok(PartAnswer { priority: part.priority, state, digest })
+    }
+
+    /// Returns the combination of some answers. A single answer needs none.
+    fn combined_answer(
+        &mut self,
+        reduction: Reduction,
+        mut answers: Vec<PartAnswer>,
+    ) -> rusqlite::Result<PartAnswer> {
+        if answers.len() == 1
+            && let Some(single) = answers.pop()
+        {
+            return Ok(single);
+        }
+        let column = reduction.columns.combined;
+        let state = match self.combine(reduction, column, &answers)? {
+            Combined::Document(document) if document.texts.len() == 1 => {
+                PartState::Known(document.texts.into_iter().next())
+            }
+            Combined::Document(document) => self.ask(reduction, column, &document)?,
+            Combined::State(state) => state,
+        };
+        let priority = answers.first().map_or(0, |first| first.priority);
+        Ok(PartAnswer { priority, state, digest: answers_digest(&answers) })
+    }
+
+    /// Returns the document of some answers, or the state of their combination if there is none.
+    fn combine(
+        &mut self,
+        reduction: Reduction,
+        column: usize,
+        answers: &[PartAnswer],
+    ) -> rusqlite::Result<Combined> {
+        if answers.iter().any(|a| matches!(a.state, PartState::Failed)) {
+            return Ok(Combined::State(PartState::Failed));
+        }
+        if answers.iter().any(|a| matches!(a.state, PartState::Pending)) {
+            if self.settings.bounds_requests {
+                self.demand_longest_document(reduction, column, answers)?;
+            }
+            return Ok(Combined::State(PartState::Pending));
+        }
+        let text = |answer: &PartAnswer| match &answer.state {
+            PartState::Known(text) => text.clone(),
+            PartState::Pending | PartState::Failed => None,
+        };
+        let document = Document { texts: answers.iter().filter_map(text).collect() };
+        if document.texts.is_empty() {
+            return Ok(Combined::State(PartState::Known(None)));
+        }
+        if !self.data.contexts.fits_document(&document) {
+            let long_answers = self.data.reductions.long_answers.entry(reduction.call);
+            long_answers.or_default().insert(answers_digest(answers));
+            return Ok(Combined::State(PartState::Failed));
+        }
+        Ok(Combined::Document(document))
+    }
+
+    /// Returns the answer about a document, and demands it if it is missing.
+    fn ask(
+        &mut self,
+        reduction: Reduction,
+        column: usize,
+        document: &Document,
+    ) -> rusqlite::Result<PartState> {
+        let cell = self.document_cell(reduction.target, column, document);
+        let is_readable = match self.look_up(cell)? {
+            Cell::Known(Sql::Null) => {
+                !self.data.targets[cell.target].is_unreadable(cell.entity, cell.column)
+            }
+            Cell::Known(value) => {
+                let text = Value::from_sqlite(ValueRef::from(&value));
+                let text = text.ok().and_then(|v| v.canonical_text().map(Cow::into_owned));
+                return Ok(PartState::Known(text));
+            }
+            Cell::Failed => false,
+            Cell::NotLookedUp | Cell::Missing => {
+                self.demand_cell(reduction.call, cell, Some(document.clone()))?;
+                return Ok(PartState::Pending);
+            }
+        };
+        if is_readable {
+            return Ok(PartState::Known(None));
+        }
+        let parts = self.data.reductions.unreadable_parts.entry(reduction.call);
+        parts.or_default().insert(cell);
+        Ok(PartState::Failed)
+    }
+
+    /// Demands a combination of answers that are not known yet: of as many tokens as fit.
+    fn demand_longest_document(
+        &mut self,
+        reduction: Reduction,
+        column: usize,
+        answers: &[PartAnswer],
+    ) -> rusqlite::Result<()> {
+        let id = blake3::Hash::from_bytes(answers_digest(answers)).to_hex();
+        // Long enough to have a request of its own.
+        let words = self.data.contexts.max_document_tokens().max(MIN_WORDS);
+        let texts = vec![format!("{id}{}", " word".repeat(words as usize))];
+        let document = Document { texts };
+        let cell = self.document_cell(reduction.target, column, &document);
+        self.demand_cell(reduction.call, cell, Some(document))
+    }
+
+    fn look_up(&mut self, cell: Demand) -> rusqlite::Result<Cell> {
+        let counts = &mut self.data.counts;
+        self.data.targets[cell.target]
+            .look_up_cell(
+                cell.entity,
+                cell.column,
+                &self.data.facts,
+                self.data.overrides.as_ref(),
+                counts,
+            )
+            .cloned()
+            .map_err(|e| function_error(&e.to_string()))
+    }
+}
+
+/// Minimum number of words of a document that does not share a request.
+const MIN_WORDS: u64 = 100;
+
+/// Combination of some answers.
+enum Combined {
+    /// The answers that are to be combined.
+    Document(Document),
+    /// There is nothing to ask about.
+    State(PartState),
+}
+
+fn texts_digest(texts: &[String]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    for text in texts {
+        hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+    }
+    *hasher.finalize().as_bytes()
+}
+
+fn answers_digest(answers: &[PartAnswer]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    answers.iter().for_each(|answer| {
+        hasher.update(&answer.digest);
+    });
+    *hasher.finalize().as_bytes()
+}
