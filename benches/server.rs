@@ -53,6 +53,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
         many: false,
         list: "none".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     let meanings: Vec<u32> =
         (0..COLUMNS).map(|n| history.column_identity_id(&meaning(n)).expect("a meaning")).collect();

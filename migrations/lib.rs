@@ -13,6 +13,7 @@ pub const DATABASE: &[Migration] = &[
     (5, include_str!("database/0005_parameters.sql")),
     (6, include_str!("database/0006_fewer_tables.sql")),
     (7, include_str!("database/0007_cache_writes.sql")),
+    (8, include_str!("database/0008_evidence.sql")),
 ];
 
 /// hqdl's tables in an expanded `PostgreSQL` database.
@@ -21,6 +22,7 @@ pub const EXPANDED: &[Migration] = &[
     (2, include_str!("expanded/0002_parameters.sql")),
     (3, include_str!("expanded/0003_fewer_tables.sql")),
     (4, include_str!("expanded/0004_cache_writes.sql")),
+    (5, include_str!("expanded/0005_evidence.sql")),
 ];
 
 /// The cache in a directory. Numbers 10 and 11 were never released.
@@ -40,6 +42,7 @@ pub const JOURNAL: &[Migration] = &[
     (15, include_str!("journal/0015_parameters.sql")),
     (16, include_str!("journal/0016_shared.sql")),
     (17, include_str!("journal/0017_cache_writes.sql")),
+    (18, include_str!("journal/0018_evidence.sql")),
 ];
 
 /// The cache on a `PostgreSQL` server.
@@ -49,4 +52,5 @@ pub const POSTGRES: &[Migration] = &[
     (3, include_str!("postgres/0003_latest.sql")),
     (4, include_str!("postgres/0004_parameters.sql")),
     (5, include_str!("postgres/0005_cache_writes.sql")),
+    (6, include_str!("postgres/0006_evidence.sql")),
 ];

@@ -290,6 +290,9 @@ impl From<OverrideEditError> for Failure {
     }
 }
 
+/// Hint for documents that cannot be read.
+const EVIDENCE_HINT: &str = "see [expansion.evidence] in the spec";
+
 impl From<MaterializeError> for Failure {
     fn from(error: MaterializeError) -> Self {
         match error {
@@ -316,10 +319,14 @@ impl From<MaterializeError> for Failure {
                 error.to_string(),
                 "remove `--batch`, or move the expansion into a separate spec with that model in [model]",
             ),
-            MaterializeError::BatchImagesUnsupported(_) => Self::wrong_input(
+            MaterializeError::BatchImagesUnsupported(_)
+            | MaterializeError::BatchEvidenceUnsupported(_) => Self::wrong_input(
                 error.to_string(),
                 "remove `--batch`, or move the expansion into a separate spec",
             ),
+            MaterializeError::Evidence { .. } => {
+                Self::wrong_input(error.to_string(), EVIDENCE_HINT)
+            }
             MaterializeError::Runtime(_) => Self::wrong_input(error.to_string(), ""),
         }
     }
@@ -348,6 +355,7 @@ impl From<QueryError> for Failure {
                 error.to_string(),
                 "raise --timeout, or select less; `hqdl explain` shows the SQL",
             ),
+            QueryError::Evidence { .. } => Self::wrong_input(error.to_string(), EVIDENCE_HINT),
             QueryError::Output(_) | QueryError::Runtime(_) => {
                 Self::wrong_input(error.to_string(), "")
             }

@@ -54,7 +54,7 @@ pub use hqdl_model::{self as model, dispatch, generate, plan};
 pub use hqdl_prompt as prompt;
 pub use hqdl_spec::{self as spec, overrides};
 pub use hqdl_sql::{blendsql, suql};
-pub use hqdl_values::{Row, cell, format, key, problem, sql, tokens, usage, value};
+pub use hqdl_values::{Row, cell, evidence, format, key, problem, sql, tokens, usage, value};
 // ── the front ends ──
 pub mod swan;
 pub mod failure;

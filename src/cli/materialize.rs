@@ -63,6 +63,10 @@ pub struct SelectionFlags {
     /// Ask again for all cells of a column. If the run ends early, the next one continues.
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     refresh: Vec<String>,
+    /// Ask again for cells whose answer was given other passages than the documents of
+    /// [expansion.evidence] have now.
+    #[arg(long)]
+    refresh_evidence: bool,
     /// Ask again for cells that were answered without a value.
     #[arg(long)]
     retry_failed: bool,
@@ -79,6 +83,7 @@ impl SelectionFlags {
                 .map(|all| all.iter().map(|c| c.trim().to_owned()).collect()),
             filter: self.filter.clone(),
             refresh: self.refresh.iter().map(|c| c.trim().to_owned()).collect(),
+            refresh_evidence: self.refresh_evidence,
             retry_failed: self.retry_failed,
         }
     }

@@ -13,11 +13,13 @@ use crate::Row;
 use crate::database::keys::{KeyRow, Keys};
 use crate::facts::Reason;
 use crate::format::{count_noun, format_thousands};
-use crate::materialize::RunMode;
+use crate::materialize::{MaterializeError, RunMode};
 use crate::model;
 use crate::plan::{BudgetLeft, Plan};
 use crate::prompt::PromptFrame;
+use crate::retrieval::evidence::load_evidence;
 use crate::session::Session;
+use crate::spec::Format;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -82,9 +84,14 @@ fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<Exit
         let keys = Keys::collect(&session.database, expansion, None)?;
         keys.for_each(&mut add_row).map_err(|e| session.database.to_store_error(&e))?;
         let Some(first) = rows.first() else { continue };
+        load_evidence(&session.spec, expansion, &session.database).map_err(|message| {
+            MaterializeError::Evidence { expansion: expansion.name.clone(), message }
+        })?;
         let columns: Vec<usize> = (0..expansion.columns.len()).collect();
         let asked = expansion.for_key(&first.key);
-        let frame = PromptFrame::new(&asked, &columns, expansion.format.unwrap_or(format));
+        let has_evidence = expansion.evidence.is_some();
+        let format = if has_evidence { Format::Json } else { expansion.format.unwrap_or(format) };
+        let frame = PromptFrame::new(&asked, &columns, format);
         let shown: Vec<_> = rows.iter().map(|row| expansion.to_prompt_row(row)).collect();
         let prompt = frame.build_prompt(shown.iter().map(AsRef::as_ref));
         if output_options.json {

@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::progress::parenthesize;
 use crate::database::Database;
 use crate::database::provenance::CellProvenance;
+use crate::evidence::ShownEvidence;
 use crate::spec::{Catalog, UncheckedSpec};
 
 #[derive(Debug, clap::Args)]
@@ -110,6 +111,10 @@ fn print_origin(cell: &CellProvenance) {
     line("asked", cell.asked_at.clone());
     line("run", cell.run.map(|r| r.to_string()));
     line("prompt", cell.prompt_hash.clone());
+    if let Some(evidence) = &cell.evidence {
+        line("evidence", Some(evidence.digest.clone()));
+        print_evidence(evidence);
+    }
     if let (Some(input), Some(output), Some(cost)) =
         (cell.input_tokens, cell.output_tokens, cell.cost_usd)
     {
@@ -119,4 +124,23 @@ fn print_origin(cell: &CellProvenance) {
             Some(format!("{input:.1} tokens in, {output:.1} out, ${cost:.6}{notes}")),
         );
     }
+}
+
+/// Prints the passages that the model was shown for a cell, each with the words that it quoted.
+fn print_evidence(evidence: &ShownEvidence) {
+    for passage in &evidence.passages {
+        anstream::println!("    {} {}", passage.id, passage.source);
+        for quote in evidence.quotes.iter().filter(|quote| quote.passage == passage.id) {
+            let item = quote.item.as_ref().map(|item| format!("{item}: ")).unwrap_or_default();
+            anstream::println!("      quoted     {item}\"{}\"", fold_lines(&quote.quote));
+        }
+        anstream::println!("      text       {}", fold_lines(&passage.text));
+    }
+    if evidence.passages.is_empty() {
+        anstream::println!("    no passage of the documents was found");
+    }
+}
+
+fn fold_lines(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

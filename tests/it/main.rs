@@ -33,6 +33,7 @@ mod daemon_watch;
 mod databases;
 mod drafts;
 mod earlier;
+mod evidence;
 mod faults;
 mod first_steps;
 mod fleet;

@@ -10,7 +10,7 @@ use hqdl_spec::{Catalog, Spec};
 use hqdl_values::sql;
 
 /// hqdl's own tables, the one with the expansions' names last. They are dropped with the last
-/// expansion, after the view `hqdl_cell`.
+/// expansion, after the views `hqdl_evidence` and `hqdl_cell`.
 pub(crate) const OWN_TABLES: [&str; 4] =
     ["hqdl_edit", "hqdl_record", "hqdl_completion", "hqdl_object"];
 
@@ -109,7 +109,7 @@ fn drop_all(
     }
     if is_last {
         c.execute_batch(&format!(
-            "DROP VIEW hqdl_cell; DROP TABLE {}",
+            "DROP VIEW hqdl_evidence; DROP VIEW hqdl_cell; DROP TABLE {}",
             OWN_TABLES.join("; DROP TABLE ")
         ))?;
     } else {

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use hqdl_values::ASSUMED_CACHE_WRITE;
 
 use super::{Database, StoreError};
+use hqdl_values::evidence::ShownEvidence;
 
 /// Cell with its provenance.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +32,8 @@ pub struct CellProvenance {
     pub model: Option<String>,
     /// Parameters of the spec that were sent with the request, as JSON.
     pub parameters: Option<String>,
+    /// Passages that the request showed, with the quotations for this cell.
+    pub evidence: Option<ShownEvidence>,
     /// Run.
     pub run: Option<i64>,
     /// Time of the request.
@@ -76,6 +79,7 @@ impl CellProvenance {
             "state": self.state, "value": self.parsed_value(), "raw": self.raw, "repair": self.repair,
             "model": self.model,
             "parameters": self.parameters.as_deref().and_then(|p| serde_json::from_str::<Json>(p).ok()),
+            "evidence": self.evidence,
             "run": self.run, "asked_at": self.asked_at, "prompt_hash": self.prompt_hash,
             "input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "cost_usd": self.cost_usd,
             "price_notes": self.price_note().as_slice(), "error": self.error,
@@ -116,6 +120,17 @@ pub fn find_column<'p>(
 /// SQL for the typed value of a row of `hqdl_cell`, which has it as text.
 pub const TYPED_VALUE_SQL: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
    WHERE r.expansion = hqdl_cell.expansion AND r.key = hqdl_cell.key AND c.key = hqdl_cell.\"column\")";
+
+/// SQL for the evidence of the request that a row of `hqdl_cell` came from.
+const EVIDENCE_SQL: &str = ", (SELECT q.evidence FROM hqdl_completion AS q
+   WHERE q.expansion = hqdl_cell.expansion AND q.id = hqdl_cell.completion) AS shown_evidence";
+
+/// Returns the evidence of a request with the quotations for one column.
+fn evidence_of_cell(json: &str, column: &str) -> Option<ShownEvidence> {
+    let mut evidence = ShownEvidence::parse(json)?;
+    evidence.quotes.retain(|quote| quote.column.eq_ignore_ascii_case(column));
+    Some(evidence)
+}
 
 impl Database {
     /// Returns all expansions published in this database.
@@ -161,8 +176,11 @@ impl Database {
         if let Some(server) = self.server() {
             server.fetch_cells(expansion, key, self.connection())?;
         }
+        let has_evidence =
+            self.connection().prepare("SELECT evidence FROM hqdl_completion").is_ok();
+        let evidence = if has_evidence { EVIDENCE_SQL } else { "" };
         let mut sql = format!(
-            "SELECT *, {TYPED_VALUE_SQL} AS typed FROM hqdl_cell
+            "SELECT *, {TYPED_VALUE_SQL} AS typed{evidence} FROM hqdl_cell
              WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE"
         );
         for n in 0..key.len() {
@@ -191,8 +209,12 @@ impl Database {
                         raw: r.get("raw")?,
                         repair: r.get("repair")?,
                         model: r.get("model")?,
-                        // An earlier version published without this column.
+                        // Earlier versions published without these two columns.
                         parameters: r.get("parameters").unwrap_or_default(),
+                        evidence: r
+                            .get::<_, Option<String>>("shown_evidence")
+                            .unwrap_or_default()
+                            .and_then(|json| evidence_of_cell(&json, column)),
                         run: r.get("run")?,
                         asked_at: r.get("asked_at")?,
                         prompt_hash: r.get("prompt_hash")?,

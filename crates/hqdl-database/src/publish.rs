@@ -33,6 +33,8 @@ pub struct CompletionProvenance {
     pub prompt_hash: String,
     /// Parameters that were sent with the request, as JSON.
     pub parameters: Option<String>,
+    /// Evidence that the request showed, with the quotations of its answer, as JSON.
+    pub evidence: Option<String>,
     /// Time of the request.
     pub asked_at: String,
     /// Input tokens.
@@ -383,7 +385,7 @@ impl<'db> Publication<'db> {
         self.transaction
             .prepare_cached(
                 "INSERT INTO hqdl_completion
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
             )?
             .execute(rusqlite::params![
                 expansion.name,
@@ -399,7 +401,8 @@ impl<'db> Publication<'db> {
                 provenance.error,
                 shown,
                 provenance.parameters,
-                provenance.assumed_cache_writes
+                provenance.assumed_cache_writes,
+                provenance.evidence
             ])?;
         Ok(())
     }

@@ -37,6 +37,8 @@ pub struct Completion {
     pub prompt_hash: String,
     /// The parameters of the spec that were sent with it, as JSON.
     pub parameters: Option<String>,
+    /// The evidence that it showed, with the quotations of the answer, as JSON.
+    pub evidence: Option<String>,
     /// The text that the model returned.
     pub content: Option<String>,
     /// Why there is no content.

@@ -2,6 +2,7 @@
 //! daemon all use this module.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use crate::claim_key::ClaimKey;
 use crate::record::{Fact, Record};
@@ -30,11 +31,13 @@ pub enum Reason {
     Retried,
     /// `--refresh` asks again.
     Refreshed,
+    /// The passages of its evidence have changed, and `--refresh-evidence` asks again.
+    ChangedEvidence,
 }
 
 impl Reason {
     /// All reasons, in the order of reports.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NewRow,
         Self::NewColumn,
         Self::ChangedColumn,
@@ -43,6 +46,7 @@ impl Reason {
         Self::Failed,
         Self::Retried,
         Self::Refreshed,
+        Self::ChangedEvidence,
     ];
 
     /// The name of the reason in reports.
@@ -57,6 +61,7 @@ impl Reason {
             Self::Failed => "failed",
             Self::Retried => "retried",
             Self::Refreshed => "refreshed",
+            Self::ChangedEvidence => "changed_evidence",
         }
     }
 }
@@ -89,6 +94,8 @@ pub struct CellRequirements {
     pub model: u32,
     any_model: bool,
     columns: Vec<ColumnRequirement>,
+    /// Completions whose facts no longer count, because they showed other passages.
+    outdated: HashSet<i64>,
 }
 
 #[derive(Debug, Clone)]
@@ -140,7 +147,12 @@ impl CellRequirements {
                 })
             })
             .collect::<Result<_, FactsError>>()?;
-        Ok(Self { model: history.model_id(model)?, any_model: reuse == Reuse::AnyModel, columns })
+        Ok(Self {
+            model: history.model_id(model)?,
+            any_model: reuse == Reuse::AnyModel,
+            columns,
+            outdated: HashSet::new(),
+        })
     }
 
     /// Refreshes a column: facts that were asked for up to the completion `before` no longer count.
@@ -155,6 +167,11 @@ impl CellRequirements {
         if let Some(column) = self.columns.get_mut(column) {
             column.retry_before = Some(before);
         }
+    }
+
+    /// Facts that these completions asked for no longer count: other passages are shown now.
+    pub fn outdate_completions(&mut self, completions: HashSet<i64>) {
+        self.outdated = completions;
     }
 
     /// The id of a column's identity in the history.
@@ -221,7 +238,9 @@ impl CellRequirements {
             return CellLookup::Missing(reason, None);
         };
         let fact = requirement.reparse_fact(fact);
-        match requirement.stale_reason(&fact) {
+        let is_outdated = self.outdated.contains(&fact.asked);
+        let reason = requirement.stale_reason(&fact);
+        match reason.or(is_outdated.then_some(Reason::ChangedEvidence)) {
             None => CellLookup::Known(fact),
             // A value that is no longer in the list is not shown either.
             Some(Reason::ChangedList) => CellLookup::Missing(Reason::ChangedList, None),

@@ -24,6 +24,7 @@ use crate::record::{Fact, Record};
 use crate::store::CommitUnit;
 use crate::{Facts, FactsError};
 use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::evidence::ShownEvidence;
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 
 /// Number of lines whose entities are looked up at once.
@@ -76,6 +77,7 @@ impl Facts {
                     "asked_at": completion.asked_at,
                     "prompt_hash": completion.prompt_hash,
                     "parameters": completion.parameters,
+                    "evidence": completion.evidence.as_deref().and_then(ShownEvidence::parse),
                     "input_tokens": completion.input_tokens as f64 / share,
                     "output_tokens": completion.output_tokens as f64 / share,
                     "cost_usd": completion.cost_usd / share,
@@ -183,6 +185,7 @@ fn add_line(
         model: ids.model_id(&line.model)?,
         prompt_hash: line.prompt_hash,
         parameters: line.parameters,
+        evidence: line.evidence,
         asked_at: line.asked_at,
         ..Completion::default()
     };
@@ -207,6 +210,7 @@ fn add_line(
             && unit.completion.asked_at == completion.asked_at
             && unit.completion.model == completion.model
             && unit.completion.parameters == completion.parameters
+            && unit.completion.evidence == completion.evidence
     });
     let unit = if let Some(unit) = same_request {
         unit
@@ -286,6 +290,7 @@ struct ExportedLine {
     asked_at: String,
     prompt_hash: String,
     parameters: Option<String>,
+    evidence: Option<String>,
 }
 
 impl ExportedLine {
@@ -314,6 +319,14 @@ impl ExportedLine {
             asked_at: text("asked_at").unwrap_or_else(hqdl_database::current_timestamp),
             prompt_hash: text("prompt_hash").unwrap_or_default(),
             parameters: text("parameters"),
+            evidence: match json.get("evidence") {
+                None | Some(Json::Null) => None,
+                Some(evidence) => {
+                    let evidence: ShownEvidence = serde_json::from_value(evidence.clone())
+                        .map_err(|e| format!("`evidence`: {e}"))?;
+                    Some(evidence.to_json())
+                }
+            },
         })
     }
 }

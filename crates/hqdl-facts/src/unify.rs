@@ -90,6 +90,7 @@ pub fn word_expansion(expansion: &Expansion, column: &Column, list: &ValueList) 
         many: false,
         list: "closed".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     Expansion {
         about: format!(

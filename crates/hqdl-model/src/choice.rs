@@ -56,12 +56,16 @@ pub fn choose_model(
         max_output: u64::from(settings.max_output_tokens),
         extra_input: protocol_of(settings.provider).extra_input_tokens(),
         parameters: settings.parameters.clone(),
-        format: expansion
-            .format
-            .unwrap_or_else(|| connected.map_or(Format::Json, Model::answer_format)),
+        format: match expansion.format {
+            // An answer with quotations is JSON.
+            _ if expansion.evidence.is_some() => Format::Json,
+            Some(format) => format,
+            None => connected.map_or(Format::Json, Model::answer_format),
+        },
         rows: match max_rows {
-            // With several images, an answer could not be matched to its image.
-            _ if expansion.has_images() => 1,
+            // With several images, an answer could not be matched to its image; and a passage must
+            // not affect the answer about another row.
+            _ if expansion.has_images() || expansion.evidence.is_some() => 1,
             Some(max_rows) => max_rows.min(expansion.rows_per_request),
             None => expansion.rows_per_request,
         },

@@ -46,6 +46,7 @@ impl EmbeddingsEndpoint {
     pub fn vector_prompt(texts: &[&str], tokens: u64) -> Prompt {
         Prompt {
             images: Vec::new(),
+            evidence: None,
             system: Arc::from(""),
             user: Json::from(texts).to_string(),
             schema: None,

@@ -42,6 +42,7 @@ pub use self::output_cap::OutputCap;
 pub use self::packing::Packing;
 pub(crate) use self::packing::split_in_half;
 use self::packing::{Adaptation, split_smaller};
+use self::read::ParsedReply;
 pub use self::slots::{HeldSlot, Slots};
 use crate::budget::Budget;
 use crate::plan::RowBatch;
@@ -55,6 +56,7 @@ use hqdl_prompt::completion::FinishReason;
 use hqdl_prompt::{Prompt, PromptFrame};
 use hqdl_spec::{Expansion, Format, format_parameters};
 use hqdl_values::cell::{State, Tally};
+use hqdl_values::evidence::ShownEvidence;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::usage::{ColumnUsage, SpentAmount};
 
@@ -312,7 +314,15 @@ async fn send_request(
     let mut completion = context.new_completion(row_batch, prompt.provenance_hash());
     tracing::Span::current().record("prompt", completion.prompt_hash.as_str());
     let since = context.run.circuit_breaker.answer_count();
-    if let Err(reason) = context.show_images(row_batch, &mut prompt) {
+    completion.evidence = prompt.shown_evidence().map(ShownEvidence::to_json);
+    if prompt.lacks_required_evidence(&context.expansion) {
+        let reason = "no passage of the documents was found";
+        context.keep_failure(row_batch, completion, State::Unknown, reason, None).await?;
+        return Ok((Vec::new(), None));
+    }
+    let evidence_error = prompt.evidence.as_ref().and_then(|evidence| evidence.clone().err());
+    let shown = evidence_error.map_or_else(|| context.show_images(row_batch, &mut prompt), Err);
+    if let Err(reason) = shown {
         return context
             .handle_failure(pending, completion, ModelError::NoAnswer(reason), since)
             .await;
@@ -326,7 +336,7 @@ async fn send_request(
         count_tokens: &|reply: &Reply| context.count_tokens(&frame, &prompt, reply),
         plausible_tokens: &|reply: &Reply| context.plausible_tokens(&prompt, reply),
         has_answers: &|reply: &Reply| {
-            !context.parse_reply(row_batch, &frame, reply, false).0.is_empty()
+            !context.parse_reply(row_batch, &frame, &prompt, reply, false).facts.is_empty()
         },
         on_wire: false.into(),
         max_attempts: context.run.circuit_breaker.max_attempts(pending.piece_since.is_some()),
@@ -530,10 +540,12 @@ impl Context {
         if reply.is_unfinished && reply.broken.is_none() {
             self.warn_of_no_finish_reason(frame);
         }
-        let (facts, to_retry) = self.parse_reply(row_batch, frame, &reply, is_last_attempt);
+        let ParsedReply { facts, to_retry, evidence } =
+            self.parse_reply(row_batch, frame, prompt, &reply, is_last_attempt);
         let ask_again: usize = to_retry.values().map(Vec::len).sum();
         debug!(entities = facts.len(), ask_again, "read");
         completion.content = Some(reply.content);
+        completion.evidence = evidence;
         let tallies = self.tally_columns(row_batch, &facts);
         let mut tally = Tally::default();
         tallies.iter().for_each(|t| tally.merge(t));

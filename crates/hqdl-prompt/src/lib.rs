@@ -94,6 +94,7 @@ use completion::FinishReason;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
+use hqdl_values::evidence::{Quotation, ShownEvidence};
 use hqdl_values::tokens::Tokenizer;
 
 /// Output tokens of an answer besides its rows: fences, brackets, a stray word.
@@ -121,6 +122,12 @@ fn expected_cell_tokens(column: &Column) -> u64 {
     };
     estimate_tokens(column.name.len())
         + tokens_per_value * if column.many.is_some() { EXPECTED_LIST_ITEMS } else { 1 }
+}
+
+/// Returns the expected output tokens of the quotations for one cell.
+fn expected_quote_tokens(expansion: &Expansion, column: &Column) -> u64 {
+    let items = if column.many.is_some() { EXPECTED_LIST_ITEMS } else { 1 };
+    forms::planned_tokens(expansion) * items
 }
 
 /// Shared part of all prompts of a request: an expansion, the requested columns and the answer
@@ -191,6 +198,8 @@ pub struct Prompt {
     pub temperature: Option<f64>,
     /// Images of the prompt, `[image 1]` first.
     pub images: Vec<PromptImage>,
+    /// Evidence that the prompt shows, or why it cannot be shown; `None` without documents.
+    pub evidence: Option<Result<Arc<ShownEvidence>, String>>,
     /// Whether lists in the answer are sets, so that a repeated item adds nothing.
     pub has_sets: bool,
 }
@@ -225,6 +234,20 @@ impl std::fmt::Debug for PromptImage {
 }
 
 impl Prompt {
+    /// Returns the evidence that the prompt shows; without documents, it has no passages.
+    #[must_use]
+    pub fn shown_evidence(&self) -> Option<&ShownEvidence> {
+        self.evidence.as_ref()?.as_deref().ok()
+    }
+
+    /// Returns whether no passage is shown although every value needs one. Such a request is not
+    /// sent: its cells are unknown.
+    #[must_use]
+    pub fn lacks_required_evidence(&self, expansion: &Expansion) -> bool {
+        expansion.evidence.as_ref().is_some_and(|settings| settings.require)
+            && self.shown_evidence().is_some_and(|evidence| evidence.passages.is_empty())
+    }
+
     /// Limits each list of a single answer to the number of its options, and returns the number of
     /// such lists. A grammar then ends the list of a model that repeats an item again and again.
     /// Requests do this only after a failure, because some endpoints reject the keyword.
@@ -275,7 +298,10 @@ impl PromptFrame {
             full_echo: (expansion.echo == Echo::Full).then(|| shared_prompt(Echo::Full)),
             header,
             row_tokens: ROW_OVERHEAD
-                + requested.iter().map(|c| expected_cell_tokens(c)).sum::<u64>(),
+                + requested
+                    .iter()
+                    .map(|c| expected_cell_tokens(c) + expected_quote_tokens(expansion, c))
+                    .sum::<u64>(),
             tokens: OnceLock::new(),
         }
     }
@@ -328,18 +354,32 @@ impl PromptFrame {
         key_names: &[String],
         checkers: &[&Checker],
     ) -> Vec<RowOutcome> {
+        self.read_quoting(content, finish, keys, key_names, checkers, &ShownEvidence::default()).0
+    }
+
+    /// Parses the answer to a prompt about some rows. Returns its quotations as well, which occur
+    /// in the evidence.
+    #[must_use]
+    pub fn read_quoting(
+        &self,
+        content: &str,
+        finish: FinishReason,
+        keys: &RequestKeys,
+        key_names: &[String],
+        checkers: &[&Checker],
+        evidence: &ShownEvidence,
+    ) -> (Vec<RowOutcome>, Vec<Quotation>) {
         match &self.single_form {
             Some(single) if keys.len() == 1 => {
-                single.parse_answer(content, finish, keys, key_names, checkers)
+                single.parse_answer(content, finish, keys, key_names, checkers, evidence)
             }
-            _ => completion::parse_completion(
-                content,
-                finish,
-                keys,
-                key_names,
-                &self.columns,
-                checkers,
-            ),
+            _ => {
+                let (columns, quotes) = (&self.columns, Vec::new());
+                let outcomes = completion::parse_completion(
+                    content, finish, keys, key_names, columns, checkers,
+                );
+                (outcomes, quotes)
+            }
         }
     }
 
@@ -459,6 +499,7 @@ impl PromptFrame {
             rows: rows.len(),
             temperature: is_pack.then_some(0.0),
             images: Vec::new(),
+            evidence: None,
             has_sets: self.has_sets,
         }
     }

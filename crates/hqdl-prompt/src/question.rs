@@ -52,6 +52,8 @@ pub struct AskedRow {
     pub key: Vec<Json>,
     /// Values of the context columns.
     pub context: Vec<Json>,
+    /// Passages of documents that are shown with the row.
+    pub passages: Vec<Json>,
 }
 
 impl Question {
@@ -112,7 +114,7 @@ impl Question {
                 }
                 number => usize::try_from(number.as_u64()?).ok()?,
             };
-            rows.push(AskedRow { number, key: cells, context });
+            rows.push(AskedRow { passages: Vec::new(), number, key: cells, context });
         }
         let format = if table["format"] == "csv" { Format::Csv } else { Format::Json };
         let (table, answer_form) = (json_text(&table["table"]), AnswerForm::Table);
@@ -127,13 +129,21 @@ impl Question {
     }
 
     /// Returns the answer to this question as a well-behaved model writes it. `cell` returns the
-    /// JSON of each cell, null for unknown.
+    /// JSON of each cell, null for unknown; an object is the cell's `value` with one of its `quotes`
+    /// or more.
     #[must_use]
     pub fn write_answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
         match (self.answer_form, &*self.rows, &*self.columns) {
             (AnswerForm::Single, [row], columns) => {
-                let cells = columns.iter().map(|c| (c.name.as_str(), cell(row, c)));
-                return forms::format_answer(cells);
+                let mut quotes = Vec::new();
+                let mut cells: Vec<(&str, Json)> = columns
+                    .iter()
+                    .map(|c| (c.name.as_str(), split_quotes(&c.name, cell(row, c), &mut quotes)))
+                    .collect();
+                if !quotes.is_empty() {
+                    cells.insert(0, ("quotes", quotes.into()));
+                }
+                return forms::format_answer(cells.into_iter());
             }
             (AnswerForm::Lines | AnswerForm::Arrays, rows, columns) => {
                 let mut cells = |row| columns.iter().map(|c| cell(row, c)).collect();
@@ -200,4 +210,14 @@ fn json_texts(json: &Json) -> Vec<String> {
         .flatten()
         .map(|t| hqdl_values::value::Value::from_json(t).to_string())
         .collect()
+}
+
+/// Returns the value of a cell, and adds its quotations to `quotes`.
+fn split_quotes(column: &str, mut cell: Json, quotes: &mut Vec<Json>) -> Json {
+    let Some(of_cell) = cell.get_mut("quotes").and_then(Json::as_array_mut) else { return cell };
+    for mut quote in std::mem::take(of_cell) {
+        quote["column"] = column.into();
+        quotes.push(quote);
+    }
+    cell["value"].take()
 }

@@ -301,9 +301,26 @@ pub struct ExpansionTable {
     pub echo: Option<Echo>,
     /// Example rows: written out, a SELECT, or "overrides".
     pub shots: Option<ShotsField>,
+    /// Documents whose passages the model sees with each row. Each request then has one row.
+    pub evidence: Option<EvidenceTable>,
     /// The columns to fill.
     #[serde(default)]
     pub column: Vec<ColumnTable>,
+}
+
+/// `[expansion.evidence]`: documents whose passages the model sees and quotes.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct EvidenceTable {
+    /// SELECT over the database that returns one column with texts, or two with names and texts.
+    pub documents: Option<String>,
+    /// Folder with files that end in `.txt`, `.md`, `.html` or `.htm`, below the spec's folder.
+    pub folder: Option<String>,
+    /// Most tokens of the passages that the model sees with a row. Default: 1500.
+    pub evidence_tokens: Option<u32>,
+    /// Whether a value that the model supports with no quotation becomes unknown.
+    #[serde(default)]
+    pub require: bool,
 }
 
 /// Format of the answers.

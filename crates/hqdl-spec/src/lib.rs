@@ -9,6 +9,7 @@ pub mod checker;
 pub mod coerce;
 pub mod unchecked;
 pub mod file;
+pub mod evidence;
 pub mod images;
 pub mod ingredients;
 mod literal;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::secret::is_variable;
 pub use check::Catalog;
+pub use evidence::EvidenceSettings;
 pub use file::{Echo, Format, LimitScope, Reuse};
 use hqdl_values::ASSUMED_CACHE_WRITE;
 pub use hqdl_values::{LongPromptPrice, PriceTable, Type};
@@ -368,6 +370,9 @@ pub struct Expansion {
     /// Access to these images.
     #[serde(skip)]
     pub image_files: Images,
+    /// Documents whose passages are shown with each row.
+    #[serde(skip)]
+    pub evidence: Option<EvidenceSettings>,
     /// Number of rows per request.
     pub rows_per_request: u32,
     /// Answer format; `None` lets the endpoint decide.
@@ -453,6 +458,7 @@ impl Expansion {
             context: Vec::new(),
             images: Vec::new(),
             image_files: Images::default(),
+            evidence: None,
             rows_per_request: 10,
             format: None,
             echo: Echo::default(),

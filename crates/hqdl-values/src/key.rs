@@ -147,6 +147,9 @@ pub struct ColumnIdentity {
     /// no kind is known, and for columns of a spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
+    /// Whether only values that a passage supports count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub requires_evidence: bool,
 }
 
 impl ColumnIdentity {
@@ -221,7 +224,7 @@ pub fn tagged_hash(context: &str, parts: &[String]) -> String {
 
 /// Returns 128 bits of blake3 with a domain-separation context. Parts are length-prefixed, so that
 /// moving a boundary changes the hash.
-fn hash_parts(context: &str, parts: &[&str]) -> String {
+pub(crate) fn hash_parts(context: &str, parts: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new_derive_key(context);
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());

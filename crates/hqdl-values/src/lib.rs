@@ -3,6 +3,7 @@
 
 pub mod cell;
 mod column_type;
+pub mod evidence;
 pub mod csv;
 pub mod format;
 pub mod key;

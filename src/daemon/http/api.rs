@@ -108,6 +108,7 @@ impl WantedCells {
             filter: self.filter.clone(),
             refresh: self.refresh.clone(),
             retry_failed: self.retry_failed,
+            ..Selection::default()
         }
     }
 }

@@ -278,17 +278,18 @@ impl DatabaseServer {
             "SELECT id, run, model, prompt_hash, asked_at, input_tokens, output_tokens, cost_usd,
                cells, error, shown,
                to_jsonb(c) ->> 'parameters',
-               coalesce((to_jsonb(c) ->> 'assumed_cache_writes')::bigint, 0) FROM {} AS c WHERE expansion = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2))",
+               coalesce((to_jsonb(c) ->> 'assumed_cache_writes')::bigint, 0),
+               to_jsonb(c) ->> 'evidence' FROM {} AS c WHERE expansion = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2))",
             self.qualified_name("hqdl_completion")
         );
         let mut insert = local
-            .prepare("INSERT OR REPLACE INTO hqdl_completion VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            .prepare("INSERT OR REPLACE INTO hqdl_completion VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .map_err(to_error)?;
         for row in self.query_rows(&select, &[&expansion, &ids])? {
             let mut values = vec![Sqlite::Text(expansion.to_owned())];
-            for n in 0..13 {
+            for n in 0..14 {
                 values.push(match n {
-                    2..=4 | 9 | 11 => self.read_cell(&row, n, false)?,
+                    2..=4 | 9 | 11 | 13 => self.read_cell(&row, n, false)?,
                     7 => {
                         let usd: Option<f64> =
                             row.try_get(n).map_err(|e| self.to_store_error(&e))?;

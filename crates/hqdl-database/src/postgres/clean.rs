@@ -35,7 +35,8 @@ impl DatabaseServer {
             let tables: Vec<String> =
                 OWN_TABLES.iter().map(|table| self.qualified_name(table)).collect();
             self.execute_batch(&format!(
-                "DROP VIEW {}; DROP TABLE {}; DROP FUNCTION {}()",
+                "DROP VIEW {}; DROP VIEW {}; DROP TABLE {}; DROP FUNCTION {}()",
+                self.qualified_name("hqdl_evidence"),
                 self.qualified_name("hqdl_cell"),
                 tables.join(", "),
                 self.qualified_name("hqdl_note_edit")

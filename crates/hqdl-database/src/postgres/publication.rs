@@ -421,17 +421,17 @@ impl ServerPublication<'_> {
         let insert = format!(
             "INSERT INTO {completions} AS c (expansion, id, run, model, prompt_hash, asked_at,
                input_tokens, output_tokens, cost_usd, cells, error, shown, parameters,
-               assumed_cache_writes)
+               assumed_cache_writes, evidence)
              SELECT {}, u.c0::bigint, u.c1::bigint, u.c2, u.c3, u.c4, u.c5::bigint, u.c6::bigint,
                u.c7::double precision, u.c8::bigint, u.c9, u.c10::bigint, u.c11,
-               u.c12::bigint FROM {ROWS_PLACEHOLDER}
+               u.c12::bigint, u.c13 FROM {ROWS_PLACEHOLDER}
              ON CONFLICT (expansion, id) DO UPDATE SET shown = c.shown + excluded.shown",
             sql::quote_text(name)
         );
         let select = "SELECT id, run, model, prompt_hash, asked_at, input_tokens, output_tokens,
-            cost_usd, cells, error, shown, parameters, assumed_cache_writes
-            FROM hqdl_completion WHERE expansion = ?1";
-        self.stream_rows(local, select, name, &insert, 13, &mut |row| {
+            cost_usd, cells, error, shown, parameters, assumed_cache_writes,
+            evidence FROM hqdl_completion WHERE expansion = ?1";
+        self.stream_rows(local, select, name, &insert, 14, &mut |row| {
             row.iter().map(to_parameter).collect()
         })?;
         let delete_unused =

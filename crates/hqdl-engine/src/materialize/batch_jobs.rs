@@ -175,7 +175,7 @@ impl Materializer<'_> {
         if self.model.batch_api().is_none() {
             return Err(MaterializeError::BatchesUnsupported);
         }
-        self.ensure_no_images()?;
+        self.ensure_batch_support()?;
         let _lock = self.lock_batches(listener, interrupt)?;
         self.exported_cells.replace((!include_unanswered).then(BTreeMap::new));
         let mut coverages = Vec::new();

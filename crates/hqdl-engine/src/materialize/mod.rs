@@ -12,6 +12,7 @@ mod report;
 mod budget;
 mod refresh;
 mod run;
+mod evidence;
 mod shots;
 mod coverage;
 mod coverage_builder;
@@ -80,6 +81,17 @@ pub enum MaterializeError {
     /// The expansion sends images, which batches do not support.
     #[error("`{0}` sends images, which batches do not support")]
     BatchImagesUnsupported(String),
+    /// The expansion shows evidence, which batches do not support.
+    #[error("`{0}` shows passages of documents, which batches do not support")]
+    BatchEvidenceUnsupported(String),
+    /// The documents of an expansion cannot be read.
+    #[error("the evidence of `{expansion}`: {message}")]
+    Evidence {
+        /// The expansion.
+        expansion: String,
+        /// Reason.
+        message: String,
+    },
     /// The async runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
@@ -96,6 +108,8 @@ pub struct Selection {
     pub filter: Option<String>,
     /// Columns whose answered cells are requested again.
     pub refresh: Vec<String>,
+    /// Whether cells whose answer was given other passages are requested again.
+    pub refresh_evidence: bool,
     /// Whether cells without a value are requested again.
     pub retry_failed: bool,
 }
@@ -188,7 +202,7 @@ impl<'w> Materializer<'w> {
         }
         let overrides = Overrides::read(spec)?;
         let spec = shots::with_overrides(spec, database, &overrides)?;
-        Ok(Self {
+        let mut materializer = Self {
             spec,
             database,
             facts,
@@ -202,7 +216,11 @@ impl<'w> Materializer<'w> {
             has_batch_jobs: Cell::new(false),
             version: Cell::new(0),
             exported_cells: RefCell::default(),
-        })
+        };
+        if selection.refresh_evidence {
+            materializer.outdate_changed_evidence()?;
+        }
+        Ok(materializer)
     }
 
     /// Sets the run mode; the default is `RunMode::CallRuntime`.
@@ -226,19 +244,20 @@ impl<'w> Materializer<'w> {
             });
         }
         if run_mode == RunMode::Batch {
-            self.ensure_no_images()?;
+            self.ensure_batch_support()?;
         }
         self.run_mode = run_mode;
         Ok(self)
     }
 
-    /// Returns an error if an expansion sends images. A batch may be sent by another process a day
-    /// later, but images are read when the request is sent.
-    pub(super) fn ensure_no_images(&self) -> Result<(), MaterializeError> {
-        match self.spec.expansions.iter().find(|e| e.has_images()) {
-            Some(expansion) => {
-                Err(MaterializeError::BatchImagesUnsupported(expansion.name.clone()))
-            }
+    /// Returns an error if an expansion sends images or shows evidence. A batch may be sent by
+    /// another process a day later, but these are read when the request is sent.
+    pub(super) fn ensure_batch_support(&self) -> Result<(), MaterializeError> {
+        if let Some(e) = self.spec.expansions.iter().find(|e| e.has_images()) {
+            return Err(MaterializeError::BatchImagesUnsupported(e.name.clone()));
+        }
+        match self.spec.expansions.iter().find(|e| e.evidence.is_some()) {
+            Some(e) => Err(MaterializeError::BatchEvidenceUnsupported(e.name.clone())),
             None => Ok(()),
         }
     }
@@ -262,6 +281,7 @@ impl<'w> Materializer<'w> {
         let (mut warnings, mut coverages) = (Vec::new(), Vec::new());
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            self.load_evidence(expansion)?;
             let mut coverage = self.compute_coverage(n, true)?;
             warnings.extend(
                 coverage
@@ -362,6 +382,15 @@ impl<'w> Materializer<'w> {
         // Check write access before any request is paid for.
         target.try_writing()?;
         if should_request {
+            for (expansion, _) in self
+                .spec
+                .expansions
+                .iter()
+                .zip(&coverages)
+                .filter(|(_, coverage)| coverage.missing_cells() > 0)
+            {
+                self.load_evidence(expansion)?;
+            }
             coverages = self.warn_if_over_budget(coverages, listener)?;
         }
         if let Some(db) = target.before(self.database) {

@@ -327,6 +327,7 @@ fn to_completion_origin((c, model): (Completion, String)) -> CompletionProvenanc
         model,
         prompt_hash: c.prompt_hash,
         parameters: c.parameters,
+        evidence: c.evidence,
         asked_at: c.asked_at,
         input_tokens: c.input_tokens,
         output_tokens: c.output_tokens,

@@ -2,8 +2,11 @@
 //! which parts of a long document are shown. It never decides which rows qualify.
 //!
 //! [`passages`] splits texts, `words` compares them by their words (BM25 of `SQLite`'s FTS5), and
-//! [`vectors`] stores embeddings to compare them by meaning.
+//! [`vectors`] stores embeddings to compare them by meaning. [`evidence`] finds the passages of an
+//! expansion's documents.
 
+pub mod evidence;
+mod html;
 pub mod passages;
 pub mod vectors;
 pub mod text_index;

@@ -1,5 +1,7 @@
 //! Similarity of texts to a question by their words: BM25 as computed by `SQLite`'s FTS5.
 
+use std::collections::HashSet;
+
 use rusqlite::{Connection, params};
 
 /// Stop words: Lucene's list for English (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`). BM25 itself
@@ -9,6 +11,9 @@ const STOP_WORDS: [&str; 33] = [
     "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these",
     "they", "this", "to", "was", "will", "with",
 ];
+
+/// Maximum number of words of a key or a topic that are compared.
+const MAX_TERMS: usize = 100;
 
 /// Texts that questions are compared with.
 pub struct TextIndex {
@@ -64,6 +69,29 @@ impl TextIndex {
             }
         }
         Ok(all)
+    }
+
+    /// Returns the positions of the texts that share a word with `key`, at most `limit`, the best
+    /// one first. Words of `key` count twice, those of `topic` once.
+    ///
+    /// # Errors
+    /// Those of `SQLite`.
+    pub fn find_texts(&self, key: &str, topic: &str, limit: usize) -> rusqlite::Result<Vec<usize>> {
+        let quote = |terms: Vec<String>| -> Vec<String> {
+            let mut seen = HashSet::new();
+            let terms = terms.iter().map(|w| format!("\"{w}\"")).filter(|w| seen.insert(w.clone()));
+            terms.take(MAX_TERMS).collect()
+        };
+        let (key, topic) = (quote(query_terms(key)), quote(query_terms(topic)));
+        if key.is_empty() {
+            return Ok(Vec::new());
+        }
+        let all = [key.clone(), topic].concat();
+        let query = format!("({}) AND ({})", key.join(" OR "), all.join(" OR "));
+        let sql =
+            "SELECT rowid FROM texts WHERE texts MATCH ?1 ORDER BY bm25(texts), rowid LIMIT ?2";
+        let mut found = self.connection.prepare_cached(sql)?;
+        found.query_map(params![query, limit], |row| row.get(0))?.collect()
     }
 }
 

@@ -363,6 +363,7 @@ impl Suggestion {
             column: self.column.name.clone(),
             about: self.column.about.clone(),
             kinds: Vec::new(),
+            requires_evidence: false,
             ..self.live_question.identity.clone()
         };
         if identity.fingerprint() == self.live_question.identity.fingerprint() {

@@ -26,7 +26,7 @@ impl Journal {
 
 const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
   c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters,
-  c.assumed_cache_writes, m.name
+  c.assumed_cache_writes, c.evidence, m.name
   FROM completion AS c JOIN model AS m ON m.id = c.model";
 
 fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, String)> {
@@ -45,8 +45,9 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
         cells: r.get(11)?,
         parameters: lossy(r, 12)?,
         assumed_cache_writes: r.get(13)?,
+        evidence: lossy(r, 14)?,
     };
-    Ok((completion, r.get(14)?))
+    Ok((completion, r.get(15)?))
 }
 
 /// Returns a text, whatever a damaged disk made of its bytes: what a model said in one answer

@@ -215,8 +215,9 @@ impl Journal {
         let connection = self.connection();
         let mut insert = connection.prepare_cached(
             "INSERT INTO completion (run, model, prompt_hash, content, error, input_tokens, cached_input_tokens,
-               output_tokens, cost_usd, asked_at, seconds, cells, parameters, assumed_cache_writes)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+               output_tokens, cost_usd, asked_at, seconds, cells, parameters, assumed_cache_writes,
+               evidence)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
         )?;
         insert.insert(params![
             c.run,
@@ -232,7 +233,8 @@ impl Journal {
             c.seconds,
             c.cells,
             c.parameters,
-            c.assumed_cache_writes
+            c.assumed_cache_writes,
+            c.evidence
         ])
     }
 

@@ -66,7 +66,7 @@ fn id(row: &Row) -> Worked<i64> {
 
 const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
     c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters,
-    c.assumed_cache_writes, m.name, c.id
+    c.assumed_cache_writes, c.evidence, m.name, c.id
   FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model";
 
 fn read_completion(r: &Row) -> Worked<(Completion, String)> {
@@ -90,6 +90,7 @@ fn read_completion(r: &Row) -> Worked<(Completion, String)> {
         cells: number(11)?,
         parameters: r.try_get(12)?,
         assumed_cache_writes: number(13)?,
+        evidence: r.try_get(14)?,
     };
     Ok((completion, r.try_get("name")?))
 }

@@ -78,6 +78,7 @@ struct UnitColumns {
     cells: Vec<i64>,
     parameters: Vec<Option<String>>,
     assumed_cache_writes: Vec<i64>,
+    evidence: Vec<Option<String>>,
     reservations: Vec<i64>,
     requests: Vec<i64>,
     lines: LineColumns,
@@ -116,6 +117,7 @@ impl UnitColumns {
             all.cells.push(c.cells.cast_signed());
             all.parameters.push(c.parameters.as_deref().map(super::text));
             all.assumed_cache_writes.push(c.assumed_cache_writes.cast_signed());
+            all.evidence.push(c.evidence.as_deref().map(super::text));
             all.reservations.extend(unit.settles.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {
@@ -138,15 +140,16 @@ const COMMITTED: &str = "SELECT token FROM hqdl.completion WHERE token = ANY($1)
 const NUMBER: &str = "UPDATE hqdl.head SET completion = completion + $1, line = line + $2";
 const COMPLETIONS: &str = "INSERT INTO hqdl.completion (id, token, run, model, prompt_hash, content,
     error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells,
-    parameters, assumed_cache_writes)
-  SELECT h.completion - $16 + u.n, u.token, u.run, u.model, u.prompt_hash, u.content, u.error,
+    parameters, assumed_cache_writes, evidence)
+  SELECT h.completion - $17 + u.n, u.token, u.run, u.model, u.prompt_hash, u.content, u.error,
     u.input_tokens, u.cached_input_tokens, u.output_tokens, u.cost_usd, u.asked_at, u.seconds, u.cells,
-    u.parameters, u.assumed_cache_writes
+    u.parameters, u.assumed_cache_writes, u.evidence
   FROM hqdl.head AS h, unnest($1::bigint[], $2::bigint[], $3::integer[], $4::text[], $5::bytea[],
     $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[], $10::double precision[], $11::text[],
-    $12::double precision[], $13::bigint[], $14::text[], $15::bigint[]) WITH ORDINALITY AS u (token, run, model, prompt_hash, content,
+    $12::double precision[], $13::bigint[], $14::text[], $15::bigint[],
+    $16::text[]) WITH ORDINALITY AS u (token, run, model, prompt_hash, content,
     error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells,
-    parameters, assumed_cache_writes, n)";
+    parameters, assumed_cache_writes, evidence, n)";
 const ANSWERS: &str =
     "INSERT INTO hqdl.answer (key, line, completion, model, checksum, cells, entity)
   SELECT u.key, h.line - $7 + u.n, h.completion - $8 + u.of, u.model, u.checksum, u.cells, u.entity
@@ -268,7 +271,7 @@ async fn commit(
     let (n, lines) = (super::count(all.token.len()), super::count(all.lines.of.len()));
     let of = &all.lines;
     let of_number: [Parameter<'_>; 2] = [&n, &lines];
-    let of_completions: [Parameter<'_>; 16] = [
+    let of_completions: [Parameter<'_>; 17] = [
         &all.token,
         &all.run,
         &all.model,
@@ -284,6 +287,7 @@ async fn commit(
         &all.cells,
         &all.parameters,
         &all.assumed_cache_writes,
+        &all.evidence,
         &n,
     ];
     let of_answers: [Parameter<'_>; 8] =

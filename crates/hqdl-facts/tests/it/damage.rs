@@ -28,6 +28,7 @@ fn meaning(column: &str) -> ColumnIdentity {
         many: false,
         list: "none".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     }
 }
 

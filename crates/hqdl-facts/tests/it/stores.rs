@@ -115,6 +115,7 @@ fn meaning() -> ColumnIdentity {
         many: false,
         list: "none".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     }
 }
 

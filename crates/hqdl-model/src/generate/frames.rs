@@ -99,7 +99,7 @@ impl Context {
         let build_frame = || {
             let expansion = self.expansion.for_key(key);
             // Recordings are found by the rows of a table.
-            let is_recorded = self.endpoint().looks_up_by_prompt();
+            let is_recorded = self.endpoint().looks_up_by_prompt() && expansion.evidence.is_none();
             let constructor = if is_recorded { PromptFrame::for_table } else { PromptFrame::new };
             Arc::new(constructor(&expansion, columns, format))
         };

@@ -8,26 +8,46 @@ use super::{Context, Event, StopReason};
 use crate::plan::RowBatch;
 use crate::{Reply, Tokens};
 use hqdl_facts::{CommitUnit, Completion, Fact};
-use hqdl_prompt::{PromptFrame, RowOutcome};
+use hqdl_prompt::{Prompt, PromptFrame, RowOutcome};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State, Tally};
+use hqdl_values::evidence::ShownEvidence;
 use hqdl_values::key::Entity;
 
+/// Content of a reply.
+pub(super) struct ParsedReply {
+    /// Facts by entity.
+    pub(super) facts: Vec<(Entity, Vec<Fact>)>,
+    /// Rows to ask again, by columns.
+    pub(super) to_retry: RowsToRetry,
+    /// Evidence that was shown and quoted, as JSON.
+    pub(super) evidence: Option<String>,
+}
+
 impl Context {
-    /// Parses a reply. Returns the facts, and the rows to ask again by columns.
+    /// Parses a reply.
     pub(super) fn parse_reply(
         &self,
         row_batch: &RowBatch,
         frame: &PromptFrame,
+        prompt: &Prompt,
         reply: &Reply,
         is_last_attempt: bool,
-    ) -> (Vec<(Entity, Vec<Fact>)>, RowsToRetry) {
+    ) -> ParsedReply {
         let (keys, key_names) = self.request_keys(row_batch);
         let prompt_columns = self.prompt_columns(row_batch);
         let checkers: Vec<&Checker> =
             prompt_columns.iter().filter_map(|c| self.requirements.checker(*c)).collect();
-        let mut outcomes =
-            frame.read(&reply.content, reply.finish_state(), &keys, &key_names, &checkers);
+        let no_evidence = ShownEvidence::default();
+        let shown = prompt.shown_evidence();
+        let (mut outcomes, quotes) = frame.read_quoting(
+            &reply.content,
+            reply.finish_state(),
+            &keys,
+            &key_names,
+            &checkers,
+            shown.unwrap_or(&no_evidence),
+        );
         if reply.refused {
             // Answers before the refusal count; the remaining rows are refused.
             for outcome in &mut outcomes {
@@ -96,12 +116,13 @@ impl Context {
                 facts.push((missing_row.entity.clone(), read));
             }
         }
-        (facts, to_retry)
+        let evidence = shown.map(|shown| ShownEvidence { quotes, ..shown.clone() }.to_json());
+        ParsedReply { facts, to_retry, evidence }
     }
 
-    /// Stores the failure of a request as the state of its cells: `refused` or `error`. An `error`
-    /// does not count as an answer: the next run asks again, but the table can show why the cell is
-    /// empty.
+    /// Stores the failure of a request as the state of its cells: `refused` or `error`; or
+    /// `unknown` if it was not sent because no passage could support an answer. An `error` does not
+    /// count as an answer: the next run asks again, but the table can show why the cell is empty.
     pub(crate) async fn keep_failure(
         &self,
         row_batch: &RowBatch,
@@ -110,9 +131,11 @@ impl Context {
         reason: &str,
         answers: Option<i64>,
     ) -> Result<(), StopReason> {
-        completion.error = Some(reason.to_owned());
-        let raw = (state == State::Refused).then(|| reason.to_owned());
-        let answer = Answer::without_value(state, raw);
+        let given_reason = |given: bool| given.then(|| reason.to_owned());
+        completion.error = given_reason(state != State::Unknown);
+        let repair = given_reason(state == State::Unknown);
+        let raw = given_reason(state == State::Refused);
+        let answer = Answer { repair, ..Answer::without_value(state, raw) };
         let fact = |c: &usize| self.requirements.build_fact(*c, answer.clone());
         let facts: Vec<_> = row_batch
             .missing_rows

@@ -12,6 +12,8 @@ use hqdl_values::tokens::Tokenizer;
 
 /// Assumed number of items in a cell with several values.
 const LIKELY_ITEMS: f64 = 5.0;
+/// Assumed number of tokens of a quotation that supports a value.
+const QUOTATION_TOKENS: f64 = 40.0;
 /// Number of known cells from which their mean length is used as the estimate.
 const ENOUGH_SAMPLES: u64 = 20;
 
@@ -122,6 +124,9 @@ impl<'e> CostEstimator<'e> {
         let rows: Vec<&Row> = shown_rows.iter().map(AsRef::as_ref).collect();
         let (frame_tokens, header, lines) = if frame.is_single(rows.len()) {
             let prompt = frame.build_prompt(rows.iter().copied());
+            if prompt.lacks_required_evidence(expansion) {
+                return;
+            }
             let envelope = frame.tokens_without_rows(&prompt, tokenizer);
             (envelope, 0, vec![PromptRow { prompt_line: prompt.user, echo_line: String::new() }])
         } else {
@@ -235,7 +240,11 @@ fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Toke
         cell.likely = shots.iter().sum::<f64>() / shots.len() as f64;
         cell.max = cell.max.max(cell.likely);
     }
-    let surrounding = surrounding_tokens(column, format, tokenizer);
+    let mut surrounding = surrounding_tokens(column, format, tokenizer);
+    if expansion.evidence.is_some() {
+        let items = if column.many.is_some() { LIKELY_ITEMS } else { 1.0 };
+        surrounding += QUOTATION_TOKENS * items;
+    }
     Estimate::new(cell.low + surrounding, cell.likely + surrounding, cell.max + surrounding)
 }
 

@@ -43,6 +43,7 @@ fn prompt() -> Prompt {
         rows: 1,
         temperature: None,
         images: Vec::new(),
+        evidence: None,
     }
 }
 

@@ -5,6 +5,7 @@
 //! The question ends the user message. Values are JSON on one line, so that nothing in a value can
 //! end it early.
 
+mod evidence;
 mod image;
 mod join;
 mod pack;
@@ -18,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
 
+pub(super) use self::evidence::planned_tokens;
 pub(super) use self::pack::{PackForm, format_lines, write_arrays};
 use super::align::RequestKeys;
 use super::completion::{self, FinishReason, RowOutcome};
@@ -28,6 +30,7 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, State};
+use hqdl_values::evidence::{Quotation, ShownEvidence};
 use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
@@ -54,6 +57,8 @@ pub(super) struct SingleForm {
     task_instructions: Instructions,
     /// Instructions about texts, used if the value is a text.
     text_instructions: Instructions,
+    /// Quotations in the answers, if the row is shown with passages.
+    evidence: Option<evidence::EvidenceForm>,
 }
 
 /// System message, and its token count once it is computed.
@@ -118,7 +123,9 @@ impl SingleForm {
         question: String,
         systems: [&String; 2],
     ) -> Self {
-        let schema = schema::cells_schema(asked);
+        let mut schema = schema::cells_schema(asked);
+        let evidence = evidence::EvidenceForm::new(expansion, asked);
+        evidence.iter().for_each(|form| form.add_to_schema(&mut schema));
         let [task_instructions, text] = systems
             .map(|system| Instructions { system: system.as_str().into(), tokens: OnceLock::new() });
         Self {
@@ -132,6 +139,7 @@ impl SingleForm {
             schema: Arc::new(schema),
             task_instructions,
             text_instructions: text,
+            evidence,
         }
     }
 
@@ -162,6 +170,10 @@ impl SingleForm {
             Task::Columns => row::write(row, &self.key, &self.context),
             Task::Value | Task::Join => value::format_values(row, &self.key, base_column),
         };
+        let evidence = self.evidence.as_ref().map(|form| form.find_evidence(row));
+        if let Some(Ok(evidence)) = &evidence {
+            user.push_str(&evidence::format_passages(evidence));
+        }
         user.push('\n');
         user.push_str(&self.question);
         Prompt {
@@ -176,11 +188,13 @@ impl SingleForm {
             rows: 1,
             temperature: self.is_live().then_some(0.0),
             images: Vec::new(),
+            evidence,
             has_sets: !self.is_live(),
         }
     }
 
-    /// Parses the answer to a prompt of this form.
+    /// Parses the answer to a prompt of this form. Returns its quotations as well, which occur in
+    /// the passages.
     pub(super) fn parse_answer(
         &self,
         content: &str,
@@ -188,40 +202,72 @@ impl SingleForm {
         keys: &RequestKeys,
         key_names: &[String],
         checkers: &[&Checker],
-    ) -> Vec<RowOutcome> {
-        let cut = || if finish == FinishReason::Stop { None } else { self.closed_cells(content) };
-        if let Some(cells) = self.cells(content).or_else(cut) {
-            let answer = |(cell, checker): (&Option<Json>, &&Checker)| {
-                let missing = || Answer::without_value(State::Invalid, None);
-                let answer = cell.as_ref().map_or_else(missing, |cell| checker.check_json(cell));
+        evidence: &ShownEvidence,
+    ) -> (Vec<RowOutcome>, Vec<Quotation>) {
+        let cut = || {
+            if finish == FinishReason::Stop { None } else { self.closed_cells(content, evidence) }
+        };
+        if let Some((cells, quotes)) = self.cells(content, evidence).or_else(cut) {
+            let answer = |(n, (cell, checker)): (usize, (&Option<Json>, &&Checker))| {
+                let check = |cell: &Json| checker.check_json(cell);
+                let answer = match (cell, &self.evidence) {
+                    (None, _) => Answer::without_value(State::Invalid, None),
+                    (Some(cell), None) => check(cell),
+                    (Some(cell), Some(form)) => form.check_cell(n, cell, &quotes, check),
+                };
                 checker.complete_in_row(answer, |part| keys.key_part(0, part))
             };
-            return vec![RowOutcome::Answered(cells.iter().zip(checkers).map(answer).collect())];
+            let answers = cells.iter().zip(checkers).enumerate().map(answer).collect();
+            return (vec![RowOutcome::Answered(answers)], quotes);
+        }
+        if self.evidence.as_ref().is_some_and(evidence::EvidenceForm::is_required) {
+            let failed = RowOutcome::Failed {
+                state: State::Invalid,
+                reason: "the answer is no object with quotations".to_owned(),
+                raw: content.to_owned(),
+            };
+            return (vec![failed], Vec::new());
         }
         // The model wrote other text around its answer, or a row of a table.
-        completion::parse_completion(content, finish, keys, key_names, &self.members, checkers)
+        let outcomes =
+            completion::parse_completion(content, finish, keys, key_names, &self.members, checkers);
+        (outcomes, Vec::new())
     }
 
-    /// Returns the cells of a completion that is a single answer without other text.
-    fn cells(&self, content: &str) -> Option<Vec<Option<Json>>> {
+    /// Returns the cells and quotations of a completion that is a single answer without other text.
+    fn cells(&self, content: &str, evidence: &ShownEvidence) -> Option<CellsWithQuotes> {
         let answer = strip_reasoning(content)?;
-        let UnambiguousJson(json) = serde_json::from_str(answer.trim()).ok()?;
+        let mut text = answer.trim();
+        if self.evidence.is_some() {
+            // Other text may surround an object with quotations.
+            text = text.get(text.find('{')?..=text.rfind('}')?)?;
+        }
+        let UnambiguousJson(json) = serde_json::from_str(text).ok()?;
         let Json::Object(object) = json else { return None };
-        self.members_of(object)
+        self.members_of(object, evidence)
     }
 
     /// Returns the closed cells of a completion that is a single answer and was cut.
-    fn closed_cells(&self, content: &str) -> Option<Vec<Option<Json>>> {
+    fn closed_cells(&self, content: &str, evidence: &ShownEvidence) -> Option<CellsWithQuotes> {
         let answer = strip_reasoning(content)?;
-        self.members_of(read_closed_members(&answer)?)
+        self.members_of(read_closed_members(&answer)?, evidence)
     }
 
-    /// Returns the cells of an object that has no other members.
-    fn members_of(&self, mut object: serde_json::Map<String, Json>) -> Option<Vec<Option<Json>>> {
+    /// Returns the cells and quotations of an object that has no other members.
+    fn members_of(
+        &self,
+        mut object: serde_json::Map<String, Json>,
+        evidence: &ShownEvidence,
+    ) -> Option<CellsWithQuotes> {
+        let form = self.evidence.as_ref();
+        let quotes = form.map(|form| form.take_quotes(&mut object, evidence)).unwrap_or_default();
         let cells: Vec<_> = self.members.iter().map(|name| object.remove(name)).collect();
-        (object.is_empty() && cells.iter().any(Option::is_some)).then_some(cells)
+        (object.is_empty() && cells.iter().any(Option::is_some)).then_some((cells, quotes))
     }
 }
+
+/// The cells of an answer, by member, and its quotations.
+type CellsWithQuotes = (Vec<Option<Json>>, Vec<Quotation>);
 
 /// Parses the closed members of an object that a cut ends. `None` if the text begins with anything
 /// else, or if the object is complete.

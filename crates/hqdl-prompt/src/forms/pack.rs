@@ -246,7 +246,7 @@ pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
             value => vec![value],
         };
         tags.push((key.clone(), tag.to_owned()));
-        rows.push(AskedRow { number, key, context: Vec::new() });
+        rows.push(AskedRow { passages: Vec::new(), number, key, context: Vec::new() });
         rest = next;
     }
     let asked = rest.strip_prefix('\n')?;

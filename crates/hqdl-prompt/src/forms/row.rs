@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{TYPES, format_value, image, on_one_line, parse_json_line};
+use super::{TYPES, evidence, format_value, image, on_one_line, parse_json_line};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
@@ -26,7 +26,19 @@ const CONTEXT: &str = "It also has:\n";
 
 /// Returns the system message: an example of an answer, the table, its columns and its value lists.
 pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]) -> String {
-    let mut text = format!("{TASK}{}{UNKNOWN}", example(asked));
+    let mut text = match &expansion.evidence {
+        None => format!("{TASK}{{{}}}{UNKNOWN}", example(asked)),
+        Some(settings) => {
+            let has_shots = !expansion.shots.is_empty();
+            format!(
+                "{}{{{}, {}}}{UNKNOWN}{}",
+                evidence::task(settings.require),
+                evidence::example(asked),
+                example(asked),
+                evidence::rules(asked, has_shots)
+            )
+        }
+    };
     if expansion.has_images() {
         text.push_str(image::NUMBERED);
     }
@@ -64,7 +76,7 @@ pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]
     text
 }
 
-/// Returns an example of an answer.
+/// Returns the members of an example of an answer.
 fn example(asked: &[&Column]) -> String {
     let members = asked.iter().map(|column| {
         let one = match column.kind {
@@ -77,7 +89,7 @@ fn example(asked: &[&Column]) -> String {
         let cell = if column.many.is_some() { json!([one]) } else { one };
         format!("{}: {cell}", quote_json(&column.name))
     });
-    format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+    members.collect::<Vec<_>>().join(", ")
 }
 
 /// Describes a column's type, list, example and pattern.
@@ -139,7 +151,9 @@ pub(super) fn write(row: &Row, key: &[String], context: &[String]) -> String {
 
 /// Parses a prompt about the columns of one row.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
-    let (_, rest) = system.strip_prefix(TASK)?.split_once("\nTable ")?;
+    let tasks = [TASK, evidence::task(false), evidence::task(true)];
+    let rest = tasks.iter().find_map(|task| system.strip_prefix(task))?;
+    let (_, rest) = rest.split_once("\nTable ")?;
     let (table, rest) = read_string(rest)?;
     let mut lines = rest.lines().skip(1).peekable();
     let mut lists: Vec<Vec<String>> = Vec::new();
@@ -158,13 +172,14 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         Some(rest) => read_values(rest)?,
         None => (Vec::new(), Vec::new(), rest),
     };
+    let (passages, rest) = evidence::read_passages(rest)?;
     (rest.strip_prefix('\n')? == QUESTION).then(|| Question {
         origin: None,
         table,
         key: names,
         format: Format::Json,
         columns,
-        rows: vec![AskedRow { number: 1, key, context }],
+        rows: vec![AskedRow { passages, number: 1, key, context }],
         row_tags: Vec::new(),
         answer_form: AnswerForm::Single,
     })

@@ -64,5 +64,10 @@ pub(super) fn parse_tables(user: &str) -> Option<(&'static str, Vec<String>, Ask
         rest = next;
     }
     let key = vec![Json::from(context.clone()).to_string().into()];
-    Some(("question", vec!["rows".to_owned()], AskedRow { number: 1, key, context }, rest))
+    Some((
+        "question",
+        vec!["rows".to_owned()],
+        AskedRow { passages: Vec::new(), number: 1, key, context },
+        rest,
+    ))
 }

@@ -36,6 +36,7 @@ pub(super) fn format_texts(texts: &[Value], base_column: Option<&str>) -> String
 pub(super) fn parse_text(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
     let (_, rest) = user.strip_prefix("Text").and_then(|rest| rest.split_once(":\n"))?;
     let (text, rest) = parse_json_line(rest)?;
-    let row = AskedRow { number: 1, key: vec![text.clone()], context: vec![text] };
+    let row =
+        AskedRow { passages: Vec::new(), number: 1, key: vec![text.clone()], context: vec![text] };
     Some(("documents", vec!["document".to_owned()], row, rest))
 }

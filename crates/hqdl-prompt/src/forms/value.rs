@@ -34,5 +34,10 @@ pub(super) fn parse_values(user: &str) -> Option<(&'static str, Vec<String>, Ask
         key.push(value);
         rest = next;
     }
-    Some(("values", names, AskedRow { number: 1, key, context: Vec::new() }, rest))
+    Some((
+        "values",
+        names,
+        AskedRow { passages: Vec::new(), number: 1, key, context: Vec::new() },
+        rest,
+    ))
 }

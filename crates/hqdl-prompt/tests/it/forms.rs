@@ -43,6 +43,7 @@ fn column(kind: Type, options: Option<&[&str]>, many: bool) -> Column {
         many,
         list: "none".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     Column::ad_hoc(kind, meaning.about.clone(), values, meaning)
 }

@@ -30,6 +30,7 @@ pub fn column(name: &str, kind: Type, about: &str, options: &[&str], many: bool)
         many,
         list: "none".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     Column::ad_hoc(kind, about.to_owned(), values, meaning)
 }

@@ -66,6 +66,7 @@ impl SpecCheck<'_> {
             }
             .to_owned(),
             kinds: Vec::new(),
+            requires_evidence: e.evidence.as_ref().is_some_and(|evidence| evidence.require),
         };
         let bindings = c
             .questions

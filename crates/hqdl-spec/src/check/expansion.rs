@@ -20,6 +20,11 @@ impl SpecCheck<'_> {
             let mut expansion = self.check_expansion(&path, e);
             expansion.images = self.check_images(&path, e);
             expansion.image_files = images.clone();
+            expansion.evidence = self.check_evidence(&path, e, file);
+            if expansion.evidence.is_some() {
+                // A passage must not affect the answer about another row.
+                expansion.rows_per_request = 1;
+            }
             expansion.model = self.check_model_name(&join_path(&path, &["model".into()]), e, file);
             expansion.echo = e.echo.or(file.model.echo).unwrap_or_default();
             for column in &mut expansion.columns {
@@ -167,6 +172,7 @@ impl SpecCheck<'_> {
             context: e.context.clone(),
             images: Vec::new(),
             image_files: Images::default(),
+            evidence: None,
             rows_per_request: e.rows_per_request.unwrap_or(DEFAULT_ROWS_PER_REQUEST).max(1),
             format: e.format,
             echo: Echo::default(),

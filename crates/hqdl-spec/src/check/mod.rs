@@ -6,6 +6,7 @@
 
 mod column;
 mod embeddings;
+mod evidence;
 mod expansion;
 mod ingredients;
 mod kinds;

@@ -576,6 +576,7 @@ fn a_list_that_keeps_its_items_has_each_at_its_position() {
         many: true,
         list: "none".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     let column = Column::ad_hoc(Type::Integer, "which?".to_owned(), None, meaning);
     let set = Checker::new(&column);

@@ -5,8 +5,9 @@ pub mod passages;
 pub mod similarity;
 
 use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
@@ -16,10 +17,13 @@ use crate::query::ask::similarity::SimilaritySource;
 use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
+use crate::retrieval::evidence::load_evidence;
+use hqdl_database::Database;
 use hqdl_facts::Outcome;
 use hqdl_model::ModelChoice;
 use hqdl_model::generate::{self, Context, Events, ModelRun};
 use hqdl_model::plan::RowBatch;
+use hqdl_spec::Expansion;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Usage;
 
@@ -74,6 +78,8 @@ pub struct QueryRun<'a> {
     pub(in crate::query) runtime: tokio::runtime::Runtime,
     pub(in crate::query) run: Arc<ModelRun>,
     pub(in crate::query) similarity_source: Mutex<SimilaritySource>,
+    /// Expansions whose documents this run has loaded.
+    loaded_evidence: Mutex<HashSet<String>>,
 }
 
 impl<'a> QueryRun<'a> {
@@ -94,7 +100,13 @@ impl<'a> QueryRun<'a> {
         let (id, _) = history.resume_or_start_run(request.command, &name)?;
         let (events, interrupt) = (Events::new(&request.listener), request.interrupt.clone());
         let run = ModelRun::new(request.spec, model, request.facts, id, events, interrupt)?;
-        Ok(Self { request, runtime, run: Arc::new(run), similarity_source: Mutex::default() })
+        Ok(Self {
+            request,
+            runtime,
+            run: Arc::new(run),
+            similarity_source: Mutex::default(),
+            loaded_evidence: Mutex::default(),
+        })
     }
 
     /// Returns the usage so far.
@@ -117,6 +129,7 @@ impl<'a> QueryRun<'a> {
         demands.sort_unstable();
         for demands in group_by_target(&demands) {
             let target = &targets[demands[0].target];
+            self.load_evidence(&target.expansion)?;
             let choice = self.request.model_choice(&target.expansion);
             let mut selector = PassageSelector {
                 max_tokens: self.request.spec.limits.passage_tokens,
@@ -144,6 +157,25 @@ impl<'a> QueryRun<'a> {
                 }
             }
         }
+    }
+
+    /// Loads the documents of an expansion once in this run, if it has any.
+    ///
+    /// # Errors
+    /// [`QueryError::Evidence`].
+    fn load_evidence(&self, expansion: &Expansion) -> Result<(), QueryError> {
+        let mut loaded = self.loaded_evidence.lock().unwrap_or_else(PoisonError::into_inner);
+        if expansion.evidence.is_none() || loaded.contains(&expansion.name) {
+            return Ok(());
+        }
+        let spec = self.request.spec;
+        let database = Database::open(&spec.database)?;
+        load_evidence(spec, expansion, &database).map_err(|message| QueryError::Evidence {
+            expansion: expansion.name.clone(),
+            message,
+        })?;
+        loaded.insert(expansion.name.clone());
+        Ok(())
     }
 
     /// Sends the row batches of one expansion.

@@ -41,6 +41,14 @@ pub enum QueryError {
     /// The sink could not write the rows.
     #[error("cannot write the result: {0}")]
     Output(std::io::Error),
+    /// The documents of an expansion cannot be read.
+    #[error("the evidence of `{expansion}`: {message}")]
+    Evidence {
+        /// The expansion.
+        expansion: String,
+        /// Reason.
+        message: String,
+    },
     /// A thread or the async runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),

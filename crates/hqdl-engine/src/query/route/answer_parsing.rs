@@ -251,6 +251,7 @@ pub(in crate::query) fn ad_hoc_column(
         many: list,
         list: if values.is_some() { "closed" } else { "none" }.to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     Column { keeps_items: list, ..Column::ad_hoc(data_type, question.to_owned(), values, identity) }
 }

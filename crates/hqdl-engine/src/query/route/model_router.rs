@@ -233,6 +233,7 @@ fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansi
             many: false,
             list: "none".to_owned(),
             kinds: Vec::new(),
+            requires_evidence: false,
         };
         Column::ad_hoc(Type::Text, description.to_owned(), None, identity)
     };

@@ -212,6 +212,7 @@ fn join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
         many: true,
         list: "closed".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     let values = ValueList { values: list, open: false, hash };
     Expansion {

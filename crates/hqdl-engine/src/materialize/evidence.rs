@@ -1,0 +1,106 @@
+//! Loads the documents of expansions, and finds the answers that were given other passages than a
+//! request would show now (`--refresh-evidence`).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::coverage::EntityFacts;
+use super::{MaterializeError, Materializer, WalkError};
+use crate::retrieval::evidence::load_evidence;
+use hqdl_database::keys::{KeyRow, Keys};
+use hqdl_facts::{CellLookup, FactsError};
+use hqdl_spec::Expansion;
+use hqdl_values::Row;
+use hqdl_values::evidence::ShownEvidence;
+
+/// Number of completions that are read at once.
+const CHUNK: usize = 500;
+
+impl Materializer<'_> {
+    /// Loads the documents of an expansion, if it has any.
+    ///
+    /// # Errors
+    /// [`MaterializeError::Evidence`].
+    pub(super) fn load_evidence(&self, expansion: &Expansion) -> Result<(), MaterializeError> {
+        load_evidence(&self.spec, expansion, self.database)
+            .map_err(|message| to_error(expansion, message))
+    }
+
+    /// Marks the answers that were given other passages as outdated.
+    ///
+    /// # Errors
+    /// [`MaterializeError`], if documents, keys or facts cannot be read.
+    pub(super) fn outdate_changed_evidence(&mut self) -> Result<(), MaterializeError> {
+        for n in 0..self.spec.expansions.len() {
+            if self.spec.expansions[n].evidence.is_some() {
+                let outdated = self.find_changed_evidence(n)?;
+                Arc::make_mut(&mut self.requirements[n]).outdate_completions(outdated);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the completions whose passages have changed.
+    fn find_changed_evidence(&self, n: usize) -> Result<HashSet<i64>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
+        self.load_evidence(expansion)?;
+        let keys = Keys::collect(self.database, expansion, None)?;
+        let (mut digests, mut outdated) = (Vec::new(), HashSet::new());
+        let mut failure = None;
+        let walked = self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
+            let known = |c| match self.requirements[n].look_up_cell(facts.as_ref(), c) {
+                CellLookup::Known(fact) => Some(fact.asked),
+                CellLookup::Missing(..) => None,
+            };
+            let asked: HashSet<i64> = (0..expansion.columns.len()).filter_map(known).collect();
+            if !key.is_first_spelling || asked.is_empty() {
+                return Ok(());
+            }
+            match current_digest(expansion, &key.row) {
+                Ok(digest) => digests.extend(asked.into_iter().map(|id| (id, digest.clone()))),
+                Err(message) => {
+                    failure = Some(message);
+                    return Err(WalkError::Closed);
+                }
+            }
+            if digests.len() >= CHUNK {
+                self.add_outdated(&mut digests, &mut outdated)?;
+            }
+            Ok(())
+        });
+        if let Some(message) = failure {
+            return Err(to_error(expansion, message));
+        }
+        walked.map_err(|error| error.into_materialize_error(self.database))?;
+        self.add_outdated(&mut digests, &mut outdated)?;
+        Ok(outdated)
+    }
+
+    /// Adds the completions that were given passages of another digest.
+    fn add_outdated(
+        &self,
+        digests: &mut Vec<(i64, String)>,
+        outdated: &mut HashSet<i64>,
+    ) -> Result<(), FactsError> {
+        let ids: Vec<i64> = digests.iter().map(|(id, _)| *id).collect();
+        let completions = self.facts.history().load_completions(&ids)?;
+        for ((id, digest), completion) in digests.drain(..).zip(completions) {
+            let shown = completion.and_then(|(completion, _)| completion.evidence);
+            let shown = shown.and_then(|json| ShownEvidence::parse(&json));
+            if shown.is_none_or(|shown| shown.digest != digest) {
+                outdated.insert(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the digest of the passages that a request about this row would show.
+fn current_digest(expansion: &Expansion, row: &Row) -> Result<String, String> {
+    let evidence = expansion.for_key(&row.key).find_evidence(&expansion.to_prompt_row(row))?;
+    Ok(evidence.map(|evidence| evidence.digest.clone()).unwrap_or_default())
+}
+
+fn to_error(expansion: &Expansion, message: String) -> MaterializeError {
+    MaterializeError::Evidence { expansion: expansion.name.clone(), message }
+}

@@ -1,0 +1,161 @@
+//! Loads the documents of an expansion, and finds the passages that are shown with a row.
+//!
+//! Files are read only below the folder of the spec that names it, and links are not followed, so
+//! a folder from elsewhere cannot show the model a file of the user.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::Path;
+
+use super::html::html_to_text;
+use super::passages::split_passages;
+use super::text_index::TextIndex;
+use hqdl_database::Database;
+use hqdl_spec::evidence::{Documents, FindPassages};
+use hqdl_spec::{Catalog, Expansion, Spec};
+use hqdl_values::evidence::Passage;
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::value::Value;
+
+/// Maximum number of documents of an expansion.
+const MAX_DOCUMENTS: usize = 200_000;
+/// Maximum size of a file, in bytes.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Maximum tokens of a passage: a few sentences, so that several documents fit.
+const MAX_PASSAGE_TOKENS: u64 = 200;
+/// Number of passages that are considered for a row.
+const MAX_CANDIDATES: usize = 200;
+/// Maximum length of a document's name in a prompt, in characters.
+const MAX_NAME_CHARS: usize = 120;
+
+/// A document: its name and its text.
+type NamedText = (String, String);
+
+/// Loads the documents of an expansion, if it has any, in place of those that were loaded before.
+///
+/// # Errors
+/// A message, if they cannot be read.
+pub fn load_evidence(spec: &Spec, expansion: &Expansion, db: &Database) -> Result<(), String> {
+    let Some(settings) = &expansion.evidence else { return Ok(()) };
+    let documents = match &settings.documents {
+        Documents::Select(select) => select_documents(select, db)?,
+        Documents::Folder(folder) => read_folder(folder)?,
+    };
+    let model = spec.model_settings(expansion.model.as_deref());
+    let tokenizer = Tokenizer::for_model(&model.name);
+    let passages = PassageFinder::index_documents(documents, tokenizer, settings.max_tokens)
+        .map_err(|e| e.to_string())?;
+    settings.index.load(Box::new(passages));
+    Ok(())
+}
+
+/// Returns the documents of a SELECT.
+fn select_documents(select: &str, db: &Database) -> Result<Vec<NamedText>, String> {
+    let rows = db.select_rows(select, MAX_DOCUMENTS + 1)?;
+    if rows.len() > MAX_DOCUMENTS {
+        return Err(format!("`documents` returns more than {MAX_DOCUMENTS} rows"));
+    }
+    let text = |value: &Value| value.to_text().map(std::borrow::Cow::into_owned);
+    let to_document = |row: &Vec<Value>| match row.as_slice() {
+        [content] => Some(("documents".to_owned(), text(content)?)),
+        [name, content, ..] => Some((text(name).unwrap_or_default(), text(content)?)),
+        [] => None,
+    };
+    Ok(rows.iter().filter_map(to_document).collect())
+}
+
+/// Returns the documents of a folder and the folders below it, by path.
+fn read_folder(root: &Path) -> Result<Vec<NamedText>, String> {
+    let error = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    // A link may have taken its place since the spec was checked.
+    if root.canonicalize().map_err(|e| error(root, e))? != root {
+        return Err(format!("{} is now a link to another folder", root.display()));
+    }
+    let mut documents = Vec::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).map_err(|e| error(&folder, e))? {
+            let entry = entry.map_err(|e| error(&folder, e))?;
+            let (path, kind) = (entry.path(), entry.file_type().map_err(|e| error(&folder, e))?);
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file()
+                && let Some(text) = read_file(&path)?
+            {
+                let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+                documents.push((name, text));
+                if documents.len() > MAX_DOCUMENTS {
+                    return Err(format!("{} has more than {MAX_DOCUMENTS} files", root.display()));
+                }
+            }
+        }
+    }
+    documents.sort();
+    Ok(documents)
+}
+
+/// Returns the text of a file; `None` if its name does not end as that of a text.
+fn read_file(path: &Path) -> Result<Option<String>, String> {
+    let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+    let is_html = match extension.as_deref() {
+        Some("txt" | "md") => false,
+        Some("html" | "htm") => true,
+        _ => return Ok(None),
+    };
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path);
+    file.and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(format!("{} is larger than {} MiB", path.display(), MAX_FILE_BYTES >> 20));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(Some(if is_html { html_to_text(&text) } else { text.into_owned() }))
+}
+
+/// Passages of documents, compared with a row by their words.
+struct PassageFinder {
+    index: TextIndex,
+    passages: Vec<Passage>,
+    tokenizer: Tokenizer,
+}
+
+impl PassageFinder {
+    fn index_documents(
+        documents: Vec<NamedText>,
+        tokenizer: Tokenizer,
+        max_tokens: u64,
+    ) -> rusqlite::Result<Self> {
+        let passage_tokens = MAX_PASSAGE_TOKENS.min(max_tokens / 2);
+        let mut passages = Vec::new();
+        for (name, text) in documents {
+            let name: String = name.chars().take(MAX_NAME_CHARS).collect();
+            let parts = split_passages(&text, tokenizer, passage_tokens);
+            passages.extend(parts.into_iter().map(|part| Passage::new(&name, part)));
+        }
+        let index = TextIndex::index_texts(passages.iter().map(|p| p.text.as_str()))?;
+        Ok(Self { index, passages, tokenizer })
+    }
+}
+
+impl FindPassages for PassageFinder {
+    fn find_passages(
+        &self,
+        key: &str,
+        columns: &str,
+        max_tokens: u64,
+    ) -> Result<Vec<Passage>, String> {
+        let ranked = self.index.find_texts(key, columns, MAX_CANDIDATES);
+        let (mut shown, mut seen, mut tokens) = (Vec::new(), HashSet::new(), 0);
+        for n in ranked.map_err(|e| e.to_string())? {
+            let Some(passage) = self.passages.get(n) else { continue };
+            let line = serde_json::to_string(passage).unwrap_or_default();
+            let count = self.tokenizer.count_tokens(&line) + 1;
+            if tokens + count <= max_tokens && seen.insert(&passage.id) {
+                tokens += count;
+                shown.push(passage.clone());
+            }
+        }
+        Ok(shown)
+    }
+}

@@ -1,0 +1,120 @@
+//! Text of an HTML document.
+
+/// Elements whose content is not text of the document.
+const HIDDEN: [&str; 4] = ["script", "style", "template", "noscript"];
+/// Elements that do not separate words.
+const INLINE: [&str; 14] = [
+    "a", "abbr", "b", "code", "em", "font", "i", "mark", "small", "span", "strong", "sub", "sup",
+    "u",
+];
+/// Named characters that documents use often. Other names stay as they are.
+const ENTITIES: [(&str, &str); 8] = [
+    ("lt", "<"),
+    ("gt", ">"),
+    ("quot", "\""),
+    ("apos", "'"),
+    ("nbsp", " "),
+    ("ndash", "\u{2013}"),
+    ("mdash", "\u{2014}"),
+    ("amp", "&"),
+];
+
+/// Returns the text of an HTML document, with a line break in place of each block.
+#[must_use]
+pub fn html_to_text(html: &str) -> String {
+    let mut text = String::new();
+    let mut rest = html;
+    while let Some(at) = rest.find('<') {
+        push_text(&mut text, &rest[..at]);
+        rest = &rest[at..];
+        if let Some(comment) = rest.strip_prefix("<!--") {
+            rest = comment.find("-->").map_or("", |end| &comment[end + 3..]);
+            continue;
+        }
+        let is_tag = rest[1..].starts_with(|c: char| c.is_ascii_alphabetic() || "/!?".contains(c));
+        if !is_tag {
+            text.push('<');
+            rest = &rest[1..];
+            continue;
+        }
+        let Some(end) = find_tag_end(rest) else { return text };
+        let name = tag_name(&rest[..end]);
+        let is_closing = rest.starts_with("</");
+        rest = &rest[end + 1..];
+        if !is_closing && HIDDEN.contains(&name.as_str()) {
+            rest = skip_element(rest, &name);
+        }
+        if !INLINE.contains(&name.as_str()) {
+            text.push('\n');
+        }
+    }
+    push_text(&mut text, rest);
+    text
+}
+
+/// Returns the offset of the `>` that ends a tag; one in a quoted attribute does not.
+fn find_tag_end(tag: &str) -> Option<usize> {
+    let mut quote = None;
+    tag.char_indices().find_map(|(at, c)| {
+        match (quote, c) {
+            (None, '>') => return Some(at),
+            (None, '"' | '\'') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            _ => {}
+        }
+        None
+    })
+}
+
+fn tag_name(tag: &str) -> String {
+    let name = tag.trim_start_matches(['<', '/']);
+    let end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
+    name[..end].to_ascii_lowercase()
+}
+
+/// Returns the text after the end tag of an element.
+fn skip_element<'t>(text: &'t str, name: &str) -> &'t str {
+    let mut rest = text;
+    while let Some(at) = rest.find("</") {
+        let tag = &rest[at..];
+        let Some(end) = tag.find('>') else { return "" };
+        rest = &tag[end + 1..];
+        if tag_name(&tag[..end]) == name {
+            return rest;
+        }
+    }
+    ""
+}
+
+/// Adds text with its characters decoded.
+fn push_text(out: &mut String, text: &str) {
+    let mut rest = text;
+    while let Some(at) = rest.find('&') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let decoded =
+            rest[1..].split_once(';').and_then(|(name, after)| Some((decode_entity(name)?, after)));
+        match decoded {
+            Some((decoded, after)) => {
+                out.push_str(&decoded);
+                rest = after;
+            }
+            None => {
+                out.push('&');
+                rest = &rest[1..];
+            }
+        }
+    }
+    out.push_str(rest);
+}
+
+fn decode_entity(name: &str) -> Option<String> {
+    if let Some(number) = name.strip_prefix('#') {
+        let code = match number.strip_prefix(['x', 'X']) {
+            Some(hexadecimal) => u32::from_str_radix(hexadecimal, 16).ok()?,
+            None => number.parse().ok()?,
+        };
+        return char::from_u32(code).map(String::from);
+    }
+    ENTITIES.iter().find(|(entity, _)| *entity == name).map(|(_, text)| (*text).to_owned())
+}

@@ -1,0 +1,136 @@
+//! Evidence of an expansion: the documents whose passages are shown with a row, and access to
+//! them.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::Expansion;
+use hqdl_values::Row;
+use hqdl_values::evidence::{Passage, ShownEvidence};
+use hqdl_values::value::Value;
+
+/// Maximum number of rows whose passages are kept in memory.
+const MAX_KEPT_ROWS: usize = 10_000;
+
+/// Documents of an expansion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Documents {
+    /// SELECT over the database that returns texts, or names and texts.
+    Select(String),
+    /// Folder of files.
+    Folder(PathBuf),
+}
+
+/// `[expansion.evidence]`
+#[derive(Debug, Clone)]
+pub struct EvidenceSettings {
+    /// Documents.
+    pub documents: Documents,
+    /// Maximum number of tokens of the passages that are shown with a row.
+    pub max_tokens: u64,
+    /// Whether a value without a quoted passage becomes unknown.
+    pub require: bool,
+    /// Passages of the documents, once they are loaded.
+    pub index: EvidenceIndex,
+}
+
+/// Finds the passages that are shown with a row.
+pub trait FindPassages: Send {
+    /// Returns the best passages for the words of a key and of the columns, at most `max_tokens`
+    /// tokens of them.
+    ///
+    /// # Errors
+    /// A message.
+    fn find_passages(
+        &self,
+        key: &str,
+        columns: &str,
+        max_tokens: u64,
+    ) -> Result<Vec<Passage>, String>;
+}
+
+/// Passages of an expansion's documents. All copies share what is loaded.
+#[derive(Clone, Default)]
+pub struct EvidenceIndex(Arc<Mutex<Loaded>>);
+
+#[derive(Default)]
+struct Loaded {
+    finder: Option<Box<dyn FindPassages>>,
+    /// Evidence that was found, by the words of the key.
+    found: HashMap<String, Arc<ShownEvidence>>,
+}
+
+impl std::fmt::Debug for EvidenceIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EvidenceIndex")
+    }
+}
+
+impl EvidenceIndex {
+    /// Replaces the documents' passages.
+    pub fn load(&self, finder: Box<dyn FindPassages>) {
+        let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *loaded = Loaded { finder: Some(finder), found: HashMap::new() };
+    }
+}
+
+impl Expansion {
+    /// Returns the evidence of a row; `None` if the expansion has no documents. The same row gets
+    /// the same passages, whichever of its columns are asked for.
+    ///
+    /// # Errors
+    /// A message, if the documents are not loaded or cannot be searched.
+    pub fn find_evidence(&self, row: &Row) -> Result<Option<Arc<ShownEvidence>>, String> {
+        let Some(settings) = &self.evidence else { return Ok(None) };
+        let is_image = |n: &usize| {
+            let name = self.key.names().get(*n);
+            name.is_some_and(|name| self.images.iter().any(|i| i.eq_ignore_ascii_case(name)))
+        };
+        let parts = row.key.iter().enumerate().filter(|(n, _)| !is_image(n)).map(|(_, v)| v);
+        let key = parts.filter_map(Value::to_text).collect::<Vec<_>>().join(" ");
+        let mut loaded = settings.index.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = loaded.found.get(&key) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let finder =
+            loaded.finder.as_ref().ok_or("the documents of its evidence are not loaded")?;
+        let words = self.columns.iter().flat_map(|c| [c.name.as_str(), c.about.as_str()]);
+        let words = words.collect::<Vec<_>>().join(" ").replace('_', " ");
+        let evidence = Arc::new(ShownEvidence::new(finder.find_passages(
+            &key,
+            &words,
+            settings.max_tokens,
+        )?));
+        if loaded.found.len() >= MAX_KEPT_ROWS {
+            loaded.found.clear();
+        }
+        loaded.found.insert(key, Arc::clone(&evidence));
+        Ok(Some(evidence))
+    }
+}
+
+/// Returns the canonical path of a folder below another one.
+///
+/// # Errors
+/// A message, if it does not exist, is not a folder, or is outside of the other one.
+pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
+    let relative = Path::new(folder);
+    let leaves = |c: std::path::Component<'_>| {
+        !matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir)
+    };
+    // Checked before any access, so that the error does not reveal whether a file exists.
+    if relative.components().any(leaves) {
+        return Err(format!("{folder} is outside of the spec's folder"));
+    }
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let parent = parent.canonicalize().map_err(|e| format!("{}: {e}", parent.display()))?;
+    let full = parent.join(relative).canonicalize().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => format!("the folder {folder} does not exist"),
+        _ => format!("{folder}: {e}"),
+    })?;
+    if !full.starts_with(&parent) {
+        return Err(format!("{folder} is outside of the spec's folder"));
+    }
+    if full.is_dir() { Ok(full) } else { Err(format!("{folder} is not a folder")) }
+}

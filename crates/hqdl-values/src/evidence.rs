@@ -1,0 +1,124 @@
+//! Evidence: passages of documents that a request shows, and the quotations in its answer.
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::hash_parts;
+
+/// Length of a passage's id and of an evidence digest, in hexadecimal digits.
+const ID_DIGITS: usize = 12;
+
+/// Passage of a document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passage {
+    /// Id: a hash of the text.
+    #[serde(rename = "passage")]
+    pub id: String,
+    /// Name of the document.
+    pub source: String,
+    /// Text, without control characters other than line breaks and tabs.
+    pub text: String,
+}
+
+/// Words of a passage that an answer quotes for a cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quotation {
+    /// Column of the cell.
+    pub column: String,
+    /// Item of the list that the words support, in a column with lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
+    /// Id of the passage.
+    pub passage: String,
+    /// The words, as the answer quotes them.
+    pub quote: String,
+}
+
+/// Evidence of a request: the passages that it showed, and the quotations that were found in them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownEvidence {
+    /// Digest of the passages.
+    pub digest: String,
+    /// Passages, the best one first.
+    pub passages: Vec<Passage>,
+    /// Quotations that occur in these passages.
+    #[serde(default)]
+    pub quotes: Vec<Quotation>,
+}
+
+impl Passage {
+    /// Returns a passage with its id. Characters that could change how a terminal or a model reads
+    /// the text around it become spaces.
+    #[must_use]
+    pub fn new(source: &str, text: &str) -> Self {
+        let text: String = text.chars().map(to_plain_char).collect();
+        let source = source.chars().map(|c| if c == '\n' { ' ' } else { to_plain_char(c) });
+        Self {
+            id: short_hash("hqdl evidence passage v1", &[&text]),
+            source: source.collect(),
+            text,
+        }
+    }
+
+    /// Returns whether the passage contains the words. Letter case and whitespace are ignored, and
+    /// the words begin and end where words of the passage do.
+    #[must_use]
+    pub fn contains_quote(&self, quote: &str) -> bool {
+        let (text, quote) = (fold_text(&self.text), fold_text(quote));
+        let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+        let splits_word =
+            |before: Option<char>, after: Option<char>| is_word(before) && is_word(after);
+        quote.chars().any(char::is_alphanumeric)
+            && text.match_indices(&quote).any(|(start, found)| {
+                let (before, after) = (&text[..start], &text[start + found.len()..]);
+                !splits_word(before.chars().next_back(), quote.chars().next())
+                    && !splits_word(quote.chars().next_back(), after.chars().next())
+            })
+    }
+}
+
+impl ShownEvidence {
+    /// Returns the evidence of these passages, without quotations.
+    #[must_use]
+    pub fn new(passages: Vec<Passage>) -> Self {
+        let parts: Vec<&str> =
+            passages.iter().flat_map(|p| [p.id.as_str(), p.source.as_str()]).collect();
+        let digest = short_hash("hqdl evidence v1", &parts);
+        Self { digest, passages, quotes: Vec::new() }
+    }
+
+    /// Returns whether a passage of this id was shown and contains the words.
+    #[must_use]
+    pub fn contains_quote(&self, passage: &str, quote: &str) -> bool {
+        self.passages.iter().any(|p| p.id == passage && p.contains_quote(quote))
+    }
+
+    /// Parses the JSON that a cache stores; `None` if it is not evidence.
+    #[must_use]
+    pub fn parse(json: &str) -> Option<Self> {
+        serde_json::from_str(json).ok()
+    }
+
+    /// Returns the JSON that a cache stores.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+fn short_hash(context: &str, parts: &[&str]) -> String {
+    hash_parts(context, parts).chars().take(ID_DIGITS).collect()
+}
+
+/// Returns a space for a control character, a line separator or a change of the text's direction.
+fn to_plain_char(c: char) -> char {
+    let is_plain = matches!(c, '\n' | '\t')
+        || !c.is_control()
+            && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if is_plain { c } else { ' ' }
+}
+
+/// Returns a text in lower case, with one space in place of all whitespace between words.
+#[must_use]
+pub fn fold_text(text: &str) -> String {
+    text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
+}
