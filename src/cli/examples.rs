@@ -26,6 +26,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl plan specs/superhero.toml --limit 100 --batch --budget 2.50",
             "hqdl plan specs/superhero.toml --columns race --show-prompt",
             "hqdl plan specs/superhero.toml --check --quiet",
+            "hqdl plan specs/superhero.toml --refresh-evidence",
         ],
     ),
     (
@@ -39,6 +40,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl materialize specs/superhero.toml --limit 10 --columns race,gender --budget 0.05",
             "hqdl materialize specs/superhero.toml --where \"height_cm > 200\" --retry-failed",
             "hqdl materialize specs/superhero.toml --refresh eye_color --require-values",
+            "hqdl materialize specs/superhero.toml --refresh-evidence",
             "hqdl materialize specs/superhero.toml --batch",
             "hqdl materialize specs/superhero.toml --batch-file out --again",
             "hqdl materialize specs/superhero.toml --provider openai --model llama3.1 --base-url http://127.0.0.1:11434/v1 --price 0,0",

@@ -128,7 +128,14 @@ fn earlier_own_tables_are_read_migrated_and_cleaned() {
         assert_eq!(own_objects(dir.path()), all);
         let run = hqdl(dir.path(), &["materialize", "towns.toml", "--json"]).expect_exit_code(1);
         assert_eq!(run.done_event()["requests"], 0);
-        let current = ["hqdl_cell", "hqdl_completion", "hqdl_edit", "hqdl_object", "hqdl_record"];
+        let current = [
+            "hqdl_cell",
+            "hqdl_completion",
+            "hqdl_edit",
+            "hqdl_evidence",
+            "hqdl_object",
+            "hqdl_record",
+        ];
         assert_eq!(own_objects(dir.path()), current);
         assert_eq!(hqdl(dir.path(), &why).expect_exit_code(0).stdout, before);
 

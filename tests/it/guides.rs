@@ -45,6 +45,7 @@ guides! {
     audit_answers,
     queries,
     documents,
+    evidence,
     images,
     python,
     sqlite_extension,

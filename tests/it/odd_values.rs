@@ -72,7 +72,7 @@ fn rows(project: &Project, flags: &[&str], sql: &str) -> Json {
     serde_json::from_str::<Json>(&output).unwrap()["rows"].clone()
 }
 
-/// Rows of plain SQLite with the functions that the model computes.
+/// Rows of plain `SQLite` with the functions that the model computes.
 fn true_rows(project: &Project, sql: &str) -> Json {
     let connection = project.connect();
     oracle::register_functions(&connection);

@@ -496,7 +496,7 @@ fn earlier_own_tables_on_a_server_are_migrated() {
     let own = "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class
                WHERE relnamespace = 'expanded'::regnamespace AND relkind IN ('r', 'v')
                  AND relname LIKE 'hqdl\\_%'";
-    let current = "hqdl_cell hqdl_completion hqdl_edit hqdl_object hqdl_record";
+    let current = "hqdl_cell hqdl_completion hqdl_edit hqdl_evidence hqdl_object hqdl_record";
     assert_eq!(one(&url, own), current);
     let cells = rows(&url, "hqdl_cell", "");
     let earlier = r#"SET search_path = expanded;

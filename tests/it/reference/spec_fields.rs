@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use hqdl::spec::file::{
-    ColumnTable, DatabaseTable, EmbeddingsTable, ExpansionTable, KindTable, LimitsTable, ManyTable,
-    ModelTable, OtherModelTable, QuestionTable, RoutingTable, ShotsTable, SourceTable, ValuesTable,
+    ColumnTable, DatabaseTable, EmbeddingsTable, EvidenceTable, ExpansionTable, KindTable,
+    LimitsTable, ManyTable, ModelTable, OtherModelTable, QuestionTable, RoutingTable, ShotsTable,
+    SourceTable, ValuesTable,
 };
 use hqdl::spec::ingredients::IngredientTable;
 use hqdl::spec::{LongPromptPrice, PriceTable};
@@ -103,7 +104,7 @@ fn examples_of_fields_are_valid() {
     let mut tables = spec_examples();
     read!(tables: DatabaseTable, ModelTable, OtherModelTable, PriceTable, LimitsTable, EmbeddingsTable,
         RoutingTable, ExpansionTable, SourceTable, ShotsTable, ColumnTable, ValuesTable, ManyTable,
-        QuestionTable, IngredientTable, KindTable, LongPromptPrice);
+        QuestionTable, IngredientTable, KindTable, LongPromptPrice, EvidenceTable);
     assert!(tables.is_empty(), "{tables:?}");
 }
 

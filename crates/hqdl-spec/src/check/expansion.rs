@@ -155,10 +155,8 @@ impl SpecCheck<'_> {
             .iter()
             .all(|p| p.severity != Severity::Error)
             && !self.schema_problems.iter().any(|(problem_path, _)| problem_path.starts_with(path));
-        let shots = match is_sound {
-            true => self.check_shots(&field_path("shots"), e, &columns),
-            false => Vec::new(),
-        };
+        let shots =
+            if is_sound { self.check_shots(&field_path("shots"), e, &columns) } else { Vec::new() };
         let override_shots = self.count_override_shots(&field_path("shots"), e);
         Expansion {
             task: crate::Task::Columns,
