@@ -508,11 +508,13 @@ fn earlier_own_tables_on_a_server_are_migrated() {
         CREATE TABLE hqdl_bucket AS SELECT o.name AS expansion, c.key::integer AS bucket,
           c.value::bigint AS sum FROM hqdl_object AS o, json_each_text(o.checksums::json) AS c;
         DELETE FROM hqdl_object WHERE type IN ('version', 'schema');
+        DROP VIEW hqdl_evidence;
         DROP VIEW hqdl_cell;
         ALTER TABLE hqdl_object DROP COLUMN spec, DROP COLUMN key, DROP COLUMN columns,
           DROP COLUMN layout, DROP COLUMN shape, DROP COLUMN rows, DROP COLUMN published_at,
           DROP COLUMN inputs, DROP COLUMN checksums;
         ALTER TABLE hqdl_completion DROP COLUMN assumed_cache_writes;
+        ALTER TABLE hqdl_completion DROP COLUMN evidence;
         CREATE VIEW hqdl_cell AS SELECT NULL::text AS expansion, NULL::text AS "table",
           NULL::text AS key, NULL::text AS "column", NULL::text AS state, NULL::text AS value,
           NULL::text AS raw, NULL::text AS repair, NULL::text AS model, NULL::bigint AS run,
