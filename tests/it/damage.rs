@@ -47,7 +47,7 @@ fn whatever_bit_of_the_cache_turns_no_cell_is_wrong() {
         project.query_rows("SELECT key, \"column\", value, state FROM hqdl_cell ORDER BY 1, 2");
     let database = std::fs::read(project.path("data.sqlite")).unwrap();
     let files = ["journal.sqlite", "index.sqlite"].map(|name| {
-        let path = project.path(&format!("cache/{name}"));
+        let path = project.path(format!("cache/{name}"));
         (std::fs::read(&path).unwrap(), path)
     });
     let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());

@@ -241,7 +241,7 @@ impl HttpState {
             Ok(true) => Ok(()),
             _ => Err(HttpRefusal::new(
                 StatusCode::NOT_FOUND,
-                format!("there is run {id} is not running"),
+                format!("run {id} is not running"),
                 "GET /v1/runs lists the latest runs",
             )),
         }
