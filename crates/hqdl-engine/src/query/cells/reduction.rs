@@ -149,7 +149,8 @@ fn priority(text: &str) -> u64 {
 /// A longer range is split before the item with the smallest priority, except the first one.
 #[must_use]
 pub fn split_sequence(items: &[(u64, u64)], max_weight: u64) -> Vec<Range<usize>> {
-    let mut stack = Vec::from([0..items.len()]);
+    let whole = 0..items.len();
+    let mut stack = vec![whole];
     let mut ranges = Vec::new();
     while let Some(range) = stack.pop() {
         let weight: u64 = items[range.clone()].iter().map(|(_, weight)| weight).sum();
