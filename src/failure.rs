@@ -27,6 +27,8 @@ pub const BUDGET: u8 = 3;
 pub const REFUSED: u8 = 4;
 /// Exit code: the cache cannot be reached.
 pub const UNREACHABLE: u8 = 5;
+/// Exit code: a query costs more than may be spent without approval.
+pub const APPROVAL: u8 = 6;
 /// Exit code: interrupted.
 pub const INTERRUPTED: u8 = 130;
 

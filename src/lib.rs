@@ -47,7 +47,7 @@
 // ── the engine: each crate depends only on those above it ──
 pub use hqdl_database as database;
 pub use hqdl_engine::{
-    audit, init, interval, materialize, query, retrieval, routing, session, suggest, truth,
+    ask, audit, init, interval, materialize, query, retrieval, routing, session, suggest, truth,
 };
 pub use hqdl_facts::{self as facts, limits};
 pub use hqdl_model::{self as model, dispatch, generate, plan};

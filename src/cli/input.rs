@@ -119,28 +119,13 @@ impl<'o> Input<'o> {
         let params = parse_params(&options.param)?;
         let about = options.spec.as_deref().or(flags.db.as_deref());
         let command = about.map_or_else(String::new, |a| format!("{command} {}", a.display()));
-        let session = match (&options.spec, &flags.db) {
-            (Some(spec), _) => {
-                let draft = UncheckedSpec::read(spec)?.allow_no_expansions();
-                session::open_draft(draft, &flags, options.budget, &command)?
-            }
-            (None, Some(db)) => session::open_bare(db, &flags, options.budget, &command)?,
-            (None, None) => {
-                return Err(Failure::wrong_input(
-                    "no database to query",
-                    "name one with --db, or a spec with --spec",
-                ));
-            }
-        };
-        session::print_warnings(&session.warnings, output_options);
-        let spec = &session.spec;
-        let (target, stale) = output::find_readable(&session.database, spec.output.as_deref())?;
-        if stale && !output_options.quiet {
-            anstream::eprintln!(
-                "note: {} is older than its database; update it with `hqdl materialize`",
-                target.display()
-            );
-        }
+        let (session, target) = open_for_query(
+            options.spec.as_deref(),
+            &flags,
+            options.budget,
+            &command,
+            output_options,
+        )?;
         Ok(Self { options, flags, sql, origin, params, session, target, command })
     }
 
@@ -232,6 +217,40 @@ impl<'o> Input<'o> {
             (error, _) => error.into(),
         }
     }
+}
+
+/// Opens a spec or a database for queries. Returns the database to query: the expanded copy, if
+/// there is one.
+pub fn open_for_query(
+    spec: Option<&Path>,
+    flags: &ModelFlags,
+    budget: Option<f64>,
+    command: &str,
+    output_options: OutputOptions,
+) -> Result<(Session, PathBuf), Failure> {
+    let session = match (spec, &flags.db) {
+        (Some(spec), _) => {
+            let draft = UncheckedSpec::read(spec)?.allow_no_expansions();
+            session::open_draft(draft, flags, budget, command)?
+        }
+        (None, Some(db)) => session::open_bare(db, flags, budget, command)?,
+        (None, None) => {
+            return Err(Failure::wrong_input(
+                "no database to query",
+                "name one with --db, or a spec with --spec",
+            ));
+        }
+    };
+    session::print_warnings(&session.warnings, output_options);
+    let output = session.spec.output.as_deref();
+    let (target, stale) = output::find_readable(&session.database, output)?;
+    if stale && !output_options.quiet {
+        anstream::eprintln!(
+            "note: {} is older than its database; update it with `hqdl materialize`",
+            target.display()
+        );
+    }
+    Ok((session, target))
 }
 
 /// Returns the query's text and the file it was read from.

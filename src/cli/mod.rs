@@ -1,6 +1,7 @@
 //! The command line: clap's types, one file per command, and the only code that prints errors. Data
 //! goes to stdout, messages to stderr.
 
+mod ask;
 mod audit;
 mod cache;
 mod check;
@@ -64,7 +65,7 @@ const VERSION: &str = match option_env!("HQDL_VERSION") {
 };
 
 const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered (with --require-values: or have no value), 2 wrong input, \
-3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 130 interrupted.";
+3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 6 approval needed, 130 interrupted.";
 
 /// Display order of the flags that every command shares: after the command's own flags.
 const LAST: usize = 500;
@@ -99,6 +100,8 @@ enum Command {
     Import(import::Options),
     /// Run a query. Values that its calls need and the cache lacks are asked once and kept.
     Query(query::Options),
+    /// Answer a question in plain words: a model writes the SQL, you approve its price, hqdl runs it.
+    Ask(ask::Options),
     /// Answer a question about each value of a list: JSON lines on stdin and stdout, for programs.
     Map(map::Options),
     /// Print how a query would run: routes, SQL, requests and price. Sends no request.
@@ -262,6 +265,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Materialize(options) => materialize::run(&options, cli.output_options),
         Command::Import(options) => import::run(&options, cli.output_options),
         Command::Query(options) => query::run(&options, cli.output_options),
+        Command::Ask(options) => ask::run(&options, cli.output_options),
         Command::Map(options) => map::run(&options, cli.output_options),
         Command::Explain(options) => explain::run(&options, cli.output_options),
         Command::Why(options) => why::run(&options, cli.output_options),

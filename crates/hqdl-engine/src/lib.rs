@@ -2,7 +2,8 @@
 //! model. [`materialize`] fills the spec's tables, and [`query`] runs `BlendSQL` and SUQL queries
 //! over them. [`suggest`] and [`init`] propose specs, and [`truth`] measures the accuracy of their
 //! answers. [`audit`] draws samples whose truth a person finds, and [`interval`] computes how far
-//! the true result of a query can be from what the model's answers say.
+//! the true result of a query can be from what the model's answers say. [`ask`] answers questions in
+//! plain words.
 
 pub mod materialize;
 pub mod retrieval;
@@ -13,4 +14,5 @@ pub mod init;
 pub mod truth;
 pub mod audit;
 pub mod interval;
+pub mod ask;
 pub mod session;

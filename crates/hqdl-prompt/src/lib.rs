@@ -103,6 +103,8 @@ const OUTPUT_OVERHEAD: u64 = 96;
 const ROW_OVERHEAD: u64 = 12;
 /// Factor between the expected length of an answer and its first output limit.
 const HEADROOM: u64 = 2;
+/// Output tokens of an SQL query with its assumptions.
+const STATEMENT_TOKENS: u64 = 250;
 /// Number of values assumed for a list column.
 const EXPECTED_LIST_ITEMS: u64 = 6;
 
@@ -297,11 +299,15 @@ impl PromptFrame {
             has_sets: expansion.task == Task::Columns && format == Format::Json,
             full_echo: (expansion.echo == Echo::Full).then(|| shared_prompt(Echo::Full)),
             header,
-            row_tokens: ROW_OVERHEAD
-                + requested
-                    .iter()
-                    .map(|c| expected_cell_tokens(c) + expected_quote_tokens(expansion, c))
-                    .sum::<u64>(),
+            row_tokens: match expansion.task {
+                Task::Statement => STATEMENT_TOKENS,
+                _ => {
+                    let cell_tokens = |c: &&Column| {
+                        expected_cell_tokens(c) + expected_quote_tokens(expansion, c)
+                    };
+                    ROW_OVERHEAD + requested.iter().map(cell_tokens).sum::<u64>()
+                }
+            },
             tokens: OnceLock::new(),
         }
     }
@@ -450,6 +456,9 @@ impl PromptFrame {
         if self.pack_form.is_some() {
             // The answer repeats only one word of the key.
             return HEADROOM * (self.row_tokens + label::MAX_LABEL_TOKENS);
+        }
+        if self.single_form.as_ref().is_some_and(forms::SingleForm::asks_for_statement) {
+            return HEADROOM * self.row_tokens;
         }
         let key = row.key.iter().map(|part| part.to_text().map_or(2, |t| t.len() as u64 / 2 + 4));
         HEADROOM * (self.row_tokens + key.sum::<u64>())

@@ -42,6 +42,12 @@ pub struct SpecFile {
     /// Columns whose values are of the same kind.
     #[serde(default)]
     pub kind: Vec<KindTable>,
+    /// How `hqdl ask` writes queries.
+    #[serde(default)]
+    pub ask: AskTable,
+    /// Questions with the query that answers them, for `hqdl ask`.
+    #[serde(default)]
+    pub example: Vec<ExampleTable>,
 }
 
 impl SpecFile {
@@ -63,6 +69,8 @@ impl SpecFile {
             expansion: Vec::new(),
             ingredient: Vec::new(),
             kind: Vec::new(),
+            ask: AskTable::default(),
+            example: Vec::new(),
         }
     }
 }
@@ -241,6 +249,29 @@ pub struct LimitsTable {
 pub struct KindTable {
     /// The columns, such as `orders.city` and `city.name`; the first names the kind.
     pub columns: Vec<String>,
+}
+
+/// `[ask]`
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct AskTable {
+    /// Most USD that writing the SQL of one question may cost, without the query itself.
+    /// Default: 0.02.
+    pub budget_usd: Option<f64>,
+    /// Most tokens of a request for SQL. Default: 4000.
+    pub context_tokens: Option<u64>,
+    /// Whether the model sees sample rows and stored values. Default: true.
+    pub values: Option<bool>,
+}
+
+/// `[[example]]`: a question with the query that answers it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct ExampleTable {
+    /// The question.
+    pub question: String,
+    /// The query.
+    pub sql: String,
 }
 
 /// `[routing]`

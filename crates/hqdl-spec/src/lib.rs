@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::secret::is_variable;
 pub use check::Catalog;
+pub use check::ask::MIN_CONTEXT_TOKENS;
 pub use evidence::EvidenceSettings;
 pub use file::{Echo, Format, LimitScope, Reuse};
 use hqdl_values::ASSUMED_CACHE_WRITE;
@@ -91,6 +92,21 @@ pub struct Spec {
     pub ingredients: Vec<ingredients::IngredientTable>,
     /// Columns of the database, as `(table, column)`, whose values are of the same kind.
     pub kinds: Vec<Vec<(String, String)>>,
+    /// How queries are written from questions.
+    pub ask: AskSettings,
+}
+
+/// `[ask]` and `[[example]]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct AskSettings {
+    /// Maximum USD for the SQL of one question, if the spec sets it.
+    pub budget_usd: Option<f64>,
+    /// Maximum tokens of a request.
+    pub context_tokens: u64,
+    /// Whether the model sees sample rows and stored values.
+    pub shows_values: bool,
+    /// Questions with the queries that answer them.
+    pub examples: Vec<file::ExampleTable>,
 }
 
 impl Spec {
@@ -405,6 +421,8 @@ pub enum Task {
     Rows,
     /// Which values of a list match a value in a join.
     Join,
+    /// An SQL query that answers a question about a database.
+    Statement,
 }
 
 impl Column {

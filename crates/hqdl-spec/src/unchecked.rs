@@ -374,6 +374,7 @@ impl UncheckedSpec {
                 check.check_ingredients(&self.file.ingredient, &models)
             },
             kinds: check.kinds(&self.file.kind),
+            ask: check.check_ask(&self.file.ask, &self.file.example),
         };
         if self.file.expansion.is_empty() && !self.has_no_file && !self.allows_no_expansions {
             check.add_error(

@@ -63,6 +63,12 @@ pub fn hide_secrets(location: &str) -> String {
     }
 }
 
+/// Returns a text without line breaks and other control characters.
+#[must_use]
+pub fn on_one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

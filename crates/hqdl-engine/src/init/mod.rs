@@ -10,7 +10,7 @@ mod spec_writer;
 mod key_candidate;
 mod table_kind;
 mod list;
-mod classify;
+pub(crate) mod classify;
 mod owner_key;
 mod sampling;
 pub mod csv_import;

@@ -31,7 +31,7 @@
 //! only some `ask::passages`.
 //!
 //! [`PlainQuery`] runs a query without calls, `server` one over a database on a server, and
-//! [`map_values`] asks about values without a query.
+//! [`map_values`] asks about values without a query. [`StatementWriter`] asks for a query.
 
 mod ask;
 mod cells;
@@ -47,6 +47,7 @@ pub mod result;
 mod route;
 mod run;
 mod server;
+mod statement;
 
 use self::connection::large_stack::with_large_stack;
 use self::read::with_translation;
@@ -61,6 +62,7 @@ pub use self::request::dialect::Dialect;
 pub use self::request::error::{self, QueryError};
 pub use self::request::params::{self, Param};
 pub use self::request::{RefreshScope, Request};
+pub use self::statement::{StatementQuestion, StatementWriter};
 pub use self::result::query_result::{
     self, Meta, Pass, QueryResult, Route, RouteKind, RowSink, Unbounded,
 };

@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 /// Stop words: Lucene's list for English (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`). BM25 itself
 /// gives other frequent words of the texts a low weight.
-const STOP_WORDS: [&str; 33] = [
+pub(crate) const STOP_WORDS: [&str; 33] = [
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
     "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these",
     "they", "this", "to", "was", "will", "with",

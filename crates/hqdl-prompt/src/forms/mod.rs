@@ -11,6 +11,7 @@ mod join;
 mod pack;
 mod row;
 mod several;
+mod statement;
 mod table;
 mod text;
 mod value;
@@ -31,6 +32,7 @@ use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::evidence::{Quotation, ShownEvidence};
+use hqdl_values::format::on_one_line;
 use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
@@ -87,13 +89,18 @@ impl SingleForm {
                 [&system; 2],
             ));
         }
+        if expansion.task == Task::Statement {
+            return statement::form(expansion, &requested);
+        }
         let [column] = requested.as_slice() else { return Self::of_several(expansion, &requested) };
         let about = super::write::column_description(column).unwrap_or_default();
         let (intro, question) = match expansion.task {
             Task::Text => (&text::INTRO, about.to_owned()),
             Task::Rows => (&table::INTRO, about.to_owned()),
             Task::Join => (&join::INTRO, format!("{}{about}", join::QUESTION)),
-            Task::Value | Task::Columns => (value_intro(expansion), about.to_owned()),
+            Task::Value | Task::Columns | Task::Statement => {
+                (value_intro(expansion), about.to_owned())
+            }
         };
         let answer_column = Column { name: ANSWER.to_owned(), ..(*column).clone() };
         let systems =
@@ -107,7 +114,7 @@ impl SingleForm {
         let intro = match expansion.task {
             Task::Text => &text::INTRO,
             Task::Value => value_intro(expansion),
-            Task::Rows | Task::Join | Task::Columns => return None,
+            Task::Rows | Task::Join | Task::Columns | Task::Statement => return None,
         };
         let systems = [&several::system(intro, asked), &several::system(&text::INTRO, asked)];
         let members = asked.iter().map(|column| column.name.clone()).collect();
@@ -148,6 +155,11 @@ impl SingleForm {
         self.task != Task::Columns
     }
 
+    /// Returns whether the answer is an SQL query.
+    pub(super) fn asks_for_statement(&self) -> bool {
+        self.task == Task::Statement
+    }
+
     /// Returns the number of tokens of the system message and the schema.
     pub(super) fn shared_tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         let task_instructions = &self.task_instructions;
@@ -168,6 +180,7 @@ impl SingleForm {
             Task::Rows => table::format_tables(&self.context, &row.context),
             _ if is_text => text::format_texts(&row.key, base_column),
             Task::Columns => row::write(row, &self.key, &self.context),
+            Task::Statement => statement::format_question(row, &self.key),
             Task::Value | Task::Join => value::format_values(row, &self.key, base_column),
         };
         let evidence = self.evidence.as_ref().map(|form| form.find_evidence(row));
@@ -204,6 +217,9 @@ impl SingleForm {
         checkers: &[&Checker],
         evidence: &ShownEvidence,
     ) -> (Vec<RowOutcome>, Vec<Quotation>) {
+        if self.task == Task::Statement {
+            return (vec![statement::parse_answer(content, finish)], Vec::new());
+        }
         let cut = || {
             if finish == FinishReason::Stop { None } else { self.closed_cells(content, evidence) }
         };
@@ -385,11 +401,6 @@ fn parse_options(system: &str) -> Option<Vec<String>> {
     serde_json::from_str(options).ok()
 }
 
-/// Returns a text without line breaks and other control characters.
-fn on_one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 /// Formats a value as JSON on one line.
 fn format_value(value: &Value) -> String {
     match value {
@@ -446,6 +457,9 @@ fn read_form(system: &str, user: &str) -> Option<Question> {
     if let Some(question) =
         pack::parse_prompt(system, user).or_else(|| row::read_back(system, user))
     {
+        return Some(question);
+    }
+    if let Some(question) = statement::read_back(system, user) {
         return Some(question);
     }
     if let Some(question) = read_several(system, user) {

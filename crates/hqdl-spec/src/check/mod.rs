@@ -2,8 +2,9 @@
 //! reports all problems at once.
 //!
 //! `expansion` checks expansions and their sources, `column` columns, their value lists and
-//! questions, `shots` the example rows.
+//! questions, `shots` the example rows, `ask` the settings of questions in plain words.
 
+pub(super) mod ask;
 mod column;
 mod embeddings;
 mod evidence;

@@ -11,6 +11,10 @@ impl Ingredient for SummaryFunction {
         "summary"
     }
 
+    fn usage(&self) -> (&'static str, &'static str) {
+        ("summary(t.text)", "a summary of a long text")
+    }
+
     fn subject(&self) -> Subject {
         Subject::Document
     }
@@ -26,6 +30,10 @@ pub struct AnswerFunction;
 impl Ingredient for AnswerFunction {
     fn name(&self) -> &'static str {
         "answer"
+    }
+
+    fn usage(&self) -> (&'static str, &'static str) {
+        ("answer(t.text, 'Is the review positive?')", "the answer to a question that a long text answers")
     }
 
     fn subject(&self) -> Subject {

@@ -11,6 +11,13 @@ impl Ingredient for LlmJoin {
         "LLMJoin"
     }
 
+    fn usage(&self) -> (&'static str, &'static str) {
+        (
+            "t JOIN u ON {{LLMJoin(t.a, u.b)}}",
+            "a join of the values that mean the same thing",
+        )
+    }
+
     fn subject(&self) -> Subject {
         Subject::Pair
     }

@@ -11,6 +11,13 @@ impl Ingredient for LlmMap {
         "LLMMap"
     }
 
+    fn usage(&self) -> (&'static str, &'static str) {
+        (
+            "{{LLMMap('What is the capital?', t.country)}}",
+            "the answer about the value of each row",
+        )
+    }
+
     fn subject(&self) -> Subject {
         Subject::Value
     }

@@ -41,6 +41,9 @@ pub trait Ingredient: Sync {
     /// Returns the name, in `BlendSQL`'s spelling.
     fn name(&self) -> &'static str;
 
+    /// Returns an example of a call and what it returns, for a model that writes queries.
+    fn usage(&self) -> (&'static str, &'static str);
+
     /// Returns the subject of its questions.
     fn subject(&self) -> Subject;
 
@@ -102,6 +105,23 @@ pub type IngredientRef = &'static dyn Ingredient;
 #[must_use]
 pub fn all_ingredients() -> [IngredientRef; 5] {
     [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LlmReduce]
+}
+
+/// Describes every call that a query can contain, one per line: an example, what it returns, and
+/// its keyword arguments.
+#[must_use]
+pub fn describe_calls() -> String {
+    let functions: [IngredientRef; 2] = [&AnswerFunction, &SummaryFunction];
+    let braces = all_ingredients().into_iter().map(|i| (i, keyword::accepted_argument_names(i)));
+    let functions = functions.into_iter().map(|i| (i, String::new()));
+    let describe = |(ingredient, keywords): (IngredientRef, String)| {
+        let (example, result) = ingredient.usage();
+        match keywords.as_str() {
+            "" => format!("- {example}: {result}"),
+            keywords => format!("- {example}: {result}. Keyword arguments: {keywords}"),
+        }
+    };
+    braces.chain(functions).map(describe).collect::<Vec<_>>().join("\n")
 }
 
 impl std::fmt::Debug for dyn Ingredient {

@@ -10,6 +10,13 @@ impl Ingredient for LlmQa {
         "LLMQA"
     }
 
+    fn usage(&self) -> (&'static str, &'static str) {
+        (
+            "{{LLMQA('Which is the oldest?', (SELECT t.name FROM t))}}",
+            "one answer about all rows of a subquery",
+        )
+    }
+
     fn subject(&self) -> Subject {
         Subject::Rows
     }

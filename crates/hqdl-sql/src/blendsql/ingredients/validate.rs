@@ -11,6 +11,13 @@ impl Ingredient for LlmValidate {
         "LLMValidate"
     }
 
+    fn usage(&self) -> (&'static str, &'static str) {
+        (
+            "{{LLMValidate('All are in Europe', (SELECT t.name FROM t))}}",
+            "whether a claim about all rows of a subquery is true",
+        )
+    }
+
     fn subject(&self) -> Subject {
         Subject::Rows
     }

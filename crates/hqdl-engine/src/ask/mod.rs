@@ -1,0 +1,497 @@
+//! Answers a question in plain words: the model writes SQL, which then goes through the same parser,
+//! guard, price and budget as a query that a person wrote.
+//!
+//! An [`Asker`] writes a plan ([`Asker::plan`]), which the caller shows and approves, and runs it
+//! ([`Asker::run`]). A query with an error is repaired with hqdl's own message
+//! ([`Asker::repair`]). If it has no rows, [`Asker::relax`] writes one with a weaker condition. All
+//! requests for SQL share one budget ([`WritingLimit`]), and their answers are facts.
+
+mod prompt;
+mod schema;
+mod search;
+mod values;
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use self::prompt::{DescriptionBuilder, instructions};
+use self::schema::{TableCard, hash_schema, read_cards};
+pub use self::search::describe_search;
+use self::values::{ValueIndex, ValueMatch};
+use crate::query::{
+    self, Dialect, Meta, QueryError, Request, RowSink, StatementQuestion, StatementWriter,
+};
+use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_model::Model;
+use hqdl_spec::{Spec, UnpricedModel};
+use hqdl_values::problem::Problem;
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::usage::Usage;
+
+/// Maximum USD for the SQL of one question, unless the spec sets it.
+const DEFAULT_BUDGET_USD: f64 = 0.02;
+/// Requests for SQL per question: the first, two repairs and two relaxations, each with a second
+/// attempt. The token limit of a model without a price is for this many.
+const MAX_REQUESTS: u64 = 10;
+/// Maximum number of repairs of a question's SQL.
+const MAX_REPAIRS: usize = 2;
+/// Maximum number of relaxations of a query without rows.
+const MAX_RELAXATIONS: usize = 2;
+/// Least tokens of a request: the instructions, a question, and one table.
+pub use hqdl_spec::MIN_CONTEXT_TOKENS;
+/// Maximum share of a prompt that the question may have, as a divisor.
+const QUESTION_SHARE: u64 = 4;
+/// Maximum characters of an earlier query, or its problem, in the prompt of a repair.
+const MAX_REPAIR_CHARS: usize = 2000;
+/// Problem of a query without rows, for the model.
+const NO_ROWS: &str = "The query is correct but returned no rows. Relax one condition: compare with a stored value, \
+or drop the least important condition. Say in `assumptions` what you changed. If no condition can be relaxed without \
+changing the question, `sql` is null and `cannot_answer` says so.";
+
+/// Limit on the requests for the SQL of one question.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum WritingLimit {
+    /// USD.
+    Usd(f64),
+    /// Tokens, for a model whose price is not known.
+    Tokens(u64),
+}
+
+/// Returns a copy of a spec whose limits are those of writing SQL.
+///
+/// # Errors
+/// [`UnpricedModel`] if the spec sets `[ask] budget_usd` but the price of its model is not known.
+pub fn limit_writing(spec: &Spec) -> Result<(Spec, WritingLimit), UnpricedModel> {
+    let mut limited = spec.clone();
+    let usd = spec.ask.budget_usd.unwrap_or(DEFAULT_BUDGET_USD);
+    let usd = spec.limits.budget_usd.map_or(usd, |limit| limit.min(usd));
+    match limited.set_budget(Some(usd)) {
+        Ok(()) => Ok((limited, WritingLimit::Usd(usd))),
+        Err(error) if spec.ask.budget_usd.is_some() => Err(error),
+        Err(_) => {
+            let tokens = MAX_REQUESTS * spec.ask.context_tokens;
+            let tokens = spec.limits.budget_tokens.map_or(tokens, |limit| limit.min(tokens));
+            limited.limits.budget_tokens = Some(tokens);
+            Ok((limited, WritingLimit::Tokens(tokens)))
+        }
+    }
+}
+
+/// The most that running a plan can cost.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MaxCost {
+    /// Nothing is asked.
+    Nothing,
+    /// USD.
+    Usd(f64),
+    /// There is no limit, for this reason.
+    Unknown(String),
+}
+
+impl MaxCost {
+    /// Returns whether running needs approval if up to this many USD may be spent without.
+    #[must_use]
+    pub fn exceeds(&self, usd: f64) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Usd(cost) => *cost > usd,
+            Self::Unknown(_) => true,
+        }
+    }
+}
+
+/// A query that an error kept from running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedQuery {
+    /// Text of the query.
+    pub sql: String,
+    /// Error message.
+    pub error: String,
+}
+
+/// A query that answers a question, not yet run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Text of the query.
+    pub sql: String,
+    /// Its dialect.
+    pub dialect: Dialect,
+    /// How the model read the question, in its words.
+    pub assumptions: Option<String>,
+    /// Routes, and an upper bound of the requests.
+    pub explained: Meta,
+    /// The most that it can cost.
+    pub max_cost: MaxCost,
+    /// Identity of the plan: its query, database, schema, model and price.
+    pub id: String,
+}
+
+/// Result of writing a query.
+#[derive(Debug, Clone)]
+pub enum Written {
+    /// A query that can be run.
+    Plan(Box<Plan>),
+    /// The database cannot answer the question, for this reason.
+    Declined(String),
+    /// The last query has an error, and no repair is left.
+    Failed(FailedQuery),
+    /// The model's reply contains no query.
+    Unreadable,
+}
+
+/// Reason why a question could not be planned.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The question is empty or too long.
+    #[error("{0}")]
+    Question(String),
+    /// A request or a query failed.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// The database cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The index of the database's names and values failed.
+    #[error("cannot index the database: {}", sqlite_message(.0))]
+    Index(#[from] rusqlite::Error),
+}
+
+/// Inputs of an [`Asker`].
+pub struct Question<'a> {
+    /// Text of the question.
+    pub text: &'a str,
+    /// Settings of the query; its `sql` is not used. Its model is connected, if there is one.
+    pub request: Request<'a>,
+    /// Spec with the limits of writing SQL ([`limit_writing`]).
+    pub writing_spec: &'a Spec,
+    /// A model that counts tokens but sends no request.
+    pub planning_model: Arc<dyn Model>,
+    /// Called before the first request for SQL.
+    pub before_request: &'a dyn Fn(),
+}
+
+/// Answer of the model.
+#[derive(Debug, Deserialize)]
+struct Statement {
+    sql: Option<String>,
+    dialect: Dialect,
+    assumptions: Option<String>,
+    cannot_answer: Option<String>,
+}
+
+/// Writes and runs the queries that answer one question.
+pub struct Asker<'a> {
+    question: String,
+    request: Request<'a>,
+    planning_model: Arc<dyn Model>,
+    before_request: &'a dyn Fn(),
+    writer: StatementWriter<'a>,
+    database: Database,
+    cards: Vec<TableCard>,
+    schema_hash: String,
+    instructions: String,
+    tokenizer: Tokenizer,
+    values: Option<ValueIndex>,
+    announced: bool,
+    /// Queries that failed and were repaired.
+    pub repairs: Vec<FailedQuery>,
+    relaxations: usize,
+}
+
+impl<'a> Asker<'a> {
+    /// Reads the schema of the database. Sends no request.
+    ///
+    /// # Errors
+    /// [`AskError`] for a question that is empty or too long, or a database that cannot be read.
+    pub fn new(question: Question<'a>) -> Result<Self, AskError> {
+        let Question { text, request, writing_spec, planning_model, before_request } = question;
+        let spec = request.spec;
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if !text.contains(char::is_alphanumeric) {
+            return Err(AskError::Question("the question is empty".to_owned()));
+        }
+        let tokenizer = Tokenizer::for_model(&spec.model.name);
+        let max_tokens = spec.ask.context_tokens / QUESTION_SHARE;
+        // A text has at most one token per byte; a long one is not counted.
+        let tokens = if text.len() as u64 > 8 * max_tokens {
+            text.len() as u64
+        } else {
+            tokenizer.count_tokens(&text)
+        };
+        if tokens > max_tokens {
+            return Err(AskError::Question(format!(
+                "the question is too long: about {tokens} tokens, and it may have {max_tokens}"
+            )));
+        }
+        let database = Database::open(request.database)?;
+        let cards = read_cards(&database, spec, spec.ask.shows_values);
+        let examples: Vec<String> = (spec.ask.examples.iter())
+            .map(|example| format!("{}\n{}\n", example.question, example.sql))
+            .collect();
+        let writing = Request { spec: writing_spec, sql: "ask", ..request.clone() };
+        Ok(Self {
+            question: text,
+            writer: StatementWriter::new(&writing)?,
+            planning_model,
+            before_request,
+            database,
+            schema_hash: hash_schema(&cards, &examples.concat()),
+            cards,
+            instructions: instructions(&spec.ingredients),
+            tokenizer,
+            values: None,
+            announced: false,
+            repairs: Vec::new(),
+            relaxations: 0,
+            request,
+        })
+    }
+
+    /// Writes a query for the question, and repairs it if it has an error.
+    ///
+    /// # Errors
+    /// [`AskError`] if a request fails or would exceed the limit of writing.
+    pub fn plan(&mut self) -> Result<Written, AskError> {
+        let key = vec![("question", self.question.clone())];
+        let statement = self.write(key, "")?;
+        self.check(statement)
+    }
+
+    /// Writes a new query in place of one that failed when it ran.
+    ///
+    /// # Errors
+    /// Those of [`Self::plan`].
+    pub fn repair(&mut self, sql: &str, problem: &Problem) -> Result<Written, AskError> {
+        let error = format_problem(problem);
+        if self.repairs.len() == MAX_REPAIRS {
+            return Ok(Written::Failed(FailedQuery { sql: sql.to_owned(), error }));
+        }
+        let statement = self.rewrite(sql, &error)?;
+        self.repairs.push(FailedQuery { sql: sql.to_owned(), error });
+        self.check(statement)
+    }
+
+    /// Writes a query with a weaker condition in place of one without rows. Returns `None` if
+    /// nothing can be relaxed.
+    ///
+    /// # Errors
+    /// Those of [`Self::plan`].
+    pub fn relax(&mut self, plan: &Plan) -> Result<Option<Plan>, AskError> {
+        if self.relaxations == MAX_RELAXATIONS {
+            return Ok(None);
+        }
+        self.relaxations += 1;
+        let statement = self.rewrite(&plan.sql, NO_ROWS)?;
+        match self.check(statement)? {
+            Written::Plan(relaxed) if relaxed.sql.trim() != plan.sql.trim() => Ok(Some(*relaxed)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Runs a plan and spends at most what it can cost.
+    ///
+    /// # Errors
+    /// [`QueryError`]; answers received before the error are kept.
+    pub fn run(&self, plan: &Plan, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
+        let mut spec = self.request.spec.clone();
+        if let MaxCost::Usd(usd) = plan.max_cost {
+            spec.limits.budget_usd = Some(spec.limits.budget_usd.map_or(usd, |own| own.min(usd)));
+        }
+        let request =
+            Request { spec: &spec, sql: &plan.sql, dialect: plan.dialect, ..self.request.clone() };
+        if query::may_ask(&spec, &plan.sql, plan.dialect, request.classify) {
+            query::run(&request, sink)
+        } else {
+            request.to_plain().run(sink)
+        }
+    }
+
+    /// Returns a sentence about the tables that a query searched.
+    #[must_use]
+    pub fn describe_search(&self, meta: &Meta) -> String {
+        describe_search(&self.database, meta)
+    }
+
+    /// Ends writing, and returns the usage of its requests.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the journal fails.
+    pub fn finish(self, complete: bool) -> Result<Usage, QueryError> {
+        self.writer.finish(complete)
+    }
+
+    fn rewrite(&mut self, sql: &str, problem: &str) -> Result<Option<Statement>, AskError> {
+        let cut = |text: &str| text.chars().take(MAX_REPAIR_CHARS).collect::<String>();
+        let key = vec![
+            ("question", self.question.clone()),
+            ("query", cut(sql)),
+            ("problem", cut(problem)),
+        ];
+        self.write(key, sql)
+    }
+
+    /// Returns the stored or new answer to a request; `None` if the reply could not be read.
+    fn write(
+        &mut self,
+        key: Vec<(&'static str, String)>,
+        earlier: &str,
+    ) -> Result<Option<Statement>, AskError> {
+        let mut question = StatementQuestion {
+            key,
+            schema: self.schema_hash.clone(),
+            instructions: self.instructions.clone(),
+            context: String::new(),
+        };
+        let stored = self.writer.find_stored(&question)?;
+        let json = match stored {
+            Some(json) => Some(json),
+            None => {
+                question.context = self.describe_database(&question, earlier)?;
+                if !std::mem::replace(&mut self.announced, true) {
+                    (self.before_request)();
+                }
+                self.writer.write_statement(&question)?
+            }
+        };
+        Ok(json.and_then(|json| serde_json::from_str(&json).ok()))
+    }
+
+    fn describe_database(
+        &mut self,
+        question: &StatementQuestion,
+        earlier: &str,
+    ) -> Result<String, AskError> {
+        let matches = self.find_values(earlier)?;
+        let asked: u64 =
+            question.key.iter().map(|(_, text)| self.tokenizer.count_tokens(text) + 8).sum();
+        let settings = &self.request.spec.ask;
+        let builder = DescriptionBuilder {
+            cards: &self.cards,
+            examples: &settings.examples,
+            max_tokens: settings.context_tokens,
+            instruction_tokens: self.tokenizer.count_tokens(&self.instructions),
+            tokenizer: self.tokenizer,
+        };
+        Ok(builder.build(&self.question, asked, &matches)?)
+    }
+
+    /// Returns the stored values that words of the question, or of an earlier query, match.
+    fn find_values(&mut self, earlier: &str) -> Result<Vec<ValueMatch>, AskError> {
+        if !self.request.spec.ask.shows_values {
+            return Ok(Vec::new());
+        }
+        let index = match self.values.take() {
+            Some(index) => index,
+            None => ValueIndex::build(&self.database, &self.cards)?,
+        };
+        let matches = index.find_matches(&format!("{} {earlier}", self.question))?;
+        self.values = Some(index);
+        Ok(matches)
+    }
+
+    /// Checks a query like one that a person wrote, and repairs it if it has an error.
+    fn check(&mut self, statement: Option<Statement>) -> Result<Written, AskError> {
+        let Some(statement) = statement else { return Ok(Written::Unreadable) };
+        let Some(sql) = statement.sql.filter(|sql| !sql.trim().is_empty()) else {
+            let reason = statement.cannot_answer.unwrap_or_default();
+            return Ok(Written::Declined(reason));
+        };
+        match self.explain(&sql, statement.dialect) {
+            Ok(explained) => {
+                let max_cost = self.bound_cost(&explained);
+                let id = self.identify_plan(&sql, statement.dialect, &explained);
+                let notes = [statement.assumptions, statement.cannot_answer];
+                let notes: Vec<String> = notes.into_iter().flatten().collect();
+                let assumptions = (!notes.is_empty()).then(|| notes.join(" "));
+                let dialect = statement.dialect;
+                let plan = Plan { sql, dialect, assumptions, explained, max_cost, id };
+                Ok(Written::Plan(Box::new(plan)))
+            }
+            Err(QueryError::Sql(problem)) => self.repair(&sql, &problem),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn explain(&self, sql: &str, dialect: Dialect) -> Result<Meta, QueryError> {
+        let model = Some(Arc::clone(&self.planning_model));
+        let request = Request { sql, dialect, model, ..self.request.clone() };
+        if query::may_ask(request.spec, sql, dialect, request.classify) {
+            query::explain(&request)
+        } else {
+            request.to_plain().explain()
+        }
+    }
+
+    fn bound_cost(&self, explained: &Meta) -> MaxCost {
+        let spec = self.request.spec;
+        let has_requests = explained.requests > 0;
+        match (explained.unbounded.first(), spec.limits.budget_usd) {
+            (Some(_), Some(budget)) => MaxCost::Usd(budget),
+            (Some(unbounded), None) => {
+                let call: Vec<&str> = unbounded.call.split_whitespace().collect();
+                MaxCost::Unknown(format!("{}: {}", call.join(" "), unbounded.why))
+            }
+            (None, _) if !has_requests => MaxCost::Nothing,
+            (None, _) if !spec.is_priced() => {
+                MaxCost::Unknown("the price of the model is not known".to_owned())
+            }
+            (None, Some(budget)) => MaxCost::Usd(explained.cost_usd.min(budget)),
+            (None, None) => MaxCost::Usd(explained.cost_usd),
+        }
+    }
+
+    fn identify_plan(&self, sql: &str, dialect: Dialect, explained: &Meta) -> String {
+        let parts = [
+            sql.to_owned(),
+            format!("{dialect:?}"),
+            self.request.database.display().to_string(),
+            self.schema_hash.clone(),
+            self.request.spec.model.name.clone(),
+            format!("{} {:.6} {}", explained.requests, explained.cost_usd, explained.unbounded.len()),
+        ];
+        blake3::hash(parts.join("\u{0}").as_bytes()).to_hex()[..12].to_owned()
+    }
+}
+
+/// Formats a problem for the model.
+fn format_problem(problem: &Problem) -> String {
+    let parts = [Some(&problem.message), Some(&problem.label), problem.help.as_ref()];
+    let parts: Vec<&str> = parts.into_iter().flatten().map(|p| p.as_str()).collect();
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns what a relaxed query no longer compares with, and what it compares with instead.
+#[must_use]
+pub fn describe_relaxation(before: &str, after: &str) -> String {
+    let (old, new) = (text_literals(before), text_literals(after));
+    let only = |of: &[String], without: &[String]| {
+        let quoted = of.iter().filter(|t| !without.contains(t)).map(|t| format!("'{t}'"));
+        quoted.collect::<Vec<_>>().join(", ")
+    };
+    let (dropped, added) = (only(&old, &new), only(&new, &old));
+    match (dropped.as_str(), added.as_str()) {
+        ("", "") => "no row satisfies the first query; searched with a weaker condition".to_owned(),
+        (dropped, "") => format!("no row with {dropped}; searched without it"),
+        ("", added) => format!("no row satisfies the first query; searched {added}"),
+        (dropped, added) => format!("no row with {dropped}; searched {added}"),
+    }
+}
+
+/// Returns the texts in single quotes of a query.
+fn text_literals(sql: &str) -> Vec<String> {
+    let mut literals = Vec::new();
+    let mut chars = sql.chars().peekable();
+    while chars.by_ref().any(|c| c == '\'') {
+        let mut text = String::new();
+        while let Some(c) = chars.next() {
+            match c {
+                '\'' if chars.peek() == Some(&'\'') => text.extend(chars.next()),
+                '\'' => break,
+                c => text.push(c),
+            }
+        }
+        literals.push(text);
+    }
+    literals
+}

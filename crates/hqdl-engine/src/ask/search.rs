@@ -1,0 +1,59 @@
+//! Describes what a query searched.
+
+use hqdl_database::Database;
+use hqdl_spec::Catalog;
+use hqdl_sql::blendsql::parse::parse_query;
+use hqdl_values::format::{count_noun, format_thousands};
+use hqdl_values::sql::quote_name;
+use hqdl_values::value::Value;
+
+use crate::query::Meta;
+use crate::query::connection::large_stack::with_large_stack;
+
+/// Returns a sentence about the tables that a query read, with their sizes, and the values that a
+/// model answered.
+#[must_use]
+pub fn describe_search(database: &Database, meta: &Meta) -> String {
+    let mut names: Vec<String> = Vec::new();
+    let mut add_name = |table: &str| {
+        if !names.iter().any(|name| name.eq_ignore_ascii_case(table)) {
+            names.push(table.to_owned());
+        }
+    };
+    // A query that is too deep for this thread's stack names no table.
+    let _ = with_large_stack(|| {
+        if let Ok(parsed) = parse_query(&meta.sql) {
+            parsed.query.visit_tables(&mut |table| add_name(table));
+        }
+    });
+    // A name of a WITH clause is no table.
+    let all = database.table_names();
+    let tables = names.iter().filter_map(|name| all.iter().find(|t| t.eq_ignore_ascii_case(name)));
+    let describe = |table: &String| match count_rows(database, table) {
+        Some(rows) => format!("{} of {table}", count_noun(rows, "row")),
+        None => table.clone(),
+    };
+    let tables: Vec<String> = tables.map(describe).collect();
+    let mut sentence = match tables.as_slice() {
+        [] => "searched no table".to_owned(),
+        tables => format!("searched {}", tables.join(", ")),
+    };
+    let values = meta.values_asked + meta.values_reused;
+    if values > 0 {
+        sentence.push_str(&format!(
+            "; the model answered {} ({} now, {} missing)",
+            count_noun(values, "value"),
+            format_thousands(meta.values_asked),
+            format_thousands(meta.values_missing)
+        ));
+    }
+    sentence
+}
+
+fn count_rows(database: &Database, table: &str) -> Option<u64> {
+    let rows = database.select_rows(&format!("SELECT count(*) FROM {}", quote_name(table)), 1).ok()?;
+    match rows.first()?.first()? {
+        Value::Integer(count) => u64::try_from(*count).ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,203 @@
+//! Matches the words of a question with the values that a database contains: an index of trigrams
+//! in memory, so that a read-only database can be searched too.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::{Connection, params};
+
+use super::schema::{TableCard, format_name};
+use crate::init::classify::{is_private, split_words};
+use crate::retrieval::text_index::STOP_WORDS;
+use hqdl_database::Database;
+use hqdl_spec::Catalog;
+use hqdl_values::key::quote_json;
+use hqdl_values::sql::quote_name;
+use hqdl_values::value::Value;
+
+/// Maximum rows of a table that are read.
+const MAX_ROWS: usize = 100_000;
+/// Maximum distinct values of a column in the index.
+const MAX_COLUMN_VALUES: usize = 20_000;
+/// Maximum values in the index.
+const MAX_VALUES: usize = 300_000;
+/// Maximum characters of a value in the index; longer texts are documents, not names.
+const MAX_VALUE_CHARS: usize = 80;
+/// Maximum words of a question that are searched.
+const MAX_WORDS: usize = 60;
+/// Candidates per word.
+const CANDIDATES: usize = 40;
+/// Least share of a word's trigrams that a matching value contains.
+const MIN_CONTAINMENT: f64 = 0.6;
+/// Maximum number of matches of a question.
+const MAX_MATCHES: usize = 12;
+/// Characters of a trigram.
+const TRIGRAM: usize = 3;
+
+/// A stored value that a word of a question matches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ValueMatch {
+    /// The value.
+    pub value: String,
+    /// Its table.
+    pub table: String,
+    /// Its column.
+    pub column: String,
+    /// Strength of the match; larger is better.
+    pub score: f64,
+}
+
+impl ValueMatch {
+    /// Formats the match for a prompt, on one line.
+    #[must_use]
+    pub fn format(&self) -> String {
+        let (table, column) = (format_name(&self.table), format_name(&self.column));
+        format!("{} in {table}.{column}", quote_json(&self.value))
+    }
+}
+
+/// Index of the texts of a database.
+pub struct ValueIndex {
+    connection: Connection,
+}
+
+impl ValueIndex {
+    /// Indexes the distinct texts of a database's tables. Columns with contact details or official
+    /// identifiers of persons are left out.
+    ///
+    /// # Errors
+    /// Those of `SQLite`, for the index.
+    pub fn build(database: &Database, cards: &[TableCard]) -> rusqlite::Result<Self> {
+        let mut connection = Connection::open_in_memory()?;
+        hqdl_values::sql::reject_quoted_texts(&connection)?;
+        connection.execute_batch(
+            "CREATE VIRTUAL TABLE words USING fts5 (value, place UNINDEXED, part UNINDEXED, tokenize = 'trigram')",
+        )?;
+        let transaction = connection.transaction()?;
+        {
+            let mut insert = transaction
+                .prepare("INSERT INTO words (value, place, part) VALUES (?1, ?2, ?3)")?;
+            let mut left = MAX_VALUES;
+            for card in cards {
+                for (column, declared_type) in &card.columns {
+                    if !holds_texts(declared_type) || is_private(&split_words(column)) {
+                        continue;
+                    }
+                    let values = read_values(database, &card.name, column, left);
+                    left -= values.len();
+                    for value in values {
+                        insert.execute(params![value, card.name, column])?;
+                    }
+                }
+            }
+        }
+        transaction.commit()?;
+        Ok(Self { connection })
+    }
+
+    /// Returns the stored values that words of a text match, best first.
+    ///
+    /// # Errors
+    /// Those of `SQLite`.
+    pub fn find_matches(&self, text: &str) -> rusqlite::Result<Vec<ValueMatch>> {
+        let question_trigrams = trigrams(text);
+        let mut found: HashMap<(String, String, String), f64> = HashMap::new();
+        for word in search_words(text) {
+            let word_trigrams = trigrams(&word);
+            for (value, table, column) in self.candidates(&word, &word_trigrams)? {
+                let value_trigrams = trigrams(&value);
+                let containment = if word_trigrams.is_empty() {
+                    1.0
+                } else {
+                    share_of(&word_trigrams, &value_trigrams)
+                };
+                if containment < MIN_CONTAINMENT {
+                    continue;
+                }
+                // A value that the question contains as a whole is better than one that only
+                // begins with the same word.
+                let coverage = share_of(&value_trigrams, &question_trigrams);
+                let score = found.entry((value, table, column)).or_default();
+                *score += containment * (0.1 + coverage);
+            }
+        }
+        let to_match = |((value, table, column), score)| ValueMatch { value, table, column, score };
+        let mut matches: Vec<ValueMatch> = found.into_iter().map(to_match).collect();
+        matches.sort_by(|a, b| {
+            let by_name = || (&a.value, &a.table, &a.column).cmp(&(&b.value, &b.table, &b.column));
+            b.score.total_cmp(&a.score).then_with(by_name)
+        });
+        matches.truncate(MAX_MATCHES);
+        Ok(matches)
+    }
+
+    fn candidates(
+        &self,
+        word: &str,
+        word_trigrams: &HashSet<String>,
+    ) -> rusqlite::Result<Vec<(String, String, String)>> {
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        // A word of two characters has no trigram.
+        if word_trigrams.is_empty() {
+            let sql = "SELECT value, place, part FROM words WHERE value = ?1 COLLATE NOCASE \
+                       OR value LIKE ?1 || ' %' OR value LIKE '% ' || ?1 LIMIT ?2";
+            let mut statement = self.connection.prepare_cached(sql)?;
+            return statement.query_map(params![word, CANDIDATES], read)?.collect();
+        }
+        let mut terms: Vec<String> =
+            word_trigrams.iter().map(|t| format!("\"{}\"", t.replace('"', "\"\""))).collect();
+        terms.sort_unstable();
+        let sql = "SELECT value, place, part FROM words WHERE words MATCH ?1 ORDER BY rank, value LIMIT ?2";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        statement.query_map(params![terms.join(" OR "), CANDIDATES], read)?.collect()
+    }
+}
+
+/// Returns whether a column may hold texts. A column without a type may hold anything.
+fn holds_texts(declared_type: &str) -> bool {
+    let upper = declared_type.to_uppercase();
+    upper.is_empty() || ["CHAR", "TEXT", "CLOB", "STRING"].iter().any(|part| upper.contains(part))
+}
+
+fn read_values(database: &Database, table: &str, column: &str, left: usize) -> Vec<String> {
+    let (table, column) = (quote_name(table), quote_name(column));
+    let is_text = match database.server_url() {
+        Some(_) => format!("length({column}) <= {MAX_VALUE_CHARS}"),
+        None => format!("typeof({column}) = 'text' AND length({column}) <= {MAX_VALUE_CHARS}"),
+    };
+    let sql = format!(
+        "SELECT DISTINCT {column} FROM (SELECT {column} FROM {table} LIMIT {MAX_ROWS}) AS t WHERE {is_text}"
+    );
+    let rows = database.select_rows(&sql, MAX_COLUMN_VALUES.min(left)).unwrap_or_default();
+    let text = |row: Vec<Value>| match row.into_iter().next() {
+        Some(Value::Text(text)) => Some(text),
+        _ => None,
+    };
+    rows.into_iter().filter_map(text).collect()
+}
+
+/// Returns the words of a text to search for. A word of two characters counts only if it is an
+/// abbreviation.
+fn search_words(text: &str) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let is_searched = |word: &&str| match word.chars().count() {
+        0 | 1 => false,
+        2 => word.chars().all(char::is_uppercase),
+        _ => !STOP_WORDS.contains(&word.to_lowercase().as_str()),
+    };
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(is_searched);
+    words.map(str::to_owned).filter(|word| seen.insert(word.to_lowercase())).take(MAX_WORDS).collect()
+}
+
+/// Returns the trigrams of a text, in lower case.
+fn trigrams(text: &str) -> HashSet<String> {
+    let chars: Vec<char> = text.to_lowercase().chars().collect();
+    chars.windows(TRIGRAM).map(|window| window.iter().collect()).collect()
+}
+
+/// Returns the share of `part` that `whole` contains.
+fn share_of(part: &HashSet<String>, whole: &HashSet<String>) -> f64 {
+    if part.is_empty() {
+        return 0.0;
+    }
+    part.intersection(whole).count() as f64 / part.len() as f64
+}

@@ -1,0 +1,135 @@
+//! Asks the model for SQL. An answer is a cell of an ad-hoc expansion, so that it is claimed,
+//! reserved, stored and found again like every other answer.
+
+use std::sync::Arc;
+
+use crate::query::ask::LazyRun;
+use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion};
+use crate::query::request::error::QueryError;
+use crate::query::request::{RefreshScope, Request};
+use hqdl_spec::{Column, Expansion, Format, Task, Type};
+use hqdl_values::Row;
+use hqdl_values::key::ColumnIdentity;
+use hqdl_values::usage::Usage;
+use hqdl_values::value::Value;
+use rusqlite::types::Value as Sql;
+
+/// A question that SQL answers.
+#[derive(Debug, Clone)]
+pub struct StatementQuestion {
+    /// Names and texts that identify the question: the question itself, and for a repair the
+    /// earlier query with its problem.
+    pub key: Vec<(&'static str, String)>,
+    /// Identity of the database's schema. An answer for another schema is not reused.
+    pub schema: String,
+    /// Instructions that are the same for every question.
+    pub instructions: String,
+    /// Description of the database.
+    pub context: String,
+}
+
+/// Asks the model for SQL within the budget of one run.
+pub struct StatementWriter<'a> {
+    request: Request<'a>,
+    run: LazyRun<'a>,
+    /// Earlier answers without a statement are asked for again.
+    retried: RefreshScope,
+}
+
+impl<'a> StatementWriter<'a> {
+    /// Returns a writer that spends at most the budget of the request's spec. The request's `sql`
+    /// is only the name of the run in the journal.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the journal cannot be read.
+    pub fn new(request: &Request<'a>) -> Result<Self, QueryError> {
+        let up_to = request.facts.history().last_completion_id()?;
+        let retried = RefreshScope { up_to, failed_only: true };
+        Ok(Self { request: request.clone(), run: LazyRun::new(request), retried })
+    }
+
+    /// Returns the stored answer to a question, if there is one.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the facts cannot be read.
+    pub fn find_stored(&self, question: &StatementQuestion) -> Result<Option<String>, QueryError> {
+        let (mut targets, entity) = self.build_target(question)?;
+        self.look_up(&mut targets, entity)
+    }
+
+    /// Returns the answer to a question as JSON text, from the facts or from the model. `None`
+    /// means that the model's reply could not be read.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the request fails, for example because it would exceed the budget.
+    pub fn write_statement(
+        &self,
+        question: &StatementQuestion,
+    ) -> Result<Option<String>, QueryError> {
+        let (mut targets, entity) = self.build_target(question)?;
+        if let Some(stored) = self.look_up(&mut targets, entity)? {
+            return Ok(Some(stored));
+        }
+        let demands = vec![Demand { target: 0, entity, column: 0 }];
+        self.run.get_or_start()?.send_demands(&mut targets, demands, &mut Counts::default())?;
+        self.look_up(&mut targets, entity)
+    }
+
+    /// Ends the run and returns its usage.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the journal fails.
+    pub fn finish(self, complete: bool) -> Result<Usage, QueryError> {
+        self.run.finish_run(complete)
+    }
+
+    fn build_target(
+        &self,
+        question: &StatementQuestion,
+    ) -> Result<([TargetExpansion; 1], usize), QueryError> {
+        let expansion = Arc::new(build_expansion(question));
+        let choice = self.request.model_choice(&expansion);
+        let mut requirements = choice.requirements(self.request.facts.history(), &expansion)?;
+        self.retried.mark_missing(&mut requirements, 1);
+        let mut targets = [TargetExpansion::new(expansion, Arc::new(requirements), None)];
+        let key = question.key.iter().map(|(_, text)| Value::Text(text.clone())).collect();
+        let row = Row { key, context: vec![Value::Text(question.context.clone())] };
+        let entity = targets[0].intern_entity(b"question", || row);
+        Ok((targets, entity))
+    }
+
+    fn look_up(
+        &self,
+        targets: &mut [TargetExpansion; 1],
+        entity: usize,
+    ) -> Result<Option<String>, QueryError> {
+        let facts = self.request.facts.with_latest();
+        let mut counts = Counts::default();
+        match targets[0].look_up_cell(entity, 0, facts, None, &mut counts)? {
+            Cell::Known(Sql::Text(json)) => Ok(Some(json.clone())),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn build_expansion(question: &StatementQuestion) -> Expansion {
+    let key: Vec<String> = question.key.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let identity = ColumnIdentity {
+        key: key.clone(),
+        column: "statement".to_owned(),
+        kind: Type::Text.name().to_owned(),
+        about: format!("SQL over the schema {}", question.schema),
+        many: false,
+        list: "none".to_owned(),
+        kinds: Vec::new(),
+    };
+    let column = Column::ad_hoc(Type::Text, question.instructions.clone(), None, identity);
+    Expansion {
+        context: vec!["database".to_owned()],
+        rows_per_request: 1,
+        format: Some(Format::Json),
+        task: Task::Statement,
+        columns: vec![column],
+        ..Expansion::ad_hoc("statement", key)
+    }
+}

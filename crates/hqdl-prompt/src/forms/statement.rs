@@ -1,0 +1,216 @@
+//! Request for an SQL query that answers a question about a database. The context of the row is the
+//! description of the database. The key is the question, and for a repair the earlier query with
+//! its problem.
+//!
+//! The answer is an object with `sql`, `dialect`, `assumptions` and `cannot_answer`. Models without
+//! schema-constrained output write prose or code fences around it, or only the query. All of these
+//! are read into the same object.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{Instructions, SingleForm, format_value, on_one_line, parse_json_line};
+use crate::completion::{FinishReason, RowOutcome};
+use crate::reasoning::strip_reasoning;
+use crate::unambiguous::{MAX_ATTEMPTS, UnambiguousJson};
+use crate::{AnswerForm, AskedColumn, AskedRow, Question};
+use hqdl_spec::{Column, Expansion, Format};
+use hqdl_values::Row;
+use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::value::Value;
+
+/// Start of the system message.
+const TASK: &str = "Write one SQL query that answers a question about a database. Answer with one JSON object: \
+{\"sql\": \"SELECT …\", \"dialect\": \"sqlite\", \"assumptions\": null, \"cannot_answer\": null}.";
+/// Heading of the question, at the end of the user message.
+const HEADING: &str = "\n## Question\n";
+/// Members of an answer.
+const MEMBERS: [&str; 4] = ["sql", "dialect", "assumptions", "cannot_answer"];
+/// Maximum bytes of model output stored with an unreadable answer.
+const MAX_RAW_BYTES: usize = 4096;
+
+/// Returns the form for the only requested column, whose description is the rest of the system
+/// message.
+pub(super) fn form(expansion: &Expansion, requested: &[&Column]) -> Option<SingleForm> {
+    let [column] = requested else { return None };
+    let system = format!("{TASK}\n{}", column.about);
+    let schema = schema();
+    let instructions = Instructions { system: system.as_str().into(), tokens: Default::default() };
+    Some(SingleForm {
+        task: expansion.task,
+        key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
+        context: expansion.context.clone(),
+        base_column: None,
+        question: "Answer:".to_owned(),
+        members: Vec::new(),
+        schema_text: schema.to_string(),
+        schema: Arc::new(schema),
+        task_instructions: instructions.clone(),
+        text_instructions: instructions,
+    })
+}
+
+fn schema() -> Json {
+    let text = json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] });
+    json!({
+        "type": "object",
+        "properties": {
+            "sql": text, "dialect": { "type": "string", "enum": ["sqlite", "suql"] },
+            "assumptions": text, "cannot_answer": text,
+        },
+        "required": MEMBERS,
+        "additionalProperties": false,
+    })
+}
+
+/// Formats the description of the database and the question.
+pub(super) fn format_question(row: &Row, names: &[String]) -> String {
+    let mut text = String::new();
+    for part in &row.context {
+        text.push_str(&part.to_text().unwrap_or_default());
+    }
+    text.push_str(HEADING);
+    for (name, value) in names.iter().zip(&row.key) {
+        text.push_str(&format!("{name}: {}\n", format_value(value)));
+    }
+    text
+}
+
+/// Parses a prompt of this form.
+pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
+    if !system.starts_with(TASK) {
+        return None;
+    }
+    let (context, mut rest) = user.rsplit_once(HEADING)?;
+    let (mut names, mut key) = (Vec::new(), Vec::new());
+    while let Some((name, value)) = rest.split_once(": ").filter(|_| !rest.starts_with('\n')) {
+        let (value, next) = parse_json_line(value)?;
+        names.push(name.to_owned());
+        key.push(value);
+        rest = next;
+    }
+    let column = |name: &str| AskedColumn {
+        name: name.to_owned(),
+        data_type: "text".to_owned(),
+        about: String::new(),
+        many: false,
+        values: None,
+    };
+    Some(Question {
+        origin: None,
+        table: "statement".to_owned(),
+        key: names,
+        format: Format::Json,
+        columns: MEMBERS.iter().map(|name| column(name)).collect(),
+        rows: vec![AskedRow { number: 1, key, context: vec![context.into()] }],
+        row_tags: Vec::new(),
+        answer_form: AnswerForm::Single,
+    })
+}
+
+/// Parses an answer. The cell is the object as JSON text.
+pub(super) fn parse_answer(content: &str, finish: FinishReason) -> RowOutcome {
+    let failed = |reason: &str| RowOutcome::Failed {
+        state: State::Invalid,
+        reason: reason.to_owned(),
+        raw: content.chars().take(MAX_RAW_BYTES / 4).collect(),
+    };
+    let Some(answer) = strip_reasoning(content) else {
+        return failed("the completion ended before the model finished reasoning");
+    };
+    if answer.trim().is_empty() {
+        return failed("the completion is empty");
+    }
+    let mut objects = find_objects(&answer);
+    objects.dedup();
+    match objects.as_slice() {
+        [object] => answered(object),
+        [] => match find_bare_query(&answer, finish) {
+            Some(sql) => answered(&normalize(&Map::from_iter([("sql".to_owned(), sql.into())]))),
+            None => failed("the completion contains no query"),
+        },
+        _ => failed("the completion contains two different answers"),
+    }
+}
+
+fn answered(object: &Json) -> RowOutcome {
+    RowOutcome::Answered(vec![Answer::ok(CellValue::One(Value::Text(object.to_string())))])
+}
+
+/// Returns the objects of a text that are answers, in order, with all members.
+fn find_objects(text: &str) -> Vec<Json> {
+    let mut found = Vec::new();
+    let mut position = 0;
+    for _ in 0..MAX_ATTEMPTS {
+        let Some(open) = text[position..].find('{').map(|n| position + n) else { break };
+        let mut values =
+            serde_json::Deserializer::from_str(&text[open..]).into_iter::<UnambiguousJson>();
+        position = match values.next() {
+            Some(Ok(UnambiguousJson(Json::Object(object)))) => {
+                if let answer @ Json::Object(_) = normalize(&object) {
+                    found.push(answer);
+                }
+                open + values.byte_offset()
+            }
+            _ => open + 1,
+        };
+    }
+    found
+}
+
+/// Returns an answer with all members; null if the object has neither a query nor a reason why
+/// there is none.
+fn normalize(object: &Map<String, Json>) -> Json {
+    let text = |name: &str| {
+        let text = match object.get(name)? {
+            Json::String(text) => text.trim().to_owned(),
+            Json::Array(items) => {
+                items.iter().filter_map(Json::as_str).collect::<Vec<_>>().join("; ")
+            }
+            _ => return None,
+        };
+        (!text.is_empty()).then_some(text)
+    };
+    let (sql, reason) = (text("sql"), text("cannot_answer"));
+    if sql.is_none() && reason.is_none() {
+        return Json::Null;
+    }
+    let is_suql = text("dialect").is_some_and(|name| name.eq_ignore_ascii_case("suql"));
+    json!({
+        "sql": sql, "dialect": if is_suql { "suql" } else { "sqlite" },
+        "assumptions": text("assumptions"), "cannot_answer": reason,
+    })
+}
+
+/// Returns the query of an answer without an object: the only fenced one, or the whole answer.
+fn find_bare_query(answer: &str, finish: FinishReason) -> Option<String> {
+    let parts: Vec<&str> = answer.split("```").collect();
+    // An odd number of parts means that every fence is closed.
+    let fenced: Vec<&str> = match parts.len() {
+        n if n % 2 == 1 => parts.iter().skip(1).step_by(2).map(|p| strip_language(p)).collect(),
+        _ => Vec::new(),
+    };
+    let mut queries: Vec<&str> = fenced.into_iter().filter(|text| begins_query(text)).collect();
+    if queries.is_empty() && parts.len() == 1 && finish == FinishReason::Stop {
+        queries.extend(Some(answer.trim()).filter(|text| begins_query(text)));
+    }
+    queries.dedup();
+    match queries.as_slice() {
+        [query] => Some((*query).to_owned()),
+        _ => None,
+    }
+}
+
+/// Removes the language after the opening of a fence.
+fn strip_language(fenced: &str) -> &str {
+    match fenced.split_once('\n') {
+        Some((language, text)) if !language.trim().contains(' ') => text.trim(),
+        _ => fenced.trim(),
+    }
+}
+
+fn begins_query(text: &str) -> bool {
+    let word: String = text.chars().take_while(char::is_ascii_alphabetic).collect();
+    ["select", "with", "values"].iter().any(|w| word.eq_ignore_ascii_case(w))
+}

@@ -1,0 +1,449 @@
+//! `hqdl ask`
+
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use tokio::sync::watch;
+
+use super::failure::{APPROVAL, Failure, INCOMPLETE};
+use super::input::{self, open_for_query};
+use super::progress::Progress;
+use super::rows::{self, RowsFormat, RowsOut};
+use super::{ModelFlags, OutputOptions, interrupt, meta, session};
+use crate::ask::{self, AskError, Asker, MaxCost, Plan, Question, WritingLimit, Written};
+use crate::format::{count_noun, format_usd, on_one_line};
+use crate::model::{self, Model, SetupError};
+use crate::query::result::json::write_json;
+use crate::query::{Dialect, Meta, QueryError, QueryResult};
+use crate::session::Session;
+use crate::spec::{Provider, Spec};
+use crate::usage::Usage;
+
+/// Time limit of the database's work in one pass: a query of a model may never end.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Question in plain words; - reads it from stdin.
+    #[arg(value_name = "QUESTION")]
+    question: String,
+    /// Spec whose tables, columns, questions and examples the model sees.
+    #[arg(long, value_name = "SPEC")]
+    spec: Option<PathBuf>,
+    /// Run without approval a query that costs at most this many USD [default: 0].
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
+    yes_under: Option<f64>,
+    /// Run the query without approval, whatever it costs.
+    #[arg(long)]
+    yes: bool,
+    /// Run exactly the plan with this id, which an earlier call printed.
+    #[arg(long, value_name = "PLAN_ID", conflicts_with_all = ["yes", "yes_under"])]
+    approve: Option<String>,
+    /// Print the query and do not run it.
+    #[arg(long)]
+    sql_only: bool,
+    /// Print how the query would run, like `hqdl explain`, and do not run it.
+    #[arg(long, conflicts_with = "sql_only")]
+    explain: bool,
+    /// Output format of the rows [default: table].
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<RowsFormat>,
+    /// Most tokens of a request for SQL [default: 4000].
+    #[arg(long, value_name = "N", value_parser = super::whole_number::<u64>)]
+    context_tokens: Option<u64>,
+    /// Time limit for the database's work in one pass [default: 60].
+    #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds)]
+    timeout: Option<Duration>,
+    /// Most USD that the query may spend.
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
+    budget: Option<f64>,
+    #[command(flatten)]
+    flags: ModelFlags,
+}
+
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let format = options.format.unwrap_or(RowsFormat::Table);
+    if output_options.json && options.format.is_some_and(|format| format != RowsFormat::Json) {
+        return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
+    }
+    let text = read_question(&options.question)?;
+    let Options { spec, budget, flags, .. } = options;
+    let (mut session, target) =
+        open_for_query(spec.as_deref(), flags, *budget, "ask", output_options)?;
+    if let Some(tokens) = options.context_tokens {
+        session.spec.ask.context_tokens = tokens.max(ask::MIN_CONTEXT_TOKENS);
+    }
+    let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
+    let conversation = Conversation::open(options, &session, output_options)?;
+    let (writing_spec, limit) = ask::limit_writing(&session.spec)?;
+    let announce = || announce_limit(limit, &session.spec, output_options);
+    let question = Question {
+        text: &text,
+        request: conversation.build_request(&target, interrupt)?,
+        writing_spec: &writing_spec,
+        planning_model: model::connect_for_planning(&session.spec)?,
+        before_request: &announce,
+    };
+    let mut asker = Asker::new(question).map_err(|error| conversation.to_failure(error))?;
+    let outcome = conversation.answer(&mut asker);
+    let repairs = asker.repairs.iter().map(|r| json!({ "sql": r.sql, "error": r.error })).collect();
+    let usage = asker.finish(outcome.is_ok())?;
+    match outcome? {
+        Outcome::Stopped(code) => Ok(ExitCode::from(code)),
+        Outcome::Answered(answered) if output_options.json => {
+            anstream::println!("{}", answered.to_json(&text, repairs, &usage));
+            Ok(ExitCode::from(answered.exit_code()))
+        }
+        Outcome::Answered(answered) => answered.print(format, output_options),
+    }
+}
+
+fn read_question(text: &str) -> Result<String, Failure> {
+    if text != "-" {
+        return Ok(text.to_owned());
+    }
+    std::io::read_to_string(std::io::stdin()).map_err(|e| {
+        let reason = crate::format::io_reason(&e);
+        Failure::wrong_input(format!("cannot read stdin: {reason}"), "pass UTF-8 text")
+    })
+}
+
+/// Prints the most that writing SQL may cost, before the first request for it.
+fn announce_limit(limit: WritingLimit, spec: &Spec, output_options: OutputOptions) {
+    if output_options.quiet || spec.model.provider == Provider::Replay {
+        return;
+    }
+    let limit = match limit {
+        WritingLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
+        WritingLimit::Tokens(tokens) => {
+            format!("at most {} (price unknown)", count_noun(tokens, "token"))
+        }
+    };
+    anstream::eprintln!("asking {} for SQL, {limit}", spec.model.name);
+}
+
+/// How a question ended.
+enum Outcome {
+    Answered(Box<Answered>),
+    /// Everything is printed; holds the exit code.
+    Stopped(u8),
+}
+
+/// Rows of a question, with how they were found.
+struct Answered {
+    plan: Plan,
+    result: QueryResult,
+    searched: String,
+    /// What each relaxation changed.
+    relaxed: Vec<String>,
+}
+
+/// The parts of a run that do not depend on the question.
+struct Conversation<'s> {
+    options: &'s Options,
+    session: &'s Session,
+    output_options: OutputOptions,
+    model: Option<Arc<dyn Model>>,
+    /// Reason why there is no model.
+    no_model: Option<Failure>,
+}
+
+impl<'s> Conversation<'s> {
+    fn open(
+        options: &'s Options,
+        session: &'s Session,
+        output_options: OutputOptions,
+    ) -> Result<Self, Failure> {
+        session::print_place(session.facts()?, output_options);
+        let settings = &session.spec.model;
+        if settings.provider != Provider::Replay && settings.name.is_empty() {
+            return Err(Failure::wrong_input(
+                "a question needs a model, but none is named",
+                "pass --model NAME (and --base-url URL), or --spec SPEC with a [model]",
+            ));
+        }
+        let (model, no_model) = match session.connect_model() {
+            Ok(model) => (Some(model), None),
+            // A stored query without calls needs no key.
+            Err(missing @ SetupError::NoKey(_)) => (None, Some(missing.into())),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { options, session, output_options, model, no_model })
+    }
+
+    fn build_request<'r>(
+        &'r self,
+        target: &'r Path,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<crate::query::Request<'r>, Failure> {
+        Ok(crate::query::Request {
+            model: self.model.clone(),
+            rows_per_request: self.options.flags.rows_per_request,
+            timeout: Some(self.options.timeout.unwrap_or(DEFAULT_TIMEOUT)),
+            command: "ask",
+            listener: Progress::for_query(self.output_options),
+            interrupt,
+            ..self.session.new_query(target, "")?
+        })
+    }
+
+    fn to_failure(&self, error: AskError) -> Failure {
+        match error {
+            AskError::Question(message) => {
+                Failure::wrong_input(message, "ask one question in a few sentences")
+            }
+            AskError::Query(QueryError::NoModel) => match &self.no_model {
+                Some(failure) => failure.clone(),
+                None => QueryError::NoModel.into(),
+            },
+            AskError::Query(error) => error.into(),
+            AskError::Store(error) => error.into(),
+            AskError::Index(_) => Failure::wrong_input(error.to_string(), ""),
+        }
+    }
+
+    /// Writes, approves and runs the query of a question.
+    fn answer(&self, asker: &mut Asker<'_>) -> Result<Outcome, Failure> {
+        let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
+        let mut relaxed: Vec<String> = Vec::new();
+        let mut empty: Option<Answered> = None;
+        loop {
+            let plan = match (written, empty.take()) {
+                (Written::Plan(plan), earlier) => {
+                    empty = earlier;
+                    *plan
+                }
+                (_, Some(empty)) => return Ok(Outcome::Answered(Box::new(empty))),
+                (other, None) => return Ok(self.report_unwritten(&other)),
+            };
+            if self.options.sql_only || self.options.explain {
+                self.print_plan(&plan);
+                return Ok(Outcome::Stopped(0));
+            }
+            self.show_plan(&plan);
+            match (self.require_approval(&plan), empty.take()) {
+                (Ok(None), earlier) => empty = earlier,
+                // The query without rows was approved, but not its relaxation.
+                (_, Some(empty)) => return Ok(Outcome::Answered(Box::new(empty))),
+                (Ok(Some(code)), None) => return Ok(Outcome::Stopped(code)),
+                (Err(failure), None) => return Err(failure),
+            }
+            let mut result = QueryResult::default();
+            match asker.run(&plan, &mut result) {
+                Ok(meta) => result.meta = meta,
+                Err(QueryError::Sql(problem)) => {
+                    let repaired = asker.repair(&plan.sql, &problem);
+                    written = repaired.map_err(|error| self.to_failure(error))?;
+                    continue;
+                }
+                Err(error) => return Err(self.to_failure(error.into())),
+            }
+            let searched = asker.describe_search(&result.meta);
+            let has_rows = !result.rows.is_empty();
+            let answered = Answered { plan, result, searched, relaxed: relaxed.clone() };
+            if has_rows {
+                return Ok(Outcome::Answered(Box::new(answered)));
+            }
+            let Some(next) = self.relax(asker, &answered.plan) else {
+                return Ok(Outcome::Answered(Box::new(empty.unwrap_or(answered))));
+            };
+            let change = ask::describe_relaxation(&answered.plan.sql, &next.sql);
+            if !self.output_options.quiet && !self.output_options.json {
+                anstream::eprintln!("note: {change}");
+            }
+            relaxed.push(change);
+            empty.get_or_insert(answered);
+            written = Written::Plan(Box::new(next));
+        }
+    }
+
+    /// Returns a query with a weaker condition. If it cannot be written, because a request failed or
+    /// the limit of writing is reached, the query without rows is the answer.
+    fn relax(&self, asker: &mut Asker<'_>, plan: &Plan) -> Option<Plan> {
+        match asker.relax(plan) {
+            Ok(next) => next,
+            Err(error) => {
+                if !self.output_options.quiet {
+                    let message = self.to_failure(error).message();
+                    anstream::eprintln!("note: no relaxed query was written: {message}");
+                }
+                None
+            }
+        }
+    }
+
+    /// Reports why there is no query.
+    fn report_unwritten(&self, written: &Written) -> Outcome {
+        let (message, json) = match written {
+            Written::Declined(reason) => {
+                let reason = if reason.is_empty() { "the model gives no reason" } else { reason };
+                let message = format!("the database cannot answer this: {reason}");
+                (message, json!({ "event": "declined", "reason": reason }))
+            }
+            Written::Failed(failed) => {
+                let message = format!(
+                    "the model wrote no query that runs; the last one was\n{}\nerror: {}",
+                    failed.sql.trim(),
+                    failed.error
+                );
+                (message, json!({ "event": "failed", "sql": failed.sql, "error": failed.error }))
+            }
+            Written::Unreadable | Written::Plan(_) => (
+                "the model's reply contains no query; ask again, or use another model".to_owned(),
+                json!({ "event": "unreadable" }),
+            ),
+        };
+        if self.output_options.json {
+            anstream::println!("{json}");
+        } else {
+            anstream::eprintln!("{message}");
+        }
+        Outcome::Stopped(INCOMPLETE)
+    }
+
+    /// Prints the plan of `--sql-only` or `--explain` on stdout.
+    fn print_plan(&self, plan: &Plan) {
+        if self.output_options.json {
+            anstream::println!("{}", plan_to_json(plan));
+        } else if self.options.sql_only {
+            anstream::println!("{}", plan.sql.trim());
+        } else {
+            let explained = meta::format_explained(&plan.explained, &self.session.spec);
+            anstream::print!("{explained}{:<10} {}\n", "plan", plan.id);
+        }
+    }
+
+    /// Shows the query, its routes and its price on stderr.
+    fn show_plan(&self, plan: &Plan) {
+        if self.output_options.quiet || self.output_options.json {
+            return;
+        }
+        let explained = meta::format_explained(&plan.explained, &self.session.spec);
+        anstream::eprint!("{explained}");
+        if let Some(assumptions) = &plan.assumptions {
+            anstream::eprintln!("{:<10} {}", "assumes", on_one_line(assumptions));
+        }
+    }
+
+    /// Asks for approval if the plan costs more than may be spent without. Returns the exit code if
+    /// it is not approved.
+    fn require_approval(&self, plan: &Plan) -> Result<Option<u8>, Failure> {
+        let needs = plan.max_cost.exceeds(self.options.yes_under.unwrap_or(0.0));
+        let is_replay = self.session.spec.model.provider == Provider::Replay;
+        if !needs || self.options.yes || is_replay {
+            return Ok(None);
+        }
+        let cost = match &plan.max_cost {
+            MaxCost::Usd(usd) => format!("the query may cost up to {}", format_usd(*usd)),
+            MaxCost::Unknown(why) => {
+                format!("the most that the query may cost is not known ({why})")
+            }
+            MaxCost::Nothing => return Ok(None),
+        };
+        if let Some(approved) = &self.options.approve {
+            if *approved == plan.id {
+                return Ok(None);
+            }
+            let message = format!("plan {approved} is not the present one: {cost}");
+            return Err(self.approval_failure(plan, message));
+        }
+        if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+            anstream::eprint!("{cost}. Run it? [y/N] ");
+            let mut line = String::new();
+            let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
+            let word = line.trim().to_lowercase();
+            let approved = read > 0 && (word == "y" || word == "yes");
+            return Ok((!approved).then_some(APPROVAL));
+        }
+        Err(self.approval_failure(plan, format!("approval needed: {cost}")))
+    }
+
+    fn approval_failure(&self, plan: &Plan, message: String) -> Failure {
+        if self.output_options.json {
+            anstream::println!("{}", plan_to_json(plan));
+        }
+        Failure::Message {
+            message,
+            hint: format!("run it with --approve {}, or with --yes", plan.id),
+            exit: APPROVAL,
+        }
+    }
+}
+
+fn dialect_name(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sqlite => "sqlite",
+        Dialect::Suql => "suql",
+    }
+}
+
+fn plan_to_json(plan: &Plan) -> Json {
+    let max_cost = match &plan.max_cost {
+        MaxCost::Nothing => json!(0.0),
+        MaxCost::Usd(usd) => json!(usd),
+        MaxCost::Unknown(_) => Json::Null,
+    };
+    json!({
+        "event": "plan", "plan": plan.id, "sql": plan.sql, "dialect": dialect_name(plan.dialect),
+        "assumptions": plan.assumptions, "max_cost_usd": max_cost,
+        "explained": plan.explained.explained_to_json(),
+    })
+}
+
+impl Answered {
+    fn exit_code(&self) -> u8 {
+        let meta = &self.result.meta;
+        if meta.values_missing == meta.values_unknown { 0 } else { INCOMPLETE }
+    }
+
+    /// Prints the rows on stdout, and what was searched on stderr.
+    fn print(&self, format: RowsFormat, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+        let mut rows = rows::stdout_writer(format);
+        match self.write_rows(rows.as_mut()) {
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            Err(e) => return Err(QueryError::Output(e).into()),
+            Ok(()) => {}
+        }
+        if !output_options.quiet {
+            if self.result.rows.is_empty() {
+                anstream::eprintln!("no results: {}", self.searched);
+            } else {
+                let count = count_noun(self.result.rows.len() as u64, "row");
+                anstream::eprintln!("{count}: {}", self.searched);
+            }
+        }
+        Ok(ExitCode::from(self.exit_code()))
+    }
+
+    fn write_rows(&self, out: &mut dyn RowsOut) -> std::io::Result<()> {
+        out.write_columns(&self.result.columns)?;
+        for row in &self.result.rows {
+            let values: Vec<rusqlite::types::ValueRef<'_>> = row.iter().map(Into::into).collect();
+            out.write_row(&values)?;
+        }
+        out.finish()?;
+        out.close_output(Ok(&self.result.meta.to_json())).map(drop)
+    }
+
+    fn to_json(&self, question: &str, repairs: Vec<Json>, usage: &Usage) -> Json {
+        let cell = |value: &rusqlite::types::Value| {
+            let mut bytes = Vec::new();
+            let _ = write_json(&mut bytes, value.into());
+            serde_json::from_slice::<Json>(&bytes).unwrap_or_default()
+        };
+        let rows: Vec<Vec<Json>> =
+            self.result.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
+        let meta: &Meta = &self.result.meta;
+        json!({
+            "event": "answered", "question": question, "plan": self.plan.id, "sql": self.plan.sql,
+            "dialect": dialect_name(self.plan.dialect), "assumptions": self.plan.assumptions,
+            "repairs": repairs, "relaxed": self.relaxed, "searched": self.searched,
+            "writing": { "requests": usage.requests, "cost_usd": usage.cost_usd },
+            "columns": self.result.columns, "rows": rows, "meta": meta.to_json(),
+        })
+    }
+}
