@@ -9,14 +9,15 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use super::failure::{APPROVAL, Failure, INCOMPLETE};
+use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE};
 use super::input::{self, open_for_query};
 use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{ModelFlags, OutputOptions, interrupt, meta, session};
-use crate::ask::{self, AskError, Asker, MaxCost, Plan, Question, WritingLimit, Written};
+use crate::ask::{self, AskError, AskPlan, AskQuestion, Asker, MaxCost, WritingLimit, Written};
 use crate::format::{count_noun, format_usd, on_one_line};
-use crate::model::{self, Model, SetupError};
+use crate::generate::StopReason;
+use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::result::json::write_json;
 use crate::query::{Dialect, Meta, QueryError, QueryResult};
 use crate::session::Session;
@@ -81,24 +82,26 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let conversation = Conversation::open(options, &session, output_options)?;
     let (writing_spec, limit) = ask::limit_writing(&session.spec)?;
     let announce = || announce_limit(limit, &session.spec, output_options);
-    let question = Question {
+    let question = AskQuestion {
         text: &text,
         request: conversation.build_request(&target, interrupt)?,
         writing_spec: &writing_spec,
+        budget_usd: *budget,
         planning_model: model::connect_for_planning(&session.spec)?,
         before_request: &announce,
     };
     let mut asker = Asker::new(question).map_err(|error| conversation.to_failure(error))?;
     let outcome = conversation.answer(&mut asker);
-    let repairs = asker.repairs.iter().map(|r| json!({ "sql": r.sql, "error": r.error })).collect();
+    let repairs: Vec<Json> =
+        asker.repairs.iter().map(|r| json!({ "sql": r.sql, "error": r.error })).collect();
     let usage = asker.finish(outcome.is_ok())?;
     match outcome? {
-        Outcome::Stopped(code) => Ok(ExitCode::from(code)),
-        Outcome::Answered(answered) if output_options.json => {
-            anstream::println!("{}", answered.to_json(&text, repairs, &usage));
+        AskOutcome::Stopped(code) => Ok(ExitCode::from(code)),
+        AskOutcome::Answered(answered) if output_options.json => {
+            anstream::println!("{}", answered.to_json(&text, &repairs, &usage));
             Ok(ExitCode::from(answered.exit_code()))
         }
-        Outcome::Answered(answered) => answered.print(format, output_options),
+        AskOutcome::Answered(answered) => answered.print(format, output_options),
     }
 }
 
@@ -127,7 +130,7 @@ fn announce_limit(limit: WritingLimit, spec: &Spec, output_options: OutputOption
 }
 
 /// How a question ended.
-enum Outcome {
+enum AskOutcome {
     Answered(Box<Answered>),
     /// Everything is printed; holds the exit code.
     Stopped(u8),
@@ -135,7 +138,7 @@ enum Outcome {
 
 /// Rows of a question, with how they were found.
 struct Answered {
-    plan: Plan,
+    plan: AskPlan,
     result: QueryResult,
     searched: String,
     /// What each relaxation changed.
@@ -160,7 +163,8 @@ impl<'s> Conversation<'s> {
     ) -> Result<Self, Failure> {
         session::print_place(session.facts()?, output_options);
         let settings = &session.spec.model;
-        if settings.provider != Provider::Replay && settings.name.is_empty() {
+        let is_named = options.spec.is_some() || options.flags.model.is_some();
+        if settings.provider != Provider::Replay && !is_named {
             return Err(Failure::wrong_input(
                 "a question needs a model, but none is named",
                 "pass --model NAME (and --base-url URL), or --spec SPEC with a [model]",
@@ -193,12 +197,20 @@ impl<'s> Conversation<'s> {
 
     fn to_failure(&self, error: AskError) -> Failure {
         match error {
-            AskError::Question(message) => {
+            AskError::AskQuestion(message) => {
                 Failure::wrong_input(message, "ask one question in a few sentences")
             }
             AskError::Query(QueryError::NoModel) => match &self.no_model {
                 Some(failure) => failure.clone(),
                 None => QueryError::NoModel.into(),
+            },
+            // Only writing stops here; a query that runs has the budget of its plan.
+            AskError::Query(QueryError::Stopped(StopReason::Endpoint(ModelError::Budget(
+                reached,
+            )))) if !reached.is_daily() => Failure::Message {
+                message: format!("cannot write SQL: {reached}"),
+                hint: "raise `budget_usd` in [ask], or lower `context_tokens` there".to_owned(),
+                exit: BUDGET,
             },
             AskError::Query(error) => error.into(),
             AskError::Store(error) => error.into(),
@@ -207,7 +219,7 @@ impl<'s> Conversation<'s> {
     }
 
     /// Writes, approves and runs the query of a question.
-    fn answer(&self, asker: &mut Asker<'_>) -> Result<Outcome, Failure> {
+    fn answer(&self, asker: &mut Asker<'_>) -> Result<AskOutcome, Failure> {
         let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
         let mut relaxed: Vec<String> = Vec::new();
         let mut empty: Option<Answered> = None;
@@ -217,19 +229,19 @@ impl<'s> Conversation<'s> {
                     empty = earlier;
                     *plan
                 }
-                (_, Some(empty)) => return Ok(Outcome::Answered(Box::new(empty))),
+                (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
                 (other, None) => return Ok(self.report_unwritten(&other)),
             };
             if self.options.sql_only || self.options.explain {
                 self.print_plan(&plan);
-                return Ok(Outcome::Stopped(0));
+                return Ok(AskOutcome::Stopped(0));
             }
             self.show_plan(&plan);
             match (self.require_approval(&plan), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
                 // The query without rows was approved, but not its relaxation.
-                (_, Some(empty)) => return Ok(Outcome::Answered(Box::new(empty))),
-                (Ok(Some(code)), None) => return Ok(Outcome::Stopped(code)),
+                (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
+                (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
                 (Err(failure), None) => return Err(failure),
             }
             let mut result = QueryResult::default();
@@ -240,16 +252,16 @@ impl<'s> Conversation<'s> {
                     written = repaired.map_err(|error| self.to_failure(error))?;
                     continue;
                 }
-                Err(error) => return Err(self.to_failure(error.into())),
+                Err(error) => return Err(run_failure(error)),
             }
             let searched = asker.describe_search(&result.meta);
             let has_rows = !result.rows.is_empty();
             let answered = Answered { plan, result, searched, relaxed: relaxed.clone() };
             if has_rows {
-                return Ok(Outcome::Answered(Box::new(answered)));
+                return Ok(AskOutcome::Answered(Box::new(answered)));
             }
             let Some(next) = self.relax(asker, &answered.plan) else {
-                return Ok(Outcome::Answered(Box::new(empty.unwrap_or(answered))));
+                return Ok(AskOutcome::Answered(Box::new(empty.unwrap_or(answered))));
             };
             let change = ask::describe_relaxation(&answered.plan.sql, &next.sql);
             if !self.output_options.quiet && !self.output_options.json {
@@ -263,7 +275,7 @@ impl<'s> Conversation<'s> {
 
     /// Returns a query with a weaker condition. If it cannot be written, because a request failed or
     /// the limit of writing is reached, the query without rows is the answer.
-    fn relax(&self, asker: &mut Asker<'_>, plan: &Plan) -> Option<Plan> {
+    fn relax(&self, asker: &mut Asker<'_>, plan: &AskPlan) -> Option<AskPlan> {
         match asker.relax(plan) {
             Ok(next) => next,
             Err(error) => {
@@ -277,7 +289,7 @@ impl<'s> Conversation<'s> {
     }
 
     /// Reports why there is no query.
-    fn report_unwritten(&self, written: &Written) -> Outcome {
+    fn report_unwritten(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {
                 let reason = if reason.is_empty() { "the model gives no reason" } else { reason };
@@ -302,11 +314,11 @@ impl<'s> Conversation<'s> {
         } else {
             anstream::eprintln!("{message}");
         }
-        Outcome::Stopped(INCOMPLETE)
+        AskOutcome::Stopped(INCOMPLETE)
     }
 
     /// Prints the plan of `--sql-only` or `--explain` on stdout.
-    fn print_plan(&self, plan: &Plan) {
+    fn print_plan(&self, plan: &AskPlan) {
         if self.output_options.json {
             anstream::println!("{}", plan_to_json(plan));
         } else if self.options.sql_only {
@@ -318,12 +330,13 @@ impl<'s> Conversation<'s> {
     }
 
     /// Shows the query, its routes and its price on stderr.
-    fn show_plan(&self, plan: &Plan) {
+    fn show_plan(&self, plan: &AskPlan) {
         if self.output_options.quiet || self.output_options.json {
             return;
         }
-        let explained = meta::format_explained(&plan.explained, &self.session.spec);
-        anstream::eprint!("{explained}");
+        let sql = plan.sql.trim().replace('\n', "\n           ");
+        let bound = meta::format_bound(&plan.explained, &self.session.spec);
+        anstream::eprint!("{:<10} {sql}\n{bound}", "query");
         if let Some(assumptions) = &plan.assumptions {
             anstream::eprintln!("{:<10} {}", "assumes", on_one_line(assumptions));
         }
@@ -331,7 +344,7 @@ impl<'s> Conversation<'s> {
 
     /// Asks for approval if the plan costs more than may be spent without. Returns the exit code if
     /// it is not approved.
-    fn require_approval(&self, plan: &Plan) -> Result<Option<u8>, Failure> {
+    fn require_approval(&self, plan: &AskPlan) -> Result<Option<u8>, Failure> {
         let needs = plan.max_cost.exceeds(self.options.yes_under.unwrap_or(0.0));
         let is_replay = self.session.spec.model.provider == Provider::Replay;
         if !needs || self.options.yes || is_replay {
@@ -362,7 +375,7 @@ impl<'s> Conversation<'s> {
         Err(self.approval_failure(plan, format!("approval needed: {cost}")))
     }
 
-    fn approval_failure(&self, plan: &Plan, message: String) -> Failure {
+    fn approval_failure(&self, plan: &AskPlan, message: String) -> Failure {
         if self.output_options.json {
             anstream::println!("{}", plan_to_json(plan));
         }
@@ -374,6 +387,18 @@ impl<'s> Conversation<'s> {
     }
 }
 
+/// Returns the failure of a query that ran.
+fn run_failure(error: QueryError) -> Failure {
+    match Failure::from(error) {
+        Failure::Message { message, exit: BUDGET, .. } => Failure::Message {
+            message,
+            hint: "everything answered is kept; run this again to approve the rest, or set a larger --budget".to_owned(),
+            exit: BUDGET,
+        },
+        failure => failure,
+    }
+}
+
 fn dialect_name(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Sqlite => "sqlite",
@@ -381,7 +406,7 @@ fn dialect_name(dialect: Dialect) -> &'static str {
     }
 }
 
-fn plan_to_json(plan: &Plan) -> Json {
+fn plan_to_json(plan: &AskPlan) -> Json {
     let max_cost = match &plan.max_cost {
         MaxCost::Nothing => json!(0.0),
         MaxCost::Usd(usd) => json!(usd),
@@ -401,7 +426,11 @@ impl Answered {
     }
 
     /// Prints the rows on stdout, and what was searched on stderr.
-    fn print(&self, format: RowsFormat, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    fn print(
+        &self,
+        format: RowsFormat,
+        output_options: OutputOptions,
+    ) -> Result<ExitCode, Failure> {
         let mut rows = rows::stdout_writer(format);
         match self.write_rows(rows.as_mut()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
@@ -429,7 +458,7 @@ impl Answered {
         out.close_output(Ok(&self.result.meta.to_json())).map(drop)
     }
 
-    fn to_json(&self, question: &str, repairs: Vec<Json>, usage: &Usage) -> Json {
+    fn to_json(&self, question: &str, repairs: &[Json], usage: &Usage) -> Json {
         let cell = |value: &rusqlite::types::Value| {
             let mut bytes = Vec::new();
             let _ = write_json(&mut bytes, value.into());

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-pub use crate::failure::{APPROVAL, Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
+pub use crate::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
 
 impl Failure {
     /// Prints the failure and returns the exit code.

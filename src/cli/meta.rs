@@ -28,6 +28,13 @@ pub fn format_finished(meta: &Meta, spec: &Spec) -> String {
 
 /// Formats the metadata of an explained query.
 pub fn format_explained(meta: &Meta, spec: &Spec) -> String {
+    let mut out = format_bound(meta, spec);
+    push_sql(&mut out, meta);
+    out
+}
+
+/// Formats the routes of an explained query, and the most that it asks.
+pub fn format_bound(meta: &Meta, spec: &Spec) -> String {
     let mut out = format_routes(meta);
     if meta.routes.is_empty() {
         push_line(&mut out, "calls", "none: this is plain SQL and sends no request");
@@ -48,7 +55,6 @@ pub fn format_explained(meta: &Meta, spec: &Spec) -> String {
             push_line(&mut out, "unknown", &message);
         }
     }
-    push_sql(&mut out, meta);
     out
 }
 

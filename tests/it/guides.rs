@@ -44,6 +44,7 @@ guides! {
     correct_values,
     audit_answers,
     queries,
+    ask,
     documents,
     evidence,
     images,

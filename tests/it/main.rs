@@ -13,6 +13,7 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod aliases;
+mod ask;
 mod batches;
 mod binding;
 mod blendsql_cases;

@@ -216,7 +216,7 @@ fn every_variable_is_on_the_page() {
 }
 
 /// More about an exit code than `hqdl help` has room for.
-const EXIT_CODES: [(&str, &str); 7] = [
+const EXIT_CODES: [(&str, &str); 8] = [
     ("0", "every cell was answered, if only with \"unknown\""),
     (
         "1",
@@ -226,6 +226,7 @@ const EXIT_CODES: [(&str, &str); 7] = [
     ("3", "everything answered is kept; run again with a higher budget"),
     ("4", "or it cannot be reached"),
     ("5", "the server with the cache; every answer is kept"),
+    ("6", "`hqdl ask` without a terminal prints the id of the plan to approve"),
     ("130", "by Ctrl-C; the next run continues"),
 ];
 

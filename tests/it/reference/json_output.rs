@@ -61,6 +61,7 @@ fn command_lines() -> Vec<(&'static str, Vec<&'static str>)> {
         ("plan", vec!["specs/x.toml"]),
         ("query", vec!["--spec", "specs/x.toml", sql]),
         ("explain", vec!["--spec", "specs/x.toml", sql]),
+        ("ask", vec!["--spec", "specs/x.toml", "Who are the first two heroes?"]),
         ("map", vec!["--model", "m"]),
         ("suggest", vec!["--spec", "specs/x.toml"]),
         ("why", [&["llm"][..], &hero, &["--spec", "specs/x.toml"]].concat()),

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use hqdl::spec::file::{
-    ColumnTable, DatabaseTable, EmbeddingsTable, EvidenceTable, ExpansionTable, KindTable,
+    AskTable, ColumnTable, DatabaseTable, EmbeddingsTable, EvidenceTable, ExampleTable,
+    ExpansionTable, KindTable,
     LimitsTable, ManyTable, ModelTable, OtherModelTable, QuestionTable, RoutingTable, ShotsTable,
     SourceTable, ValuesTable,
 };
@@ -104,7 +105,8 @@ fn examples_of_fields_are_valid() {
     let mut tables = spec_examples();
     read!(tables: DatabaseTable, ModelTable, OtherModelTable, PriceTable, LimitsTable, EmbeddingsTable,
         RoutingTable, ExpansionTable, SourceTable, ShotsTable, ColumnTable, ValuesTable, ManyTable,
-        QuestionTable, IngredientTable, KindTable, LongPromptPrice, EvidenceTable);
+        QuestionTable, IngredientTable, KindTable, LongPromptPrice, AskTable, ExampleTable,
+        EvidenceTable);
     assert!(tables.is_empty(), "{tables:?}");
 }
 

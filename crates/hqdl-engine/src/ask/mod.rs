@@ -18,13 +18,13 @@ use serde::Deserialize;
 use self::prompt::{DescriptionBuilder, instructions};
 use self::schema::{TableCard, hash_schema, read_cards};
 pub use self::search::describe_search;
-use self::values::{ValueIndex, ValueMatch};
+use self::values::{StoredValueIndex, ValueMatch};
 use crate::query::{
     self, Dialect, Meta, QueryError, Request, RowSink, StatementQuestion, StatementWriter,
 };
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
-use hqdl_spec::{Spec, UnpricedModel};
+use hqdl_spec::{ModelSettings, Spec, UnpricedModel};
 use hqdl_values::problem::Problem;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
@@ -44,6 +44,10 @@ pub use hqdl_spec::MIN_CONTEXT_TOKENS;
 const QUESTION_SHARE: u64 = 4;
 /// Maximum characters of an earlier query, or its problem, in the prompt of a repair.
 const MAX_REPAIR_CHARS: usize = 2000;
+/// Factor between the estimated cost of a query and the most that it may cost, for retries.
+const COST_HEADROOM: f64 = 2.0;
+/// Tokens that a price is for.
+const TOKENS_PER_PRICE: f64 = 1e6;
 /// Problem of a query without rows, for the model.
 const NO_ROWS: &str = "The query is correct but returned no rows. Relax one condition: compare with a stored value, \
 or drop the least important condition. Say in `assumptions` what you changed. If no condition can be relaxed without \
@@ -112,7 +116,7 @@ pub struct FailedQuery {
 
 /// A query that answers a question, not yet run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct AskPlan {
     /// Text of the query.
     pub sql: String,
     /// Its dialect.
@@ -131,7 +135,7 @@ pub struct Plan {
 #[derive(Debug, Clone)]
 pub enum Written {
     /// A query that can be run.
-    Plan(Box<Plan>),
+    Plan(Box<AskPlan>),
     /// The database cannot answer the question, for this reason.
     Declined(String),
     /// The last query has an error, and no repair is left.
@@ -145,7 +149,7 @@ pub enum Written {
 pub enum AskError {
     /// The question is empty or too long.
     #[error("{0}")]
-    Question(String),
+    AskQuestion(String),
     /// A request or a query failed.
     #[error(transparent)]
     Query(#[from] QueryError),
@@ -158,13 +162,15 @@ pub enum AskError {
 }
 
 /// Inputs of an [`Asker`].
-pub struct Question<'a> {
+pub struct AskQuestion<'a> {
     /// Text of the question.
     pub text: &'a str,
     /// Settings of the query; its `sql` is not used. Its model is connected, if there is one.
     pub request: Request<'a>,
     /// Spec with the limits of writing SQL ([`limit_writing`]).
     pub writing_spec: &'a Spec,
+    /// Maximum USD of the query, if the user set it.
+    pub budget_usd: Option<f64>,
     /// A model that counts tokens but sends no request.
     pub planning_model: Arc<dyn Model>,
     /// Called before the first request for SQL.
@@ -173,7 +179,7 @@ pub struct Question<'a> {
 
 /// Answer of the model.
 #[derive(Debug, Deserialize)]
-struct Statement {
+struct WrittenStatement {
     sql: Option<String>,
     dialect: Dialect,
     assumptions: Option<String>,
@@ -184,6 +190,7 @@ struct Statement {
 pub struct Asker<'a> {
     question: String,
     request: Request<'a>,
+    budget_usd: Option<f64>,
     planning_model: Arc<dyn Model>,
     before_request: &'a dyn Fn(),
     writer: StatementWriter<'a>,
@@ -192,7 +199,7 @@ pub struct Asker<'a> {
     schema_hash: String,
     instructions: String,
     tokenizer: Tokenizer,
-    values: Option<ValueIndex>,
+    values: Option<StoredValueIndex>,
     announced: bool,
     /// Queries that failed and were repaired.
     pub repairs: Vec<FailedQuery>,
@@ -204,12 +211,13 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// [`AskError`] for a question that is empty or too long, or a database that cannot be read.
-    pub fn new(question: Question<'a>) -> Result<Self, AskError> {
-        let Question { text, request, writing_spec, planning_model, before_request } = question;
+    pub fn new(question: AskQuestion<'a>) -> Result<Self, AskError> {
+        let AskQuestion { text, request, writing_spec, budget_usd, planning_model, before_request } =
+            question;
         let spec = request.spec;
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if !text.contains(char::is_alphanumeric) {
-            return Err(AskError::Question("the question is empty".to_owned()));
+            return Err(AskError::AskQuestion("the question is empty".to_owned()));
         }
         let tokenizer = Tokenizer::for_model(&spec.model.name);
         let max_tokens = spec.ask.context_tokens / QUESTION_SHARE;
@@ -220,7 +228,7 @@ impl<'a> Asker<'a> {
             tokenizer.count_tokens(&text)
         };
         if tokens > max_tokens {
-            return Err(AskError::Question(format!(
+            return Err(AskError::AskQuestion(format!(
                 "the question is too long: about {tokens} tokens, and it may have {max_tokens}"
             )));
         }
@@ -233,6 +241,7 @@ impl<'a> Asker<'a> {
         Ok(Self {
             question: text,
             writer: StatementWriter::new(&writing)?,
+            budget_usd,
             planning_model,
             before_request,
             database,
@@ -277,7 +286,7 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// Those of [`Self::plan`].
-    pub fn relax(&mut self, plan: &Plan) -> Result<Option<Plan>, AskError> {
+    pub fn relax(&mut self, plan: &AskPlan) -> Result<Option<AskPlan>, AskError> {
         if self.relaxations == MAX_RELAXATIONS {
             return Ok(None);
         }
@@ -293,7 +302,7 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// [`QueryError`]; answers received before the error are kept.
-    pub fn run(&self, plan: &Plan, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
+    pub fn run(&self, plan: &AskPlan, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
         let mut spec = self.request.spec.clone();
         if let MaxCost::Usd(usd) = plan.max_cost {
             spec.limits.budget_usd = Some(spec.limits.budget_usd.map_or(usd, |own| own.min(usd)));
@@ -321,7 +330,7 @@ impl<'a> Asker<'a> {
         self.writer.finish(complete)
     }
 
-    fn rewrite(&mut self, sql: &str, problem: &str) -> Result<Option<Statement>, AskError> {
+    fn rewrite(&mut self, sql: &str, problem: &str) -> Result<Option<WrittenStatement>, AskError> {
         let cut = |text: &str| text.chars().take(MAX_REPAIR_CHARS).collect::<String>();
         let key = vec![
             ("question", self.question.clone()),
@@ -336,7 +345,7 @@ impl<'a> Asker<'a> {
         &mut self,
         key: Vec<(&'static str, String)>,
         earlier: &str,
-    ) -> Result<Option<Statement>, AskError> {
+    ) -> Result<Option<WrittenStatement>, AskError> {
         let mut question = StatementQuestion {
             key,
             schema: self.schema_hash.clone(),
@@ -383,7 +392,7 @@ impl<'a> Asker<'a> {
         }
         let index = match self.values.take() {
             Some(index) => index,
-            None => ValueIndex::build(&self.database, &self.cards)?,
+            None => StoredValueIndex::build(&self.database, &self.cards)?,
         };
         let matches = index.find_matches(&format!("{} {earlier}", self.question))?;
         self.values = Some(index);
@@ -391,7 +400,7 @@ impl<'a> Asker<'a> {
     }
 
     /// Checks a query like one that a person wrote, and repairs it if it has an error.
-    fn check(&mut self, statement: Option<Statement>) -> Result<Written, AskError> {
+    fn check(&mut self, statement: Option<WrittenStatement>) -> Result<Written, AskError> {
         let Some(statement) = statement else { return Ok(Written::Unreadable) };
         let Some(sql) = statement.sql.filter(|sql| !sql.trim().is_empty()) else {
             let reason = statement.cannot_answer.unwrap_or_default();
@@ -405,7 +414,7 @@ impl<'a> Asker<'a> {
                 let notes: Vec<String> = notes.into_iter().flatten().collect();
                 let assumptions = (!notes.is_empty()).then(|| notes.join(" "));
                 let dialect = statement.dialect;
-                let plan = Plan { sql, dialect, assumptions, explained, max_cost, id };
+                let plan = AskPlan { sql, dialect, assumptions, explained, max_cost, id };
                 Ok(Written::Plan(Box::new(plan)))
             }
             Err(QueryError::Sql(problem)) => self.repair(&sql, &problem),
@@ -415,7 +424,7 @@ impl<'a> Asker<'a> {
 
     fn explain(&self, sql: &str, dialect: Dialect) -> Result<Meta, QueryError> {
         let model = Some(Arc::clone(&self.planning_model));
-        let request = Request { sql, dialect, model, ..self.request.clone() };
+        let request = Request { model, sql, dialect, ..self.request.clone() };
         if query::may_ask(request.spec, sql, dialect, request.classify) {
             query::explain(&request)
         } else {
@@ -426,6 +435,11 @@ impl<'a> Asker<'a> {
     fn bound_cost(&self, explained: &Meta) -> MaxCost {
         let spec = self.request.spec;
         let has_requests = explained.requests > 0;
+        if let Some(budget) =
+            self.budget_usd.filter(|_| has_requests || !explained.unbounded.is_empty())
+        {
+            return MaxCost::Usd(budget);
+        }
         match (explained.unbounded.first(), spec.limits.budget_usd) {
             (Some(_), Some(budget)) => MaxCost::Usd(budget),
             (Some(unbounded), None) => {
@@ -436,19 +450,41 @@ impl<'a> Asker<'a> {
             (None, _) if !spec.is_priced() => {
                 MaxCost::Unknown("the price of the model is not known".to_owned())
             }
-            (None, Some(budget)) => MaxCost::Usd(explained.cost_usd.min(budget)),
-            (None, None) => MaxCost::Usd(explained.cost_usd),
+            (None, limit) => {
+                let usd = COST_HEADROOM * explained.cost_usd + self.reserved_request(explained);
+                MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
+            }
         }
     }
 
+    /// Returns the most that a request of a query reserves, in USD: its input, and the longest
+    /// answer. The limit of a query includes it, because otherwise the last request could not be
+    /// sent.
+    fn reserved_request(&self, explained: &Meta) -> f64 {
+        let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
+        let reserved = |settings: &ModelSettings| {
+            let price = settings.charged_price().unwrap_or_default();
+            let output = f64::from(settings.max_output_tokens);
+            (2.0 * input * price.input + output * price.output) / TOKENS_PER_PRICE
+        };
+        self.request.spec.all_models().map(reserved).fold(0.0, f64::max)
+    }
+
     fn identify_plan(&self, sql: &str, dialect: Dialect, explained: &Meta) -> String {
+        // The folder is no part of it, so that a plan is the same on another machine.
+        let database = self.request.database.file_name();
         let parts = [
             sql.to_owned(),
             format!("{dialect:?}"),
-            self.request.database.display().to_string(),
+            database.unwrap_or_default().to_string_lossy().into_owned(),
             self.schema_hash.clone(),
             self.request.spec.model.name.clone(),
-            format!("{} {:.6} {}", explained.requests, explained.cost_usd, explained.unbounded.len()),
+            format!(
+                "{} {:.6} {}",
+                explained.requests,
+                explained.cost_usd,
+                explained.unbounded.len()
+            ),
         ];
         blake3::hash(parts.join("\u{0}").as_bytes()).to_hex()[..12].to_owned()
     }
@@ -457,7 +493,7 @@ impl<'a> Asker<'a> {
 /// Formats a problem for the model.
 fn format_problem(problem: &Problem) -> String {
     let parts = [Some(&problem.message), Some(&problem.label), problem.help.as_ref()];
-    let parts: Vec<&str> = parts.into_iter().flatten().map(|p| p.as_str()).collect();
+    let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 

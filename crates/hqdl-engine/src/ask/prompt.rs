@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 
 use super::schema::{TableCard, format_name, index_by_name};
-use super::values::ValueMatch;
+use super::values::{ValueMatch, search_words, share_of, trigrams};
 use crate::retrieval::text_index::TextIndex;
-use hqdl_spec::ingredients::IngredientTable;
 use hqdl_spec::file::ExampleTable;
+use hqdl_spec::ingredients::IngredientTable;
 use hqdl_sql::blendsql::ingredients::describe_calls;
 use hqdl_values::format::on_one_line;
 use hqdl_values::key::quote_json;
@@ -19,6 +19,8 @@ const OVERHEAD_TOKENS: u64 = 250;
 const MAX_EXAMPLES: usize = 5;
 /// Maximum number of tables named as left out.
 const MAX_NAMED: usize = 40;
+/// Least share of a word's trigrams that the name of a similar table contains.
+const MIN_NAME_SHARE: f64 = 0.5;
 /// Share of the tokens for value matches and examples together.
 const HINTS_SHARE: u64 = 4;
 
@@ -127,7 +129,8 @@ impl DescriptionBuilder<'_> {
     }
 
     /// Returns the tables in the order of their similarity to the question. A table with a matching
-    /// value counts more, and a table that such a table refers to follows it.
+    /// value or a similar name counts more, and the tables joined with a similar table by a foreign
+    /// key follow it.
     fn rank_tables(&self, question: &str, matches: &[ValueMatch]) -> rusqlite::Result<Vec<usize>> {
         let texts: Vec<String> = self.cards.iter().map(TableCard::search_text).collect();
         let index = TextIndex::index_texts(texts.iter().map(String::as_str))?;
@@ -139,16 +142,27 @@ impl DescriptionBuilder<'_> {
                 scores[*at] += best * found.score.min(1.0) / 2.0;
             }
         }
+        let words = search_words(question);
+        for (at, card) in self.cards.iter().enumerate() {
+            let name = trigrams(&card.name);
+            let similar = |word: &String| share_of(&trigrams(word), &name) >= MIN_NAME_SHARE;
+            if words.iter().any(similar) {
+                scores[at] += best / 2.0;
+            }
+        }
         let mut order: Vec<usize> = (0..self.cards.len()).collect();
         order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
         let mut ranked: Vec<usize> = Vec::new();
         for at in order {
-            let card = &self.cards[at];
-            let referred = card.references.iter().filter_map(|t| by_name.get(&t.to_lowercase()));
-            let follow = scores[at] > 0.0;
-            for next in std::iter::once(&at).chain(referred.filter(|_| follow)) {
-                if !ranked.contains(next) {
-                    ranked.push(*next);
+            let refers = |from: usize, to: usize| {
+                let names = self.cards[from].references.iter();
+                names.filter_map(|t| by_name.get(&t.to_lowercase())).any(|t| *t == to)
+            };
+            let is_joined = |other: &usize| refers(at, *other) || refers(*other, at);
+            let joined = (0..self.cards.len()).filter(|other| scores[at] > 0.0 && is_joined(other));
+            for next in std::iter::once(at).chain(joined) {
+                if !ranked.contains(&next) {
+                    ranked.push(next);
                 }
             }
         }

@@ -62,7 +62,7 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
         let Some(columns) = database.table_columns(name) else { continue };
         let columns: Vec<(String, String)> =
             columns.into_iter().map(|(c, kind)| (c, kind.unwrap_or_default())).collect();
-        let keys = TableKeys::read(database, name);
+        let keys = KeyDefinitions::read(database, name);
         let published = spec.expansions.iter().find(|e| e.name.eq_ignore_ascii_case(name));
         let mut definition = define_table(name, &columns, &keys, published);
         if let Some(expansion) = published {
@@ -97,14 +97,14 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
 
 /// Keys of a table. A database server reports none.
 #[derive(Debug, Default)]
-struct TableKeys {
+struct KeyDefinitions {
     primary: Vec<String>,
     /// Column, table and column that it refers to.
     foreign: Vec<(String, String, String)>,
     is_view: bool,
 }
 
-impl TableKeys {
+impl KeyDefinitions {
     fn read(database: &Database, table: &str) -> Self {
         if database.server_url().is_some() {
             return Self::default();
@@ -115,11 +115,13 @@ impl TableKeys {
             let text = |v: &Value| v.to_text().unwrap_or_default().into_owned();
             rows.iter().map(|row| row.iter().map(text).collect()).collect()
         };
-        let primary = rows(format!("SELECT name FROM pragma_table_info({table}) WHERE pk > 0 ORDER BY pk"));
+        let primary =
+            rows(format!("SELECT name FROM pragma_table_info({table}) WHERE pk > 0 ORDER BY pk"));
         let foreign = rows(format!(
             "SELECT \"from\", \"table\", coalesce(\"to\", '') FROM pragma_foreign_key_list({table}) ORDER BY id, seq"
         ));
-        let views = rows(format!("SELECT 1 FROM sqlite_schema WHERE type = 'view' AND name = {table}"));
+        let views =
+            rows(format!("SELECT 1 FROM sqlite_schema WHERE type = 'view' AND name = {table}"));
         let foreign = foreign.into_iter().filter_map(|row| match row.as_slice() {
             [from, table, to] => Some((from.clone(), table.clone(), to.clone())),
             _ => None,
@@ -135,7 +137,7 @@ impl TableKeys {
 fn define_table(
     name: &str,
     columns: &[(String, String)],
-    keys: &TableKeys,
+    keys: &KeyDefinitions,
     published: Option<&Expansion>,
 ) -> String {
     let mut text = String::new();
@@ -236,8 +238,11 @@ fn describe_unpublished(expansion: &Expansion) -> String {
 /// Returns a few rows as JSON arrays. Columns with contact details or official identifiers of
 /// persons are left out.
 fn sample_rows(database: &Database, table: &str, columns: &[(String, String)]) -> String {
-    let shown: Vec<&String> =
-        columns.iter().map(|(name, _)| name).filter(|name| !is_private(&split_words(name))).collect();
+    let shown: Vec<&String> = columns
+        .iter()
+        .map(|(name, _)| name)
+        .filter(|name| !is_private(&split_words(name)))
+        .collect();
     if shown.is_empty() {
         return String::new();
     }
@@ -271,9 +276,7 @@ fn sample_rows(database: &Database, table: &str, columns: &[(String, String)]) -
 
 fn format_value(value: &Value) -> String {
     match value {
-        Value::Text(text) => {
-            quote_json(&text.chars().take(SAMPLE_CHARS).collect::<String>())
-        }
+        Value::Text(text) => quote_json(&text.chars().take(SAMPLE_CHARS).collect::<String>()),
         other => other.to_json().to_string(),
     }
 }

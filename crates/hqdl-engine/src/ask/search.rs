@@ -51,7 +51,8 @@ pub fn describe_search(database: &Database, meta: &Meta) -> String {
 }
 
 fn count_rows(database: &Database, table: &str) -> Option<u64> {
-    let rows = database.select_rows(&format!("SELECT count(*) FROM {}", quote_name(table)), 1).ok()?;
+    let rows =
+        database.select_rows(&format!("SELECT count(*) FROM {}", quote_name(table)), 1).ok()?;
     match rows.first()?.first()? {
         Value::Integer(count) => u64::try_from(*count).ok(),
         _ => None,

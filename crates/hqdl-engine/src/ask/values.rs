@@ -56,11 +56,11 @@ impl ValueMatch {
 }
 
 /// Index of the texts of a database.
-pub struct ValueIndex {
+pub struct StoredValueIndex {
     connection: Connection,
 }
 
-impl ValueIndex {
+impl StoredValueIndex {
     /// Indexes the distinct texts of a database's tables. Columns with contact details or official
     /// identifiers of persons are left out.
     ///
@@ -177,7 +177,8 @@ fn read_values(database: &Database, table: &str, column: &str, left: usize) -> V
 
 /// Returns the words of a text to search for. A word of two characters counts only if it is an
 /// abbreviation.
-fn search_words(text: &str) -> Vec<String> {
+#[must_use]
+pub fn search_words(text: &str) -> Vec<String> {
     let mut seen = HashSet::new();
     let is_searched = |word: &&str| match word.chars().count() {
         0 | 1 => false,
@@ -185,17 +186,23 @@ fn search_words(text: &str) -> Vec<String> {
         _ => !STOP_WORDS.contains(&word.to_lowercase().as_str()),
     };
     let words = text.split(|c: char| !c.is_alphanumeric()).filter(is_searched);
-    words.map(str::to_owned).filter(|word| seen.insert(word.to_lowercase())).take(MAX_WORDS).collect()
+    words
+        .map(str::to_owned)
+        .filter(|word| seen.insert(word.to_lowercase()))
+        .take(MAX_WORDS)
+        .collect()
 }
 
 /// Returns the trigrams of a text, in lower case.
-fn trigrams(text: &str) -> HashSet<String> {
+#[must_use]
+pub fn trigrams(text: &str) -> HashSet<String> {
     let chars: Vec<char> = text.to_lowercase().chars().collect();
     chars.windows(TRIGRAM).map(|window| window.iter().collect()).collect()
 }
 
 /// Returns the share of `part` that `whole` contains.
-fn share_of(part: &HashSet<String>, whole: &HashSet<String>) -> f64 {
+#[must_use]
+pub fn share_of(part: &HashSet<String>, whole: &HashSet<String>) -> f64 {
     if part.is_empty() {
         return 0.0;
     }

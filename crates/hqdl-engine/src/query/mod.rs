@@ -62,10 +62,10 @@ pub use self::request::dialect::Dialect;
 pub use self::request::error::{self, QueryError};
 pub use self::request::params::{self, Param};
 pub use self::request::{RefreshScope, Request};
-pub use self::statement::{StatementQuestion, StatementWriter};
 pub use self::result::query_result::{
     self, Meta, Pass, QueryResult, Route, RouteKind, RowSink, Unbounded,
 };
+pub use self::statement::{StatementQuestion, StatementWriter};
 
 /// Returns whether a query may need facts or a model. A query that needs neither can run as
 /// `Plain`.

@@ -6,7 +6,7 @@
 //! schema-constrained output write prose or code fences around it, or only the query. All of these
 //! are read into the same object.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value as Json, json};
 
@@ -36,7 +36,7 @@ pub(super) fn form(expansion: &Expansion, requested: &[&Column]) -> Option<Singl
     let [column] = requested else { return None };
     let system = format!("{TASK}\n{}", column.about);
     let schema = schema();
-    let instructions = Instructions { system: system.as_str().into(), tokens: Default::default() };
+    let instructions = Instructions { system: system.as_str().into(), tokens: OnceLock::new() };
     Some(SingleForm {
         task: expansion.task,
         key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),

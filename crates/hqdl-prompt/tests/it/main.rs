@@ -18,3 +18,4 @@ mod forms;
 mod readings;
 mod row_form;
 mod several;
+mod statement;

@@ -33,7 +33,10 @@ impl Ingredient for AnswerFunction {
     }
 
     fn usage(&self) -> (&'static str, &'static str) {
-        ("answer(t.text, 'Is the review positive?')", "the answer to a question that a long text answers")
+        (
+            "answer(t.text, 'Is the review positive?')",
+            "the answer to a question that a long text answers",
+        )
     }
 
     fn subject(&self) -> Subject {

@@ -12,10 +12,7 @@ impl Ingredient for LlmJoin {
     }
 
     fn usage(&self) -> (&'static str, &'static str) {
-        (
-            "t JOIN u ON {{LLMJoin(t.a, u.b)}}",
-            "a join of the values that mean the same thing",
-        )
+        ("t JOIN u ON {{LLMJoin(t.a, u.b)}}", "a join of the values that mean the same thing")
     }
 
     fn subject(&self) -> Subject {

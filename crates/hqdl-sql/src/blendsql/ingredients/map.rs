@@ -12,10 +12,7 @@ impl Ingredient for LlmMap {
     }
 
     fn usage(&self) -> (&'static str, &'static str) {
-        (
-            "{{LLMMap('What is the capital?', t.country)}}",
-            "the answer about the value of each row",
-        )
+        ("{{LLMMap('What is the capital?', t.country)}}", "the answer about the value of each row")
     }
 
     fn subject(&self) -> Subject {
