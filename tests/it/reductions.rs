@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use hqdl::prompt::AskedRow;
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::oracle;
 use hqdl_testkit::project::{CommandResult, Project};
@@ -68,7 +69,7 @@ fn a_stopped_reduction_continues_where_it_stopped() {
     let more = (endpoint.request_count() - requests) as u64;
     assert!(requests > 0 && more <= bound.lines[0]["requests"].as_u64().unwrap());
     let mut asked: Vec<String> = (endpoint.received_requests().iter())
-        .flat_map(|request| request.question.rows.iter().map(|row| row.key_text()))
+        .flat_map(|request| request.question.rows.iter().map(AskedRow::key_text))
         .collect();
     let count = asked.len();
     asked.sort();

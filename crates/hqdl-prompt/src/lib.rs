@@ -302,9 +302,8 @@ impl PromptFrame {
             row_tokens: match expansion.task {
                 Task::Statement => STATEMENT_TOKENS,
                 _ => {
-                    let cell_tokens = |c: &&Column| {
-                        expected_cell_tokens(c) + expected_quote_tokens(expansion, c)
-                    };
+                    let cell_tokens =
+                        |c: &&Column| expected_cell_tokens(c) + expected_quote_tokens(expansion, c);
                     ROW_OVERHEAD + requested.iter().map(cell_tokens).sum::<u64>()
                 }
             },

@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use hqdl::spec::file::{
     AskTable, ColumnTable, DatabaseTable, EmbeddingsTable, EvidenceTable, ExampleTable,
-    ExpansionTable, KindTable,
-    LimitsTable, ManyTable, ModelTable, OtherModelTable, QuestionTable, RoutingTable, ShotsTable,
-    SourceTable, ValuesTable,
+    ExpansionTable, KindTable, LimitsTable, ManyTable, ModelTable, OtherModelTable, QuestionTable,
+    RoutingTable, ShotsTable, SourceTable, ValuesTable,
 };
 use hqdl::spec::ingredients::IngredientTable;
 use hqdl::spec::{LongPromptPrice, PriceTable};

@@ -122,6 +122,7 @@ fn build_expansion(question: &StatementQuestion) -> Expansion {
         many: false,
         list: "none".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     let column = Column::ad_hoc(Type::Text, question.instructions.clone(), None, identity);
     Expansion {

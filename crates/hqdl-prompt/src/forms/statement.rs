@@ -44,6 +44,7 @@ pub(super) fn form(expansion: &Expansion, requested: &[&Column]) -> Option<Singl
         base_column: None,
         question: "Answer:".to_owned(),
         members: Vec::new(),
+        evidence: None,
         schema_text: schema.to_string(),
         schema: Arc::new(schema),
         task_instructions: instructions.clone(),
@@ -103,7 +104,12 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         key: names,
         format: Format::Json,
         columns: MEMBERS.iter().map(|name| column(name)).collect(),
-        rows: vec![AskedRow { number: 1, key, context: vec![context.into()] }],
+        rows: vec![AskedRow {
+            number: 1,
+            key,
+            context: vec![context.into()],
+            passages: Vec::new(),
+        }],
         row_tags: Vec::new(),
         answer_form: AnswerForm::Single,
     })

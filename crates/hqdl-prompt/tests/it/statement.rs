@@ -20,6 +20,7 @@ fn read(content: &str, finish: FinishReason) -> Option<Json> {
         many: false,
         list: "none".to_owned(),
         kinds: Vec::new(),
+        requires_evidence: false,
     };
     let expansion = Expansion {
         context: vec!["database".to_owned()],

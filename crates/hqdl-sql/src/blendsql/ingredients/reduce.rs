@@ -11,6 +11,13 @@ impl Ingredient for LlmReduce {
         "LLMReduce"
     }
 
+    fn usage(&self) -> (&'static str, &'static str) {
+        (
+            "{{LLMReduce('Summarize the complaints', t.review)}}",
+            "one answer about all values of a group",
+        )
+    }
+
     fn subject(&self) -> Subject {
         Subject::Document
     }
