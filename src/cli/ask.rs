@@ -218,7 +218,7 @@ impl<'s> Conversation<'s> {
         }
     }
 
-    /// Writes, approves and runs the query of a question.
+    /// Writes, repairs, approves and runs the query of a question, and relaxes it if it has no rows.
     fn answer(&self, asker: &mut Asker<'_>) -> Result<AskOutcome, Failure> {
         let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
         let mut relaxed: Vec<String> = Vec::new();
@@ -274,7 +274,7 @@ impl<'s> Conversation<'s> {
     }
 
     /// Returns a query with a weaker condition. If it cannot be written, because a request failed or
-    /// the limit of writing is reached, the query without rows is the answer.
+    /// the writing budget is reached, the query without rows is the answer.
     fn relax(&self, asker: &mut Asker<'_>, plan: &AskPlan) -> Option<AskPlan> {
         match asker.relax(plan) {
             Ok(next) => next,

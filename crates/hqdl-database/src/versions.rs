@@ -188,7 +188,7 @@ impl Checksums {
         }
     }
 
-    /// Adds a version to a bucket, and a number of rows.
+    /// Adds a version to a bucket's checksum, and `rows` to the row count.
     pub(super) fn add_version(&mut self, bucket: usize, version: i64, rows: i64) {
         if let Some(checksum) = self.buckets.get_mut(bucket) {
             *checksum = checksum.wrapping_add(version);

@@ -99,7 +99,7 @@ pub struct Spec {
 /// `[ask]` and `[[example]]`
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskSettings {
-    /// Maximum USD for the SQL of one question, if the spec sets it.
+    /// Maximum cost in USD of writing the SQL for one question; `None` if the spec sets no limit.
     pub budget_usd: Option<f64>,
     /// Maximum tokens of a request.
     pub context_tokens: u64,

@@ -16,7 +16,7 @@ pub(super) fn is_key_field(name: &str) -> bool {
     KEY_FIELDS.contains(&name)
 }
 
-/// Returns true if a word is the name of an environment variable, and not a key.
+/// Returns true if `name` can be an environment variable's name and does not look like an API key.
 #[must_use]
 pub fn is_variable(name: &str) -> bool {
     !name.is_empty()

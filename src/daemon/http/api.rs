@@ -78,7 +78,7 @@ fn missing_spec(state: &HttpState, name: &str) -> HttpRefusal {
 #[derive(Debug, Default, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WantedCells {
-    /// The spec; may be left out when there is one only.
+    /// Name of the spec. Optional if there is only one.
     pub(super) spec: Option<String>,
     /// Ask only about the first N keys with missing cells.
     limit: Option<u64>,
@@ -346,7 +346,7 @@ fn read_cell(
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OverrideWord {
-    /// The spec; may be left out when there is one only.
+    /// Name of the spec. Optional if there is only one.
     pub(super) spec: Option<String>,
     /// The expansion, or the table of a one-to-many column.
     pub(super) table: String,

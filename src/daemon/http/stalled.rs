@@ -1,4 +1,5 @@
-//! Closes connections whose client stopped reading, or left without closing them.
+//! Closes connections on which a write makes no progress, because the client stopped reading or
+//! vanished.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, IoSlice, Result};

@@ -282,7 +282,7 @@ impl<'a> Asker<'a> {
     }
 
     /// Writes a query with a weaker condition in place of one without rows. Returns `None` if
-    /// nothing can be relaxed.
+    /// nothing can be relaxed, the relaxed query is rejected, or the query was relaxed often enough.
     ///
     /// # Errors
     /// Those of [`Self::plan`].
@@ -497,7 +497,7 @@ fn format_problem(problem: &Problem) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns what a relaxed query no longer compares with, and what it compares with instead.
+/// Describes which text literals a relaxed query drops and which it adds.
 #[must_use]
 pub fn describe_relaxation(before: &str, after: &str) -> String {
     let (old, new) = (text_literals(before), text_literals(after));

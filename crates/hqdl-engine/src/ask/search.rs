@@ -26,7 +26,7 @@ pub fn describe_search(database: &Database, meta: &Meta) -> String {
             parsed.query.visit_tables(&mut |table| add_name(table));
         }
     });
-    // A name of a WITH clause is no table.
+    // Skip the names of WITH clauses.
     let all = database.table_names();
     let tables = names.iter().filter_map(|name| all.iter().find(|t| t.eq_ignore_ascii_case(name)));
     let describe = |table: &String| match count_rows(database, table) {

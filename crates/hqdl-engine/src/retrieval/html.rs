@@ -19,7 +19,7 @@ const ENTITIES: [(&str, &str); 8] = [
     ("amp", "&"),
 ];
 
-/// Returns the text of an HTML document, with a line break in place of each block.
+/// Returns the text of an HTML document, with a line break for each tag that is not inline.
 #[must_use]
 pub fn html_to_text(html: &str) -> String {
     let mut text = String::new();

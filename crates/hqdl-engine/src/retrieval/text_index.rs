@@ -71,11 +71,11 @@ impl TextIndex {
         Ok(all)
     }
 
-    /// Returns the positions of the texts that share a word with `key`, at most `limit`, the best
-    /// one first. Words of `key` count twice, those of `topic` once.
+    /// Returns the positions of at most `limit` texts that share a word with `key`, best match
+    /// first. Words of `key` weigh twice as much as words of `topic`.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Errors of `SQLite`.
     pub fn find_texts(&self, key: &str, topic: &str, limit: usize) -> rusqlite::Result<Vec<usize>> {
         let quote = |terms: Vec<String>| -> Vec<String> {
             let mut seen = HashSet::new();

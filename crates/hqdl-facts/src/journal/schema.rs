@@ -45,7 +45,7 @@ fn stored_checksum(connection: &Connection) -> rusqlite::Result<i32> {
     connection.pragma_query_value(Some("main"), "user_version", |r| r.get(0))
 }
 
-/// Returns a checksum of the definitions and the first pages, which is not 0.
+/// Returns a nonzero checksum of the schema: its definitions and root page numbers.
 fn schema_checksum(connection: &Connection) -> rusqlite::Result<i32> {
     let mut select = connection.prepare(
         "SELECT hex(type), hex(name), hex(tbl_name), hex(rootpage), hex(sql) FROM main.sqlite_schema

@@ -30,9 +30,9 @@ pub(super) struct Presence {
 struct SessionState {
     id: Arc<str>,
     entered: bool,
-    /// When it was first needed.
+    /// When the server registered the session.
     began: Instant,
-    /// When the server was last asked to renew the lease, and did.
+    /// When the last successful lease renewal was sent.
     renewed: Instant,
     heartbeat: Option<tokio::task::AbortHandle>,
     /// Says on this machine that the process lives.

@@ -25,7 +25,7 @@ pub struct BudgetShortfall {
     pub likely_tokens: f64,
     /// Missing tokens at the maximum usage.
     pub max_tokens: f64,
-    /// Number of cells that can likely be asked with the rest of the budget.
+    /// Number of cells that the remaining budget likely covers.
     pub cells_that_fit: u64,
     /// Worst-case cost of the first request that the budget does not cover, if there is one.
     pub next: Option<SpentAmount>,

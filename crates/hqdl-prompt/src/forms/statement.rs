@@ -189,7 +189,8 @@ fn normalize(object: &Map<String, Json>) -> Json {
     })
 }
 
-/// Returns the query of an answer without an object: the only fenced one, or the whole answer.
+/// Returns the query in a reply that has no JSON object: the only fenced query, or the whole
+/// reply.
 fn find_bare_query(answer: &str, finish: FinishReason) -> Option<String> {
     let parts: Vec<&str> = answer.split("```").collect();
     // An odd number of parts means that every fence is closed.

@@ -227,7 +227,7 @@ impl Overrides {
     }
 }
 
-/// Returns a value outside its list, as the person wrote it.
+/// Returns a value outside its list: parsed by the column's type, or else the trimmed text.
 fn parse_unlisted_value(expansion: &Expansion, column: usize, text: &str) -> CellValue {
     let column = &expansion.columns[column];
     let parse_one = |t: &str| {

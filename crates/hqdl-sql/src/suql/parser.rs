@@ -72,7 +72,7 @@ pub(super) struct SuqlSelect {
     pub tables: Vec<SuqlTable>,
     /// Result columns, if all of them are known.
     pub results: TypedColumns,
-    /// Whether it has an outer join, so that rows of a table may be missing.
+    /// Whether the SELECT has an outer join, which can fill a table's columns with NULL.
     pub has_outer_join: bool,
     /// Whether USING or NATURAL merges columns.
     pub has_merged_columns: bool,

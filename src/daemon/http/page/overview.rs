@@ -129,7 +129,7 @@ fn column_meters(spec: &SpecStatus) -> Markup {
     }
 }
 
-/// Shows the price so far, the price to finish and the last run.
+/// Shows the spending of the last 30 days, the price to finish and the last run.
 fn money_facts(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     let expansions = spec.active_spec.iter().flat_map(|active| &active.spec.expansions);
     let columns = expansions.flat_map(|e| e.columns.iter().map(move |c| (e, c)));

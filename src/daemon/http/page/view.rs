@@ -91,8 +91,8 @@ pub(super) struct TableView {
 }
 
 impl TableView {
-    /// Reads a view from the pairs of a URL. A filter is `f=COLUMN|CONDITION|VALUE`, or three fields
-    /// of a form; what cannot be read is left out.
+    /// Parses a view from a URL's query pairs. A filter is `f=COLUMN|CONDITION|VALUE`, or the form
+    /// fields `column`, `condition` and `value`. Invalid filters are ignored.
     pub(super) fn parse(pairs: &[(String, String)]) -> Self {
         let mut view = Self::default();
         let mut added = ["", "is", ""];
@@ -200,7 +200,7 @@ impl TableView {
             );
         }
         for filter in &self.filters {
-            // A column that the table no longer has filters nothing.
+            // Ignore filters on columns that the table no longer has.
             let is_named = |c: &&ViewColumn| c.name.eq_ignore_ascii_case(&filter.column);
             if let Some(column) = columns.iter().find(is_named) {
                 sql.push(&filter.condition_sql(column), [filter.parameter()]);
@@ -287,7 +287,7 @@ impl ViewFilter {
         }
     }
 
-    /// Returns the filter as words.
+    /// Returns the filter as readable text, such as `price at least 5`.
     pub(super) fn to_words(&self) -> String {
         let label = CONDITIONS.iter().find(|(name, _)| *name == self.condition);
         format!("{} {} {}", self.column, label.map_or("", |(_, label)| label), self.value)

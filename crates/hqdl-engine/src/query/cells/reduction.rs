@@ -145,8 +145,9 @@ fn priority(text: &str) -> u64 {
     digest.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Splits a sequence of priorities and weights into ranges of at most `max_weight`, or of one item.
-/// A longer range is split before the item with the smallest priority, except the first one.
+/// Splits `(priority, weight)` items into ranges of at most `max_weight`. A range that is too heavy
+/// is split before the item with the smallest priority, apart from its first item. An item above
+/// `max_weight` is a range of its own.
 #[must_use]
 pub fn split_sequence(items: &[(u64, u64)], max_weight: u64) -> Vec<Range<usize>> {
     let whole = 0..items.len();

@@ -174,8 +174,8 @@ impl KnownSchema {
     }
 }
 
-/// Returns whether a column of a table compares texts by their bytes. `SQLite` does not report this
-/// for a view's column.
+/// Returns true if a table's column has the BINARY collation. `SQLite` does not report the collation
+/// of a view's column.
 fn is_binary(connection: &Connection, (schema, table, column): (&str, &str, &str)) -> bool {
     column_collation(connection, (schema, table, column))
         .is_some_and(|name| name.eq_ignore_ascii_case("binary"))

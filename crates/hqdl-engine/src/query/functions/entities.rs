@@ -129,8 +129,7 @@ impl CallRuntime {
     }
 }
 
-/// Returns the digest of a value's stored bytes: a document may have megabytes, so only its digest is
-/// kept.
+/// Returns a value's digest. A document can be megabytes long, so only its digest is kept.
 pub(in crate::query) fn value_digest(value: ValueRef<'_>) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     match value {

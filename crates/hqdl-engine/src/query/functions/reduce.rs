@@ -228,11 +228,11 @@ impl CallRuntime {
 /// Minimum number of words of a document that does not share a request.
 const MIN_WORDS: u64 = 100;
 
-/// Combination of some answers.
+/// Result of combining answers.
 enum Combined {
     /// The answers that are to be combined.
     Document(Document),
-    /// There is nothing to ask about.
+    /// No document: an answer is pending or failed, or no part has an answer.
     State(PartState),
 }
 

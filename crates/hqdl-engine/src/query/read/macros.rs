@@ -477,7 +477,7 @@ impl CallText<'_> {
         ])
     }
 
-    /// A filter by date, which asks nobody.
+    /// Rewrites a date filter to plain SQL; it makes no request.
     fn dates(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.missing_argument_error("a column")) };

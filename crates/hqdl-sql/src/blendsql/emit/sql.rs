@@ -195,8 +195,8 @@ pub(super) fn membership(columns: &[&str], rows: &str, keeps: bool) -> String {
     format!("({is_member} OR {})", nulls.join(" OR "))
 }
 
-/// Records whether a row of a SELECT passes. Rows with the same values are equivalent candidates,
-/// or belong to one group.
+/// Returns the SQL that records whether a row of a SELECT passes. Rows with the same values are
+/// equivalent candidates, or belong to one group.
 pub(super) fn record_row(condition_group: usize, truth: &str, values: &[&str]) -> String {
     let begin = Function::OpenRow.call_sql(&[condition_group.to_string()]);
     let mut arguments = vec![begin.as_str(), truth];

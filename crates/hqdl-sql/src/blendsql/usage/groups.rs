@@ -54,12 +54,12 @@ impl GroupValues<'_> {
         self.single_row_instances.extend(instances);
     }
 
-    /// Adds the columns that depend on the columns of GROUP BY: those that joins make equal to
-    /// them, and all columns of a table whose unique key is among them. `tables` are the instances
-    /// in FROM with their tables.
+    /// Finds the columns and instances that have one value or row per group: columns that joins
+    /// equate with GROUP BY columns, and tables with a unique key among these columns. `tables` are
+    /// the FROM instances with their tables.
     ///
-    /// The rows of a group are equal in these columns under the columns' own collations, and no two
-    /// rows of a table are in all columns of a unique key.
+    /// All rows of a group agree in these columns under the columns' own collations, and no two
+    /// rows of a table agree in a whole unique key.
     pub fn add_determined_columns(
         &mut self,
         grouped: &BTreeSet<InstanceColumn>,

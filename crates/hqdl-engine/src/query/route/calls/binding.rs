@@ -148,7 +148,7 @@ pub(in crate::query) struct BoundColumn {
     /// Conversion of the value.
     coercion: coercion::Coercion,
     why: String,
-    /// The model found the binding, not the spec.
+    /// True if the model chose the binding; false if the spec defines it.
     is_by_model: bool,
 }
 
