@@ -237,12 +237,17 @@ impl<'s> Conversation<'s> {
                 return Ok(AskOutcome::Stopped(0));
             }
             self.show_plan(&plan);
-            match (self.require_approval(&plan), empty.take()) {
+            match (self.require_approval(&plan, asker), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
                 // The query without rows was approved, but not its relaxation.
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
                 (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
-                (Err(failure), None) => return Err(failure),
+                (Err(failure), None) => {
+                    if self.output_options.json {
+                        anstream::println!("{}", plan_to_json(&plan));
+                    }
+                    return Err(failure);
+                }
             }
             let mut result = QueryResult::default();
             match asker.run(&plan, &mut result) {
@@ -265,7 +270,7 @@ impl<'s> Conversation<'s> {
             };
             let change = ask::describe_relaxation(&answered.plan.sql, &next.sql);
             if !self.output_options.quiet && !self.output_options.json {
-                anstream::eprintln!("note: {change}");
+                anstream::eprintln!("note: {}", on_one_line(&change));
             }
             relaxed.push(change);
             empty.get_or_insert(answered);
@@ -293,14 +298,14 @@ impl<'s> Conversation<'s> {
         let (message, json) = match written {
             Written::Declined(reason) => {
                 let reason = if reason.is_empty() { "the model gives no reason" } else { reason };
-                let message = format!("the database cannot answer this: {reason}");
+                let message = format!("the database cannot answer this: {}", on_one_line(reason));
                 (message, json!({ "event": "declined", "reason": reason }))
             }
             Written::Failed(failed) => {
                 let message = format!(
                     "the model wrote no query that runs; the last one was\n{}\nerror: {}",
-                    failed.sql.trim(),
-                    failed.error
+                    to_safe_lines(&failed.sql),
+                    to_safe_lines(&failed.error)
                 );
                 (message, json!({ "event": "failed", "sql": failed.sql, "error": failed.error }))
             }
@@ -334,7 +339,7 @@ impl<'s> Conversation<'s> {
         if self.output_options.quiet || self.output_options.json {
             return;
         }
-        let sql = plan.sql.trim().replace('\n', "\n           ");
+        let sql = to_safe_lines(&plan.sql).replace('\n', "\n           ");
         let bound = meta::format_bound(&plan.explained, &self.session.spec);
         anstream::eprint!("{:<10} {sql}\n{bound}", "query");
         if let Some(assumptions) = &plan.assumptions {
@@ -344,13 +349,16 @@ impl<'s> Conversation<'s> {
 
     /// Asks for approval if the plan costs more than may be spent without. Returns the exit code if
     /// it is not approved.
-    fn require_approval(&self, plan: &AskPlan) -> Result<Option<u8>, Failure> {
-        let needs = plan.max_cost.exceeds(self.options.yes_under.unwrap_or(0.0));
+    fn require_approval(&self, plan: &AskPlan, asker: &Asker<'_>) -> Result<Option<u8>, Failure> {
+        let unapproved = self.options.yes_under.unwrap_or(0.0) - asker.spent_usd();
+        let costs = plan.max_cost.exceeds(unapproved);
         let is_replay = self.session.spec.model.provider == Provider::Replay;
-        if !needs || self.options.yes || is_replay {
+        let needs = (costs && !is_replay) || asker.is_on_server();
+        if !needs || self.options.yes {
             return Ok(None);
         }
         let cost = match &plan.max_cost {
+            _ if !costs => "the query runs on a server with the rights of your role".to_owned(),
             MaxCost::Usd(usd) => format!("the query may cost up to {}", format_usd(*usd)),
             MaxCost::Unknown(why) => {
                 format!("the most that the query may cost is not known ({why})")
@@ -362,7 +370,7 @@ impl<'s> Conversation<'s> {
                 return Ok(None);
             }
             let message = format!("plan {approved} is not the present one: {cost}");
-            return Err(self.approval_failure(plan, message));
+            return Err(approval_failure(plan, message));
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             anstream::eprint!("{cost}. Run it? [y/N] ");
@@ -372,19 +380,22 @@ impl<'s> Conversation<'s> {
             let approved = read > 0 && (word == "y" || word == "yes");
             return Ok((!approved).then_some(APPROVAL));
         }
-        Err(self.approval_failure(plan, format!("approval needed: {cost}")))
+        Err(approval_failure(plan, format!("approval needed: {cost}")))
     }
+}
 
-    fn approval_failure(&self, plan: &AskPlan, message: String) -> Failure {
-        if self.output_options.json {
-            anstream::println!("{}", plan_to_json(plan));
-        }
-        Failure::Message {
-            message,
-            hint: format!("run it with --approve {}, or with --yes", plan.id),
-            exit: APPROVAL,
-        }
+fn approval_failure(plan: &AskPlan, message: String) -> Failure {
+    Failure::Message {
+        message,
+        hint: format!("run it with --approve {}, or with --yes", plan.id),
+        exit: APPROVAL,
     }
+}
+
+/// Returns model output without control characters, which could change what a terminal shows above
+/// or below it.
+fn to_safe_lines(text: &str) -> String {
+    text.trim().lines().map(on_one_line).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the failure of a query that ran.

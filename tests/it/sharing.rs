@@ -87,10 +87,10 @@ fn all_commands() -> Vec<Vec<&'static str>> {
     let query =
         |sql: &'static str| vec!["query", "--spec", "specs/x.toml", "--concurrency", "1", sql];
     let mut all: Vec<Vec<&str>> = vec![
-        vec!["cache", "stats"],
-        vec!["cache", "list"],
         vec!["plan", "specs/x.toml"],
         vec!["plan", "specs/x.toml", "--json"],
+        vec!["cache", "stats"],
+        vec!["cache", "list"],
         vec!["explain", "--spec", "specs/x.toml", live],
         query(bound),
         query("SELECT {{LLMMap('What is the"),

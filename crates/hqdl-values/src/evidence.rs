@@ -50,7 +50,7 @@ impl Passage {
     /// the text around it become spaces.
     #[must_use]
     pub fn new(source: &str, text: &str) -> Self {
-        let text: String = text.chars().map(to_plain_char).collect();
+        let text = to_plain_text(text);
         let source = source.chars().map(|c| if c == '\n' { ' ' } else { to_plain_char(c) });
         Self {
             id: short_hash("hqdl evidence passage v1", &[&text]),
@@ -110,6 +110,13 @@ fn short_hash(context: &str, parts: &[&str]) -> String {
 }
 
 /// Returns a space for a control character, a line separator or a change of the text's direction.
+/// Returns a text with spaces in place of characters that could change how a terminal, a model or a
+/// database reads it.
+#[must_use]
+pub fn to_plain_text(text: &str) -> String {
+    text.chars().map(to_plain_char).collect()
+}
+
 fn to_plain_char(c: char) -> char {
     let is_plain = matches!(c, '\n' | '\t')
         || !c.is_control()

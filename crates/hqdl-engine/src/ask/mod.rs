@@ -24,7 +24,7 @@ use crate::query::{
 };
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
-use hqdl_spec::{ModelSettings, Spec, UnpricedModel};
+use hqdl_spec::{ModelSettings, Spec, UnpricedModel, is_server};
 use hqdl_values::problem::Problem;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
@@ -204,6 +204,8 @@ pub struct Asker<'a> {
     /// Queries that failed and were repaired.
     pub repairs: Vec<FailedQuery>,
     relaxations: usize,
+    /// USD that the runs of this question's queries cost so far.
+    spent_usd: f64,
 }
 
 impl<'a> Asker<'a> {
@@ -237,6 +239,9 @@ impl<'a> Asker<'a> {
         let examples: Vec<String> = (spec.ask.examples.iter())
             .map(|example| format!("{}\n{}\n", example.question, example.sql))
             .collect();
+        let instructions = instructions(&spec.ingredients);
+        let settings = format!("{} {}", spec.ask.context_tokens, spec.ask.shows_values);
+        let shown = [examples.concat(), instructions.clone(), settings].concat();
         let writing = Request { spec: writing_spec, sql: "ask", ..request.clone() };
         Ok(Self {
             question: text,
@@ -245,14 +250,15 @@ impl<'a> Asker<'a> {
             planning_model,
             before_request,
             database,
-            schema_hash: hash_schema(&cards, &examples.concat()),
+            schema_hash: hash_schema(&cards, &shown),
             cards,
-            instructions: instructions(&spec.ingredients),
+            instructions,
             tokenizer,
             values: None,
             announced: false,
             repairs: Vec::new(),
             relaxations: 0,
+            spent_usd: 0.0,
             request,
         })
     }
@@ -298,28 +304,52 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// Runs a plan and spends at most what it can cost.
+    /// Runs a plan and spends at most what it can cost. All queries of a question share one budget.
     ///
     /// # Errors
     /// [`QueryError`]; answers received before the error are kept.
-    pub fn run(&self, plan: &AskPlan, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
+    pub fn run(&mut self, plan: &AskPlan, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
         let mut spec = self.request.spec.clone();
-        if let MaxCost::Usd(usd) = plan.max_cost {
-            spec.limits.budget_usd = Some(spec.limits.budget_usd.map_or(usd, |own| own.min(usd)));
-        }
+        let limit = match plan.max_cost {
+            MaxCost::Usd(usd) => Some(usd),
+            MaxCost::Nothing => Some(0.0),
+            MaxCost::Unknown(_) => self.budget_left(spec.limits.budget_usd),
+        };
+        spec.limits.budget_usd = limit;
         let request =
             Request { spec: &spec, sql: &plan.sql, dialect: plan.dialect, ..self.request.clone() };
-        if query::may_ask(&spec, &plan.sql, plan.dialect, request.classify) {
+        let result = if query::may_ask(&spec, &plan.sql, plan.dialect, request.classify) {
             query::run(&request, sink)
         } else {
             request.to_plain().run(sink)
-        }
+        };
+        // The cost of a query that failed is not known, so it counts as its limit.
+        self.spent_usd +=
+            result.as_ref().map_or_else(|_| limit.unwrap_or(0.0), |meta| meta.cost_usd);
+        result
+    }
+
+    /// Returns whether the database is on a server, where a query can do what the role may do.
+    #[must_use]
+    pub fn is_on_server(&self) -> bool {
+        is_server(self.request.database)
+    }
+
+    /// Returns the USD that the runs of this question's queries cost so far.
+    #[must_use]
+    pub fn spent_usd(&self) -> f64 {
+        self.spent_usd
+    }
+
+    /// Returns the part of a budget that the earlier queries of this question left.
+    fn budget_left(&self, budget: Option<f64>) -> Option<f64> {
+        budget.map(|usd| (usd - self.spent_usd).max(0.0))
     }
 
     /// Returns a sentence about the tables that a query searched.
     #[must_use]
     pub fn describe_search(&self, meta: &Meta) -> String {
-        describe_search(&self.database, meta)
+        describe_search(&self.database, &self.cards, meta)
     }
 
     /// Ends writing, and returns the usage of its requests.
@@ -331,7 +361,14 @@ impl<'a> Asker<'a> {
     }
 
     fn rewrite(&mut self, sql: &str, problem: &str) -> Result<Option<WrittenStatement>, AskError> {
-        let cut = |text: &str| text.chars().take(MAX_REPAIR_CHARS).collect::<String>();
+        // The digest makes longer texts with the same beginning different questions.
+        let cut = |text: &str| match text.char_indices().nth(MAX_REPAIR_CHARS) {
+            None => text.to_owned(),
+            Some((end, _)) => {
+                let digest = blake3::hash(text.as_bytes()).to_hex();
+                format!("{} … ({})", &text[..end], &digest[..16])
+            }
+        };
         let key = vec![
             ("question", self.question.clone()),
             ("query", cut(sql)),
@@ -435,12 +472,11 @@ impl<'a> Asker<'a> {
     fn bound_cost(&self, explained: &Meta) -> MaxCost {
         let spec = self.request.spec;
         let has_requests = explained.requests > 0;
-        if let Some(budget) =
-            self.budget_usd.filter(|_| has_requests || !explained.unbounded.is_empty())
-        {
+        let can_ask = has_requests || !explained.unbounded.is_empty();
+        if let Some(budget) = self.budget_left(self.budget_usd).filter(|_| can_ask) {
             return MaxCost::Usd(budget);
         }
-        match (explained.unbounded.first(), spec.limits.budget_usd) {
+        match (explained.unbounded.first(), self.budget_left(spec.limits.budget_usd)) {
             (Some(_), Some(budget)) => MaxCost::Usd(budget),
             (Some(unbounded), None) => {
                 let call: Vec<&str> = unbounded.call.split_whitespace().collect();

@@ -26,6 +26,8 @@ const MAX_SCHEMA_ROWS: usize = 10_000;
 pub struct TableCard {
     /// Name of the table.
     pub name: String,
+    /// Whether it is a view. Its rows are not read for the prompt, because that can take long.
+    pub is_view: bool,
     /// Columns with their declared types.
     pub columns: Vec<(String, String)>,
     /// Tables that its foreign keys refer to.
@@ -75,7 +77,14 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
             String::new()
         };
         let references = keys.foreign.into_iter().map(|(_, table, _)| table).collect();
-        cards.push(TableCard { name: name.clone(), columns, references, definition, samples });
+        cards.push(TableCard {
+            name: name.clone(),
+            is_view,
+            columns,
+            references,
+            definition,
+            samples,
+        });
     }
     let is_published = |e: &&Expansion| names.iter().any(|n| n.eq_ignore_ascii_case(&e.name));
     for expansion in spec.expansions.iter().filter(|e| !is_published(e)) {
@@ -86,6 +95,7 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
         });
         cards.push(TableCard {
             name: format!("model answers about {}", expansion.name),
+            is_view: false,
             columns: columns.collect(),
             references: tables.collect(),
             definition: describe_unpublished(expansion),
@@ -289,14 +299,15 @@ pub fn format_name(name: &str) -> String {
     if is_plain { name.to_owned() } else { on_one_line(&quote_name(name)) }
 }
 
-/// Returns the hash of the schema: the definitions of all tables, without their rows.
+/// Returns the hash of the schema: the definitions of all tables, without their rows, and the other
+/// text and settings that decide what the model is shown.
 #[must_use]
-pub fn hash_schema(cards: &[TableCard], examples: &str) -> String {
+pub fn hash_schema(cards: &[TableCard], shown: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     for card in cards {
         hasher.update(card.definition.as_bytes());
     }
-    hasher.update(examples.as_bytes());
+    hasher.update(shown.as_bytes());
     hasher.finalize().to_hex()[..16].to_owned()
 }
 

@@ -7,13 +7,14 @@ use hqdl_values::format::{count_noun, format_thousands};
 use hqdl_values::sql::quote_name;
 use hqdl_values::value::Value;
 
+use super::schema::TableCard;
 use crate::query::Meta;
 use crate::query::connection::large_stack::with_large_stack;
 
 /// Returns a sentence about the tables that a query read, with their sizes, and the values that a
 /// model answered.
 #[must_use]
-pub fn describe_search(database: &Database, meta: &Meta) -> String {
+pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) -> String {
     let mut names: Vec<String> = Vec::new();
     let mut add_name = |table: &str| {
         if !names.iter().any(|name| name.eq_ignore_ascii_case(table)) {
@@ -29,7 +30,10 @@ pub fn describe_search(database: &Database, meta: &Meta) -> String {
     // Skip the names of WITH clauses.
     let all = database.table_names();
     let tables = names.iter().filter_map(|name| all.iter().find(|t| t.eq_ignore_ascii_case(name)));
-    let describe = |table: &String| match count_rows(database, table) {
+    // Counting the rows of a view can take long.
+    let is_view = |table: &String| cards.iter().any(|card| card.is_view && card.name == *table);
+    let count = |table: &String| if is_view(table) { None } else { count_rows(database, table) };
+    let describe = |table: &String| match count(table) {
         Some(rows) => format!("{} of {table}", count_noun(rows, "row")),
         None => table.clone(),
     };

@@ -61,7 +61,7 @@ pub struct StoredValueIndex {
 }
 
 impl StoredValueIndex {
-    /// Indexes the distinct texts of a database's tables. Columns with contact details or official
+    /// Indexes the distinct texts of a database's tables, not of its views. Columns with contact details or official
     /// identifiers of persons are left out.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl StoredValueIndex {
             let mut insert = transaction
                 .prepare("INSERT INTO words (value, place, part) VALUES (?1, ?2, ?3)")?;
             let mut left = MAX_VALUES;
-            for card in cards {
+            for card in cards.iter().filter(|card| !card.is_view) {
                 for (column, declared_type) in &card.columns {
                     if !holds_texts(declared_type) || is_private(&split_words(column)) {
                         continue;

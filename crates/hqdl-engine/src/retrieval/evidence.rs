@@ -37,10 +37,12 @@ type NamedText = (String, String);
 /// A message, if they cannot be read.
 pub fn load_evidence(spec: &Spec, expansion: &Expansion, db: &Database) -> Result<(), String> {
     let Some(settings) = &expansion.evidence else { return Ok(()) };
-    let documents = match &settings.documents {
+    let mut documents = match &settings.documents {
         Documents::Select(select) => select_documents(select, db)?,
         Documents::Folder(folder) => read_folder(folder)?,
     };
+    // The order decides between passages that match equally well.
+    documents.sort();
     let model = spec.model_settings(expansion.model.as_deref());
     let tokenizer = Tokenizer::for_model(&model.name);
     let passages = PassageFinder::index_documents(documents, tokenizer, settings.max_tokens)
@@ -90,7 +92,6 @@ fn read_folder(root: &Path) -> Result<Vec<NamedText>, String> {
             }
         }
     }
-    documents.sort();
     Ok(documents)
 }
 

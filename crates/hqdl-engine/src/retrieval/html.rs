@@ -52,15 +52,19 @@ pub fn html_to_text(html: &str) -> String {
     text
 }
 
-/// Returns the offset of the `>` that ends a tag; one in a quoted attribute does not.
+/// Returns the offset of the `>` that ends a tag; one in a quoted attribute does not. A quote opens
+/// only at the beginning of an attribute's value.
 fn find_tag_end(tag: &str) -> Option<usize> {
-    let mut quote = None;
+    let (mut quote, mut before) = (None, ' ');
     tag.char_indices().find_map(|(at, c)| {
         match (quote, c) {
             (None, '>') => return Some(at),
-            (None, '"' | '\'') => quote = Some(c),
+            (None, '"' | '\'') if before == '=' => quote = Some(c),
             (Some(open), c) if open == c => quote = None,
             _ => {}
+        }
+        if !c.is_whitespace() {
+            before = c;
         }
         None
     })
@@ -86,14 +90,18 @@ fn skip_element<'t>(text: &'t str, name: &str) -> &'t str {
     ""
 }
 
+/// Maximum length of a character reference.
+const MAX_ENTITY_BYTES: usize = 32;
+
 /// Adds text with its characters decoded.
 fn push_text(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.find('&') {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
+        let name_end = rest.bytes().take(MAX_ENTITY_BYTES).position(|byte| byte == b';');
         let decoded =
-            rest[1..].split_once(';').and_then(|(name, after)| Some((decode_entity(name)?, after)));
+            name_end.and_then(|end| Some((decode_entity(&rest[1..end])?, &rest[end + 1..])));
         match decoded {
             Some((decoded, after)) => {
                 out.push_str(&decoded);

@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json, json};
 use hqdl_spec::{Column, Expansion};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, CellValue, State};
-use hqdl_values::evidence::{Quotation, ShownEvidence, fold_text};
+use hqdl_values::evidence::{Quotation, ShownEvidence, fold_text, to_plain_text};
 use hqdl_values::key::quote_json;
 
 /// Heading of the passages in a user message.
@@ -93,16 +93,16 @@ impl EvidenceForm {
     ) -> Vec<Quotation> {
         let Some(Json::Array(quotes)) = answer.remove(&self.member) else { return Vec::new() };
         let to_quotation = |quote: &Json| {
-            let text = |name: &str| quote[name].as_str().map(|text| text.trim().to_owned());
+            let text = |name: &str| quote[name].as_str().map(|text| to_plain_text(text.trim()));
             let (named, passage, words) = (text("column")?, text("passage")?, text("quote")?);
-            let mut names = self.columns.iter().map(|(name, _)| name);
-            let column = names.find(|name| name.eq_ignore_ascii_case(&named))?.clone();
+            let mut columns = self.columns.iter();
+            let (column, is_list) = columns.find(|(name, _)| name.eq_ignore_ascii_case(&named))?;
             let item = match &quote["item"] {
                 Json::Null => None,
-                item => Some(item_text(item)),
+                item => is_list.then(|| to_plain_text(&item_text(item))),
             };
             evidence.contains_quote(&passage, &words).then_some(Quotation {
-                column,
+                column: column.clone(),
                 item,
                 passage,
                 quote: words,

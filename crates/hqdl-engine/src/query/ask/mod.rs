@@ -17,8 +17,6 @@ use crate::query::ask::similarity::SimilaritySource;
 use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
-use crate::retrieval::evidence::load_evidence;
-use hqdl_database::Database;
 use hqdl_facts::Outcome;
 use hqdl_model::ModelChoice;
 use hqdl_model::generate::{self, Context, Events, ModelRun};
@@ -168,12 +166,7 @@ impl<'a> QueryRun<'a> {
         if expansion.evidence.is_none() || loaded.contains(&expansion.name) {
             return Ok(());
         }
-        let spec = self.request.spec;
-        let database = Database::open(&spec.database)?;
-        load_evidence(spec, expansion, &database).map_err(|message| QueryError::Evidence {
-            expansion: expansion.name.clone(),
-            message,
-        })?;
+        self.request.load_evidence(expansion)?;
         loaded.insert(expansion.name.clone());
         Ok(())
     }

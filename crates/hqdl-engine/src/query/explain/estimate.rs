@@ -106,6 +106,7 @@ impl Engine<'_, '_> {
         batching: Batching,
         bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
+        self.request.load_evidence(&target.expansion)?;
         let values = demands.len() as u64;
         bound.value_count += values;
         // Additional requests are estimated with the entity that has the longest key.

@@ -11,7 +11,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::query::request::dialect::Dialect;
+use crate::query::request::error::QueryError;
 use crate::query::request::params::Param;
+use crate::retrieval::evidence::load_evidence;
+use hqdl_database::Database;
 use hqdl_facts::{CellRequirements, Facts};
 use hqdl_model::generate::Listener;
 use hqdl_model::{self as model, Model, ModelChoice};
@@ -56,6 +59,19 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Loads the documents of an expansion, if it has any.
+    ///
+    /// # Errors
+    /// [`QueryError::Evidence`], or an error of the spec's database.
+    pub(in crate::query) fn load_evidence(&self, expansion: &Expansion) -> Result<(), QueryError> {
+        if expansion.evidence.is_none() {
+            return Ok(());
+        }
+        let database = Database::open(&self.spec.database)?;
+        load_evidence(self.spec, expansion, &database)
+            .map_err(|message| QueryError::Evidence { expansion: expansion.name.clone(), message })
+    }
+
     /// Returns a request with default settings: `SQLite`'s dialect, no model. Override fields with
     /// struct update syntax.
     #[must_use]
