@@ -327,3 +327,24 @@ fn a_large_schema_fits_with_the_needed_tables() {
     let tokens = endpoint.billed_tokens().0;
     assert!(tokens <= 4000, "{tokens}");
 }
+
+/// Each relaxation is a query of its own, but what it may cost is added to what the question cost.
+#[test]
+fn relaxations_share_the_amount_that_needs_no_approval() {
+    let live = |verb: &str| {
+        format!(
+            "SELECT superhero_name FROM superhero WHERE {{{{LLMMap('Can it {verb}?', superhero_name)}}}} = 'no'"
+        )
+    };
+    let (first, second) = (live("fly"), live("run"));
+    let endpoint = endpoint(&[&first, &second]);
+    let project = project(&endpoint);
+    let planned = ask(&project, &["--explain", "--json", QUESTION]).expect_exit_code(0);
+    let usd = planned.lines[0]["max_cost_usd"].as_f64().unwrap();
+    let limit = (usd * 1.001).to_string();
+    let ended = ask(&project, &["--yes-under", &limit, QUESTION]).expect_exit_code(0);
+    let bodies: Vec<String> =
+        endpoint.received_requests().iter().map(|r| r.body.to_string()).collect();
+    assert!(bodies.iter().any(|body| body.contains("Can it fly?")), "{}", ended.stderr);
+    assert!(!bodies.iter().any(|body| body.contains("Can it run?")), "{}", ended.stderr);
+}
