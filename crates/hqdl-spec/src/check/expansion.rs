@@ -150,13 +150,12 @@ impl SpecCheck<'_> {
                 );
             }
         }
-        // A wrong key or column makes each shot wrong, too.
-        let is_sound = self.problems[problems_before..]
+        // A wrong key or column makes the names of each shot wrong, too.
+        let checks_names = self.problems[problems_before..]
             .iter()
             .all(|p| p.severity != Severity::Error)
             && !self.schema_problems.iter().any(|(problem_path, _)| problem_path.starts_with(path));
-        let shots =
-            if is_sound { self.check_shots(&field_path("shots"), e, &columns) } else { Vec::new() };
+        let shots = self.check_shots(&field_path("shots"), e, &columns, checks_names);
         let override_shots = self.count_override_shots(&field_path("shots"), e);
         Expansion {
             task: crate::Task::Columns,

@@ -372,7 +372,7 @@ fn calls_in_calls_can_be_masked_where_they_stand() {
 
 #[test]
 fn what_cannot_be_read_is_told_with_its_place() {
-    let all = "there are LLMMap, LLMQA, LLMValidate, LLMJoin";
+    let all = "there are LLMMap, LLMQA, LLMValidate, LLMJoin, LLMReduce";
     let list = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
     let literals = "list texts, numbers, True, False or NULL; options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
     let types = "the types are str, int, float, bool, date, and lists such as list[str]";
