@@ -55,6 +55,18 @@ fn the_query_cases_have_the_tree_of_sqlites_grammar() {
     queries.iter().for_each(|sql| assert_same_tree(sql));
 }
 
+/// After WITH, the word RECURSIVE is never the name of a table.
+#[test]
+fn a_table_of_with_cannot_have_the_name_recursive() {
+    for sql in [
+        "WITH RECURSIVE (id) AS (SELECT 1) SELECT 1",
+        "WITH recursive AS (SELECT 1) SELECT 1",
+        "WITH RECURSIVE recursive (id) AS (SELECT 1) SELECT 1",
+    ] {
+        assert_same_tree(sql);
+    }
+}
+
 #[test]
 fn the_span_of_an_expression_is_its_text() {
     for sql in case_queries() {

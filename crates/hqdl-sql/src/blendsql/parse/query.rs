@@ -24,9 +24,7 @@ impl QueryParser<'_> {
         if !self.eat_word("WITH") {
             return self.parse_compound();
         }
-        // RECURSIVE may be the name of the first table.
-        let names_table = self.is_word_after(1, "AS") || self.is_symbol_after(1, b'(');
-        let recursive = !names_table && self.eat_word("RECURSIVE");
+        let recursive = self.eat_word("RECURSIVE");
         let with = self.read_list(|p| p.parse_cte(recursive))?;
         let mut query = self.parse_compound()?;
         query.span.start = start;
