@@ -56,7 +56,8 @@ enum Command {
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let cache = session::select_cache(&options.cache, "cache");
     if let Cache::Dir { dir: Some(dir), .. } = &cache
-        && !matches!(options.command, Command::Import { .. })
+        // Programs list the facts of a cache before anything is stored in it.
+        && !matches!(options.command, Command::Import { .. } | Command::List { .. })
         && !dir.exists()
     {
         return Err(Failure::wrong_input(
