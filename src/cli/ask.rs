@@ -35,7 +35,8 @@ pub struct Options {
     /// Spec whose tables, columns, questions and examples the model sees.
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
-    /// Run without approval a query that costs at most this many USD [default: 0].
+    /// Run without approval as long as the question's queries cost at most this many USD together.
+    /// A query on a database server always needs approval [default: 0].
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     yes_under: Option<f64>,
     /// Run the query without approval, whatever it costs.
@@ -50,6 +51,9 @@ pub struct Options {
     /// Print how the query would run, like `hqdl explain`, and do not run it.
     #[arg(long, conflicts_with = "sql_only")]
     explain: bool,
+    /// Ask the model for SQL again, even if SQL or a refusal is stored for the question.
+    #[arg(long)]
+    rewrite: bool,
     /// Output format of the rows [default: table].
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<RowsFormat>,
@@ -59,7 +63,7 @@ pub struct Options {
     /// Time limit for the database's work in one pass [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds)]
     timeout: Option<Duration>,
-    /// Most USD that the query may spend.
+    /// Most USD that the question's queries may spend together.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]
@@ -88,6 +92,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         writing_spec: &writing_spec,
         budget_usd: *budget,
         planning_model: model::connect_for_planning(&session.spec)?,
+        rewrites: options.rewrite,
         before_request: &announce,
     };
     let mut asker = Asker::new(question).map_err(|error| conversation.to_failure(error))?;
@@ -141,7 +146,7 @@ struct Answered {
     plan: AskPlan,
     result: QueryResult,
     searched: String,
-    /// What each relaxation changed.
+    /// Change that each relaxation made.
     relaxed: Vec<String>,
 }
 

@@ -63,7 +63,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl ask --db my.db --model gpt-4o-mini \"Which city has the most customers?\" --yes-under 0.01",
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --approve 04af8ddefce4 --format csv",
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --yes --budget 0.50 --timeout 10",
-            "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --sql-only --context-tokens 8000",
+            "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --rewrite --sql-only --context-tokens 8000",
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --explain",
         ],
     ),

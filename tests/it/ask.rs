@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, RunawayOutput};
+use hqdl_testkit::postgres;
 use hqdl_testkit::project::{CommandResult, Project};
 use serde_json::{Value as Json, json};
 
@@ -347,4 +348,46 @@ fn relaxations_share_the_amount_that_needs_no_approval() {
         endpoint.received_requests().iter().map(|r| r.body.to_string()).collect();
     assert!(bodies.iter().any(|body| body.contains("Can it fly?")), "{}", ended.stderr);
     assert!(!bodies.iter().any(|body| body.contains("Can it run?")), "{}", ended.stderr);
+}
+
+#[test]
+fn stored_sql_is_written_again_on_request() {
+    let endpoint = endpoint(&[TALL]);
+    let project = project(&endpoint);
+    for (flag, requests) in [("--sql-only", 1), ("--rewrite", 2), ("--sql-only", 2)] {
+        ask(&project, &[QUESTION, flag]).expect_exit_code(0);
+        assert_eq!(endpoint.request_count(), requests, "{flag}");
+    }
+    // A refusal is stored as well.
+    let refusing = super::ask::endpoint(&[]);
+    let project = super::ask::project(&refusing);
+    for (flag, requests) in [("--sql-only", 1), ("--sql-only", 1), ("--rewrite", 2)] {
+        ask(&project, &[QUESTION, flag]).expect_exit_code(1);
+        assert_eq!(refusing.request_count(), requests, "{flag}");
+    }
+}
+
+/// A query that the model wrote must not change what the terminal shows of its price.
+#[test]
+fn control_characters_of_the_model_do_not_reach_the_terminal() {
+    let hidden = format!("{LIVE} AND superhero_name <> '\u{1b}[1A\u{1b}[2K\r'");
+    let endpoint = endpoint(&[&hidden]);
+    let asked = ask(&project(&endpoint), &[QUESTION]).expect_exit_code(6);
+    assert!(asked.stderr.contains("Can it fly?"), "{}", asked.stderr);
+    assert!(!asked.stderr.contains(['\u{1b}', '\r']), "{:?}", asked.stderr);
+}
+
+/// On a server a query can do what the role may do, so even one without calls needs approval.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn each_query_on_a_server_needs_approval() {
+    let endpoint = endpoint(&["SELECT superhero_name FROM superhero WHERE height_cm > 250"]);
+    let url = postgres::create_database();
+    postgres::sql_at(&url, DATABASE);
+    let spec = MODEL.replace("path = \"../data.sqlite\"", &format!("url = \"{url}\""));
+    let project = Project::new(&endpoint, "", &spec);
+    let refused = ask(&project, &[QUESTION]).expect_exit_code(6);
+    assert!(refused.stderr.contains("with the rights of your role"), "{}", refused.stderr);
+    let asked = ask(&project, &[QUESTION, "--yes", "--format", "csv"]).expect_exit_code(0);
+    assert_eq!(asked.stdout, "superhero_name\nHellboy\n");
 }

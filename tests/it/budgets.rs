@@ -282,7 +282,8 @@ fn replay_is_not_spending() {
     assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
     let daemon = hqdl_testkit::daemon::Daemon::start(&project, &["--no-spend"]);
     let page = daemon.get("/").expect_status(200).body;
-    assert!(page.contains("No requests were sent."), "{page}");
+    let spent = "<dt>Spent in 30 days</dt><dd>$0.0000</dd><dd>0 requests</dd>";
+    assert!(page.contains(spent), "{page}");
     let metrics = daemon.get("/metrics").expect_status(200).body;
     assert!(metrics.contains("hqdl_cost_usd_total 0\n"), "{metrics}");
 }

@@ -173,6 +173,8 @@ pub struct AskQuestion<'a> {
     pub budget_usd: Option<f64>,
     /// A model that counts tokens but sends no request.
     pub planning_model: Arc<dyn Model>,
+    /// Whether SQL that an earlier run wrote is written again.
+    pub rewrites: bool,
     /// Called before the first request for SQL.
     pub before_request: &'a dyn Fn(),
 }
@@ -214,8 +216,15 @@ impl<'a> Asker<'a> {
     /// # Errors
     /// [`AskError`] for a question that is empty or too long, or a database that cannot be read.
     pub fn new(question: AskQuestion<'a>) -> Result<Self, AskError> {
-        let AskQuestion { text, request, writing_spec, budget_usd, planning_model, before_request } =
-            question;
+        let AskQuestion {
+            text,
+            request,
+            writing_spec,
+            budget_usd,
+            planning_model,
+            rewrites,
+            before_request,
+        } = question;
         let spec = request.spec;
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if !text.contains(char::is_alphanumeric) {
@@ -245,7 +254,7 @@ impl<'a> Asker<'a> {
         let writing = Request { spec: writing_spec, sql: "ask", ..request.clone() };
         Ok(Self {
             question: text,
-            writer: StatementWriter::new(&writing)?,
+            writer: StatementWriter::new(&writing, rewrites)?,
             budget_usd,
             planning_model,
             before_request,
@@ -269,7 +278,7 @@ impl<'a> Asker<'a> {
     /// [`AskError`] if a request fails or would exceed the limit of writing.
     pub fn plan(&mut self) -> Result<Written, AskError> {
         let key = vec![("question", self.question.clone())];
-        let statement = self.write(key, "")?;
+        let statement = self.find_or_write(key, "")?;
         self.check(statement)
     }
 
@@ -374,11 +383,11 @@ impl<'a> Asker<'a> {
             ("query", cut(sql)),
             ("problem", cut(problem)),
         ];
-        self.write(key, sql)
+        self.find_or_write(key, sql)
     }
 
     /// Returns the stored or new answer to a request; `None` if the reply could not be read.
-    fn write(
+    fn find_or_write(
         &mut self,
         key: Vec<(&'static str, String)>,
         earlier: &str,

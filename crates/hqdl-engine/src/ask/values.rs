@@ -79,7 +79,7 @@ impl StoredValueIndex {
             let mut left = MAX_VALUES;
             for card in cards.iter().filter(|card| !card.is_view) {
                 for (column, declared_type) in &card.columns {
-                    if !holds_texts(declared_type) || is_private(&split_words(column)) {
+                    if !may_contain_text(declared_type) || is_private(&split_words(column)) {
                         continue;
                     }
                     let values = read_values(database, &card.name, column, left);
@@ -153,7 +153,7 @@ impl StoredValueIndex {
 }
 
 /// Returns whether a column may hold texts. A column without a type may hold anything.
-fn holds_texts(declared_type: &str) -> bool {
+fn may_contain_text(declared_type: &str) -> bool {
     let upper = declared_type.to_uppercase();
     upper.is_empty() || ["CHAR", "TEXT", "CLOB", "STRING"].iter().any(|part| upper.contains(part))
 }

@@ -32,19 +32,20 @@ pub struct StatementQuestion {
 pub struct StatementWriter<'a> {
     request: Request<'a>,
     run: LazyRun<'a>,
-    /// Earlier answers without a statement are asked for again.
+    /// Earlier answers that are asked for again.
     retried: RefreshScope,
 }
 
 impl<'a> StatementWriter<'a> {
     /// Returns a writer that spends at most the budget of the request's spec. The request's `sql`
-    /// is only the name of the run in the journal.
+    /// is only the name of the run in the journal. With `rewrites`, it asks again for every answer
+    /// of earlier runs; otherwise only for those that could not be read.
     ///
     /// # Errors
     /// [`QueryError`] if the journal cannot be read.
-    pub fn new(request: &Request<'a>) -> Result<Self, QueryError> {
+    pub fn new(request: &Request<'a>, rewrites: bool) -> Result<Self, QueryError> {
         let up_to = request.facts.history().last_completion_id()?;
-        let retried = RefreshScope { up_to, failed_only: true };
+        let retried = RefreshScope { up_to, failed_only: !rewrites };
         Ok(Self { request: request.clone(), run: LazyRun::new(request), retried })
     }
 

@@ -126,3 +126,26 @@ fn decode_entity(name: &str) -> Option<String> {
     }
     ENTITIES.iter().find(|(entity, _)| *entity == name).map(|(_, text)| (*text).to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_quote_that_opens_a_value_hides_the_end_of_a_tag() {
+        for (html, text) in [
+            ("<div data-x=it's>one</div> two's", "\none\n two's"),
+            ("<a title=\"a > b\">one</a>", "one"),
+            ("<a title = 'a > b'>one</a>", "one"),
+        ] {
+            assert_eq!(html_to_text(html), text, "{html}");
+        }
+    }
+
+    #[test]
+    fn an_ampersand_that_begins_no_reference_stays() {
+        assert_eq!(html_to_text("a & b; &amp; &#67;"), "a & b; & C");
+        let many = "&".repeat(100_000);
+        assert_eq!(html_to_text(&many), many);
+    }
+}

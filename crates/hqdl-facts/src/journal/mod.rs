@@ -331,7 +331,7 @@ fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
     if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
         return FactsError::DiskFull { path: path.to_owned() };
     }
-    if records::is_damage(error) {
+    if records::is_corruption_error(error) {
         return FactsError::Damaged {
             path: path.to_owned(),
             message: store::sqlite_message(error),

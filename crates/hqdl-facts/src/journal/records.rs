@@ -45,7 +45,7 @@ pub(super) fn attach_records(connection: &Connection, journal: &Path) -> rusqlit
         Ok(())
     };
     match attach() {
-        Err(error) if is_damage(&error) => {
+        Err(error) if is_corruption_error(&error) => {
             let _ = connection.execute_batch("ROLLBACK");
             let _ = connection.execute_batch("DETACH records");
             // Keep the file, which may be the user's. Another process that has it open goes on with
@@ -61,7 +61,7 @@ pub(super) fn attach_records(connection: &Connection, journal: &Path) -> rusqlit
     }
 }
 
-pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+pub(super) fn is_corruption_error(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
 }
 
@@ -102,7 +102,7 @@ impl Journal {
             Ok(None) => Ok(None),
             Ok(Some(Ok(Some(record)))) => Ok(Some(record)),
             Ok(Some(_)) => Err(self.damaged_record(entity)),
-            Err(error) if is_damage(&error) => Err(self.damaged_record(entity)),
+            Err(error) if is_corruption_error(&error) => Err(self.damaged_record(entity)),
             Err(error) => Err(self.error(&error)),
         }
     }

@@ -13,7 +13,7 @@ const MAX_VALUES: usize = 12;
 /// Approximate number of bars of a distribution.
 const BARS: f64 = 12.0;
 
-/// What a facet shows.
+/// Content of a facet.
 #[derive(Debug, Default)]
 pub(super) struct Facet {
     column: String,

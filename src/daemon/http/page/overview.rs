@@ -32,7 +32,7 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
                 p.problem role="alert" { "The daemon does not notice changes: " (why) }
             }
             @if !status.spend { p.note { "The daemon sends no requests on its own (" code { "--no-spend" } ")." } }
-            (tiles(&status, &spending))
+            (summary_tiles(&status, &spending))
             @if status.specs.is_empty() {
                 p.card { "No spec in " code { (status.watched) } " yet. The daemon watches it: save a spec there, for example the one of "
                     code { "hqdl init" } ", and it appears here." }
@@ -49,19 +49,19 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
 }
 
 /// Shows the main figures of the daemon.
-fn tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+fn summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     let cells =
         |spec: &Arc<SpecStatus>| (spec.count_valued(), spec.cells().total() + spec.unasked());
     let (valued, all) =
         status.specs.values().map(cells).fold((0, 0), |sum, (v, a)| (sum.0 + v, sum.1 + a));
     let running = status.specs.values().filter(|spec| spec.run.is_some()).count();
     html! {
-        dl.tiles {
+        dl.summary_tiles {
             div { dt { "Cells with a value" } dd { (valued) } dd { "of " (all) " in " (count_noun(status.specs.len() as u64, "spec")) } }
             div { dt { "Running" } dd { (running) } dd { (count_noun(status.queued as u64, "run")) " waiting" } }
-            div { dt { "Spent today" } dd { (format_usd(spending.today())) }
+            div { dt { "Spent today" } dd { (format_usd(spending.spent_today())) }
                 dd { @match spending.daily_budget { Some(budget) => { "of " (format_usd(budget)) " a day" } None => { "no daily budget" } } } }
-            div { dt { "Spent in 30 days" } dd { (format_usd(spending.total())) } dd { (count_noun(spending.requests(), "request")) } }
+            div { dt { "Spent in 30 days" } dd { (format_usd(spending.total_usd())) } dd { (count_noun(spending.request_count(), "request")) } }
         }
     }
 }
@@ -83,7 +83,7 @@ fn spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport
             } @else if run.is_none() && spec.problem.is_none() {
                 p.quiet { "Nothing is published yet." }
             }
-            (money_facts(spec, status, spending))
+            (cost_section(spec, status, spending))
         }
     }
 }
@@ -130,7 +130,7 @@ fn column_meters(spec: &SpecStatus) -> Markup {
 }
 
 /// Shows the spending of the last 30 days, the price to finish and the last run.
-fn money_facts(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+fn cost_section(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     let expansions = spec.active_spec.iter().flat_map(|active| &active.spec.expansions);
     let columns = expansions.flat_map(|e| e.columns.iter().map(move |c| (e, c)));
     let costs = columns.map(|(e, c)| (e, c, spending.column_cost(e, c)));

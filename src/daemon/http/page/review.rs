@@ -36,7 +36,7 @@ pub(super) struct ReviewRequest {
     table: String,
     /// Position of the cell among the drawn ones.
     at: Option<usize>,
-    /// What a person says is true; `?` if it cannot be known.
+    /// The true value, as a person entered it; `?` if it cannot be known.
     value: String,
 }
 

@@ -58,23 +58,23 @@ fn last_days() -> Vec<String> {
 
 impl SpendingReport {
     /// Returns the USD of a day.
-    fn of_day(&self, day: &str) -> f64 {
+    fn spent_on(&self, day: &str) -> f64 {
         usd_of(self.hours.iter().filter(|h| h.hour.starts_with(day)))
     }
 
-    pub(super) fn today(&self) -> f64 {
-        self.of_day(self.today_date())
+    pub(super) fn spent_today(&self) -> f64 {
+        self.spent_on(self.today_date())
     }
 
     fn today_date(&self) -> &str {
         self.days.last().map_or("", String::as_str)
     }
 
-    pub(super) fn total(&self) -> f64 {
+    pub(super) fn total_usd(&self) -> f64 {
         usd_of(&self.hours)
     }
 
-    pub(super) fn requests(&self) -> u64 {
+    pub(super) fn request_count(&self) -> u64 {
         self.hours.iter().map(|h| h.requests).sum()
     }
 
@@ -94,10 +94,10 @@ impl SpendingReport {
             h2 { "Spent in " (count) " days" }
             @if self.hours.is_empty() { p.quiet { "No requests were sent." } } @else {
                 div.halves {
-                    @if self.total() > 0.0 { figure.card {
+                    @if self.total_usd() > 0.0 { figure.card {
                         figcaption { "USD per day" }
                         (self.daily_chart())
-                        p.small.quiet { (format_usd(self.today())) " today"
+                        p.small.quiet { (format_usd(self.spent_today())) " today"
                             @if let Some(budget) = self.daily_budget { ", of a daily budget of " (format_usd(budget)) " (dashed line)" }
                             ". Days are in UTC." }
                     } }
@@ -108,7 +108,7 @@ impl SpendingReport {
     }
 
     fn daily_chart(&self) -> Markup {
-        let spent: Vec<f64> = self.days.iter().map(|day| self.of_day(day)).collect();
+        let spent: Vec<f64> = self.days.iter().map(|day| self.spent_on(day)).collect();
         let most = spent.iter().copied().fold(self.daily_budget.unwrap_or(0.0), f64::max);
         let scale = ValueScale::cover(0.0, most, 4.0);
         let width = (RIGHT - LEFT) / self.days.len().max(1) as f64;
@@ -155,7 +155,7 @@ impl SpendingReport {
 
     fn columns_table(&self) -> Markup {
         let shown = &self.columns[..self.columns.len().min(COLUMNS)];
-        let rest = self.total() - shown.iter().fold(0.0, |sum, cost| sum + cost.usd);
+        let rest = self.total_usd() - shown.iter().fold(0.0, |sum, cost| sum + cost.usd);
         let more = self.columns.len() - shown.len();
         let shares: Vec<SpendingShare> = shown.iter().map(SpendingShare::from_cost).collect();
         html! {

@@ -51,7 +51,7 @@ pub(super) struct ShownTable {
 /// Rows of a page: the stored key, its parts, and the cells by column.
 type PageRows = Vec<(String, Vec<Json>, Json)>;
 
-/// What a page shows of a table.
+/// Content of a table's page.
 #[derive(Default)]
 struct TablePage {
     table: ShownTable,

@@ -53,7 +53,7 @@ impl CallRuntime {
         let parts = self.data.reductions.parts(digest, &document, &self.data.contexts);
         let mut answers = Vec::with_capacity(parts.len());
         for part in parts.iter() {
-            answers.push(self.part_answer(reduction, part)?);
+            answers.push(self.ask_about_part(reduction, part)?);
         }
         loop {
             let weights: Vec<(u64, u64)> = answers.iter().map(|a| (a.priority, 1)).collect();
@@ -98,7 +98,7 @@ impl CallRuntime {
         Demand { target, entity, column }
     }
 
-    fn part_answer(
+    fn ask_about_part(
         &mut self,
         reduction: Reduction,
         part: &DocumentPart,

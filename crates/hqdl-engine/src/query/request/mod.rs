@@ -59,19 +59,6 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Loads the documents of an expansion, if it has any.
-    ///
-    /// # Errors
-    /// [`QueryError::Evidence`], or an error of the spec's database.
-    pub(in crate::query) fn load_evidence(&self, expansion: &Expansion) -> Result<(), QueryError> {
-        if expansion.evidence.is_none() {
-            return Ok(());
-        }
-        let database = Database::open(&self.spec.database)?;
-        load_evidence(self.spec, expansion, &database)
-            .map_err(|message| QueryError::Evidence { expansion: expansion.name.clone(), message })
-    }
-
     /// Returns a request with default settings: `SQLite`'s dialect, no model. Override fields with
     /// struct update syntax.
     #[must_use]
@@ -98,6 +85,19 @@ impl<'a> Request<'a> {
     /// Returns the model that answers for an expansion.
     pub(in crate::query) fn model_choice(&self, expansion: &Expansion) -> ModelChoice {
         model::choose_model(self.spec, self.model.as_deref(), expansion)
+    }
+
+    /// Loads the documents of an expansion, if it has any.
+    ///
+    /// # Errors
+    /// [`QueryError::Evidence`], or an error of the spec's database.
+    pub(in crate::query) fn load_evidence(&self, expansion: &Expansion) -> Result<(), QueryError> {
+        if expansion.evidence.is_none() {
+            return Ok(());
+        }
+        let database = Database::open(&self.spec.database)?;
+        load_evidence(self.spec, expansion, &database)
+            .map_err(|message| QueryError::Evidence { expansion: expansion.name.clone(), message })
     }
 }
 
