@@ -80,7 +80,7 @@ impl SpecOverrides {
         if self.price.is_some() {
             model.price = self.price;
         }
-        // A model given by flags answers for every expansion.
+        // A model set by flags replaces the model of every expansion.
         if self.provider.is_some()
             || self.model.is_some()
             || self.base_url.is_some()
@@ -221,7 +221,7 @@ impl Session {
         model::connect_shared(&self.spec, self.facts()?)
     }
 
-    /// Returns the cells of the spec's tables that a model has to fill.
+    /// Returns a materializer for the selected cells of the spec's tables.
     ///
     /// # Errors
     /// [`MaterializeError`] if the selection names a table or column that does not exist.
@@ -235,7 +235,8 @@ impl Session {
             .with_run_mode(run_mode)
     }
 
-    /// Returns the plan of the requests with notes on it. It sends nothing and needs no key.
+    /// Plans the requests that a run would send. Returns the plan and notes for the user. It sends
+    /// no request and needs no API key.
     ///
     /// # Errors
     /// [`MaterializeError`] if keys or facts cannot be read.
@@ -271,9 +272,9 @@ impl Session {
     }
 }
 
-/// Overrides the value of one cell, given as table, `key` (its columns in order, `NULL` for a
-/// null), column and value. Without `force`, it rejects an override that the spec or the database
-/// contradicts.
+/// Overrides the value of one cell. The tuple contains its table, key (one text per key column,
+/// `NULL` for a null), column and new value. Without `force`, it rejects an override that
+/// contradicts the spec or the database.
 ///
 /// # Errors
 /// [`OverrideError`]; nothing is changed in that case.
@@ -295,7 +296,7 @@ pub fn override_cell(
     Ok(overrides::set_override(spec, table, key, column, value, note)?)
 }
 
-/// Returns whether the sources of an expansion contain any of these entities.
+/// Returns whether the expansion's sources contain any of these entities.
 fn contains_entity(
     database: &Database,
     expansion: &Expansion,

@@ -38,17 +38,17 @@ const MAX_REQUESTS: u64 = 10;
 const MAX_REPAIRS: usize = 2;
 /// Maximum number of relaxations of a query without rows.
 const MAX_RELAXATIONS: usize = 2;
-/// Least tokens of a request: the instructions, a question, and one table.
+/// Minimum token limit of a request: it fits the instructions, a question and one table.
 pub use hqdl_spec::MIN_CONTEXT_TOKENS;
-/// Maximum share of a prompt that the question may have, as a divisor.
+/// The question may use at most one `QUESTION_SHARE`th of a prompt's tokens.
 const QUESTION_SHARE: u64 = 4;
 /// Maximum characters of an earlier query, or its problem, in the prompt of a repair.
 const MAX_REPAIR_CHARS: usize = 2000;
-/// Factor between the estimated cost of a query and the most that it may cost, for retries.
+/// Factor by which a query may exceed its estimated cost, because requests are retried.
 const COST_HEADROOM: f64 = 2.0;
-/// Tokens that a price is for.
+/// Number of tokens that a price refers to.
 const TOKENS_PER_PRICE: f64 = 1e6;
-/// Problem of a query without rows, for the model.
+/// Message that asks the model to relax a query that returned no rows.
 const NO_ROWS: &str = "The query is correct but returned no rows. Relax one condition: compare with a stored value, \
 or drop the least important condition. Say in `assumptions` what you changed. If no condition can be relaxed without \
 changing the question, `sql` is null and `cannot_answer` says so.";
@@ -62,7 +62,7 @@ pub enum WritingLimit {
     Tokens(u64),
 }
 
-/// Returns a copy of a spec whose limits are those of writing SQL.
+/// Returns a copy of the spec that limits the requests for SQL, and that limit.
 ///
 /// # Errors
 /// [`UnpricedModel`] if the spec sets `[ask] budget_usd` but the price of its model is not known.
@@ -82,19 +82,19 @@ pub fn limit_writing(spec: &Spec) -> Result<(Spec, WritingLimit), UnpricedModel>
     }
 }
 
-/// The most that running a plan can cost.
+/// Maximum cost of running a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MaxCost {
-    /// Nothing is asked.
+    /// The plan sends no request.
     Nothing,
     /// USD.
     Usd(f64),
-    /// There is no limit, for this reason.
+    /// The cost has no known limit, for this reason.
     Unknown(String),
 }
 
 impl MaxCost {
-    /// Returns whether running needs approval if up to this many USD may be spent without.
+    /// Returns whether the cost may exceed `usd`, the amount that needs no approval.
     #[must_use]
     pub fn exceeds(&self, usd: f64) -> bool {
         match self {
@@ -105,7 +105,7 @@ impl MaxCost {
     }
 }
 
-/// A query that an error kept from running.
+/// A query that failed with an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedQuery {
     /// Text of the query.
@@ -121,11 +121,11 @@ pub struct AskPlan {
     pub sql: String,
     /// Its dialect.
     pub dialect: Dialect,
-    /// How the model read the question, in its words.
+    /// The model's own description of how it interpreted the question.
     pub assumptions: Option<String>,
-    /// Routes, and an upper bound of the requests.
+    /// Routes of the query's questions, and an upper bound on its requests.
     pub explained: Meta,
-    /// The most that it can cost.
+    /// Maximum cost of running it.
     pub max_cost: MaxCost,
     /// Identity of the plan: its query, database, schema, model and price.
     pub id: String,
@@ -138,7 +138,7 @@ pub enum Written {
     Plan(Box<AskPlan>),
     /// The database cannot answer the question, for this reason.
     Declined(String),
-    /// The last query has an error, and no repair is left.
+    /// The last query has an error, and the maximum number of repairs was reached.
     Failed(FailedQuery),
     /// The model's reply contains no query.
     Unreadable,
@@ -167,19 +167,19 @@ pub struct AskQuestion<'a> {
     pub text: &'a str,
     /// Settings of the query; its `sql` is not used. Its model is connected, if there is one.
     pub request: Request<'a>,
-    /// Spec with the limits of writing SQL ([`limit_writing`]).
+    /// Copy of the spec that limits the requests for SQL ([`limit_writing`]).
     pub writing_spec: &'a Spec,
-    /// Maximum USD of the query, if the user set it.
+    /// Maximum cost of the query in USD, if the user set it.
     pub budget_usd: Option<f64>,
     /// A model that counts tokens but sends no request.
     pub planning_model: Arc<dyn Model>,
-    /// Whether SQL that an earlier run wrote is written again.
+    /// Whether to ignore stored SQL and ask the model again.
     pub rewrites: bool,
     /// Called before the first request for SQL.
     pub before_request: &'a dyn Fn(),
 }
 
-/// Answer of the model.
+/// The model's answer.
 #[derive(Debug, Deserialize)]
 struct WrittenStatement {
     sql: Option<String>,
@@ -206,7 +206,7 @@ pub struct Asker<'a> {
     /// Queries that failed and were repaired.
     pub repairs: Vec<FailedQuery>,
     relaxations: usize,
-    /// USD that the runs of this question's queries cost so far.
+    /// USD spent so far on running this question's queries.
     spent_usd: f64,
 }
 
@@ -297,7 +297,8 @@ impl<'a> Asker<'a> {
     }
 
     /// Writes a query with a weaker condition in place of one without rows. Returns `None` if
-    /// nothing can be relaxed, the relaxed query is rejected, or the query was relaxed often enough.
+    /// nothing can be relaxed, the relaxed query is rejected, or the maximum number of relaxations
+    /// was reached.
     ///
     /// # Errors
     /// Those of [`Self::plan`].
@@ -313,7 +314,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// Runs a plan and spends at most what it can cost. All queries of a question share one budget.
+    /// Runs a plan and spends at most its maximum cost. All queries of a question share one budget.
     ///
     /// # Errors
     /// [`QueryError`]; answers received before the error are kept.
@@ -332,25 +333,26 @@ impl<'a> Asker<'a> {
         } else {
             request.to_plain().run(sink)
         };
-        // The cost of a query that failed is not known, so it counts as its limit.
+        // The cost of a failed query is unknown, so its whole limit counts as spent.
         self.spent_usd +=
             result.as_ref().map_or_else(|_| limit.unwrap_or(0.0), |meta| meta.cost_usd);
         result
     }
 
-    /// Returns whether the database is on a server, where a query can do what the role may do.
+    /// Returns whether the database is on a server, where a query can do everything that its role
+    /// may do.
     #[must_use]
     pub fn is_on_server(&self) -> bool {
         is_server(self.request.database)
     }
 
-    /// Returns the USD that the runs of this question's queries cost so far.
+    /// Returns the USD spent so far on running this question's queries.
     #[must_use]
     pub fn spent_usd(&self) -> f64 {
         self.spent_usd
     }
 
-    /// Returns the part of a budget that the earlier queries of this question left.
+    /// Returns the part of a budget that this question's earlier queries did not spend.
     fn budget_left(&self, budget: Option<f64>) -> Option<f64> {
         budget.map(|usd| (usd - self.spent_usd).max(0.0))
     }
@@ -361,7 +363,7 @@ impl<'a> Asker<'a> {
         describe_search(&self.database, &self.cards, meta)
     }
 
-    /// Ends writing, and returns the usage of its requests.
+    /// Closes the statement writer and returns the usage of its requests.
     ///
     /// # Errors
     /// [`QueryError`] if the journal fails.
@@ -370,7 +372,7 @@ impl<'a> Asker<'a> {
     }
 
     fn rewrite(&mut self, sql: &str, problem: &str) -> Result<Option<WrittenStatement>, AskError> {
-        // The digest makes longer texts with the same beginning different questions.
+        // The digest distinguishes long texts that begin the same.
         let cut = |text: &str| match text.char_indices().nth(MAX_REPAIR_CHARS) {
             None => text.to_owned(),
             Some((end, _)) => {
@@ -386,7 +388,7 @@ impl<'a> Asker<'a> {
         self.find_or_write(key, sql)
     }
 
-    /// Returns the stored or new answer to a request; `None` if the reply could not be read.
+    /// Returns the stored answer, or asks the model; `None` if its reply cannot be parsed.
     fn find_or_write(
         &mut self,
         key: Vec<(&'static str, String)>,
@@ -445,7 +447,7 @@ impl<'a> Asker<'a> {
         Ok(matches)
     }
 
-    /// Checks a query like one that a person wrote, and repairs it if it has an error.
+    /// Checks a query the way hqdl checks a person's query, and repairs it if it has an error.
     fn check(&mut self, statement: Option<WrittenStatement>) -> Result<Written, AskError> {
         let Some(statement) = statement else { return Ok(Written::Unreadable) };
         let Some(sql) = statement.sql.filter(|sql| !sql.trim().is_empty()) else {
@@ -502,9 +504,9 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// Returns the most that a request of a query reserves, in USD: its input, and the longest
-    /// answer. The limit of a query includes it, because otherwise the last request could not be
-    /// sent.
+    /// Returns the maximum cost that one request reserves, in USD: its input and the longest
+    /// possible answer. The limit of a query includes it, because otherwise the last request could
+    /// not be sent.
     fn reserved_request(&self, explained: &Meta) -> f64 {
         let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
         let reserved = |settings: &ModelSettings| {
@@ -516,7 +518,7 @@ impl<'a> Asker<'a> {
     }
 
     fn identify_plan(&self, sql: &str, dialect: Dialect, explained: &Meta) -> String {
-        // The folder is no part of it, so that a plan is the same on another machine.
+        // Leave out the folder, so that a plan has the same ID on another machine.
         let database = self.request.database.file_name();
         let parts = [
             sql.to_owned(),
@@ -559,7 +561,7 @@ pub fn describe_relaxation(before: &str, after: &str) -> String {
     }
 }
 
-/// Returns the texts in single quotes of a query.
+/// Returns the string literals of a query.
 fn text_literals(sql: &str) -> Vec<String> {
     let mut literals = Vec::new();
     let mut chars = sql.chars().peekable();

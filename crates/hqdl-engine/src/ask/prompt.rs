@@ -1,5 +1,5 @@
-//! The description of a database that fits a number of tokens: the tables most similar to the
-//! question, the values that its words match, and the most similar examples.
+//! Describes a database within a token limit: the tables most similar to the question, the stored
+//! values that match its words, and the most similar examples.
 
 use std::cmp::Reverse;
 
@@ -13,19 +13,19 @@ use hqdl_values::format::on_one_line;
 use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 
-/// Tokens kept for the JSON schema of the answer and the wrapping of messages.
+/// Tokens reserved for the JSON schema of the answer and the framing of the messages.
 const OVERHEAD_TOKENS: u64 = 250;
 /// Maximum number of examples in a prompt.
 const MAX_EXAMPLES: usize = 5;
-/// Maximum number of tables named as left out.
+/// Maximum number of omitted tables that the prompt names.
 const MAX_NAMED: usize = 40;
-/// Least share of a word's trigrams that the name of a similar table contains.
+/// Minimum share of a word's trigrams that a table's name must contain to count as similar.
 const MIN_NAME_SHARE: f64 = 0.5;
-/// Share of the tokens for value matches and examples together.
+/// Value matches and examples together may use at most one `HINTS_SHARE`th of the tokens.
 const HINTS_SHARE: u64 = 4;
 
-/// Returns the instructions that are the same for every question: the dialect, generated from the
-/// ingredients, and the calls of the spec.
+/// Returns the instructions, which are the same for every question: the rules, the built-in calls,
+/// and the spec's own calls.
 #[must_use]
 pub fn instructions(own_calls: &[IngredientTable]) -> String {
     let mut text = "Rules:
@@ -52,7 +52,7 @@ Calls:\n"
     text
 }
 
-/// Inputs of a description.
+/// Builds the description of a database.
 pub struct DescriptionBuilder<'a> {
     /// All tables.
     pub cards: &'a [TableCard],
@@ -67,11 +67,11 @@ pub struct DescriptionBuilder<'a> {
 }
 
 impl DescriptionBuilder<'_> {
-    /// Builds the description for a question; `asked_tokens` are those of the question and, for a
-    /// repair, the earlier query.
+    /// Builds the description for a question; `asked_tokens` is the token count of the question
+    /// and, for a repair, of the earlier query.
     ///
     /// # Errors
-    /// Those of `SQLite`, for comparing the texts.
+    /// Returns `SQLite`'s error if the texts cannot be compared.
     pub fn build(
         &self,
         question: &str,
@@ -87,7 +87,7 @@ impl DescriptionBuilder<'_> {
             self.cards.iter().map(|card| self.count(&card.definition)).collect();
         let fits_whole = definition_tokens.iter().sum::<u64>() <= left;
         if !fits_whole {
-            // The names of the tables that are left out need space, too.
+            // Reserve space for the names of the tables that are left out.
             left = left.saturating_sub(left / 6);
         }
         let mut texts: Vec<Option<String>> = vec![None; self.cards.len()];
@@ -116,7 +116,7 @@ impl DescriptionBuilder<'_> {
             .filter(|(_, text)| text.is_none())
             .map(|(card, _)| card.name.clone())
             .collect();
-        // In the order of the database, so that the prompts of two questions share their beginning.
+        // List tables in database order, so that the prompts of different questions share a prefix.
         let mut text: String = "## Database\n".to_owned();
         texts.iter().flatten().for_each(|card| text.push_str(card));
         text.push_str(&self.format_left_out(&left_out, available / 6));
@@ -128,9 +128,9 @@ impl DescriptionBuilder<'_> {
         self.tokenizer.max_prompt_tokens(self.tokenizer.count_tokens(text))
     }
 
-    /// Returns the tables in the order of their similarity to the question. A table with a matching
-    /// value or a similar name counts more, and the tables joined with a similar table by a foreign
-    /// key follow it.
+    /// Returns the tables' positions, most similar to the question first. A matching value or a
+    /// similar name raises a table's rank. Tables joined to a similar table by a foreign key follow
+    /// it.
     fn rank_tables(&self, question: &str, matches: &[ValueMatch]) -> rusqlite::Result<Vec<usize>> {
         let texts: Vec<String> = self.cards.iter().map(TableCard::search_text).collect();
         let index = TextIndex::index_texts(texts.iter().map(String::as_str))?;

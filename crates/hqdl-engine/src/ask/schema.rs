@@ -1,6 +1,6 @@
 //! Description of a database for a model that writes SQL: a card per table, with its columns, keys,
-//! sample rows, and what the spec says about it. Everything in a card is on lines of its own, so
-//! that no name or value can end it early.
+//! sample rows, and what the spec says about it. Each part of a card is on its own line, so that no
+//! name or value can end it early.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use hqdl_values::key::quote_json;
 use hqdl_values::sql::{quote_name, quote_text};
 use hqdl_values::value::Value;
 
-/// Number of sample rows of a table.
+/// Number of sample rows per table.
 const SAMPLE_ROWS: usize = 3;
 /// Maximum characters of a sample value.
 const SAMPLE_CHARS: usize = 60;
 /// Maximum number of listed values of a column.
 const LISTED_VALUES: usize = 20;
-/// Maximum rows of a query about the schema.
+/// Maximum number of rows of a schema query.
 const MAX_SCHEMA_ROWS: usize = 10_000;
 
 /// A table or view, or an expansion that is not published.
@@ -32,14 +32,14 @@ pub struct TableCard {
     pub columns: Vec<(String, String)>,
     /// Tables that its foreign keys refer to.
     pub references: Vec<String>,
-    /// Definition, without values of the database.
+    /// Definition, without values from the database.
     pub definition: String,
     /// Sample rows, one per line; empty if there are none.
     pub samples: String,
 }
 
 impl TableCard {
-    /// Returns the text that questions are compared with.
+    /// Returns the text that is compared with questions.
     #[must_use]
     pub fn search_text(&self) -> String {
         let names = std::iter::once(&self.name).chain(self.columns.iter().map(|(name, _)| name));
@@ -105,11 +105,11 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
     cards
 }
 
-/// Keys of a table. A database server reports none.
+/// Keys of a table; empty for a table on a database server.
 #[derive(Debug, Default)]
 struct KeyDefinitions {
     primary: Vec<String>,
-    /// Column, table and column that it refers to.
+    /// Foreign keys: column, referenced table and referenced column.
     foreign: Vec<(String, String, String)>,
     is_view: bool,
 }
@@ -186,7 +186,7 @@ fn define_table(
     text
 }
 
-/// Describes a column of the spec: what it means, and its value list.
+/// Describes a column of the spec: its meaning and its value list.
 fn describe_column(column: &hqdl_spec::Column) -> String {
     let mut text = on_one_line(column.about.trim());
     if let Some(list) = &column.values {
@@ -245,7 +245,7 @@ fn describe_unpublished(expansion: &Expansion) -> String {
     text
 }
 
-/// Returns a few rows as JSON arrays. Columns with contact details or official identifiers of
+/// Formats a few rows as JSON arrays. Columns with contact details or official identifiers of
 /// persons are left out.
 fn sample_rows(database: &Database, table: &str, columns: &[(String, String)]) -> String {
     let shown: Vec<&String> = columns

@@ -11,8 +11,8 @@ use super::schema::TableCard;
 use crate::query::Meta;
 use crate::query::connection::large_stack::with_large_stack;
 
-/// Returns a sentence about the tables that a query read, with their sizes, and the values that a
-/// model answered.
+/// Returns a sentence about the tables that a query read, with their row counts, and the number of
+/// values that a model answered.
 #[must_use]
 pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) -> String {
     let mut names: Vec<String> = Vec::new();
@@ -21,7 +21,7 @@ pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) ->
             names.push(table.to_owned());
         }
     };
-    // A query that is too deep for this thread's stack names no table.
+    // If the query is nested too deeply for the stack, list no tables.
     let _ = with_large_stack(|| {
         if let Ok(parsed) = parse_query(&meta.sql) {
             parsed.query.visit_tables(&mut |table| add_name(table));

@@ -14,26 +14,26 @@ use hqdl_values::key::quote_json;
 use hqdl_values::sql::quote_name;
 use hqdl_values::value::Value;
 
-/// Maximum rows of a table that are read.
+/// Maximum number of rows that are read per table.
 const MAX_ROWS: usize = 100_000;
-/// Maximum distinct values of a column in the index.
+/// Maximum number of indexed values per column.
 const MAX_COLUMN_VALUES: usize = 20_000;
-/// Maximum values in the index.
+/// Maximum number of indexed values.
 const MAX_VALUES: usize = 300_000;
-/// Maximum characters of a value in the index; longer texts are documents, not names.
+/// Maximum length of an indexed value, in characters; longer texts are documents, not names.
 const MAX_VALUE_CHARS: usize = 80;
-/// Maximum words of a question that are searched.
+/// Maximum number of a question's words that are searched.
 const MAX_WORDS: usize = 60;
 /// Candidates per word.
 const CANDIDATES: usize = 40;
-/// Least share of a word's trigrams that a matching value contains.
+/// Minimum share of a word's trigrams that a matching value must contain.
 const MIN_CONTAINMENT: f64 = 0.6;
-/// Maximum number of matches of a question.
+/// Maximum number of matches per question.
 const MAX_MATCHES: usize = 12;
-/// Characters of a trigram.
+/// Length of a trigram, in characters.
 const TRIGRAM: usize = 3;
 
-/// A stored value that a word of a question matches.
+/// A stored value that matches a word of the question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValueMatch {
     /// The value.
@@ -55,17 +55,17 @@ impl ValueMatch {
     }
 }
 
-/// Index of the texts of a database.
+/// Trigram index of a database's short texts.
 pub struct StoredValueIndex {
     connection: Connection,
 }
 
 impl StoredValueIndex {
-    /// Indexes the distinct texts of a database's tables, not of its views. Columns with contact details or official
-    /// identifiers of persons are left out.
+    /// Indexes the distinct short texts of a database's tables, but not of its views. Columns with
+    /// contact details or official identifiers of persons are left out.
     ///
     /// # Errors
-    /// Those of `SQLite`, for the index.
+    /// Returns `SQLite`'s error if the index cannot be built.
     pub fn build(database: &Database, cards: &[TableCard]) -> rusqlite::Result<Self> {
         let mut connection = Connection::open_in_memory()?;
         hqdl_values::sql::reject_quoted_texts(&connection)?;
@@ -94,10 +94,10 @@ impl StoredValueIndex {
         Ok(Self { connection })
     }
 
-    /// Returns the stored values that words of a text match, best first.
+    /// Returns the stored values that match words of a text, best first.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if the index cannot be searched.
     pub fn find_matches(&self, text: &str) -> rusqlite::Result<Vec<ValueMatch>> {
         let question_trigrams = trigrams(text);
         let mut found: HashMap<(String, String, String), f64> = HashMap::new();
@@ -113,8 +113,8 @@ impl StoredValueIndex {
                 if containment < MIN_CONTAINMENT {
                     continue;
                 }
-                // A value that the question contains as a whole is better than one that only
-                // begins with the same word.
+                // Prefer a value that the question contains entirely to one that shares only a word
+                // with it.
                 let coverage = share_of(&value_trigrams, &question_trigrams);
                 let score = found.entry((value, table, column)).or_default();
                 *score += containment * (0.1 + coverage);
@@ -152,7 +152,7 @@ impl StoredValueIndex {
     }
 }
 
-/// Returns whether a column may hold texts. A column without a type may hold anything.
+/// Returns whether a column may contain text. A column without a type may contain anything.
 fn may_contain_text(declared_type: &str) -> bool {
     let upper = declared_type.to_uppercase();
     upper.is_empty() || ["CHAR", "TEXT", "CLOB", "STRING"].iter().any(|part| upper.contains(part))

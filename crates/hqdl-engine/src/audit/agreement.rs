@@ -1,4 +1,4 @@
-//! Fills a sheet with the answers of another model. They show agreement, and are no truth.
+//! Fills a sheet with the answers of another model. They measure agreement, not accuracy.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,8 +37,8 @@ impl Audit {
         )
     }
 
-    /// Fills the empty cells of the sheet with the answers that another model gave, and writes it.
-    /// Returns the number of cells.
+    /// Fills the sheet's empty cells with another model's answers, and writes the sheet. Returns
+    /// the number of filled cells.
     ///
     /// # Errors
     /// [`AuditError`]; nothing is changed in that case.
@@ -71,7 +71,7 @@ impl Audit {
             let entity = expansion.build_entity(&self.draw.frame[*row].key);
             let Some(found) = by_entity.get(&entity) else { continue };
             for (n, column) in positions.iter().enumerate() {
-                // An override is a person's word, not the model's.
+                // Skip overrides: a person wrote them, not the model.
                 if sheet.truth(*row, *column).is_some() || found.states[n] != State::Ok.name() {
                     continue;
                 }

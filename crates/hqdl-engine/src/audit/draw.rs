@@ -1,7 +1,7 @@
-//! The draw of an audit: what was frozen, and the sample.
+//! The draw of an audit: the frozen rows with their answers, and the sample.
 //!
-//! Its file has a JSON object with the design on the first line, and each row of the expansion on a
-//! line of its own.
+//! The first line of its file is a JSON object with the design; each further line is one row of the
+//! expansion.
 
 use std::io::Write;
 use std::path::Path;
@@ -30,8 +30,8 @@ pub enum Design {
     /// Every row has the same probability.
     #[default]
     Uniform,
-    /// A quarter of the sample are the rows that can change the result of a query most. The others
-    /// have the same probability each.
+    /// A quarter of the sample consists of the rows that can change a query's result most. All
+    /// other rows have the same probability.
     Leverage {
         /// The query.
         query: String,
@@ -60,7 +60,7 @@ pub struct DrawRequest {
     pub design: Design,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// Rows that are drawn for certain, for the leverage design.
+    /// Rows that are always drawn, for the leverage design.
     pub certain: Vec<Entity>,
 }
 
@@ -150,8 +150,8 @@ impl Draw {
         self.columns.iter().position(|c| c.eq_ignore_ascii_case(name))
     }
 
-    /// Returns the positions in the expansion of the audited columns it still has, each with its
-    /// position among the audited ones.
+    /// Returns the audited columns that the expansion still has: each column's position in the
+    /// expansion and among the audited columns.
     #[must_use]
     pub fn expansion_columns(&self, expansion: &Expansion) -> Vec<(usize, usize)> {
         let all = 0..expansion.columns.len();
@@ -161,7 +161,7 @@ impl Draw {
     /// Reads the draw of an expansion.
     ///
     /// # Errors
-    /// [`AuditError`] if there is none, or it was changed.
+    /// [`AuditError`] if the draw does not exist or was changed.
     pub fn read(spec: &Spec, expansion: &Expansion) -> Result<Self, AuditError> {
         let path = draw_path(spec, expansion);
         if !path.exists() {
@@ -224,7 +224,7 @@ impl Draw {
     }
 
     fn compute_id(&self, expansion: &Expansion) -> String {
-        // The same draw at another time is the same audit.
+        // The time is not part of the ID: the same draw at another time is the same audit.
         let (id, drawn_at) = (String::new(), String::new());
         let header = DrawHeader { id, drawn_at, ..self.header(expansion) };
         let mut parts = vec![serde_json::to_string(&header).unwrap_or_default()];
@@ -256,7 +256,7 @@ fn parse_row(line: &str) -> Option<FrameRow> {
     })
 }
 
-/// Writes a file as a whole: a temporary file beside it is renamed.
+/// Writes a file atomically: it writes a temporary file beside it and renames that.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {
     let temporary = path.with_extension(format!("{}.part", std::process::id()));
     let write = || {

@@ -11,7 +11,7 @@ pub enum AuditError {
     /// The expansion has no audit.
     #[error("{} does not exist: nothing was drawn yet", .0.display())]
     Missing(PathBuf),
-    /// The expansion has an audit already.
+    /// The expansion already has an audit.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
     /// A file cannot be used.
@@ -24,7 +24,7 @@ pub enum AuditError {
         /// Description of the error.
         message: String,
     },
-    /// The request makes no sense for this spec.
+    /// The request does not fit this spec.
     #[error("{message}")]
     Request {
         /// Description of the error.
@@ -41,12 +41,12 @@ pub enum AuditError {
 }
 
 impl AuditError {
-    /// Returns an error of a file.
+    /// Returns an error about a file.
     pub(crate) fn in_file(path: &Path, line: Option<u64>, message: impl Into<String>) -> Self {
         Self::File { path: path.to_owned(), line, message: message.into() }
     }
 
-    /// Returns an error of a request.
+    /// Returns an error about a request.
     pub(crate) fn in_request(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Request { message: message.into(), hint: hint.into() }
     }

@@ -1,4 +1,4 @@
-//! Fills a sheet from a reference, and writes its truths as overrides.
+//! Fills a sheet from a reference file, and writes its truths as overrides.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use hqdl_spec::{Expansion, Spec};
 use hqdl_values::value::Value;
 
 impl Audit {
-    /// Fills the empty cells of the sheet from a reference file, and writes it. Returns the number
-    /// of cells.
+    /// Fills the sheet's empty cells from a reference file, and writes the sheet. Returns the
+    /// number of filled cells.
     ///
     /// # Errors
     /// [`AuditError`]; nothing is changed in that case.
@@ -59,8 +59,9 @@ impl Audit {
         Ok(filled)
     }
 
-    /// Stores the truth of a cell in the sheet. Another person may have filled cells meanwhile, so
-    /// the sheet is read again: the last truth wins, and its note keeps the previous one.
+    /// Stores the truth of a cell in the sheet. It reads the sheet again first, because another
+    /// person may have filled cells meanwhile. The last truth wins, and its note records the
+    /// previous one.
     ///
     /// # Errors
     /// [`AuditError`]; nothing is changed in that case.
@@ -87,7 +88,7 @@ impl Audit {
     }
 
     /// Writes each known truth that differs from the drawn answer as an override. Returns the
-    /// number of overrides. The audit itself goes on using the drawn answers.
+    /// number of overrides. The audit itself still uses the drawn answers.
     ///
     /// # Errors
     /// [`AuditError`]; nothing is changed in that case.

@@ -1,4 +1,4 @@
-//! The rows of an expansion with their published answers, which an audit is drawn from.
+//! The sampling frame of an audit: the expansion's rows with their published answers.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub struct FrameRow {
     pub key: Vec<Value>,
     /// Stratum of the design.
     pub stratum: usize,
-    /// Published answers, by audited column.
+    /// Published answers, one per audited column.
     pub answers: Vec<CellValue>,
     /// States of the answers.
     pub states: Vec<String>,

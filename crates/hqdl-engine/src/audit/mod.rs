@@ -1,9 +1,9 @@
-//! Audits: the truth of a random sample of an expansion's rows, found by a person or a source.
+//! Audits: a person or a source provides the truth for a random sample of an expansion's rows.
 //!
 //! An audit has two files beside the spec. [`Draw`] is written once: it freezes the rows of the
 //! expansion with the model's answers, the design, and the sample in random order. The [sheet] is
-//! the CSV file that a person fills in. Only a filled prefix of the sample counts, so that a person
-//! may stop at any time.
+//! the CSV file that a person fills in. Only the filled prefix of the sample counts, so a person
+//! can stop at any time.
 //!
 //! [sheet]: sheet::Sheet
 
@@ -37,7 +37,7 @@ impl Audit {
     /// Reads the audit of an expansion.
     ///
     /// # Errors
-    /// [`AuditError`] if there is none, or one of its files cannot be used.
+    /// [`AuditError`] if the audit does not exist or one of its files cannot be used.
     pub fn read(spec: &Spec, expansion: &Expansion) -> Result<Self, AuditError> {
         let draw = Draw::read(spec, expansion)?;
         let sheet = Sheet::read(&sheet_path(spec, expansion), &draw, expansion)?;
@@ -47,7 +47,7 @@ impl Audit {
     /// Writes a draw and its empty sheet. Returns the path of the sheet.
     ///
     /// # Errors
-    /// [`AuditError`] if a file exists already or cannot be written.
+    /// [`AuditError`] if a file already exists or cannot be written.
     pub fn create(draw: &Draw, spec: &Spec, expansion: &Expansion) -> Result<PathBuf, AuditError> {
         let (draw_path, sheet_path) = (draw_path(spec, expansion), sheet_path(spec, expansion));
         if let Some(path) = [&sheet_path, &draw_path].into_iter().find(|p| p.exists()) {
@@ -58,8 +58,8 @@ impl Audit {
         Ok(sheet_path)
     }
 
-    /// Returns the number of drawn rows, from the first one on, that have the truth of all these
-    /// columns of the expansion, from a person or a source.
+    /// Returns the length of the filled prefix: the number of drawn rows, from the first one on,
+    /// that have a value of this evidence for all these columns of the expansion.
     #[must_use]
     pub fn count_filled(&self, columns: &[usize], evidence: Evidence) -> usize {
         let is_filled = |row: &&usize| {

@@ -1,4 +1,4 @@
-//! Report of an audit: accuracy and confusions of each column, and where to look next.
+//! Report of an audit: the accuracy and the confusions of each column.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,9 +16,9 @@ use hqdl_spec::Expansion;
 use hqdl_values::cell::CellValue;
 use hqdl_values::key::Entity;
 
-/// Number of confused pairs that a report lists.
+/// Maximum number of confusions that a report lists.
 const MOST_PAIRS: usize = 10;
-/// Half-width of the accuracy that the suggested sample size reaches.
+/// Half-width of the accuracy's interval that the suggested number of rows reaches.
 const WANTED_HALF_WIDTH: f64 = 0.05;
 
 /// Report on a column.
@@ -26,7 +26,7 @@ const WANTED_HALF_WIDTH: f64 = 0.05;
 pub struct ColumnAudit {
     /// Name of the column.
     pub column: String,
-    /// Whether the figures compare with the truth or with another model.
+    /// Whether the answers were compared with the truth or with another model.
     pub evidence: Evidence,
     /// Number of rows that count: the filled prefix of the sample.
     pub rows: u64,
@@ -36,17 +36,17 @@ pub struct ColumnAudit {
     pub right: u64,
     /// Rows whose truth cannot be known. Accuracy counts them as wrong and as right.
     pub cannot_be_known: u64,
-    /// Estimated accuracy, with its exact interval: shares of the rows of the expansion.
+    /// Estimated accuracy and the bounds of its exact interval, as shares of the expansion's rows.
     pub accuracy: Option<[f64; 3]>,
-    /// Right rows and all rows of the sample, by state of the answer.
+    /// Number of right rows and of all sampled rows, by state of the answer.
     pub states: BTreeMap<String, (u64, u64)>,
-    /// Most frequent pairs of truth and another answer.
+    /// Most frequent pairs of a truth and a different answer.
     pub confusions: Vec<Confusion>,
-    /// Number of audited rows that an interval of ± 5 percentage points needs.
+    /// Number of audited rows needed for an interval of ± 5 percentage points.
     pub rows_for_5_points: u64,
 }
 
-/// Truth and another answer, with their frequency.
+/// A truth and a different answer, with their frequency.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Confusion {
     /// True value.
@@ -68,11 +68,11 @@ pub struct AuditReport {
     pub design: &'static str,
     /// Number of drawn rows.
     pub sample: u64,
-    /// Drawn rows that no source has any more.
+    /// Number of drawn rows that no source contains any more.
     pub gone: u64,
-    /// Drawn rows whose published answer is another one now.
+    /// Number of drawn rows whose published answer has changed.
     pub changed: u64,
-    /// Columns, those compared with the truth first.
+    /// Columns; those compared with the truth come first.
     pub columns: Vec<ColumnAudit>,
 }
 
@@ -89,7 +89,7 @@ impl AuditReport {
 }
 
 impl Audit {
-    /// Returns what the audit says, and how many of its rows are gone or have another answer now.
+    /// Returns the report of the audit. It compares the drawn rows with the current database.
     ///
     /// # Errors
     /// [`AuditError`] if the databases cannot be read.
@@ -128,7 +128,7 @@ impl Audit {
         })
     }
 
-    /// Returns what the audit says about each column, those compared with the truth first.
+    /// Returns a report on each column; those compared with the truth come first.
     #[must_use]
     pub fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
         [Evidence::Truth, Evidence::Model]
@@ -142,7 +142,8 @@ impl Audit {
             .collect()
     }
 
-    /// Returns what the audit says about a column; `None` if it has no answer of another model.
+    /// Returns the report on a column; `None` if it would compare with another model that gave no
+    /// answer.
     fn report_column(
         &self,
         expansion: &Expansion,
@@ -202,7 +203,7 @@ impl Audit {
 }
 
 impl ColumnAudit {
-    /// Sets the accuracy, and the number of rows that a narrower interval needs.
+    /// Sets the accuracy and the number of rows needed for a narrower interval.
     fn set_accuracy(&mut self, strata: &[Class; 2], unknown: [u64; 2], confidence: f64) {
         let size = self.population as f64;
         let share = |unknown: [u64; 2]| -> Option<Interval> {

@@ -18,20 +18,20 @@ use hqdl_values::format::io_reason;
 use hqdl_values::value::Value;
 use serde::Serialize;
 
-/// Truth that cannot be known.
+/// Marks a truth that cannot be known.
 pub const CANNOT_BE_KNOWN: &str = "?";
 /// Prefix of the source of an answer by another model.
 pub(super) const MODEL_SOURCE: &str = "model:";
-/// Columns before and after those of the key.
+/// Columns before and after the key columns.
 const COLUMNS: (&str, [&str; 5]) = ("row", ["column", "answer", "truth", "source", "note"]);
 
-/// Kind of a value in a sheet.
+/// Origin of a value in a sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
     /// The truth, from a person or a source.
     Truth,
-    /// The answer of another model, which can be wrong, too.
+    /// The answer of another model, which can also be wrong.
     Model,
 }
 
@@ -40,14 +40,14 @@ pub enum Evidence {
 pub struct CellTruth {
     /// True value; `None` if it cannot be known.
     pub value: Option<CellValue>,
-    /// Person, source or model that says so.
+    /// Person, source or model that provided the value.
     pub source: String,
     /// Remark.
     pub note: String,
 }
 
 impl CellTruth {
-    /// Returns whether it is the truth or the answer of another model.
+    /// Returns whether the value is the truth or another model's answer.
     #[must_use]
     pub fn evidence(&self) -> Evidence {
         if self.source.starts_with(MODEL_SOURCE) { Evidence::Model } else { Evidence::Truth }
@@ -73,7 +73,7 @@ impl Sheet {
         self.truths.insert((row, column), truth);
     }
 
-    /// Reads a sheet and compares it with what was drawn.
+    /// Reads a sheet and checks that its rows and answers match the draw.
     ///
     /// # Errors
     /// [`AuditError`] with the line that cannot be used.
@@ -145,7 +145,7 @@ impl Sheet {
     }
 }
 
-/// Reads the lines of a sheet. It rejects whatever was not drawn.
+/// Reads the lines of a sheet and rejects those that do not match the draw.
 struct LineReader<'d> {
     draw: &'d Draw,
     expansion: &'d Expansion,
@@ -215,7 +215,7 @@ impl<'d> LineReader<'d> {
 /// Parses a truth; `None` if it cannot be known.
 ///
 /// # Errors
-/// Returns the message if the column does not allow the value.
+/// Returns a message if the column does not allow the value.
 pub fn parse_truth(checker: &Checker, name: &str, text: &str) -> Result<Option<CellValue>, String> {
     if text.trim() == CANNOT_BE_KNOWN {
         return Ok(None);

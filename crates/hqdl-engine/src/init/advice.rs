@@ -16,12 +16,12 @@ const COLUMNS: &str = "Which three facts about the thing that a row describes ar
                        useful, and not in the table? Write each as name: description, with a \
                        name of one or two words.";
 
-/// Maximum number of columns that a card lists.
+/// Maximum number of columns in a table's description.
 const LISTED: usize = 30;
 /// Maximum number of key columns, and of advised columns.
 const MAX_COLUMNS: usize = 3;
 
-/// Advice about one table. A part that the model did not answer is empty.
+/// Advice about one table. A part is empty if the model did not answer it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableAdvice {
     key: Vec<String>,
@@ -31,7 +31,7 @@ pub struct TableAdvice {
 }
 
 impl TableAdvice {
-    /// Reads a row of the [`query`]'s result.
+    /// Reads the advice from a row of the result of [`build_query`].
     #[must_use]
     pub fn read(row: &[Value]) -> Self {
         let text = |n: usize| match row.get(n) {
@@ -52,7 +52,7 @@ impl TableAdvice {
     }
 }
 
-/// Returns the query that asks a model about tables, each described by a card.
+/// Returns the query that asks a model about tables; each card describes one table.
 #[must_use]
 pub fn query(cards: &[String]) -> String {
     let text = |text: &str| format!("'{}'", text.replace('\'', "''"));

@@ -173,7 +173,7 @@ const IRREGULAR_PLURALS: [(&str, &str); 20] = [
     ("feet", "foot"),
 ];
 
-/// Turns the last word into the singular, by the regular rules of English.
+/// Turns the last word into its singular, by English rules and a list of exceptions.
 pub fn singularize_last(mut words: Vec<String>) -> Vec<String> {
     let Some(last) = words.last_mut() else {
         return words;
@@ -236,7 +236,7 @@ pub fn is_private(words: &[String]) -> bool {
     words.iter().any(|w| private.contains(&w.as_str()))
 }
 
-/// Returns whether a column of this name holds data that only a person has.
+/// Returns true if a column with this name contains data that only persons have.
 pub fn is_personal(words: &[String]) -> bool {
     let personal = ["ssn", "passport", "birthdate", "birthday", "dob", "password", "nino"];
     let pairs =

@@ -31,9 +31,9 @@ use table_kind::TableKind;
 
 /// Maximum number of expansions in the generated spec. More would be hard to read and cost more.
 const MAX_EXPANSIONS: usize = 3;
-/// Minimum number of rows for a lookup table that other rows belong to to become an entity table.
+/// Minimum number of rows of a lookup table that is promoted to an entity table of owners.
 const MIN_OWNERS: u64 = 3;
-/// Maximum number of rows for a table to be preferred; larger tables are expensive to complete.
+/// Maximum number of rows of a preferred table; larger tables are expensive to complete.
 const MODEST_ROWS: u64 = 20_000;
 /// Maximum number of tables that a note lists by name.
 const MAX_LISTED_NAMES: usize = 8;
@@ -50,8 +50,9 @@ pub struct GeneratedSpec {
 /// Generates a spec for a database; `db_path` is the path to write into the spec. Reads at most the
 /// first 100,000 rows of each table.
 ///
-/// The spec passes its check, unless no table contains entities. Then its expansion is an example
-/// in comments, and a note explains that. The spec publishes into a copy beside the database.
+/// The spec passes its check, unless no table contains entities. In that case its expansion is a
+/// commented-out example, and a note explains that. The spec publishes into a copy of the database,
+/// beside it.
 ///
 /// # Errors
 /// Returns [`StoreError`] if the database is locked, damaged or unreadable.
@@ -59,7 +60,7 @@ pub fn generate_spec(db: &Database, db_path: &str) -> Result<GeneratedSpec, Stor
     FirstSpec::look(db)?.write(db_path, &SpecOverrides::default())
 }
 
-/// A first spec that is not written yet, so that a model can be asked about its tables.
+/// A draft of a first spec. Before it is written, a model can give advice about its tables.
 #[derive(Debug)]
 pub struct FirstSpec<'db> {
     db: &'db Database,
@@ -76,22 +77,22 @@ impl<'db> FirstSpec<'db> {
         Ok(Self { db, found: Inventory::read_database(db)? })
     }
 
-    /// Returns descriptions of the tables that get an expansion, for [`advice::query`].
+    /// Describes the tables that get an expansion, for [`advice::build_query`].
     #[must_use]
     pub fn cards(&self) -> Vec<String> {
         let (chosen, _) = self.found.split_chosen();
         chosen.iter().map(|entity| advice::card(self.db, &entity.table)).collect()
     }
 
-    /// Applies a model's advice, in the order of the [`cards`](Self::cards).
+    /// Applies a model's advice, in the order of [`Self::describe_tables`].
     pub fn follow(&mut self, advised: &[TableAdvice]) {
         for (entity, advised) in self.found.entities.iter_mut().zip(advised) {
             advice::follow(self.db, entity, advised);
         }
     }
 
-    /// Writes the spec; `db_path` is the database's path in the spec, and `model` the model that
-    /// the user chose, if any.
+    /// Writes the spec. `db_path` is the database's path in the spec; `model` contains the user's
+    /// choice of a model, if any.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the database cannot be read.

@@ -14,9 +14,9 @@ const CLASSIFIED_ROWS: u64 = 1_000;
 /// Maximum number of columns of a table. `SQLite` returns at most 2,000 result columns, and each
 /// column needs three.
 const MAX_COLUMNS: usize = 300;
-/// Rows that the examples of a column are taken from.
+/// Number of rows from which a column's examples are taken.
 const EXAMPLE_ROWS: u64 = 5;
-/// Characters of an example at most.
+/// Maximum length of an example, in characters.
 const EXAMPLE_LENGTH: usize = 40;
 /// Maximum size in bytes of a value that is read; of larger values, only the size is used.
 const MAX_READ_BYTES: u64 = 400;
@@ -215,7 +215,7 @@ pub fn count_distinct(
 /// Returns up to three different short values of a column, from rows spread over the table.
 ///
 /// # Errors
-/// `SQLite`'s, when the table cannot be read.
+/// Returns `SQLite`'s error if the table cannot be read.
 pub fn examples(db: &Database, table: &str, column: &str) -> rusqlite::Result<Vec<String>> {
     let from = spread_rows(db, &sql::quote_name(table), EXAMPLE_ROWS);
     let column = format!("t.{}", sql::quote_name(column));
@@ -281,7 +281,7 @@ fn tally_columns(
     let select: Vec<String> = columns
         .iter()
         .map(|(name, _)| {
-            // SQLite knows the type and length of a value without reading it.
+            // SQLite returns the type and length of a value without reading it.
             let c = format!("t.{}", sql::quote_name(name));
             format!(
                 "typeof({c}) = 'text', octet_length({c}), \

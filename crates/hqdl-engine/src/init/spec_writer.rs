@@ -56,7 +56,7 @@ about = \"a one-sentence description of the thing\"
 questions = [\"What is the description?\"]
 ";
 
-/// Returns the path of the copy, beside a database file, that its spec publishes into.
+/// Returns the path of the copy that the spec publishes into; `None` for a database server.
 pub fn output_of(db_path: &str) -> Option<String> {
     let stem = db_path.rsplit_once('.').filter(|(_, end)| !end.contains(['/', '\\']));
     let stem = stem.map_or(db_path, |(stem, _)| stem);
@@ -90,7 +90,7 @@ pub fn write_spec(
     write_spec_with(found, &format!("path = {}\n{output}", toml_string(db_path)), model, taken)
 }
 
-/// Returns the content of `[model]`: the model that the flags name, or an example.
+/// Formats the content of `[model]`: the model set by flags, or an example.
 fn model_table(flags: &SpecOverrides) -> String {
     let SpecOverrides { model: Some(name), base_url, api_key_env, price, .. } = flags else {
         return MODEL.to_owned();
@@ -157,7 +157,7 @@ struct SpecWriter {
     out: String,
     /// Lowercase table names that are already in use.
     used_names: HashSet<String>,
-    /// Questions so far, each with its key.
+    /// Questions written so far, each with its key.
     questions: HashSet<String>,
 }
 
@@ -316,7 +316,7 @@ impl SpecWriter {
 struct ColumnNames(HashSet<String>);
 
 impl ColumnNames {
-    /// Reserves the names of all source columns, because the expanded view contains both.
+    /// Reserves the names of all source columns, because the expanded view also contains them.
     fn for_entity(entity: &EntityTable) -> Self {
         Self(entity.table.columns.iter().map(|c| c.name.to_lowercase()).collect())
     }
@@ -366,7 +366,7 @@ fn context_columns(entity: &EntityTable) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the sentence that describes the rows to the model, with the names of a few of them.
+/// Returns the sentence that describes the rows to the model, with a few of their names.
 fn about(noun: &str, examples: &[String]) -> String {
     match examples.split_last() {
         None => format!("Each row is one {noun}."),

@@ -167,7 +167,7 @@ pub fn classify_table(table: &SampledTable) -> TableKind {
         |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
     // Browsing history of a browser.
     let is_visit_count = |words: &[String]| words == ["visit", "count"];
-    // A school has a principal with a phone, and is not a person.
+    // A table of schools has the principal's name and phone, but its rows are not persons.
     let is_person = last == "person"
         || any_column(&classify::is_part_of_person)
             && !table.columns.iter().any(|c| has_table_name(table, c));

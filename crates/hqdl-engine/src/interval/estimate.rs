@@ -13,20 +13,20 @@ use super::shape::{AggregateTerm, Leaf, LeafValue, Shape};
 use crate::audit::Draw;
 use hqdl_values::format::count_noun;
 
-/// Number of strata of a design: drawn at random, and drawn for certain.
+/// Number of strata of a design: rows drawn at random, and rows that are always drawn.
 const STRATA: usize = 2;
 
-/// Known numbers of a query's rows.
+/// Inputs of the estimates: the query's rows over the drawn answers and over the truths.
 pub(super) struct Estimator<'a> {
     pub(super) shape: &'a Shape,
     pub(super) draw: &'a Draw,
-    /// Entities whose truth counts.
+    /// Entities in the filled prefix of the sample.
     pub(super) audited: &'a HashSet<usize>,
-    /// Those whose truth cannot be known.
+    /// Audited entities whose truth cannot be known.
     pub(super) unknown: &'a HashSet<usize>,
-    /// Rows over the drawn answers.
+    /// The query's rows, computed from the drawn answers.
     pub(super) answers: &'a [RowFacts],
-    /// Rows of the audited entities over the truths.
+    /// The audited entities' rows, computed from the truths.
     pub(super) truths: &'a [RowFacts],
     pub(super) confidence: f64,
 }
@@ -68,7 +68,7 @@ impl Estimator<'_> {
         Ok((Interval { estimate, low: low.min(high), high: low.max(high) }, method))
     }
 
-    /// Returns the entities of a group's population.
+    /// Returns the contributions of the entities in a group's population.
     pub(super) fn list_rows(&self, term: &AggregateTerm, group: &[SqlValue]) -> Vec<EntityNumbers> {
         let to_numbers = |(entity, rows): (usize, EntityRows)| EntityNumbers {
             entity,
@@ -86,12 +86,12 @@ impl Estimator<'_> {
         self.leaf(n).value == LeafValue::One
     }
 
-    /// Returns whether the conditions of the query on expanded columns can change.
+    /// Returns whether the query selects or groups rows by expanded columns.
     fn has_condition(&self) -> bool {
         !self.shape.condition.is_empty() || self.shape.groups.iter().any(|g| g.is_expanded)
     }
 
-    /// Returns whether the truth can change an aggregate.
+    /// Returns whether true values can change an aggregate.
     fn varies(&self, term: &AggregateTerm) -> bool {
         let leaf_varies = |n: usize| {
             let leaf = self.leaf(n);
@@ -144,9 +144,9 @@ impl Estimator<'_> {
         (entities, added)
     }
 
-    /// Returns all that a row can add to numerator and denominator.
+    /// Returns all numerator and denominator contributions that a row can have.
     fn list_possible(&self, term: &AggregateTerm, row: &RowFacts) -> Vec<(f64, f64)> {
-        // For each leaf: whether its conditions select the row, and the number.
+        // For each leaf: whether its conditions can select the row, and its contribution then.
         let options = |n: usize| {
             let (leaf, facts) = (self.leaf(n), &row.leaves[n]);
             let mut options = Vec::new();
@@ -187,7 +187,7 @@ impl Estimator<'_> {
         possible
     }
 
-    /// Computes an aggregate that no truth can change.
+    /// Computes an aggregate that true values cannot change.
     fn compute_exactly(&self, term: &AggregateTerm, group: &[SqlValue]) -> Interval {
         let (mut y, mut x) = (0.0, 0.0);
         for row in self.answers {
@@ -291,8 +291,8 @@ impl Estimator<'_> {
 const NO_SAMPLE: &str = "no audited row is among its rows";
 
 impl EntityRows {
-    /// Adds what a further row of the entity can be. Of several rows, only the sums of their
-    /// extremes are kept.
+    /// Adds the possible contributions of another row of the entity. For several rows, it keeps
+    /// only the sums of their extremes.
     fn add_possible(&mut self, row: &[(f64, f64)]) {
         if self.possible.is_empty() {
             self.possible = row.to_vec();
@@ -316,13 +316,13 @@ impl EntityRows {
     }
 }
 
-/// Returns whether every condition of a leaf is one of another leaf.
+/// Returns whether every condition of `part` is also a condition of `whole`.
 fn is_subset(part: &Leaf, whole: &Leaf) -> bool {
     part.population.iter().all(|c| whole.population.contains(c))
         && part.condition.iter().all(|c| whole.condition.contains(c))
 }
 
-/// Returns whether two values are in the same group.
+/// Returns whether two values belong to the same group.
 fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
     match (a, b) {
         (SqlValue::Integer(a), SqlValue::Real(b)) | (SqlValue::Real(b), SqlValue::Integer(a)) => {
@@ -332,7 +332,7 @@ fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
     }
 }
 
-/// Returns a number of rows with its verb.
+/// Formats a number of rows with its verb.
 fn count_rows(rows: u64, one: &str, many: &str) -> String {
     format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
 }
@@ -344,7 +344,7 @@ pub(super) struct EntityNumbers {
     pub(super) possible: Vec<(f64, f64)>,
 }
 
-/// Returns what a row adds to numerator and denominator.
+/// Returns a row's contribution to the numerator and the denominator.
 fn add_up(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
     let mut groups = row.groups.iter().zip(group);
     if !row.is_chosen || !groups.all(|(a, b)| is_same_group(a, b)) {

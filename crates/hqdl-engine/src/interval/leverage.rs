@@ -1,4 +1,4 @@
-//! Finds the rows that can change the result of a query most, for the design of an audit.
+//! Finds the rows that can change a query's result most, for the design of an audit.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use hqdl_spec::Spec;
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_values::key::Entity;
 
-/// Share of a sample that is drawn for certain: one in so many rows.
+/// One in `CERTAIN_SHARE` rows of a sample is always drawn.
 const CERTAIN_SHARE: usize = 4;
 
-/// Draw that an audit for a query needs.
+/// Design of an audit for a query.
 #[derive(Debug)]
 pub struct QueryDesign {
     /// Position of the expansion in the spec.
     pub expansion: usize,
     /// Positions of the expansion's columns that the query reads.
     pub columns: Vec<usize>,
-    /// Rows to draw for certain; none if the query only counts.
+    /// Rows that are always drawn; empty if the query only counts.
     pub certain: Vec<Entity>,
 }
 
-/// Chooses what to audit for a query.
+/// Chooses the expansion, columns and rows to audit for a query.
 ///
 /// # Errors
-/// [`QueryError`] with the reason if the query can have no interval.
+/// [`QueryError`] with the reason if the query cannot have an interval.
 pub fn design_for_query(
     spec: &Spec,
     sources: &Database,
@@ -78,10 +78,10 @@ pub fn design_for_query(
     Ok(design)
 }
 
-/// Returns the entities by the greatest residual that their rows can have.
+/// Returns the entities, sorted by the greatest residual that their rows can have.
 fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm) -> Vec<usize> {
     let numbers = |group: &[SqlValue]| estimator.list_rows(term, group);
-    // Each row is judged in its own group; without groups there is only one.
+    // Compute each row's residual within its own group; without GROUP BY there is one group.
     let all: Vec<_> = if shape.groups.is_empty() {
         numbers(&[])
     } else {

@@ -1,5 +1,5 @@
-//! Intervals of aggregates: how far the result over the true values can be from the one over the
-//! model's answers, judged by an [audit](crate::audit).
+//! Confidence intervals of aggregates. An [audit](crate::audit) bounds the distance between the
+//! result over the model's answers and the result over the true values.
 //!
 //! ```text
 //! shape: the query, taken apart, or refused → samples: its parts, row by row, over the drawn
@@ -33,17 +33,18 @@ use hqdl_spec::{Expansion, Spec, is_server};
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_values::cell::CellValue;
 
-/// Settings of the caller.
+/// Settings of the intervals.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IntervalRequest {
     /// Confidence of each interval, between 0 and 1.
     pub confidence: f64,
-    /// Whether the confidence is that of all groups together.
+    /// Whether the confidence applies to all groups together.
     pub is_simultaneous: bool,
 }
 
 impl IntervalRequest {
-    /// Returns a request with a confidence in percent, or `None` if there is no such confidence.
+    /// Returns a request with a confidence in percent; `None` unless it is at least 50 and below
+    /// 100.
     #[must_use]
     pub fn from_percent(percent: f64, is_simultaneous: bool) -> Option<Self> {
         let is_valid = (50.0..100.0).contains(&percent);
@@ -51,8 +52,8 @@ impl IntervalRequest {
     }
 }
 
-/// Runs an aggregate query. Beside each aggregate `x`, its rows have the interval of `x` over the
-/// true values (`x_low`, `x_high`) and its estimate (`x_estimate`).
+/// Runs an aggregate query. For each aggregate `x`, it adds columns with the interval of `x` over
+/// the true values (`x_low`, `x_high`) and its estimate (`x_estimate`).
 ///
 /// # Errors
 /// [`QueryError::Sql`] with the reason if the query or the audit allows no interval.
@@ -69,7 +70,7 @@ pub fn run_with_intervals(
         return Err(refuse_query("the query asks a model; query the spec's columns instead"));
     }
     let published = Database::open(query.database)?;
-    // SQLite checks the query first: its errors are clearer.
+    // Run the query first, because SQLite's error messages are clearer.
     let mut result = QueryResult::default();
     let mut meta = query.run(&mut result)?;
     let parsed = parse_query(query.sql)?;
@@ -84,7 +85,7 @@ pub fn run_with_intervals(
     Ok(meta)
 }
 
-/// Estimates of a row of the result, by output.
+/// Estimates for one result row, one per output.
 type RowEstimates = Vec<Result<AggregateEstimate, String>>;
 
 fn estimate_rows(
@@ -131,7 +132,7 @@ fn estimate_rows(
         shape.outputs.iter().map(|output| estimator.estimate(&output.term, &group)).collect()
     };
     let estimates: Vec<RowEstimates> = result.rows.iter().map(estimate_row).collect();
-    // A single row without an interval is an error; one of many groups has NULL.
+    // A single row without an interval is an error; a group without one gets NULL.
     if let (true, [only]) = (shape.groups.is_empty(), estimates.as_slice())
         && let Some(reason) = only.iter().find_map(|e| e.as_ref().err())
     {
@@ -140,7 +141,7 @@ fn estimate_rows(
     Ok(estimates)
 }
 
-/// Checks that the audit has every column that the query reads.
+/// Checks that the audit covers every column that the query reads.
 fn check_audited(audit: &Audit, expansion: &Expansion, shape: &Shape) -> Result<(), QueryError> {
     let is_missing = |column: &&usize| audit.draw.find_column(expansion, **column).is_none();
     match shape.columns.iter().find(is_missing) {
@@ -165,7 +166,7 @@ fn to_query_error(error: &AuditError) -> QueryError {
     QueryError::in_sql(format!("no interval: {error}"), None, "", error.hint())
 }
 
-/// Returns what `--meta` prints and `--json` has as `interval`.
+/// Returns the description of the intervals that `--meta` prints and `--json` contains.
 fn describe(
     audit: &Audit,
     expansion: &Expansion,
@@ -199,7 +200,7 @@ fn describe(
     })
 }
 
-/// Returns a note for each reason why a group has no interval.
+/// Returns a note for each reason why groups have no interval.
 fn note_reasons(shape: &Shape, estimates: &[RowEstimates]) -> Vec<String> {
     let mut reasons: Vec<&String> =
         estimates.iter().flatten().filter_map(|e| e.as_ref().err()).collect();
@@ -242,7 +243,7 @@ fn write_rows(
     sink.finish()
 }
 
-/// Returns the values of the three columns of an interval. The ends of a count are whole numbers.
+/// Returns the values of an interval's three columns. The bounds of a count are whole numbers.
 fn show_estimate(
     output: &Output,
     shape: &Shape,

@@ -1,5 +1,5 @@
-//! Evaluates the parts of an aggregate query row by row, once over the drawn answers and once over
-//! the truths. `SQLite` evaluates both, so that conditions mean the same as in the query.
+//! Evaluates the parts of an aggregate query row by row: once over the drawn answers, once over the
+//! truths. `SQLite` evaluates both, so that conditions have the same meaning as in the query.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,14 +21,14 @@ use hqdl_values::value::Value;
 /// Number of an entity that was added after the draw.
 const ADDED: i64 = -1;
 
-/// A row that the query's conditions on ordinary columns select.
+/// A row that satisfies the query's conditions on ordinary columns.
 #[derive(Debug)]
 pub(super) struct RowFacts {
     /// Position of its entity in the draw; `None` if the entity was added later.
     pub(super) entity: Option<usize>,
-    /// Values of GROUP BY.
+    /// Values of the GROUP BY expressions.
     pub(super) groups: Vec<SqlValue>,
-    /// Whether the conditions on expanded columns select it.
+    /// Whether it satisfies the conditions on expanded columns.
     pub(super) is_chosen: bool,
     /// Its contribution to each leaf.
     pub(super) leaves: Vec<LeafFacts>,
@@ -37,26 +37,26 @@ pub(super) struct RowFacts {
 /// Contribution of a row to a leaf.
 #[derive(Debug)]
 pub(super) struct LeafFacts {
-    /// Whether the leaf's conditions on ordinary columns select the row.
+    /// Whether the row satisfies the leaf's conditions on ordinary columns.
     pub(super) is_in_population: bool,
-    /// Whether the leaf's conditions on expanded columns select it.
+    /// Whether the row satisfies the leaf's conditions on expanded columns.
     pub(super) is_chosen: bool,
-    /// Number that it adds.
+    /// Number that the row adds to the leaf.
     pub(super) value: f64,
 }
 
-/// Tables over drawn or true values, in the temporary schema of a guarded connection.
+/// Tables of drawn or true values, in the temporary schema of a guarded connection.
 pub(super) struct AuditedTables<'a> {
     guard: &'a Guard,
     draw: &'a Draw,
     expansion: &'a Expansion,
     entities: HashMap<Entity, usize>,
-    /// Columns of the expansion, with their positions among the audited ones.
+    /// Positions of the audited columns, in the expansion and among the audited columns.
     columns: Vec<(usize, usize)>,
 }
 
 impl<'a> AuditedTables<'a> {
-    /// Creates the tables without rows.
+    /// Creates the empty tables.
     pub(super) fn create(
         guard: &'a Guard,
         draw: &'a Draw,
@@ -85,7 +85,7 @@ impl<'a> AuditedTables<'a> {
         self.fill(|entity, audited| self.draw.frame[entity].answers[audited].clone(), None)
     }
 
-    /// Fills the tables with the truths of the audited rows, and with nothing else.
+    /// Fills the tables with the audited rows only, and their truths.
     pub(super) fn fill_with_truths(
         &self,
         audited: &HashSet<usize>,
@@ -167,7 +167,7 @@ impl<'a> AuditedTables<'a> {
         Ok(statements)
     }
 
-    /// Evaluates the parts of a query over the present values of the tables.
+    /// Evaluates the parts of a query over the tables' current values.
     pub(super) fn evaluate(
         &self,
         shape: &Shape,
@@ -193,7 +193,7 @@ impl<'a> AuditedTables<'a> {
     }
 }
 
-/// Returns the SELECT of one row per row of the query.
+/// Returns the SELECT that evaluates the parts of the query for each row.
 fn select_facts(shape: &Shape) -> String {
     let all = |conditions: &[String]| match conditions {
         [] => "1".to_owned(),

@@ -1,5 +1,5 @@
-//! Recognizes the aggregate queries that can have an interval. Every other query is refused, with
-//! the reason.
+//! Recognizes the aggregate queries that can have an interval, and rejects all others with a
+//! reason.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,16 @@ use hqdl_sql::blendsql::tree::{
     Body, Expr, ExprKind, ExprOperator, OrderTerm, Query, ResultColumn, SelectCore, Span,
 };
 
-/// An aggregate query over the rows of one expansion, taken apart.
+/// The parts of an aggregate query over the rows of one expansion.
 #[derive(Debug)]
 pub struct Shape {
     /// Position of the expansion in the spec.
     pub expansion: usize,
     /// Positions of the expansion's columns that the query reads.
     pub columns: BTreeSet<usize>,
-    /// FROM clause over the tables that hqdl fills, and the column with the entity's number.
+    /// FROM clause over the tables that hqdl fills.
     pub from: String,
-    /// SQL of that column.
+    /// SQL of the column that contains the entity's number.
     pub entity: String,
     /// Conditions on ordinary columns: they define the population.
     pub population: Vec<String>,
@@ -29,7 +29,7 @@ pub struct Shape {
     pub condition: Vec<String>,
     /// GROUP BY.
     pub groups: Vec<Group>,
-    /// Sums and counts that the aggregates consist of.
+    /// Sums and counts that make up the aggregates.
     pub leaves: Vec<Leaf>,
     /// Aggregates of the result.
     pub outputs: Vec<Output>,
@@ -53,18 +53,18 @@ pub struct Leaf {
     pub population: Vec<String>,
     /// Further conditions on expanded columns.
     pub condition: Vec<String>,
-    /// The added numbers.
+    /// Numbers that the leaf adds up.
     pub value: LeafValue,
 }
 
-/// Number that a leaf adds up.
+/// Number that a row contributes to a leaf.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LeafValue {
     /// 1 for each row.
     One,
     /// An expression over ordinary columns.
     Ordinary(String),
-    /// An expanded column with its range.
+    /// An expanded column, with the range of its values.
     Expanded(String, (f64, f64)),
 }
 
@@ -73,18 +73,18 @@ pub enum LeafValue {
 pub struct Output {
     /// Position of its result column.
     pub result: usize,
-    /// Aggregate that it shows.
+    /// Aggregate in that column.
     pub term: AggregateTerm,
 }
 
 /// A scaled leaf, or a scaled ratio of two leaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AggregateTerm {
-    /// Factor.
+    /// Scale factor.
     pub scale: f64,
     /// Position of the leaf.
     pub numerator: usize,
-    /// Position of the leaf that it is divided by.
+    /// Position of the leaf in the denominator.
     pub denominator: Option<usize>,
 }
 
@@ -94,11 +94,11 @@ struct Part {
     scale: f64,
     numerator: Option<usize>,
     denominator: Option<usize>,
-    /// Whether `SQLite` divides it as a real number.
+    /// Whether `SQLite` treats it as a real number in a division.
     is_real: bool,
 }
 
-/// Takes a parsed query apart.
+/// Splits a parsed query into its parts.
 ///
 /// # Errors
 /// [`QueryError::Sql`] with the reason why it has no interval.
@@ -229,7 +229,7 @@ impl Recognizer<'_> {
     /// Returns whether an expression reads an expanded column.
     ///
     /// # Errors
-    /// Refuses what cannot be evaluated row by row.
+    /// Rejects expressions that cannot be evaluated row by row.
     fn reads_expanded(&mut self, expr: &Expr) -> Result<bool, QueryError> {
         match &expr.kind {
             ExprKind::Column { table, column } => {
@@ -303,7 +303,7 @@ impl Recognizer<'_> {
         }
     }
 
-    /// Reads a result column: an aggregate, or arithmetic over at most two.
+    /// Parses a result column: an aggregate, or arithmetic over at most two aggregates.
     fn parse_part(&mut self, expr: &Expr) -> Result<Part, QueryError> {
         match &expr.kind {
             ExprKind::Paren(inner) => self.parse_part(inner),
@@ -437,7 +437,7 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
     }
 }
 
-/// Returns whether an expression is 0, 1 or NULL.
+/// Returns whether an expression is a condition, so that its value is 0, 1 or NULL.
 fn is_condition(expr: &Expr) -> bool {
     match &expr.kind {
         ExprKind::Paren(inner) => is_condition(inner),

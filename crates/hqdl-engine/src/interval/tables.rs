@@ -11,12 +11,12 @@ use hqdl_sql::blendsql::tree::{
 };
 use hqdl_values::sql;
 
-/// Column of the tables that hqdl fills with the number of the entity.
+/// Name of the column that contains the entity's number, in the tables that hqdl fills.
 pub(super) const ENTITY_COLUMN: &str = "hqdl_entity";
 
-/// Number of an expanded column: positions of its expansion and of the column, in one.
+/// Number of an expanded column: combines the positions of its expansion and of the column.
 type ColumnNumber = usize;
-/// Columns that an expansion can have, for [`ColumnNumber`].
+/// Maximum number of columns per expansion that a [`ColumnNumber`] can represent.
 const MOST_COLUMNS: usize = 1 << 16;
 
 /// Tables of a FROM clause.
@@ -24,7 +24,7 @@ pub(super) struct FromTables<'a> {
     spec: &'a Spec,
     database: &'a Database,
     tables: Vec<FromTable>,
-    /// Text between two tables, and after them.
+    /// Join keyword, and the text of the join condition.
     join: Option<(&'static str, String)>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> FromTables<'a> {
     /// Resolves the FROM clause of a SELECT.
     ///
     /// # Errors
-    /// Refuses everything except an expansion, its view, and its join with its source on the key.
+    /// Rejects everything except an expansion, its view, or its join with its source on the key.
     pub(super) fn resolve(
         spec: &'a Spec,
         database: &'a Database,
@@ -141,7 +141,7 @@ impl<'a> FromTables<'a> {
         self.spec.expansions.iter().position(|e| e.name == expansion.name)
     }
 
-    /// Returns the key columns that a source has.
+    /// Returns the key columns that a source contains.
     fn key_columns(
         &self,
         expansion: usize,
@@ -180,10 +180,10 @@ impl<'a> FromTables<'a> {
         }
     }
 
-    /// Returns the one-to-many column of a subquery that selects an entity with a certain value.
+    /// Returns the one-to-many column of a subquery that tests whether an entity has a given value.
     ///
     /// # Errors
-    /// Refuses every other subquery.
+    /// Rejects every other subquery.
     pub(super) fn find_many_value(
         &self,
         text: &str,
@@ -238,10 +238,10 @@ impl<'a> FromTables<'a> {
         &spec.expansions[number / MOST_COLUMNS].columns[number % MOST_COLUMNS]
     }
 
-    /// Returns the expansion of all columns, and their positions in it.
+    /// Returns the single expansion of the columns, and the columns' positions in it.
     ///
     /// # Errors
-    /// Refuses columns of several expansions.
+    /// Rejects columns of several expansions.
     pub(super) fn check_columns(
         &self,
         numbers: &BTreeSet<ColumnNumber>,
@@ -291,7 +291,7 @@ impl<'a> FromTables<'a> {
         }
     }
 
-    /// Returns the SQL of the column with the number of the entity.
+    /// Returns the SQL of the column that contains the entity's number.
     pub(super) fn entity_sql(&self, expansion: usize) -> String {
         let is_meant = |t: &&FromTable| match &t.kind {
             FromTableKind::Expansion(n) => *n == expansion,
@@ -327,7 +327,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
     }
 }
 
-/// Returns the column of a comparison of the same column of both tables.
+/// Returns the column name if the condition compares the same column of both tables.
 fn joined_key(condition: &Expr) -> Option<String> {
     let ExprKind::Compare("=" | "IS", left, right) = &condition.kind else { return None };
     let (ExprKind::Column { table: t, column: a }, ExprKind::Column { table: u, column: b }) =
@@ -347,7 +347,7 @@ fn split_and<'e>(expr: &'e Expr, conditions: &mut Vec<&'e Expr>) {
     }
 }
 
-/// Returns whether a comparison of two columns names a table.
+/// Returns whether one of the compared columns belongs to a table.
 fn mentions(condition: &Expr, table: &str) -> bool {
     let is_meant = |e: &&Expr| matches!(&e.kind, ExprKind::Column { table: Some(t), .. } if t.eq_ignore_ascii_case(table));
     condition.children().0.iter().any(is_meant)
