@@ -17,7 +17,7 @@ use crate::session::OverrideError;
 use crate::spec::{ReadError, UnpricedModel};
 use crate::suggest::SuggestError;
 
-/// Exit code: some cells could not be answered, or lack a required value.
+/// Exit code: some cells have no answer, or lack a required value.
 pub const INCOMPLETE: u8 = 1;
 /// Exit code: wrong input.
 pub const WRONG_INPUT: u8 = 2;
@@ -27,7 +27,7 @@ pub const BUDGET: u8 = 3;
 pub const REFUSED: u8 = 4;
 /// Exit code: the cache cannot be reached.
 pub const UNREACHABLE: u8 = 5;
-/// Exit code: a query costs more than may be spent without approval.
+/// Exit code: a query needs approval because of its cost.
 pub const APPROVAL: u8 = 6;
 /// Exit code: interrupted.
 pub const INTERRUPTED: u8 = 130;
@@ -54,14 +54,14 @@ impl Failure {
         Self::Message { message: message.into(), hint: hint.into(), exit: WRONG_INPUT }
     }
 
-    /// Returns the failure for a Ctrl-C during work that leaves nothing behind.
+    /// Returns the failure for a Ctrl-C during a command that stores nothing.
     pub fn interrupted() -> Self {
         let message = "interrupted".to_owned();
         Self::Message { message, hint: String::new(), exit: INTERRUPTED }
     }
 
-    /// Returns the failure that ended the run early or kept it from publishing, if any. Takes
-    /// `failed` out of the report.
+    /// Returns the failure that ended the run early or kept it from publishing, if any. Moves
+    /// `failure` out of the report.
     pub fn take_from_report(report: &mut Report) -> Option<Self> {
         if let Some(failed) = report.failure.take() {
             return Some(failed.into());
@@ -70,7 +70,7 @@ impl Failure {
         Some(Self::Message { message, hint, exit })
     }
 
-    /// Returns the message in one line.
+    /// Returns the message on one line.
     pub fn message(&self) -> String {
         match self {
             Self::Message { message, .. } => message.clone(),
@@ -81,7 +81,7 @@ impl Failure {
         }
     }
 
-    /// Returns the message, its place and the hint, without colours.
+    /// Returns the message, its location and the hint, without colours.
     pub fn to_text(&self) -> String {
         match self {
             Self::Message { message, hint, .. } if hint.is_empty() => format!("error: {message}"),
@@ -254,7 +254,7 @@ impl From<FactsError> for Failure {
     }
 }
 
-/// Returns the exit code of an error of the facts store.
+/// Returns the exit code for an error of the fact store.
 fn facts_exit_code(error: &FactsError) -> u8 {
     match error {
         FactsError::Unreachable { .. } => UNREACHABLE,

@@ -1,25 +1,25 @@
-//! `hqdl` adds columns to a `SQLite` database and fills them with answers of a language model. A
-//! TOML *spec* declares missing columns over *semantic keys*. Missing cells are asked for once,
-//! stored as *facts*, and published as ordinary tables.
+//! `hqdl` adds columns to a `SQLite` database and fills them with a language model's answers. A
+//! TOML *spec* declares the missing columns and the *semantic keys* of their rows. hqdl asks for
+//! each missing cell once, stores the answers as *facts*, and publishes them as ordinary tables.
 //!
-//! # The map
+//! # Overview
 //!
 //! The engine consists of the crates in `crates/`; each depends only on those listed before it
-//! below. This crate adds the front ends: the command line, the daemon and the SWAN benchmark. Read
-//! [`materialize`] for the path of the data:
+//! below. This crate adds the front ends: the command line, the daemon and the SWAN benchmark.
+//! [`materialize`] shows the path of the data:
 //!
 //! ```text
 //! spec → check → keys − facts → plan → prompt → model → answers → facts → publish
 //! ```
 //!
-//! Between prompt and answers is [`generate`], request by request, or [`dispatch`], through the
-//! Batch API. [`query`] is the other path, which ends in the same generation:
+//! [`generate`] turns prompts into answers one request at a time; [`dispatch`] does so through the
+//! Batch API. [`query`] is the other path. It ends in the same generation:
 //!
 //! ```text
 //! scan → parse → routes → rewrite → (run → demand → ask)* → rows
 //! ```
 //!
-//! [`daemon`] does both for its clients, and materializes on its own when a file changes:
+//! [`daemon`] does both for its clients, and materializes specs when a file changes:
 //!
 //! ```text
 //! watch | clock | http | signals → Event → one loop → checks, runs → Event
@@ -31,8 +31,8 @@
 //!   ([`key::Fingerprint`]), never by prompt text.
 //! - A value is assigned to a row only if its answer repeats the row's number and tag, or its
 //!   number and key ([`prompt::align`]).
-//! - Only the states `ok` and `overridden` show a value ([`cell::State`]). Every other cell is
-//!   NULL, and its state is stored beside it.
+//! - A cell has a value only in the states `ok` and `overridden` ([`cell::State`]). Every other
+//! cell is NULL, and its state is stored beside it.
 //! - An answer is written to the journal (or to the server that several machines share) before it
 //!   is used ([`facts`]). The index and the published tables can be rebuilt from the journal.
 //! - hqdl writes or drops only tables that it made ([`database::publish`]).

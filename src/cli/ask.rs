@@ -1,4 +1,4 @@
-//! `hqdl ask`
+//! Implements `hqdl ask`.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ use crate::session::Session;
 use crate::spec::{Provider, Spec};
 use crate::usage::Usage;
 
-/// Time limit of the database's work in one pass: a query of a model may never end.
+/// Default time limit for the database's work in one pass, because a query that a model wrote may
+/// never end.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
@@ -120,7 +121,7 @@ fn read_question(text: &str) -> Result<String, Failure> {
     })
 }
 
-/// Prints the most that writing SQL may cost, before the first request for it.
+/// Prints the limit on the requests for SQL, before the first of them.
 fn announce_limit(limit: WritingLimit, spec: &Spec, output_options: OutputOptions) {
     if output_options.quiet || spec.model.provider == Provider::Replay {
         return;
@@ -134,29 +135,29 @@ fn announce_limit(limit: WritingLimit, spec: &Spec, output_options: OutputOption
     anstream::eprintln!("asking {} for SQL, {limit}", spec.model.name);
 }
 
-/// How a question ended.
+/// Outcome of a question.
 enum AskOutcome {
     Answered(Box<Answered>),
-    /// Everything is printed; holds the exit code.
+    /// Everything was printed; contains the exit code.
     Stopped(u8),
 }
 
-/// Rows of a question, with how they were found.
+/// The rows that answer a question, and how hqdl found them.
 struct Answered {
     plan: AskPlan,
     result: QueryResult,
     searched: String,
-    /// Change that each relaxation made.
+    /// Descriptions of the relaxations.
     relaxed: Vec<String>,
 }
 
-/// The parts of a run that do not depend on the question.
+/// State of a run that does not depend on the question.
 struct Conversation<'s> {
     options: &'s Options,
     session: &'s Session,
     output_options: OutputOptions,
     model: Option<Arc<dyn Model>>,
-    /// Reason why there is no model.
+    /// Reason why the model could not be connected.
     no_model: Option<Failure>,
 }
 
@@ -177,7 +178,7 @@ impl<'s> Conversation<'s> {
         }
         let (model, no_model) = match session.connect_model() {
             Ok(model) => (Some(model), None),
-            // A stored query without calls needs no key.
+            // A stored query without calls needs no API key.
             Err(missing @ SetupError::NoKey(_)) => (None, Some(missing.into())),
             Err(error) => return Err(error.into()),
         };
@@ -209,7 +210,7 @@ impl<'s> Conversation<'s> {
                 Some(failure) => failure.clone(),
                 None => QueryError::NoModel.into(),
             },
-            // Only writing stops here; a query that runs has the budget of its plan.
+            // This limit stops only the writing of SQL; a query runs within its plan's budget.
             AskError::Query(QueryError::Stopped(StopReason::Endpoint(ModelError::Budget(
                 reached,
             )))) if !reached.is_daily() => Failure::Message {
@@ -244,7 +245,7 @@ impl<'s> Conversation<'s> {
             self.show_plan(&plan);
             match (self.require_approval(&plan, asker), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
-                // The query without rows was approved, but not its relaxation.
+                // The user approved the query without rows, but not its relaxation.
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
                 (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
                 (Err(failure), None) => {
@@ -283,8 +284,8 @@ impl<'s> Conversation<'s> {
         }
     }
 
-    /// Returns a query with a weaker condition. If it cannot be written, because a request failed or
-    /// the writing budget is reached, the query without rows is the answer.
+    /// Returns a query with a weaker condition. Returns `None` if a request failed or the budget
+    /// for SQL is spent; the query without rows is the answer then.
     fn relax(&self, asker: &mut Asker<'_>, plan: &AskPlan) -> Option<AskPlan> {
         match asker.relax(plan) {
             Ok(next) => next,
@@ -298,7 +299,7 @@ impl<'s> Conversation<'s> {
         }
     }
 
-    /// Reports why there is no query.
+    /// Prints the reason why there is no query.
     fn report_unwritten(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {
@@ -327,7 +328,7 @@ impl<'s> Conversation<'s> {
         AskOutcome::Stopped(INCOMPLETE)
     }
 
-    /// Prints the plan of `--sql-only` or `--explain` on stdout.
+    /// Prints the plan on stdout, for `--sql-only` and `--explain`.
     fn print_plan(&self, plan: &AskPlan) {
         if self.output_options.json {
             anstream::println!("{}", plan_to_json(plan));
@@ -352,8 +353,8 @@ impl<'s> Conversation<'s> {
         }
     }
 
-    /// Asks for approval if the plan costs more than may be spent without. Returns the exit code if
-    /// it is not approved.
+    /// Asks for approval if the plan may cost more than the user allowed. Returns the exit code if
+    /// the user declines.
     fn require_approval(&self, plan: &AskPlan, asker: &Asker<'_>) -> Result<Option<u8>, Failure> {
         let unapproved = self.options.yes_under.unwrap_or(0.0) - asker.spent_usd();
         let costs = plan.max_cost.exceeds(unapproved);
@@ -397,13 +398,13 @@ fn approval_failure(plan: &AskPlan, message: String) -> Failure {
     }
 }
 
-/// Returns model output without control characters, which could change what a terminal shows above
-/// or below it.
+/// Removes control characters from model output, because they could change other parts of the
+/// terminal.
 fn to_safe_lines(text: &str) -> String {
     text.trim().lines().map(on_one_line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the failure of a query that ran.
+/// Returns the failure for an error while the query ran.
 fn run_failure(error: QueryError) -> Failure {
     match Failure::from(error) {
         Failure::Message { message, exit: BUDGET, .. } => Failure::Message {
@@ -441,7 +442,7 @@ impl Answered {
         if meta.values_missing == meta.values_unknown { 0 } else { INCOMPLETE }
     }
 
-    /// Prints the rows on stdout, and what was searched on stderr.
+    /// Prints the rows on stdout and the searched tables on stderr.
     fn print(
         &self,
         format: RowsFormat,

@@ -1,4 +1,4 @@
-//! `hqdl audit`
+//! Implements `hqdl audit`.
 
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use crate::session::Session;
 use crate::spec::checker::Checker;
 use crate::spec::{Expansion, Reuse, is_server};
 
-/// Confidence of the accuracies in a report.
+/// Confidence of the accuracy intervals in a report.
 const CONFIDENCE: f64 = 0.95;
 /// Source of the truths that a person enters in the terminal.
 const PERSON: &str = "person";
@@ -127,7 +127,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 fn open_session(options: &Options) -> Result<Session, Failure> {
-    // Only --ask-model asks a model; the other steps need neither a key nor the cache.
+    // Only --ask-model sends requests; the other steps need neither an API key nor the cache.
     let flags = ModelFlags {
         db: options.flags.db.clone(),
         output: options.flags.output.clone(),
@@ -147,7 +147,7 @@ fn ask_other_model(
     if options.flags.model.is_none() && options.flags.recordings.is_empty() {
         return Err(Failure::wrong_input("no other model is named", "name it with --model"));
     }
-    // Its answers are published into a temporary copy only.
+    // Publish the other model's answers only into a temporary copy.
     let directory = std::env::temp_dir().join(format!("hqdl-audit-{}", std::process::id()));
     std::fs::create_dir_all(&directory).map_err(|e| {
         let message = format!("{}: {}", directory.display(), crate::format::io_reason(&e));
@@ -204,7 +204,8 @@ fn open_published(session: &Session) -> Result<Database, Failure> {
     Ok(Database::open(target)?)
 }
 
-/// Returns the expansion of the named columns, or the only one, or the only one with an audit.
+/// Returns the expansion that has the named columns. Without names, returns the only expansion with
+/// an audit, or the only expansion.
 fn find_expansion<'s>(
     session: &'s Session,
     columns: &[String],
@@ -301,7 +302,7 @@ fn random_seed() -> u64 {
     u64::from(since.subsec_nanos()) ^ since.as_secs()
 }
 
-/// Returns the failure of a query, which points into its text.
+/// Returns the failure for a query error, pointing into the query's text.
 fn to_failure(error: QueryError, sql: &str) -> Failure {
     match error {
         QueryError::Sql(problem) => Failure::Problems(Problems {
@@ -322,7 +323,7 @@ fn print_step(talk: OutputOptions, event: &str, what: &str, cells: u64, file: &s
     }
 }
 
-/// Asks a person for each missing truth, in the order of the sheet, and keeps each at once.
+/// Asks the user for each missing truth, in the order of the sheet, and stores each immediately.
 fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Result<(), Failure> {
     let mut lines = std::io::stdin().lock().lines();
     let sample = audit.draw.sample().to_vec();

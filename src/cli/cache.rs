@@ -1,4 +1,4 @@
-//! `hqdl cache`
+//! Implements `hqdl cache`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -56,7 +56,7 @@ enum Command {
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let cache = session::select_cache(&options.cache, "cache");
     if let Cache::Dir { dir: Some(dir), .. } = &cache
-        // Programs list the facts of a cache before anything is stored in it.
+        // A program may list the facts of a cache before anything is stored in it.
         && !matches!(options.command, Command::Import { .. } | Command::List { .. })
         && !dir.exists()
     {

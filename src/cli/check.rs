@@ -1,4 +1,4 @@
-//! `hqdl check`
+//! Implements `hqdl check`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,7 +55,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(if failed { ExitCode::from(WRONG_INPUT) } else { ExitCode::SUCCESS })
 }
 
-/// Replaces each directory by its spec files, sorted by name.
+/// Replaces each directory with its spec files, sorted by name.
 fn expand_directories(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut specs = Vec::new();
     for path in paths {

@@ -1,4 +1,4 @@
-//! `hqdl clean`
+//! Implements `hqdl clean`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

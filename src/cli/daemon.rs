@@ -1,4 +1,4 @@
-//! `hqdl daemon`
+//! Implements `hqdl daemon`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::daemon::{self, ClientLimits, Settings, TOKEN};
 use crate::facts::Facts;
 use crate::session::Cache;
 
-/// Time that another process may take to release the cache.
+/// Time to wait for another process to release the cache.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Minimum length of a token, in characters.
 const MIN_TOKEN_LENGTH: usize = 16;
@@ -135,7 +135,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a line of the daemon on stderr, or an event on stdout with `--json`.
+/// Prints a status line of the daemon on stderr; with `--json`, prints an event on stdout.
 fn print_line(line: &str, output_options: OutputOptions) {
     if output_options.json {
         anstream::println!("{}", json!({ "event": "said", "message": line }));

@@ -170,7 +170,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
 /// Maximum line length of an example; a longer one is continued on the next line.
 const MAX_LINE_WIDTH: usize = 90;
 
-/// Returns the examples of a command, as the end of its help.
+/// Formats the examples of a command for the end of its help.
 #[must_use]
 pub fn format_examples(command: &str) -> Option<String> {
     let (_, examples) = EXAMPLES.iter().find(|(name, _)| *name == command)?;

@@ -1,4 +1,4 @@
-//! `hqdl explain`
+//! Implements `hqdl explain`.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `hqdl import`
+//! Implements `hqdl import`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

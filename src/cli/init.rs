@@ -1,4 +1,4 @@
-//! `hqdl init`
+//! Implements `hqdl init`.
 
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ pub struct Options {
     flags: ModelFlags,
 }
 
-/// Model that --ask uses if no flag names one, as in the spec that `init` writes.
+/// Default model of --ask, the same as in the spec that `init` writes.
 const MODEL: &str = "gpt-4o-mini";
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
@@ -93,7 +93,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the price, then asks a model about the tables.
+/// Prints the price, then asks a model for advice about the tables.
 fn advise(
     first: &mut FirstSpec<'_>,
     path: &Path,
@@ -142,7 +142,7 @@ fn advise(
     Ok(())
 }
 
-/// Returns the database to read: the given one, or a new one made from CSV files.
+/// Returns the path of the database, after creating it if the path names CSV files.
 fn resolve_database(path: &Path, output_options: OutputOptions) -> Result<PathBuf, Failure> {
     let Some(files) = csv_import::csv_files(path) else { return Ok(path.to_owned()) };
     let (created, notes) = csv_import::create_database(path, &files).map_err(|e| {

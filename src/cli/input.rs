@@ -71,7 +71,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns whether a query is named.
+    /// Returns whether a query was passed.
     pub fn has_query(&self) -> bool {
         self.sql.is_some() || self.file.is_some()
     }
@@ -142,8 +142,8 @@ impl<'o> Input<'o> {
         Ok(())
     }
 
-    /// Returns the model. A missing model matters only if the query must ask, so its failure is the
-    /// inner result.
+    /// Connects to the model. A missing model or key matters only if the query must ask, so that
+    /// failure is the inner result.
     pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // An unnamed model has the default name `replay`, so check the flags, not the name.
@@ -202,7 +202,7 @@ impl<'o> Input<'o> {
         }
     }
 
-    /// Returns the failure to print for a failed query.
+    /// Converts a query's error to the failure to print.
     pub fn to_failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
         match (error, no_model) {
             (QueryError::Sql(problem), _) => Failure::Problems(Problems {

@@ -1,10 +1,11 @@
-//! Ctrl-C handling: the first one ends a command and keeps all answers, the second ends it at once.
+//! Handles Ctrl-C: the first one ends a command and keeps all answers, the second exits
+//! immediately.
 
 use tokio::sync::watch;
 
 use super::failure::INTERRUPTED;
 
-/// Message of a command that asks a model, at the first Ctrl-C.
+/// Message at the first Ctrl-C, for a command that asks a model.
 pub const FINISHING: &str = "finishing the requests in flight; press Ctrl-C again to stop at once";
 
 /// Returns a flag that becomes true at the first Ctrl-C, after printing the message. The second

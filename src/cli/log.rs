@@ -1,4 +1,4 @@
-//! `--log FILE`: logs a run step by step, for debugging.
+//! Implements `--log FILE`, which logs a run step by step for debugging.
 //!
 //! Only hqdl's own targets are logged, whatever `RUST_LOG` requests: other crates may log headers,
 //! and with them the API key.
@@ -41,7 +41,7 @@ pub fn start_logging(path: &Path) -> Result<(), Failure> {
     let log_file = LOG_FILE.get_or_init(|| LogFile { path, file: RwLock::new(Arc::new(file)) });
     let writer = || Arc::clone(&log_file.file.read().unwrap_or_else(PoisonError::into_inner));
     let layer = fmt::layer().with_ansi(false).with_writer(writer).with_filter(filter);
-    // A process has one log; an earlier subscriber stays in use.
+    // A process can have only one subscriber; if there is one already, keep it.
     let _ = tracing_subscriber::registry().with(layer).try_init();
     Ok(())
 }
@@ -59,7 +59,7 @@ fn open_for_append(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Returns the directives of a filter that apply to hqdl.
+/// Parses a filter and keeps only the directives that apply to hqdl.
 fn parse_filter(text: &str) -> Result<Targets, Failure> {
     let all: Targets = text.parse().map_err(|e| {
         Failure::wrong_input(

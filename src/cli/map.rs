@@ -1,5 +1,5 @@
-//! `hqdl map`: asks one question about each of several values, for programs that keep a pipe to it.
-//! Each line on stdin is a JSON request; each line on stdout is its answer.
+//! Implements `hqdl map`, which asks one question about each of several values. A program keeps a
+//! pipe to it: each line on stdin is a JSON request, and each line on stdout is its answer.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -47,10 +47,10 @@ struct MapRequest {
     kind: Option<String>,
     /// Allowed answers.
     options: Option<Vec<Json>>,
-    /// Kind of the values, such as `city.name`.
+    /// What the values are, such as `city.name`.
     #[serde(rename = "kind")]
     value_kind: Option<String>,
-    /// Whether the model is asked for unknown answers.
+    /// Whether to ask the model for answers that are not stored.
     #[serde(default = "yes")]
     ask: bool,
     /// Budget in USD.
@@ -87,10 +87,10 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a spec with the model and limits that apply.
+/// Returns a spec with the model and the limits of the requests.
 fn base_spec(options: &Options) -> Result<Spec, Failure> {
     let Options { spec, budget, flags } = options;
-    // Each request opens no cache of its own: `run` opens the facts once, for all.
+    // Open no cache here, because `run` opens the fact store once for all requests.
     let mut flags = ModelFlags { cache: super::CacheFlags::default(), ..flags.clone() };
     flags.cache.no_cache = true;
     if let Some(spec) = spec {
@@ -167,8 +167,8 @@ impl LineAnswerer<'_> {
             rows_per_request: self.options.flags.rows_per_request,
             ..Request::new(&spec, Path::new(""), facts, question.text)
         };
-        // Recordings need a model before the lookup, because their name is part of the cache key;
-        // an endpoint is connected only when it must be asked.
+        // Recordings need a model before the lookup, because their name is part of the cache key.
+        // Connect to an endpoint only if the request needs it.
         if spec.model.provider == Provider::Replay {
             request.model = Some(self.connect_model(&spec)?);
         }

@@ -1,4 +1,4 @@
-//! `hqdl materialize`
+//! Implements `hqdl materialize`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ pub struct SelectionFlags {
 }
 
 impl SelectionFlags {
-    /// Returns the selection in the library's form.
+    /// Converts the flags to a selection.
     pub fn to_selection(&self) -> Selection {
         Selection {
             limit: self.limit,
@@ -101,7 +101,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut earlier: Vec<Report> = Vec::new();
     let mut report = loop {
         let model = match (&options.batch_file, session.spec.model.provider) {
-            // The user who submits the files has the key.
+            // Writing files needs no key; only the user who submits them does.
             (Some(_), provider) if provider != Provider::Replay => {
                 model::connect_for_files(&session.spec)?
             }
@@ -143,7 +143,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     progress.finish();
     earlier.iter().for_each(|before| report.merge_previous(before));
     let seconds = progress.elapsed_seconds();
-    // Print no summary of a run that ended before it asked anything.
+    // Print no summary if the run ended before its first request.
     let nothing = report.stop_reason.is_some() && report.requested.total() == 0;
     let began = report.usage.requests > 0 || report.failure.is_none() && !nothing;
     // With --json, `done` is always the last line.
@@ -171,7 +171,7 @@ pub fn print_report(report: &Report, spec: &Spec, seconds: f64, output_options: 
     }
 }
 
-/// Prints the files that the user is to submit.
+/// Prints the batch files for the user to submit.
 fn print_exported_files(
     exported: &ExportResult,
     model: &ModelSettings,
@@ -213,7 +213,7 @@ fn print_exported_files(
     );
 }
 
-/// Prints an earlier file whose cells were left out.
+/// Prints an earlier file, whose cells this export skipped.
 fn print_unanswered_file(file: &UnansweredFile, output_options: OutputOptions) {
     let is_there = file.path.as_ref().is_some_and(|p| p.exists());
     if output_options.json {
@@ -302,7 +302,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
             count_noun(errors, "cell")
         );
     }
-    // Cells that got no value this time although the table shows one: they kept an earlier answer.
+    // Cells that got no value this time but keep the value of an earlier answer.
     let kept = report
         .requested
         .count_without_value()

@@ -1,4 +1,4 @@
-//! Formats a query's metadata for the terminal, after the query or for `explain`.
+//! Formats a query's metadata for the terminal, for `--meta` and `explain`.
 
 use super::progress::{format_duration, parenthesize};
 use crate::format::{count_noun, format_thousands};
@@ -33,7 +33,7 @@ pub fn format_explained(meta: &Meta, spec: &Spec) -> String {
     out
 }
 
-/// Formats the routes of an explained query, and the most that it asks.
+/// Formats the routes of an explained query, and the upper bound on its requests.
 pub fn format_bound(meta: &Meta, spec: &Spec) -> String {
     let mut out = format_routes(meta);
     if meta.routes.is_empty() {
@@ -64,7 +64,7 @@ pub fn format_plan(meta: &Meta) -> String {
     if meta.routes.is_empty() { String::new() } else { format!("plan\n{}", meta.plan) }
 }
 
-/// Adds how the intervals were computed, and what they assume.
+/// Appends the methods and the assumptions of the intervals.
 fn push_interval(out: &mut String, meta: &Meta) {
     let Some(interval) = &meta.interval else { return };
     let list = |name: &str| {

@@ -1,5 +1,5 @@
-//! The command line: clap's types, one file per command, and the only code that prints errors. Data
-//! goes to stdout, messages to stderr.
+//! The command line, with one file per command. Only this module prints errors. Data goes to
+//! stdout, messages to stderr.
 
 mod ask;
 mod audit;
@@ -188,12 +188,12 @@ fn parse_variable(text: &str) -> Result<String, String> {
         .to_owned())
 }
 
-/// Parses a number that may be 0.
+/// Parses a whole number, 0 or more.
 fn whole_number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| "expected a whole number, 0 or more".to_owned())
 }
 
-/// Reads a flag's number of things.
+/// Parses a whole number, 1 or more.
 fn count(text: &str) -> Result<u32, String> {
     let wrong = || "expected a whole number, 1 or more".to_owned();
     text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)

@@ -1,4 +1,4 @@
-//! `hqdl override`
+//! Implements `hqdl override`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     }
 }
 
-/// Reports which file has changed: as an event on stdout with --json, otherwise on stderr.
+/// Prints which file has changed: as an event on stdout with --json, otherwise on stderr.
 fn report_change(talk: OutputOptions, event: &str, what: &str, path: &std::path::Path) -> ExitCode {
     if talk.json {
         anstream::println!("{}", json!({ "event": event, "file": path.display().to_string() }));

@@ -1,4 +1,4 @@
-//! `hqdl plan`
+//! Implements `hqdl plan`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `hqdl prices`
+//! Implements `hqdl prices`.
 
 use std::process::ExitCode;
 

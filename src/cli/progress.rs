@@ -1,4 +1,4 @@
-//! Progress of a running command: a bar on a terminal, plain lines otherwise (both on stderr), or
+//! Shows the progress of a command: a bar on a terminal, plain lines otherwise (both on stderr), or
 //! JSON events on stdout with `--json`.
 
 use std::collections::{BTreeSet, HashMap};
@@ -40,7 +40,8 @@ struct ProgressState {
 struct Failures(BTreeSet<String>);
 
 impl Failures {
-    /// Returns true if a message is to be printed: it is new, and few were printed so far.
+    /// Returns true if a message should be printed: it is new, and fewer than [`MAX_FAILURES`] were
+    /// printed.
     fn is_new(&mut self, message: &str) -> bool {
         self.0.len() < MAX_FAILURES && self.0.insert(message.to_owned())
     }
@@ -49,7 +50,7 @@ impl Failures {
 impl Progress {
     /// Returns a progress display and the listener that updates it.
     pub fn new(talk: OutputOptions) -> (Self, Listener) {
-        // Hidden until the run has something to do.
+        // Hide the bar until the run has cells to request.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let has_bar = !talk.quiet && !talk.json && std::io::stderr().is_terminal();
         let style = ProgressStyle::with_template(
@@ -104,7 +105,7 @@ impl Progress {
         }
     }
 
-    /// Returns the seconds since the start.
+    /// Returns the seconds since the command began.
     pub fn elapsed_seconds(&self) -> f64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).began.elapsed().as_secs_f64()
     }

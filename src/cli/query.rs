@@ -1,4 +1,4 @@
-//! `hqdl query`
+//! Implements `hqdl query`.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::format::{count_noun, format_thousands};
 use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::query::{self, Meta, QueryError};
 
-/// Confidence of `--interval` without a value, in percent.
+/// Default confidence of `--interval`, in percent.
 const DEFAULT_CONFIDENCE: f64 = 95.0;
 
 #[derive(Debug, clap::Args)]
@@ -56,15 +56,14 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         // A closed pipe (`| head`) is not an error.
         Err(QueryExit::PipeClosed) => Ok(ExitCode::SUCCESS),
         Err(QueryExit::Failed(failure)) => {
-            // If the output has begun, the failure is reported in it; otherwise as for every other
-            // command.
+            // If the output has begun, it also contains the failure.
             let is_reported = rows.close_output(Err(&failure.to_json())).unwrap_or(false);
             Ok(failure.print_error(output_options.json && !is_reported))
         }
     }
 }
 
-/// Reads `--interval`. The query may follow it directly, as clap reads its optional value.
+/// Parses `--interval`. If the query follows the flag directly, clap reads it as the flag's value.
 fn parse_interval(
     options: &Options,
     input: &mut input::Options,

@@ -1,4 +1,4 @@
-//! `hqdl score`
+//! Implements `hqdl score`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `hqdl status`
+//! Implements `hqdl status`.
 
 use std::process::ExitCode;
 

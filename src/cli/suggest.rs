@@ -1,4 +1,4 @@
-//! `hqdl suggest`
+//! Implements `hqdl suggest`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

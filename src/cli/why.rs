@@ -1,4 +1,4 @@
-//! `hqdl why`
+//! Implements `hqdl why`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `hqdl swan prepare`
+//! Implements `hqdl swan prepare`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

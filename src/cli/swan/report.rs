@@ -1,4 +1,4 @@
-//! `hqdl swan report`
+//! Implements `hqdl swan report`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `hqdl swan run`
+//! Implements `hqdl swan run`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

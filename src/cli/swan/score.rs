@@ -1,4 +1,4 @@
-//! `hqdl swan score`
+//! Implements `hqdl swan score`.
 
 use std::process::ExitCode;
 

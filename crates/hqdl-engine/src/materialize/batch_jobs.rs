@@ -1,5 +1,5 @@
-//! Requests through the Batch API. All missing rows first go into the journal's queue; from there
-//! they are sent in batch jobs ([`hqdl_model::dispatch`]).
+//! Sends requests through the Batch API. All missing rows first go into the journal's queue; from
+//! there they are sent in batch jobs ([`hqdl_model::dispatch`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub struct ImportResult {
     pub columns: Vec<ColumnUsageEntry>,
 }
 
-/// Leave failed imported requests missing; the next run retries them.
+/// Leaves the cells of failed imported requests missing; the next run requests them again.
 struct LeaveMissing<'f>(&'f Facts);
 
 impl UnansweredSink for LeaveMissing<'_> {
@@ -51,7 +51,7 @@ impl UnansweredSink for LeaveMissing<'_> {
     }
 }
 
-/// Result of `Materializer::export`.
+/// Result of [`Materializer::export_batches`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExportResult {
     /// The files that were written.
@@ -160,8 +160,8 @@ impl Materializer<'_> {
     }
 
     /// Writes requests for the missing cells into files that the user submits. It sends nothing and
-    /// does not use the budget; `Materializer::plan` computes the cost. Cells in earlier, unanswered
-    /// files are skipped unless `include_unanswered` is set.
+    /// does not use the budget; [`Materializer::plan_requests`] computes the cost. Cells in
+    /// earlier, unanswered files are skipped unless `include_unanswered` is set.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if keys cannot be read or a file cannot be written.

@@ -1,4 +1,4 @@
-//! Remaining budget, and the cost of the missing cells.
+//! Computes the remaining budget and the cost of the missing cells.
 
 use super::coverage::CoverageReport;
 use super::{MaterializeError, Materializer, RunMode};

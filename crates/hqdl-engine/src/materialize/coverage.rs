@@ -1,4 +1,4 @@
-//! Coverage of a spec: which cells are known and which are missing.
+//! Computes a spec's coverage: which cells are known and which are missing.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -39,15 +39,15 @@ pub(super) struct CoverageReport<'db> {
     pub(super) unasked_refreshes: Vec<u64>,
     /// Missing cells that an open batch job requests, per column. The run does not request them.
     pub(super) in_flight: Vec<u64>,
-    /// The cells to refresh or retry among these, per column.
+    /// Cells of `in_flight` that are to be refreshed or retried, per column.
     pub(super) in_flight_refreshes: Vec<u64>,
     /// Checksums of the tables as published if no further answer arrives.
     pub(super) checksums: Checksums,
     /// Order-independent hash of the keys.
     pub(super) keys_hash: i64,
-    /// Last row of the journal that this report is certain to include.
+    /// Last journal row that this report is guaranteed to include.
     pub(super) last_row: i64,
-    /// Counts of the cells of keys without requests.
+    /// Counts of the cells whose keys need no request.
     pub(super) unrequested_counts: CellCounts,
     /// Positions of the keys with missing cells: first the first spellings of entities, then the
     /// others.
@@ -60,7 +60,7 @@ pub(super) struct CoverageReport<'db> {
     pub(super) filter_error: Option<String>,
     /// The expansion's keys, used to find the closest key for a misspelled one.
     pub(super) expansion_keys: Arc<ExpansionKeys>,
-    /// Answers that are in no value list and that the model was not asked to unify yet.
+    /// Answers that are in no value list and that no run has asked the model to unify yet.
     pub(super) unlisted_values: UnlistedValues,
 }
 
@@ -169,7 +169,7 @@ impl<'w> Materializer<'w> {
         flush(&mut buffer)
     }
 
-    /// Returns the override or the stored fact of each requested column of a key.
+    /// Returns the override or the stored fact for each requested column of a key.
     pub(super) fn resolve_cells<'r>(
         &'r self,
         n: usize,

@@ -1,4 +1,4 @@
-//! Loads the documents of expansions, and finds the answers that were given other passages than a
+//! Loads the documents of expansions, and finds answers whose request showed other passages than a
 //! request would show now (`--refresh-evidence`).
 
 use std::collections::HashSet;
@@ -20,16 +20,16 @@ impl Materializer<'_> {
     /// Loads the documents of an expansion, if it has any.
     ///
     /// # Errors
-    /// [`MaterializeError::Evidence`].
+    /// [`MaterializeError::Evidence`] if the documents cannot be read.
     pub(super) fn load_evidence(&self, expansion: &Expansion) -> Result<(), MaterializeError> {
         load_evidence(&self.spec, expansion, self.database)
             .map_err(|message| to_error(expansion, message))
     }
 
-    /// Marks the answers that were given other passages as outdated.
+    /// Marks answers as outdated if their request would show other passages now.
     ///
     /// # Errors
-    /// [`MaterializeError`], if documents, keys or facts cannot be read.
+    /// [`MaterializeError`] if documents, keys or facts cannot be read.
     pub(super) fn outdate_changed_evidence(&mut self) -> Result<(), MaterializeError> {
         for n in 0..self.spec.expansions.len() {
             if self.spec.expansions[n].evidence.is_some() {
@@ -76,7 +76,7 @@ impl Materializer<'_> {
         Ok(outdated)
     }
 
-    /// Adds the completions that were given passages of another digest.
+    /// Adds the completions whose passages had a different digest.
     fn add_outdated(
         &self,
         digests: &mut Vec<(i64, String)>,
@@ -95,7 +95,7 @@ impl Materializer<'_> {
     }
 }
 
-/// Returns the digest of the passages that a request about this row would show.
+/// Computes the digest of the passages that a request about this row would show.
 fn current_digest(expansion: &Expansion, row: &Row) -> Result<String, String> {
     let evidence = expansion.for_key(&row.key).find_evidence(&expansion.to_prompt_row(row))?;
     Ok(evidence.map(|evidence| evidence.digest.clone()).unwrap_or_default())

@@ -1,8 +1,8 @@
 //! Materialization: requests a spec's missing cells, stores the answers and publishes the tables.
 //!
-//! `coverage` walks the keys and finds the missing cells, `fill` requests them, and `publish` writes
-//! the tables. All three walk the same gathered keys and work independently: a plan is only a
-//! coverage report, and a run without missing cells makes no request and writes nothing.
+//! `coverage` walks the keys and finds the missing cells, `fill` requests them, and `publish`
+//! writes the tables. All three walk the same keys independently. A plan therefore needs only the
+//! coverage, and a run without missing cells sends no request and writes nothing.
 
 mod counts;
 mod fill;
@@ -106,11 +106,11 @@ pub struct Selection {
     pub columns: Option<Vec<String>>,
     /// Only keys of source rows that satisfy this SQL condition.
     pub filter: Option<String>,
-    /// Columns whose answered cells are requested again.
+    /// Columns whose answered cells the run requests again.
     pub refresh: Vec<String>,
-    /// Whether cells whose answer was given other passages are requested again.
+    /// Whether to request cells again if their request would show other passages now.
     pub refresh_evidence: bool,
-    /// Whether cells without a value are requested again.
+    /// Whether to request cells without a value again.
     pub retry_failed: bool,
 }
 
@@ -223,7 +223,7 @@ impl<'w> Materializer<'w> {
         Ok(materializer)
     }
 
-    /// Sets the run mode; the default is `RunMode::CallRuntime`.
+    /// Sets the run mode; the default is [`RunMode::Live`].
     ///
     /// # Errors
     /// Returns an error if the model or the spec does not support batches and the mode is
@@ -250,8 +250,8 @@ impl<'w> Materializer<'w> {
         Ok(self)
     }
 
-    /// Returns an error if an expansion sends images or shows evidence. A batch may be sent by
-    /// another process a day later, but these are read when the request is sent.
+    /// Returns an error if an expansion sends images or shows evidence. Another process may send a
+    /// batch a day later, but images and documents are read when the request is sent.
     pub(super) fn ensure_batch_support(&self) -> Result<(), MaterializeError> {
         if let Some(e) = self.spec.expansions.iter().find(|e| e.has_images()) {
             return Err(MaterializeError::BatchImagesUnsupported(e.name.clone()));
@@ -435,7 +435,7 @@ impl<'w> Materializer<'w> {
         Ok(report.published)
     }
 
-    /// Returns the coverage of every expansion, and reports what is remarkable about them.
+    /// Returns the coverage of every expansion, and sends warnings about it to the listener.
     fn compute_coverages(
         &self,
         listener: &Listener,
@@ -465,7 +465,7 @@ impl<'w> Materializer<'w> {
         Ok(coverages)
     }
 
-    /// Returns whether the run has anything to ask for, or to wait for.
+    /// Returns whether the run has cells to request or batches to wait for.
     fn has_requests(&self, coverages: &[CoverageReport<'_>]) -> bool {
         let is_missing = coverages.iter().any(|c| c.missing_cells() > 0);
         match self.run_mode {

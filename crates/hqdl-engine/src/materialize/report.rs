@@ -63,8 +63,8 @@ pub struct ColumnReport {
     pub unasked: u64,
     /// This run's requests and usage for the column.
     pub usage: ColumnUsage,
-    /// Cells answered since the coverage was computed, by state; without those of earlier runs'
-    /// batch jobs.
+    /// Cells answered since the coverage was computed, by state. Answers to earlier runs' batch
+    /// jobs are not counted.
     pub(super) requested: Tally,
 }
 

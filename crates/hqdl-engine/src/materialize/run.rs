@@ -1,4 +1,4 @@
-//! Start and end of a run, and the state that all requests of a run share.
+//! Starts and ends a run, and holds the state that its requests share.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use hqdl_values::format::count_noun;
 /// How a run requests missing cells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunMode {
-    /// One request at a time, answered immediately.
+    /// Each request is answered immediately.
     #[default]
     Live,
     /// Through the Batch API, which answers within a day.
@@ -78,7 +78,7 @@ impl Materializer<'_> {
         Run::open(id, listener)
     }
 
-    /// Copies the run's usage and results into the report. The run is still open, because its
+    /// Copies the run's usage and results into the report. It does not end the run, because the
     /// tables are not published yet.
     pub(super) fn update_report(&self, run: Option<&Run>, report: &mut Report) {
         let Some(run) = run else { return };

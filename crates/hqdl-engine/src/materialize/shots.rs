@@ -1,4 +1,4 @@
-//! `shots = "overrides"`: overrides as examples in the prompt.
+//! Adds overrides as examples to the prompt (`shots = "overrides"`).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,9 +13,9 @@ use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
 use hqdl_values::key::Entity;
 
-/// Returns the spec with overrides added as examples. They stay the same during a run, so that all
-/// prompts start with the same text. Like other shots, they do not change fingerprints. Overrides
-/// are skipped if the value is not in its column's list or the row is in no source.
+/// Returns the spec with overrides added as examples. The examples do not change during a run, so
+/// that all prompts start with the same text. Like other shots, they do not change fingerprints.
+/// Overrides are skipped if the value is not in its column's list or the row is in no source.
 ///
 /// # Errors
 /// Returns [`MaterializeError`] if the sources cannot be read.

@@ -1,5 +1,5 @@
-//! `unify = true`: after the cells are filled, the model is asked once about each distinct answer
-//! that is not in the value list.
+//! Unifies answers (`unify = true`): after the cells are filled, hqdl asks the model once about
+//! each distinct answer that is not in the value list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// Number of values that are unified together. Requests and answers take many times the memory of
+/// Number of values that are unified at once. Requests and answers take many times the memory of
 /// the values, which are at most 200 bytes each and all in memory.
 const UNIFY_CHUNK: usize = 10_000;
 
@@ -43,7 +43,7 @@ impl<'w> Materializer<'w> {
         let is_unified = |e: &Expansion| e.columns.iter().any(|c| c.unify);
         for (n, expansion) in self.spec.expansions.iter().enumerate().filter(|(_, e)| is_unified(e))
         {
-            // Includes the answers of this run.
+            // Compute the coverage again, because this run's answers count.
             let coverage = self.compute_coverage(n, false)?;
             for (column, unlisted_values) in &coverage.unlisted_values {
                 if !unified.contains(&n) {
@@ -177,7 +177,7 @@ impl<'w> Materializer<'w> {
         Ok(())
     }
 
-    /// Requests decisions about unlisted values. A stopped run goes into the report.
+    /// Requests decisions about unlisted values. If the run stops, the report contains the reason.
     fn ask_words(
         &self,
         run: &Run,
@@ -217,8 +217,8 @@ impl<'w> Materializer<'w> {
         Ok(())
     }
 
-    /// Returns the plan of the unify requests: for the unlisted values known now, and at most one
-    /// more for each missing cell or list item. Batch runs do not unify.
+    /// Plans the unify requests: one for each unlisted value that is known now, and at most one
+    /// more for each missing cell or list item. A batch run does not unify, so it has no plan.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if the history cannot be read.
@@ -297,7 +297,7 @@ impl<'w> Materializer<'w> {
     }
 }
 
-/// Returns the row that asks about one value.
+/// Returns the row of a request about one value.
 fn to_missing_row(unify_expansion: &Expansion, unlisted_value: &str) -> MissingRow {
     let key = vec![Value::from(unlisted_value)];
     let entity = unify_expansion.key.build_entity(&key);

@@ -1,7 +1,7 @@
-//! Loads the documents of an expansion, and finds the passages that are shown with a row.
+//! Loads the documents of an expansion, and finds the passages that a request shows with a row.
 //!
-//! Files are read only below the folder of the spec that names it, and links are not followed, so
-//! a folder from elsewhere cannot show the model a file of the user.
+//! hqdl reads only files below the folder that the spec names and does not follow links. A
+//! downloaded spec therefore cannot send the user's other files to the model.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -21,9 +21,10 @@ use hqdl_values::value::Value;
 const MAX_DOCUMENTS: usize = 200_000;
 /// Maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// Maximum tokens of a passage: a few sentences, so that several documents fit.
+/// Maximum number of tokens of a passage: a few sentences, so that passages of several documents
+/// fit.
 const MAX_PASSAGE_TOKENS: u64 = 200;
-/// Number of passages that are considered for a row.
+/// Maximum number of passages considered for a row.
 const MAX_CANDIDATES: usize = 200;
 /// Maximum length of a document's name in a prompt, in characters.
 const MAX_NAME_CHARS: usize = 120;
@@ -31,17 +32,18 @@ const MAX_NAME_CHARS: usize = 120;
 /// A document: its name and its text.
 type NamedText = (String, String);
 
-/// Loads the documents of an expansion, if it has any, in place of those that were loaded before.
+/// Loads the documents of an expansion, if it has any. They replace documents that were loaded
+/// before.
 ///
 /// # Errors
-/// A message, if they cannot be read.
+/// Returns a message if the documents cannot be read.
 pub fn load_evidence(spec: &Spec, expansion: &Expansion, db: &Database) -> Result<(), String> {
     let Some(settings) = &expansion.evidence else { return Ok(()) };
     let mut documents = match &settings.documents {
         Documents::Select(select) => select_documents(select, db)?,
         Documents::Folder(folder) => read_folder(folder)?,
     };
-    // The order decides between passages that match equally well.
+    // Sort, because the order decides between passages that match equally well.
     documents.sort();
     let model = spec.model_settings(expansion.model.as_deref());
     let tokenizer = Tokenizer::for_model(&model.name);
@@ -69,7 +71,7 @@ fn select_documents(select: &str, db: &Database) -> Result<Vec<NamedText>, Strin
 /// Returns the documents of a folder and the folders below it, by path.
 fn read_folder(root: &Path) -> Result<Vec<NamedText>, String> {
     let error = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-    // A link may have taken its place since the spec was checked.
+    // A link may have replaced the folder since the spec was checked.
     if root.canonicalize().map_err(|e| error(root, e))? != root {
         return Err(format!("{} is now a link to another folder", root.display()));
     }
@@ -95,7 +97,7 @@ fn read_folder(root: &Path) -> Result<Vec<NamedText>, String> {
     Ok(documents)
 }
 
-/// Returns the text of a file; `None` if its name does not end as that of a text.
+/// Returns the text of a file; `None` if its extension is not that of a text file.
 fn read_file(path: &Path) -> Result<Option<String>, String> {
     let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
     let is_html = match extension.as_deref() {
@@ -114,7 +116,7 @@ fn read_file(path: &Path) -> Result<Option<String>, String> {
     Ok(Some(if is_html { html_to_text(&text) } else { text.into_owned() }))
 }
 
-/// Passages of documents, compared with a row by their words.
+/// Finds passages that share words with a row.
 struct PassageFinder {
     index: TextIndex,
     passages: Vec<Passage>,

@@ -1,13 +1,13 @@
-//! Text of an HTML document.
+//! Extracts the text of an HTML document.
 
-/// Elements whose content is not text of the document.
+/// Elements whose content is not part of the document's text.
 const HIDDEN: [&str; 4] = ["script", "style", "template", "noscript"];
 /// Elements that do not separate words.
 const INLINE: [&str; 14] = [
     "a", "abbr", "b", "code", "em", "font", "i", "mark", "small", "span", "strong", "sub", "sup",
     "u",
 ];
-/// Named characters that documents use often. Other names stay as they are.
+/// Common named character references. Other names are not decoded.
 const ENTITIES: [(&str, &str); 8] = [
     ("lt", "<"),
     ("gt", ">"),
@@ -52,8 +52,8 @@ pub fn html_to_text(html: &str) -> String {
     text
 }
 
-/// Returns the offset of the `>` that ends a tag; one in a quoted attribute does not. A quote opens
-/// only at the beginning of an attribute's value.
+/// Returns the offset of the `>` that ends a tag. A `>` in a quoted attribute does not end it. A
+/// quote opens only at the beginning of an attribute's value.
 fn find_tag_end(tag: &str) -> Option<usize> {
     let (mut quote, mut before) = (None, ' ');
     tag.char_indices().find_map(|(at, c)| {
@@ -93,7 +93,7 @@ fn skip_element<'t>(text: &'t str, name: &str) -> &'t str {
 /// Maximum length of a character reference.
 const MAX_ENTITY_BYTES: usize = 32;
 
-/// Adds text with its characters decoded.
+/// Appends text and decodes its character references.
 fn push_text(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.find('&') {

@@ -3,8 +3,8 @@
 
 use hqdl_values::tokens::Tokenizer;
 
-/// Splits a text into passages of at most `max_tokens` tokens. None of them is empty, and together
-/// they are the text without the whitespace between them.
+/// Splits a text into passages of at most `max_tokens` tokens. No passage is empty, and only the
+/// whitespace between passages is dropped.
 #[must_use]
 pub fn split_passages(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> Vec<&str> {
     let max_tokens = max_tokens.max(1);
@@ -35,8 +35,8 @@ pub fn split_passages(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> Vec<
     passages.into_iter().map(str::trim).collect()
 }
 
-/// Returns the number of tokens of a text. If the text is certainly too long, any number above
-/// `max_tokens` is returned.
+/// Returns the number of tokens of a text. For a text that is clearly too long, it returns some
+/// number above `max_tokens` without counting.
 fn bounded_count(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> u64 {
     // A token is rarely longer than forty bytes.
     let min_tokens = text.len() as u64 / 40;
@@ -87,7 +87,8 @@ fn split_sentence<'t>(
     }
 }
 
-/// Returns the last offset up to `at` between words, or at least between characters.
+/// Returns the last word boundary up to `at`, or the last character boundary if no word ends near
+/// it.
 fn word_boundary(text: &str, at: usize) -> usize {
     if at >= text.len() {
         return text.len();

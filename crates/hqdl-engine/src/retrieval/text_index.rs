@@ -1,11 +1,11 @@
-//! Similarity of texts to a question by their words: BM25 as computed by `SQLite`'s FTS5.
+//! Ranks texts by the words they share with a question, with the BM25 score of `SQLite`'s FTS5.
 
 use std::collections::HashSet;
 
 use rusqlite::{Connection, params};
 
 /// Stop words: Lucene's list for English (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`). BM25 itself
-/// gives other frequent words of the texts a low weight.
+/// gives other frequent words a low weight.
 pub(crate) const STOP_WORDS: [&str; 33] = [
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
     "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these",
@@ -15,7 +15,7 @@ pub(crate) const STOP_WORDS: [&str; 33] = [
 /// Maximum number of words of a key or a topic that are compared.
 const MAX_TERMS: usize = 100;
 
-/// Texts that questions are compared with.
+/// Index of texts that are compared with questions.
 pub struct TextIndex {
     connection: Connection,
     count: usize,
@@ -25,7 +25,7 @@ impl TextIndex {
     /// Indexes texts; they are identified by their positions.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn index_texts<'t>(texts: impl IntoIterator<Item = &'t str>) -> rusqlite::Result<Self> {
         let mut connection = Connection::open_in_memory()?;
         hqdl_values::sql::reject_quoted_texts(&connection)?;
@@ -49,7 +49,7 @@ impl TextIndex {
     /// Returns the similarity of each text to a question; 0 if they share no word.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn similarities_to(&self, question: &str) -> rusqlite::Result<Vec<f64>> {
         let mut all = vec![0.0; self.count];
         let terms = query_terms(question);
@@ -75,7 +75,7 @@ impl TextIndex {
     /// first. Words of `key` weigh twice as much as words of `topic`.
     ///
     /// # Errors
-    /// Errors of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn find_texts(&self, key: &str, topic: &str, limit: usize) -> rusqlite::Result<Vec<usize>> {
         let quote = |terms: Vec<String>| -> Vec<String> {
             let mut seen = HashSet::new();

@@ -1,5 +1,5 @@
-//! Stores embeddings in a file of their own next to the facts. A passage is identified by its
-//! content, so after an edit only the changed passages are paid for again.
+//! Stores embeddings in a separate file next to the facts. A passage is identified by its content,
+//! so after an edit only the changed passages are embedded again.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub fn passage_digest(passage: &str) -> PassageDigest {
     digest
 }
 
-/// The file of vectors.
+/// File of embedding vectors.
 pub struct VectorStore {
     connection: Connection,
 }
@@ -28,13 +28,13 @@ impl VectorStore {
     /// Opens the vectors of a data directory, and creates their file if it is missing.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn open(directory: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(directory.join("vectors.sqlite"))?;
         hqdl_values::sql::reject_quoted_texts(&connection)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
-        // Another process may be writing.
+        // Wait if another process is writing.
         connection.busy_timeout(std::time::Duration::from_secs(10))?;
         connection.execute_batch(
             "CREATE TABLE IF NOT EXISTS vector (model TEXT, passage BLOB, vector BLOB NOT NULL,
@@ -46,7 +46,7 @@ impl VectorStore {
     /// Returns whether the vector of a passage is stored.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn contains_vector(&self, model: &str, passage: &PassageDigest) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM vector WHERE model = ?1 AND passage = ?2";
         self.connection.prepare_cached(sql)?.exists(params![model, passage])
@@ -55,7 +55,7 @@ impl VectorStore {
     /// Returns the vector of a passage, normalized to length 1.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn get_vector(
         &self,
         model: &str,
@@ -75,7 +75,7 @@ impl VectorStore {
     /// Normalizes vectors to length 1 and stores them.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn store_vectors(
         &mut self,
         model: &str,
@@ -99,16 +99,16 @@ impl VectorStore {
     /// Returns the dimension of a model's vectors; `None` if there are none.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn vector_dimension(&self, model: &str) -> rusqlite::Result<Option<usize>> {
         let sql = "SELECT length(vector) / 4 FROM vector WHERE model = ?1 LIMIT 1";
         self.connection.prepare_cached(sql)?.query_row([model], |row| row.get(0)).optional()
     }
 
-    /// Deletes all vectors of a model, if its name now refers to another model.
+    /// Deletes all vectors of a model. Call it if the name now refers to another model.
     ///
     /// # Errors
-    /// Those of `SQLite`.
+    /// Returns `SQLite`'s error if a statement fails.
     pub fn delete_vectors(&self, model: &str) -> rusqlite::Result<()> {
         self.connection.execute("DELETE FROM vector WHERE model = ?1", [model]).map(drop)
     }

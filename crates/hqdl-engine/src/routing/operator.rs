@@ -8,8 +8,9 @@ use hqdl_spec::{Binding, Column, Expansion, SLOTS, Type};
 use hqdl_values::key::tagged_hash;
 use hqdl_values::value::Value;
 
-/// Operators by which a column answers a question. `is` is the value itself, `has` whether a list
-/// contains the literal, and `none` that the column does not answer.
+/// Operators that turn a column into the answer to a question. `is` returns the value itself, and
+/// `has` tests whether a list contains the literal. `none` means that the column does not answer
+/// it.
 pub const OPERATORS: [&str; 10] = ["=", "<>", "<", "<=", ">", ">=", "in", "is", "has", "none"];
 
 /// Returns a hash of the columns of an expansion. Stored bindings remain valid as long as it does
@@ -26,7 +27,7 @@ pub fn columns_hash(expansion: &Expansion) -> String {
     tagged_hash("hqdl columns offered v1", &parts)
 }
 
-/// Returns whether the answer by this operator is true or false.
+/// Returns whether the operator's answer is true or false, rather than another value.
 #[must_use]
 pub fn answers_truth(column: &Column, operator: &str) -> bool {
     operator != "is" || (column.kind == Type::Boolean && column.many.is_none())
@@ -35,7 +36,7 @@ pub fn answers_truth(column: &Column, operator: &str) -> bool {
 /// Returns the binding of a question to a column.
 ///
 /// # Errors
-/// The reason why the column cannot answer it this way.
+/// Returns the reason why the column cannot answer the question with this operator.
 pub fn build_binding(
     column: &Column,
     ask: &str,

@@ -38,11 +38,11 @@ impl SlotValue {
 }
 
 /// Returns the binding of a column that matches a question, with the value of its slot. `stored`
-/// returns the values of a column if all of them are known. Without a value list, a slot accepts
-/// only these.
+/// returns the values of a column if all of them are known. If the column has no value list, a slot
+/// accepts only these values.
 ///
 /// # Errors
-/// The reason if a binding matches except for its slot.
+/// Returns the reason if a binding matches except for its slot.
 pub fn find_binding<'c>(
     columns: &'c [Column],
     at: usize,
@@ -93,8 +93,8 @@ pub fn find_binding<'c>(
     nearest_reason.map_or(Ok(None), Err)
 }
 
-/// Returns the column that a binding compares its slot with (the name before `= {value}`), if it is
-/// another one than the binding's own column.
+/// Returns the column that a binding compares its slot with (the name before `= {value}`), if that
+/// is not the binding's own column.
 fn slot_column(columns: &[Column], binding: &Binding) -> Option<usize> {
     let sql = binding.sql.as_ref()?;
     let before = sql[..sql.find("{value}")?].trim_end().trim_end_matches(['=', '<', '>', '!']);

@@ -55,8 +55,8 @@ pub fn question_toml(bound_question: &BoundQuestion) -> String {
     question_value(bound_question).to_string().trim().to_owned()
 }
 
-/// Returns the spec's text with all suggestions added. Of questions that differ only in type or
-/// list, only the first is added.
+/// Returns the spec's text with all suggestions added. If questions differ only in type or list, it
+/// adds only the first.
 ///
 /// # Errors
 /// Returns [`EditError`] if the text cannot be edited.

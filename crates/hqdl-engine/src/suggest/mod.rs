@@ -1,6 +1,6 @@
-//! Suggests spec columns for questions that queries sent to the model. For each question, it
-//! returns the cost, the expansion whose keys match the values, and the TOML of the column.
-//! [`edit`] inserts the TOML into a spec.
+//! Suggests spec columns for questions that queries sent to the model. Each suggestion contains the
+//! question's cost, the expansion whose keys match its values, and the column. [`edit`] inserts the
+//! TOML into a spec.
 
 pub mod edit;
 mod json;
@@ -36,7 +36,7 @@ pub enum SuggestError {
 pub enum ColumnLocation {
     /// There is no spec.
     NoSpec,
-    /// The values are keys of no expansion.
+    /// The values are not keys of any expansion.
     NoMatch,
     /// The spec already has a column for the question: expansion and column.
     Existing(String, String),
@@ -287,7 +287,7 @@ fn find_bound_questions(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>
                     && question::normalize_question(&b.binding.ask)
                         == question::normalize_question(&binding.ask)
             };
-            // If models disagree, use the first binding: a question leads to one column.
+            // If models disagree, use the first binding, because a question routes to one column.
             if all.iter().any(is_same) {
                 continue;
             }
@@ -328,8 +328,7 @@ impl Suggestion {
         };
         let mut name = name_from_question(&question);
         if let Some((expansion, used_names)) = &expansion {
-            // With the same key and name, the column has the same identity, so its facts are
-            // reused.
+            // A column with the same key and name has the same identity, so its facts are reused.
             let own_name = "answer".to_owned();
             if expansion.key.names() == live_question.identity.key
                 && !used_names.contains(&own_name)

@@ -2,8 +2,8 @@
 //!
 //! Only cells with a reference value count. *Accuracy* is the share of cells with exactly the true
 //! value. *F1* compares all stated values with all true values, so that a wrong value costs more
-//! than a missing one. Both include a 95 % Wilson interval, which shows how reliable the share of a
-//! small sample is.
+//! than a missing one. Both include a 95 % Wilson interval, which shows how uncertain the share of
+//! a small sample is.
 
 mod file;
 mod share;

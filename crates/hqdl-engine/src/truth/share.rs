@@ -5,7 +5,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 /// 97.5th percentile of the standard normal distribution, for a two-sided 95 % interval.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// A number of correct items out of a total.
+/// A share: the number of correct items out of a total.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Share {
     /// Number of correct items; fractional for F1.
