@@ -12,7 +12,7 @@ use crate::database::Database;
 use crate::spec::is_server;
 use crate::truth::{self, ColumnScore, Share, Truth};
 
-/// Most differences to print for each column, unless the user wants more.
+/// Default number of differences to print for each column.
 const DIFFERENCES: usize = 5;
 
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the options of `hqdl audit --report --truth`.
+    /// Returns the options for `hqdl audit --report --truth`.
     pub fn new(
         spec: PathBuf,
         truth: PathBuf,

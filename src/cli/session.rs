@@ -11,7 +11,7 @@ use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache};
 use crate::spec::UncheckedSpec;
 
-/// Reads and checks a spec; flags override it.
+/// Reads a spec, applies the flags and checks it.
 pub fn open_spec(
     path: &Path,
     flags: &ModelFlags,
@@ -21,7 +21,7 @@ pub fn open_spec(
     open_draft(UncheckedSpec::read(path)?, flags, budget, command)
 }
 
-/// Opens a database without a spec: no expansions, and the model that the flags name.
+/// Opens a database without a spec: there are no expansions, and the flags name the model.
 pub fn open_bare(
     database: &Path,
     flags: &ModelFlags,
@@ -32,7 +32,7 @@ pub fn open_bare(
     open_draft(UncheckedSpec::without_file(database.path().to_owned()), flags, budget, command)
 }
 
-/// Checks a spec; flags override it.
+/// Applies the flags to a spec and checks it.
 pub fn open_draft(
     draft: UncheckedSpec,
     flags: &ModelFlags,
@@ -74,14 +74,14 @@ pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
     match server_url(flags) {
         Some(url) => Cache::Server { url, holder: owner_description, say: warning_printer() },
         None => {
-            // An empty HQDL_CACHE is no choice.
+            // An empty HQDL_CACHE counts as unset.
             let dir = flags.cache.clone().filter(|dir| !dir.as_os_str().is_empty());
             Cache::Dir { dir, owner_description }
         }
     }
 }
 
-/// Returns the URL of the cache server that the flags name.
+/// Returns the URL of the cache server, if the flags name one.
 pub fn server_url(flags: &CacheFlags) -> Option<String> {
     let cache = flags.cache.as_deref().filter(|cache| is_server(cache))?;
     Some(cache.to_string_lossy().into_owned())

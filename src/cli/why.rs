@@ -41,7 +41,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the database to read: the one named, or the target of a spec.
+/// Returns the path of the database to read: the one passed, or the target of a spec.
 fn find_target(options: &Options) -> Result<PathBuf, Failure> {
     if let Some(db) = &options.db {
         return Ok(db.clone());
@@ -81,7 +81,7 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Returns whether a spec publishes this joined view, as its database shows.
+/// Returns whether the spec's target contains this joined view.
 fn shows_view(draft: &UncheckedSpec, view: &str) -> bool {
     let target = draft.output().unwrap_or_else(|| draft.database());
     view.to_lowercase().ends_with("_expanded")
@@ -126,7 +126,7 @@ fn print_origin(cell: &CellProvenance) {
     }
 }
 
-/// Prints the passages that the model was shown for a cell, each with the words that it quoted.
+/// Prints the passages that the cell's request contained, each with the model's quotes.
 fn print_evidence(evidence: &ShownEvidence) {
     for passage in &evidence.passages {
         anstream::println!("    {} {}", passage.id, passage.source);

@@ -1,4 +1,4 @@
-//! A spec in force: read, checked against its database, and with its model.
+//! Reads a spec, checks it against its database and connects its model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ pub(super) struct ActiveSpec {
     pub(super) content_hash: blake3::Hash,
     pub(super) spec: Spec,
     pub(super) warnings: Problems,
-    /// Model of the spec, or the reason why there is none, such as a missing key.
+    /// Model of the spec, or the failure to connect it, such as a missing API key.
     pub(super) model: Result<Arc<dyn Model>, Arc<Failure>>,
-    /// Inputs of the model. While they stay the same, the model is reused, together with its rate
-    /// limiter's state.
+    /// Settings that determine the model. While they stay the same, the daemon reuses the model and
+    /// its rate limiter's state.
     model_inputs: String,
 }
 
-/// Result of reading a spec: the files it depends on, with their fingerprints before they were
-/// read, and the spec.
+/// Result of reading a spec: the spec and the files it depends on, with their fingerprints from
+/// before reading.
 pub(super) struct SpecReading {
     pub(super) files: Vec<(PathBuf, FileFingerprint)>,
     pub(super) spec: Result<ActiveSpec, Failure>,

@@ -1,4 +1,4 @@
-//! Work in progress for clients; all of it can be interrupted.
+//! Tracks the work in progress for clients, so that it can be interrupted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -15,7 +15,7 @@ use crate::facts::Facts;
 /// Server-sent event of a subscriber.
 pub(super) type SentEvent = axum::response::sse::Event;
 
-/// Handles that tasks use without asking the loop.
+/// Handles that tasks use without going through the event loop.
 #[derive(Clone)]
 pub(super) struct DaemonContext {
     pub(super) facts: Arc<Facts>,

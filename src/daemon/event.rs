@@ -13,13 +13,13 @@ use super::status::Cause;
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
 
-/// An event of the loop. The set is closed: the loop reacts to nothing else.
+/// An event of the daemon's loop, which reacts to nothing else.
 pub(super) enum DaemonEvent {
-    /// Files changed. Each change is reported once the file is quiet.
+    /// Files changed and have been quiet since.
     FilesChanged(Vec<PathBuf>),
-    /// All files are to be compared, because the system missed changes or is not watching.
+    /// The loop must compare all files, because the system missed changes or cannot watch them.
     CompareFiles,
-    /// The system cannot report all changes.
+    /// The system cannot report all changes, for this reason.
     WatchFailed(String),
     /// A timer expired.
     TimerExpired,
@@ -74,7 +74,7 @@ pub(super) struct RunResult {
     pub(super) columns: Option<Vec<ColumnReport>>,
     pub(super) report: Option<Json>,
     pub(super) published: bool,
-    /// Number of needed values that were already known.
+    /// Number of required values that were already known.
     pub(super) reused: u64,
     pub(super) complete: bool,
     pub(super) interrupted: bool,
@@ -84,21 +84,21 @@ pub(super) struct RunResult {
     pub(super) follow_up: FollowUp,
 }
 
-/// Follow-up of a run.
+/// What the daemon does after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowUp {
     /// Do nothing.
     Nothing,
     /// Run again after a pause or when a file changes, since the failure may be temporary.
     Retry,
-    /// Wait for approval or a changed spec: a retry would fail again, or exceed the budget of a
-    /// run.
+    /// Wait for approval or a changed spec, because a retry would fail again or exceed the run's
+    /// budget.
     Hold,
-    /// Wait for approval, a changed spec, or the next day: today's budget is exhausted.
+    /// Wait for approval, a changed spec, or the next day, because today's budget is exhausted.
     NextDay,
 }
 
-/// Returns the failure of a request during shutdown.
+/// Returns the failure for a request during shutdown.
 pub(super) fn ending_failure() -> Failure {
     Failure::wrong_input("the daemon is shutting down", "retry after its restart")
 }

@@ -1,6 +1,6 @@
-//! Index and watches of the files that specs depend on, by the paths that the system reports. The
-//! cost of a change depends on the changed files and the specs that depend on them, not on the
-//! number of specs.
+//! Indexes and watches the files that specs depend on, by the paths that the system reports. The
+//! cost of a change grows with the changed files and the affected specs, not with the number of
+//! specs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Long-running jobs, each on its own thread: checking a spec and running one. A thread reports its
-//! result to the loop as an event.
+//! Checks and runs specs, each job on its own thread. A thread reports its result to the loop as an
+//! event.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub(super) struct RunOrder {
     pub(super) cause: Cause,
     pub(super) selection: Selection,
     pub(super) budget: Option<f64>,
-    /// Time limit of the database for the keys of the selection's SQL.
+    /// Time limit for the database to evaluate the selection's SQL.
     pub(super) timeout: Option<Duration>,
     /// Whether the run may ask the model. If not, it publishes the known values and plans the rest.
     pub(super) spend: bool,
@@ -132,8 +132,8 @@ impl RunProgress {
         })
     }
 
-    /// Notifies the loop again after a short delay if something happens until then, so that the
-    /// last event before a long silence is shown, too.
+    /// After a short delay, notifies the loop about events that were not reported yet. Without it,
+    /// the last event before a long silence would never be shown.
     pub(super) fn report_later(self: &Arc<Self>, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         let (progress, events) = (Arc::clone(self), events.clone());
         tokio::spawn(async move {
@@ -211,8 +211,8 @@ fn execute_run(
         Err(failure) => return Err(guard_failure(&guard).unwrap_or_else(|| failure.into())),
     };
     let command = format!("daemon {}", order.name);
-    // When the run starts to ask, its keys are complete. From then on the guard is released, so
-    // that answers are published even if the run is interrupted.
+    // When the run sends its first request, it has read all keys. Release the guard then, so that
+    // an interrupted run still publishes its answers.
     let (inner_listener, release) = (Arc::clone(listener), guard.disarm_handle());
     let listener: Listener = Arc::new(move |event: &generate::Event| {
         if matches!(event, generate::Event::Begin { .. }) {

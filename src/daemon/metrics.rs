@@ -21,7 +21,7 @@ const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 /// Outcomes of a model request.
 const OUTCOMES: [&str; 5] = ["answered", "refused", "failed", "too_long", "no_answer"];
 
-/// All counters since the start of the daemon.
+/// Counters since the daemon's start.
 #[derive(Default)]
 pub(super) struct Metrics {
     outcomes: [AtomicU64; 5],
@@ -30,12 +30,12 @@ pub(super) struct Metrics {
     cells: [AtomicU64; 7],
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
-    /// In billionths of a USD.
+    /// Cost in billionths of a USD.
     cost: AtomicU64,
     cache_hits: AtomicU64,
     /// Requests that wait for a permit.
     pub(super) waiting: AtomicI64,
-    /// Open connections, and open event streams among them.
+    /// Open connections; `streams` counts the event streams among them.
     pub(super) connections: AtomicI64,
     pub(super) streams: AtomicI64,
     http_seconds: Mutex<BTreeMap<(&'static str, u16), Histogram>>,
@@ -90,7 +90,7 @@ impl Metrics {
     /// Returns a listener that counts the usage of one run or query.
     pub(super) fn usage_listener(self: &Arc<Self>) -> Listener {
         let metrics = Arc::clone(self);
-        // A run reports cumulative usage, so only the difference is counted.
+        // A run reports cumulative usage, so count only the difference.
         let before = Mutex::new(Usage::default());
         Arc::new(move |event: &Event| {
             let Event::Stored { cells, usage } = event else { return };
@@ -112,7 +112,7 @@ impl Metrics {
     }
 }
 
-/// A model whose requests are counted and timed.
+/// A model wrapper that counts and times requests.
 pub(super) struct MeteredModel {
     model: Arc<dyn Model>,
     metrics: Arc<Metrics>,

@@ -1,23 +1,23 @@
-//! The daemon watches specs and keeps them materialized, shares the cache and the rate limits, and
-//! serves all of it over HTTP on loopback.
+//! The daemon watches specs and keeps their tables filled. It shares the cache and the rate limits
+//! with other processes, and serves queries, facts and a page over HTTP.
 //!
 //! ```text
 //! watch | clock | http | signals → Event → one loop → checks, runs (threads) → Event
 //! ```
 //!
 //! The loop owns all mutable state: the specs in force, their missing cells, and the runs in
-//! progress. It never blocks: threads read specs, ask models and write tables, and report back as
-//! events. The loop publishes its state as a [`DaemonStatus`], which every client reads without
-//! asking the loop.
+//! progress. It never blocks: threads read specs, ask models and write tables, and send their
+//! results as events. The loop publishes its state as a [`DaemonStatus`], which clients read
+//! directly.
 //!
 //! The daemon shuts down in this order:
 //!
-//! 1. It accepts no more connections and starts no more runs.
-//! 2. Requests in flight finish, or are abandoned after the grace period (they count as spent, as
-//!    after a kill).
-//! 3. The cache is no longer served to other processes.
-//! 4. The index is flushed.
-//! 5. The lock is released.
+//! 1. The daemon stops accepting connections and starting runs.
+//! 2. Requests in flight finish. After the grace period, the daemon abandons the remaining ones,
+//! which count as spent.
+//! 3. The daemon stops serving the cache to other processes.
+//! 4. It flushes the index.
+//! 5. It releases the lock.
 
 mod clients;
 mod event;
@@ -56,7 +56,7 @@ use crate::query::connection::guard::set_max_value_bytes;
 pub const LISTEN: &str = "127.0.0.1:4735";
 /// Maximum size in bytes of a value in a client's query.
 const MAX_VALUE_BYTES: i32 = 16 << 20;
-/// Environment variable with the clients' token.
+/// Environment variable that contains the clients' token.
 pub const TOKEN: &str = "HQDL_TOKEN";
 
 /// Limits of each client; 0 means no limit.
@@ -82,7 +82,7 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// Limits of each client.
     pub client_limits: ClientLimits,
-    /// Proxies whose `X-Forwarded-For` names the client.
+    /// Proxies whose `X-Forwarded-For` header names the client.
     pub trusted_proxies: Vec<IpAddr>,
     /// Host names that clients may use, besides addresses and `localhost`.
     pub hosts: Vec<String>,
@@ -90,7 +90,7 @@ pub struct Settings {
     pub token: Option<secrecy::SecretString>,
     /// Whether the daemon asks for missing cells without approval.
     pub spend: bool,
-    /// Interval for polling files, instead of change events of the system.
+    /// Interval for polling files; `None` to use the system's change events.
     pub poll: Option<Duration>,
     /// Time for requests in flight to finish at shutdown.
     pub grace: Duration,
@@ -106,7 +106,7 @@ pub struct Settings {
     pub status_callback: Box<dyn Fn(&str) + Send + Sync>,
 }
 
-/// Runs until a signal ends the daemon.
+/// Runs the daemon until a signal ends it.
 ///
 /// # Errors
 /// [`Failure`] if the daemon cannot start: the address is in use, the specs cannot be read, or

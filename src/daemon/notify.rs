@@ -1,4 +1,4 @@
-//! Notifications to the service manager that started the daemon (`NOTIFY_SOCKET`).
+//! Sends notifications to the service manager that started the daemon (`NOTIFY_SOCKET`).
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(super) fn watchdog_interval() -> Option<Duration> {
     Some(Duration::from_micros(micros) / 2)
 }
 
-/// Sends a notification; errors are ignored.
+/// Sends a notification and ignores errors.
 fn send_states(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(false, states);
 }

@@ -1,4 +1,4 @@
-//! Runs in progress, and the results of recent runs.
+//! Tracks the runs in progress and the results of recent runs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,15 +37,14 @@ struct DaemonRun {
 }
 
 impl DaemonRun {
-    /// Returns true if the run is listed. A run that a client did not request and that found no
-    /// missing cells is not.
+    /// Returns true if the status lists the run: it has missing cells, or a client requested it.
     fn is_listed(&self) -> bool {
         self.status.cells > 0 || self.status.cause == Cause::Client
     }
 }
 
 impl DaemonRuns {
-    /// Returns the number of the next run.
+    /// Reserves and returns the number of the next run.
     pub(super) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id

@@ -1,5 +1,5 @@
-//! Databases on servers. The system does not report their changes, so their change counters are
-//! polled.
+//! Polls the change counters of databases on servers, because the system does not report their
+//! changes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) fn last_counter(url: &Path) -> Option<i64> {
     lock_counters().get(url).copied().flatten()
 }
 
-/// Queries a server now, and polls it from now on.
+/// Queries a server's change counter and starts polling it.
 pub(super) fn start_polling(url: &Path) {
     let counter = Database::open(url).and_then(|database| database.change_count());
     store_counter(url, counter);

@@ -1,10 +1,10 @@
-//! Signals of the system: shut down (SIGTERM, SIGINT), reload (SIGHUP).
+//! Handles signals: SIGTERM and SIGINT shut the daemon down, SIGHUP reloads it.
 
 use tokio::sync::mpsc::Sender;
 
 use super::event::DaemonEvent;
 
-/// Exit code after a second signal, which ends the process at once, like a kill.
+/// Exit code after a second signal, which ends the process immediately.
 const FORCED_EXIT: i32 = 130;
 
 /// Turns signals into events.

@@ -1,4 +1,4 @@
-//! State of a spec in the loop: the version in force, the pending work, and the results.
+//! State of a spec in the loop: the active version, the pending work, and the results.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -25,17 +25,17 @@ const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// Longest pause before a retry.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 const SECONDS_PER_DAY: i64 = 86_400;
-/// A database that changes constantly is checked only part of the time: after a run, the next one
-/// waits for this multiple of its duration.
+/// After a run, the next one waits for this multiple of its duration, so that a database that
+/// changes constantly does not keep the daemon busy.
 const REST_FACTOR: u32 = 4;
 
 /// State of a spec.
 pub(super) struct SpecState {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// Spec in force.
+    /// The last valid version of the spec.
     pub(super) active_spec: Option<Arc<ActiveSpec>>,
-    /// Reason why the current file is not in force.
+    /// Failure of the last check; the current file is not active then.
     pub(super) problem: Option<Arc<Failure>>,
     /// Files the spec depends on, with their fingerprints at the last check. The spec's own file is
     /// the first.
@@ -55,7 +55,7 @@ pub(super) struct SpecState {
     pub(super) held: Option<Held>,
     /// Failure of the last run, if it may be temporary.
     retried_failure: Option<Arc<Failure>>,
-    /// Cause of a run that is to start as soon as possible.
+    /// Cause of a run that should start as soon as possible.
     pending_cause: Option<Cause>,
     requested_runs: VecDeque<RequestedRun>,
     rests_until: Option<Instant>,
@@ -65,10 +65,10 @@ pub(super) struct SpecState {
     has_run: bool,
 }
 
-/// Reason why a spec asks for nothing without approval.
+/// A hold: the spec sends no request until a client approves it, for this reason.
 pub(super) struct Held {
     why: String,
-    /// End of the hold, if it ends by itself: the next day has a new budget.
+    /// End of the hold, if it ends by itself because the next day has a new budget.
     until: Option<Timestamp>,
 }
 
@@ -106,12 +106,12 @@ pub(super) struct RunStart {
 pub(super) struct AppliedCheck {
     /// Line to print.
     pub(super) message: Option<String>,
-    /// Run of the replaced version, to be interrupted.
+    /// Run of the replaced version, which the caller must interrupt.
     pub(super) replaced_run: Option<u64>,
 }
 
 impl SpecState {
-    /// Returns the state of a spec that was not checked yet.
+    /// Returns the state of a spec that has not been checked yet.
     pub(super) fn new(name: &str, path: PathBuf) -> Self {
         Self {
             name: name.to_owned(),
@@ -149,7 +149,8 @@ impl SpecState {
                     .as_ref()
                     .is_none_or(|l| l.content_hash != active_spec.content_hash)
                 {
-                    // A changed spec gets another chance; a reformatted one does not.
+                    // Release the hold only if the content changed, not if the file was merely
+                    // reformatted.
                     self.held = None;
                     self.failures = 0;
                     applied.replaced_run = self.running;
@@ -183,7 +184,7 @@ impl SpecState {
         }
     }
 
-    /// Schedules a run now, because a timer expired.
+    /// Schedules a run immediately.
     pub(super) fn run_now(&mut self, cause: Cause) {
         self.pending_cause = Some(cause);
     }
@@ -286,8 +287,8 @@ impl SpecState {
         Some(RunStart { order, ended: None })
     }
 
-    /// Updates the fingerprint of the output copy after a run. Only runs write it, and a deleted
-    /// copy is made again.
+    /// Updates the fingerprint of the output copy after a run. Only runs write the copy, so its
+    /// change is no reason for another run.
     pub(super) fn refresh_copy_fingerprint(&mut self) -> Option<PathBuf> {
         let copy = self.active_spec.as_ref()?.spec.output.clone()?;
         for (path, fingerprint) in self.files.iter_mut().filter(|(path, _)| *path == copy) {
@@ -300,7 +301,8 @@ impl SpecState {
         Some(copy)
     }
 
-    /// Holds the spec after a client cancelled its run. A partial run does not affect the rest.
+    /// Holds the spec after a client cancelled its run. Cancelling a partial run does not hold the
+    /// spec.
     pub(super) fn hold_after_cancel(&mut self) {
         if self.is_full_run {
             self.held = Some(Held::until_approved("a client stopped the run"));
@@ -320,7 +322,7 @@ impl SpecState {
             self.plan = ended.plan.map(Arc::new);
         }
         if !self.is_full_run {
-            // The result of a partial run does not apply to the rest.
+            // A partial run shows nothing about the other cells.
             return;
         }
         self.retried_failure = match ended.follow_up {
@@ -339,7 +341,7 @@ impl SpecState {
                             "{missing}, and the daemon sends no requests on its own"
                         ))
                     })),
-                    // The reason from before the last run is obsolete.
+                    // Otherwise the previous hold is obsolete.
                     _ if ended.interrupted => self.held.take(),
                     _ => None,
                 };

@@ -1,4 +1,4 @@
-//! Cheap checks of files: lists the specs, and detects whether a file has changed.
+//! Lists the spec files, and detects cheaply whether a file has changed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use crate::spec::is_server;
 /// Number of file system checks since the process started.
 static CHECK_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of checks that looked for a change or resolved a path.
+/// Returns the number of file system checks so far, for tests.
 pub(super) fn check_count() -> u64 {
     CHECK_COUNT.load(Ordering::Relaxed)
 }
 
-/// Returns the specs by name: every `*.toml` of a directory, or one given file. A missing directory
-/// has none.
+/// Returns the specs by name: every `*.toml` of a directory, or the given file. A missing directory
+/// contains no specs.
 pub(super) fn find_specs(path: &Path) -> BTreeMap<String, PathBuf> {
     let named = |path: PathBuf| Some((spec_name(&path)?, path));
     if path.is_file() {
@@ -29,7 +29,7 @@ pub(super) fn find_specs(path: &Path) -> BTreeMap<String, PathBuf> {
 
 /// Returns the spec's name for a file, or `None` if it is not a spec file.
 pub(super) fn spec_name(path: &Path) -> Option<String> {
-    // A name that is not UTF-8 is reported when the file is read.
+    // Reading the file reports a name that is not UTF-8.
     let name = path.file_stem()?.to_string_lossy();
     let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
     toml.then(|| name.into_owned())
@@ -59,8 +59,8 @@ impl FileFingerprint {
         if path.extension().is_some_and(|e| e == "toml" || e == "csv") {
             return std::fs::read(path).map_or(Self::Missing, |b| Self::Text(blake3::hash(&b)));
         }
-        // An empty log appears and disappears as readers come and go. The log is next to the
-        // database itself, not next to a link to it.
+        // Ignore an empty log, because it appears and disappears with readers. The log is next to
+        // the database itself, not next to a link to it.
         let real = path.canonicalize();
         let log = std::fs::metadata(with_suffix(real.as_deref().unwrap_or(path), "-wal"))
             .ok()

@@ -1,6 +1,6 @@
-//! All specs, and sets of their names by state: specs to check, specs that wait for a run, timers,
-//! and changed ones. The sets are updated spec by spec, so the cost of an event does not depend on
-//! the number of specs.
+//! Stores all specs, and indexes their names by state: to check, waiting for a run, scheduled, on
+//! hold or changed. Each change updates one spec in the sets, so the cost of an event does not
+//! depend on the number of specs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ const MAX_CONCURRENT_CHECKS: usize = 4;
 /// A check that takes longer no longer counts as concurrent, so that it does not block the others.
 const SLOW_CHECK: Duration = Duration::from_secs(2);
 /// Maximum interval between checks of the date while a spec waits for the next day: the clock may
-/// be set, or may have stopped during a suspend.
+/// be set, or stop during a suspend.
 const DATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// All specs, by name.

@@ -1,4 +1,4 @@
-//! Cost of the columns by day. The journal is read once, and then only its new rows.
+//! Sums the cost of the columns by day. It reads the journal once, and then only its new rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

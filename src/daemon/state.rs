@@ -28,10 +28,10 @@ use crate::failure::Failure;
 
 /// Capacity of the event queue; a sender waits when it is full.
 const QUEUE_CAPACITY: usize = 256;
-/// Name under which the directory of the specs is registered as a dependent of files. No spec has
-/// this name.
+/// Placeholder for a spec's name when the file index reports changes of the spec directory. No spec
+/// has this name.
 const SPECS_DIRECTORY: &str = "";
-/// Number of events that a slow subscriber may be behind before it misses some.
+/// Number of events that a slow subscriber can lag behind before it misses some.
 const MAX_LAG: usize = 256;
 
 /// State of the loop.
@@ -42,7 +42,7 @@ struct EventLoop {
     watch_error: Option<String>,
     specs: Specs,
     files: FileIndex,
-    /// Resolved paths of the directory of the specs.
+    /// Resolved paths of the spec directory.
     specs_paths: Vec<PathBuf>,
     runs: DaemonRuns,
     /// End of the grace period.
@@ -55,7 +55,7 @@ struct EventLoop {
 /// Interval for polling database servers, if the settings have none.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Opens everything, runs until the daemon is stopped, and closes it in order.
+/// Opens the daemon's resources, runs the event loop until shutdown, and closes them in order.
 pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
     let (events, mut queue) = mpsc::channel(QUEUE_CAPACITY);
     let mut settings = settings;
@@ -130,8 +130,8 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     Ok(())
 }
 
-/// Serves the status to `hqdl status`. Returns `None` if the cache is on a server, which has no
-/// directory of its own here.
+/// Serves the status to `hqdl status`. Returns `None` if the cache is on a server, because it has
+/// no local directory then.
 #[cfg(unix)]
 fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure> {
     if context.facts.is_remote() {
@@ -139,7 +139,7 @@ fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure
     }
     let (dir, status) = (context.facts.dir(), context.status.clone());
     let status_json = move || {
-        // Release the status at once: the loop waits for its readers.
+        // Clone the status and release it immediately, because the loop waits for its readers.
         let now = status.borrow().clone();
         now.to_json()
     };
@@ -149,7 +149,7 @@ fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure
 }
 
 impl EventLoop {
-    /// Handles events until all work has ended or the grace period is over.
+    /// Handles events until all work has ended after a stop, or the grace period is over.
     async fn run_loop(
         &mut self,
         queue: &mut mpsc::Receiver<DaemonEvent>,
@@ -224,7 +224,7 @@ impl EventLoop {
 
     /// Returns the time of the next timer.
     fn next_wake(&self) -> Option<Instant> {
-        // During shutdown, poll for clients that leave.
+        // During shutdown, wake up often to notice that clients have left.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
         self.specs.next_wake().into_iter().chain(ending).min()
     }
@@ -297,7 +297,7 @@ impl EventLoop {
     /// Updates the list of specs.
     fn rescan_specs(&mut self, cause: Cause) {
         let directory = self.context.settings.specs.clone();
-        // The directory itself, and the path where it would be created.
+        // Watch the directory itself, and the place where it would be created.
         let inside = directory.join("x.toml");
         self.files.set_files(SPECS_DIRECTORY, [inside.as_path(), directory.as_path()].into_iter());
         self.specs_paths =

@@ -24,7 +24,7 @@ pub struct DaemonStatus {
     pub cache: String,
     /// Directory of the specs.
     pub watched: String,
-    /// Whether the daemon asks without approval.
+    /// Whether the daemon sends requests without approval.
     pub spend: bool,
     /// Reason why some changes are not reported.
     pub watch_error: Option<String>,
@@ -39,11 +39,11 @@ pub struct DaemonStatus {
 /// Current state of a spec.
 #[derive(Clone, Default)]
 pub struct SpecStatus {
-    /// Name: the file's, without `.toml`.
+    /// Name of the file without `.toml`.
     pub name: String,
     /// Path of the file.
     pub path: String,
-    /// Spec in force: the last valid version.
+    /// The last valid version of the spec.
     pub(super) active_spec: Option<Arc<ActiveSpec>>,
     /// Reason why the current file is not in force.
     pub problem: Option<Arc<Failure>>,
@@ -61,7 +61,7 @@ pub struct SpecStatus {
     pub run: Option<u64>,
     /// Previous run.
     pub last_run: Option<u64>,
-    /// Whether a run has looked at the spec since the daemon started.
+    /// Whether a run of the spec has ended since the daemon started.
     pub has_run: bool,
 }
 
@@ -145,7 +145,7 @@ pub struct RunStatus {
     pub state: RunState,
     /// Start time, RFC 3339.
     pub began: String,
-    /// Start time of a monotonic clock.
+    /// Start time on a monotonic clock.
     pub since: Instant,
     /// Duration in seconds; `None` while the run is in progress.
     pub took: Option<f64>,

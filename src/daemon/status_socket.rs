@@ -1,5 +1,5 @@
-//! The status of the daemon for `hqdl status`: a Unix socket in the directory of the cache, for this
-//! user alone. A client that connects reads one JSON document.
+//! Serves the daemon's status to `hqdl status`, through a Unix socket in the cache directory that
+//! only this user can open. A client that connects reads one JSON document.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn socket_path(dir: &Path) -> PathBuf {
     dir.join("socket")
 }
 
-/// The socket of the daemon. Dropping this closes it.
+/// The daemon's status socket. Dropping it closes the socket and removes its file.
 #[cfg(unix)]
 pub(super) struct StatusSocket {
     path: PathBuf,
@@ -24,10 +24,10 @@ impl Drop for StatusSocket {
     }
 }
 
-/// Serves the status, from the current runtime.
+/// Serves the status on the current runtime.
 ///
 /// # Errors
-/// Fails if the socket cannot be created.
+/// Returns an error if the socket cannot be created.
 #[cfg(unix)]
 pub(super) fn serve_status(
     dir: &Path,
@@ -39,7 +39,7 @@ pub(super) fn serve_status(
     use tokio::io::AsyncWriteExt;
 
     let path = socket_path(dir);
-    // A daemon that was killed has left its socket.
+    // Remove the socket of a daemon that was killed.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -63,10 +63,10 @@ pub(super) fn serve_status(
     Ok(StatusSocket { path, task })
 }
 
-/// Returns the status of the daemon of a cache as JSON; `None` if no daemon runs on it.
+/// Returns the status of a cache's daemon as JSON; `None` if no daemon uses the cache.
 ///
 /// # Errors
-/// Fails if the daemon does not answer.
+/// Returns an error if the daemon does not answer.
 #[cfg(unix)]
 pub fn request_status(dir: &Path) -> io::Result<Option<String>> {
     use std::io::Read;
@@ -76,7 +76,7 @@ pub fn request_status(dir: &Path) -> io::Result<Option<String>> {
 
     let path = socket_path(dir);
     let owner = |path: &Path| std::fs::symlink_metadata(path).map(|metadata| metadata.uid());
-    // Trust only a socket of the user to whom the cache belongs.
+    // Trust only a socket that belongs to the owner of the cache.
     if !matches!((owner(&path), owner(dir)), (Ok(socket), Ok(dir)) if socket == dir) {
         return Ok(None);
     }
@@ -93,8 +93,8 @@ pub fn request_status(_: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Returns the path of a socket in a directory, short enough for the system (about 100 bytes) while
-/// the directory is open.
+/// Shortens the path of a socket to the system's limit (about 100 bytes). The short path is valid
+/// while the returned directory is open.
 #[cfg(unix)]
 fn shorten_path(dir: &Path, path: PathBuf) -> io::Result<(Option<std::fs::File>, PathBuf)> {
     use std::os::fd::AsRawFd;

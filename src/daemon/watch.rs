@@ -1,5 +1,5 @@
-//! File watching. Only directories are watched: an editor's atomic save replaces the file, and a
-//! watch of the file itself would be lost. If a directory does not exist yet, its nearest existing
+//! Watches files through their directories, because an editor's atomic save replaces the file and
+//! would end a watch of the file itself. If a directory does not exist yet, the nearest existing
 //! ancestor is watched.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::event::DaemonEvent;
 use super::servers::Servers;
 
-/// Time without changes after which a file is reported.
+/// Time without changes before a file is reported.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);
 /// Interval of the check for quiet files.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
@@ -27,9 +27,9 @@ pub(super) struct Watch {
     failed: BTreeMap<PathBuf, String>,
 }
 
-/// A requested directory.
+/// A directory that a spec's files require.
 struct Directory {
-    /// Number of requests.
+    /// Number of requests that were not released.
     requests: usize,
     /// Whether the system watches it.
     is_watched: bool,
@@ -114,8 +114,8 @@ impl Watch {
         }
     }
 
-    /// Renews the watches of directories that were removed or replaced; the system's watch was lost
-    /// with the old directory.
+    /// Renews the watches of directories that were removed or replaced, because the system drops a
+    /// watch together with its directory.
     pub(super) fn renew_watches(&mut self, changed: &[PathBuf]) {
         for dir in changed {
             if let Some(known) = self.directories.get_mut(dir) {
@@ -165,8 +165,8 @@ pub(super) fn poll_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     });
 }
 
-/// Requests another look at a file after all pending events: a file that is created and deleted at
-/// once causes no event.
+/// Reports a file as changed after a delay, because a file that is created and deleted in quick
+/// succession causes no event.
 pub(super) fn check_later(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
     tokio::spawn(async move {
         tokio::time::sleep(3 * QUIET_PERIOD).await;

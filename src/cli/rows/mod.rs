@@ -1,5 +1,5 @@
-//! Output formats of query results. Each writes a row as soon as it arrives, so a result may be
-//! larger than memory.
+//! Output formats of query results. Each format writes a row as soon as it arrives, so a result may
+//! be larger than memory.
 //!
 //! | format | NULL | blob | else |
 //! |---|---|---|---|
@@ -22,7 +22,7 @@ use crate::cli::rows::table::TextTable;
 use crate::query::RowSink;
 use crate::query::result::json::{format_text, write_json};
 
-/// The form of rows.
+/// Output format of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RowsFormat {
     /// Aligned columns, for reading.
@@ -40,8 +40,8 @@ pub enum RowsFormat {
 
 /// A sink that is also notified of the query's end.
 pub trait RowsOut: RowSink {
-    /// Ends the output: all rows were written, or the query failed. The argument is the query's
-    /// metadata or the failure. Returns true if the output contains it.
+    /// Ends the output after the last row or a failure. The argument is the query's metadata or the
+    /// failure. Returns true if the output contains it.
     fn close_output(&mut self, _: std::result::Result<&Json, &Json>) -> Result<bool> {
         Ok(false)
     }
@@ -49,7 +49,7 @@ pub trait RowsOut: RowSink {
 
 pub type Out = Box<dyn Write + Send>;
 
-/// Returns a writer of rows to stdout.
+/// Returns a writer that writes rows to stdout.
 pub fn stdout_writer(format: RowsFormat) -> Box<dyn RowsOut> {
     let stdout = std::io::stdout();
     // On a terminal, flush after each row; otherwise write in large blocks.
@@ -62,7 +62,7 @@ pub fn stdout_writer(format: RowsFormat) -> Box<dyn RowsOut> {
     row_writer(format, out, flush_rows)
 }
 
-/// Returns a writer of rows to `out`, which can flush after each row.
+/// Returns a writer that writes rows to `out`. With `flush_rows`, it flushes after each row.
 pub fn row_writer(format: RowsFormat, out: Out, flush_rows: bool) -> Box<dyn RowsOut> {
     match format {
         RowsFormat::Table => Box::new(TextTable::new(out)),
@@ -137,7 +137,7 @@ impl RowsOut for JsonObject {
         }
         match end {
             Ok(meta) => writeln!(self.out, "],\"meta\":{meta}}}")?,
-            // Close the object that was begun, so that it stays valid JSON.
+            // Close the open object, so that the output is valid JSON.
             Err(error) => writeln!(self.out, "],\"error\":{error}}}")?,
         }
         self.out.flush()?;
@@ -244,7 +244,7 @@ impl RowSink for Markdown {
     }
 }
 
-/// Escapes a text for Markdown, on one line.
+/// Escapes a text for a Markdown table cell, on one line.
 fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.replace("\r\n", "\n").chars() {

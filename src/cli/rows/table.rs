@@ -1,6 +1,7 @@
-//! Rows as aligned columns. The first rows are buffered to compute the column widths; after that
-//! each row is written at once, and a wider value shifts the rest of its line. Nothing is truncated
-//! or wrapped. Characters that would break the line or control the terminal are escaped.
+//! Writes rows as aligned columns. It buffers the first rows to compute the column widths. After
+//! that it writes each row immediately, and a wider value shifts the rest of its line. It never
+//! truncates or wraps a value, and it escapes characters that would break the line or control the
+//! terminal.
 
 use std::io::{Result, Write};
 
@@ -18,20 +19,20 @@ const MAX_BUFFERED_BYTES: usize = 1 << 22;
 /// Maximum width that one long value can give to a column.
 const MAX_WIDTH: usize = 80;
 
-/// Writer of rows as aligned columns.
+/// Writes rows as aligned columns.
 pub struct TextTable {
     out: Out,
     names: Vec<String>,
     buffered_rows: Vec<Vec<TextCell>>,
     bytes: usize,
-    /// Layout of the columns, once it is computed.
+    /// Layout of the columns; `None` while rows are buffered.
     columns: Option<Vec<TextColumn>>,
 }
 
 #[derive(Clone, Copy)]
 struct TextColumn {
     width: usize,
-    /// Whether the column contains numbers; if so, its name and NULLs are right-aligned, too.
+    /// Whether the column contains only numbers; if so, its name and NULLs are also right-aligned.
     is_numeric: bool,
 }
 
@@ -98,7 +99,7 @@ fn write_row(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Resul
         let pad = column.width.saturating_sub(text.width());
         let right = *number || (*null && column.is_numeric);
         let (before, after) = if right { (pad, 0) } else { (0, pad) };
-        // Spaces are written only when text follows them.
+        // Write spaces only if text follows them.
         if text.is_empty() {
             blank += before;
         } else {

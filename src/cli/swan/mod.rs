@@ -1,4 +1,4 @@
-//! `hqdl swan`: evaluation runs of the benchmark SWAN.
+//! Implements `hqdl swan`, which evaluates hqdl on the SWAN benchmark.
 
 mod prepare;
 mod report;
@@ -41,7 +41,7 @@ impl From<SwanError> for Failure {
     }
 }
 
-/// Runs to be scored.
+/// Flags that name the runs to score.
 #[derive(Debug, clap::Args)]
 struct ScoreFlags {
     /// Directories of the runs.
@@ -83,7 +83,7 @@ impl ScoreFlags {
     }
 }
 
-/// Returns a run's name in tables.
+/// Returns a run's name for tables.
 fn run_name(run: &Scored) -> String {
     run.dir.file_name().unwrap_or(run.dir.as_os_str()).to_string_lossy().into_owned()
 }

@@ -11,9 +11,9 @@ use crate::format::count_noun;
 use crate::swan::benchmark::ALL;
 use crate::swan::prepare::{Prepared, find_database, prepare_database};
 
-/// Source of the databases, for messages.
+/// Describes the source of the databases, for messages.
 const BIRD: &str = "they are part of BIRD's dev set (https://bird-bench.github.io)";
-/// Source of the questions, for messages.
+/// Describes the source of the questions, for messages.
 const SWAN: &str = "SWAN's repository, which its paper names \
                     (https://arxiv.org/abs/2408.00884), holds the questions: two CSV files a \
                     database, HQDL's SQL and BlendSQL's";

@@ -201,7 +201,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(finish_run(ended, &out, &header, output_options))
 }
 
-/// Fails if the recordings answer about no row of the database: they are another's.
+/// Returns an error if the recordings contain no row of the database, because they belong to
+/// another database then.
 fn recordings_are_of(spec: &Spec, database: &Database, name: &str) -> Result<(), Failure> {
     let recordings = Recordings::open(&spec.model.name, &spec.model.recordings)?;
     let mut known = false;
@@ -226,7 +227,7 @@ fn recordings_are_of(spec: &Spec, database: &Database, name: &str) -> Result<(),
     ))
 }
 
-/// Returns the spec, with its database replaced by `--db`.
+/// Reads the spec and replaces its database with `--db`.
 fn read_draft(options: &Options) -> Result<UncheckedSpec, Failure> {
     let mut draft = match (&options.spec, &options.flags.db) {
         (Some(spec), _) => UncheckedSpec::read(spec)?,

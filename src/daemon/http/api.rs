@@ -1,4 +1,4 @@
-//! Status, specs, plans, runs, provenance and overrides.
+//! Handlers for the status, specs, plans, runs, provenance and overrides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,12 +32,12 @@ use crate::session::override_cell;
 
 type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
 
-/// `GET /healthz`
+/// Handles `GET /healthz`.
 pub(super) async fn show_health() -> &'static str {
     "ok\n"
 }
 
-/// `GET /metrics`, for Prometheus.
+/// Handles `GET /metrics`, for Prometheus.
 pub(super) async fn get_metrics(State(state): State<HttpState>) -> impl IntoResponse {
     let status = state.context.status.borrow().clone();
     let mut text = MetricsText::default();
@@ -46,19 +46,19 @@ pub(super) async fn get_metrics(State(state): State<HttpState>) -> impl IntoResp
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0)
 }
 
-/// `GET /v1/status`
+/// Handles `GET /v1/status`.
 pub(super) async fn get_status(State(state): State<HttpState>) -> axum::Json<Json> {
     let status = state.context.status.borrow().clone();
     axum::Json(status.to_json())
 }
 
-/// `GET /v1/specs`
+/// Handles `GET /v1/specs`.
 pub(super) async fn list_specs(State(state): State<HttpState>) -> axum::Json<Json> {
     let status = state.context.status.borrow().clone();
     axum::Json(json!({ "specs": status.specs.values().map(|s| s.to_json()).collect::<Vec<_>>() }))
 }
 
-/// `GET /v1/specs/{spec}`
+/// Handles `GET /v1/specs/{spec}`.
 pub(super) async fn get_spec(
     State(state): State<HttpState>,
     Path(name): Path<String>,
@@ -113,7 +113,7 @@ impl WantedCells {
     }
 }
 
-/// `POST /v1/plan`: returns what a run would ask, and its price.
+/// Handles `POST /v1/plan`: returns what a run would ask, and its price.
 pub(super) async fn plan_run(
     State(state): State<HttpState>,
     headers: HeaderMap,
@@ -156,13 +156,13 @@ fn plan_json(
     Ok(json)
 }
 
-/// `GET /v1/runs`
+/// Handles `GET /v1/runs`.
 pub(super) async fn list_runs(State(state): State<HttpState>) -> axum::Json<Json> {
     let status = state.context.status.borrow().clone();
     axum::Json(json!({ "runs": status.runs.iter().map(|r| r.to_json()).collect::<Vec<_>>() }))
 }
 
-/// `GET /v1/runs/{run}`
+/// Handles `GET /v1/runs/{run}`.
 pub(super) async fn get_run(State(state): State<HttpState>, Path(id): Path<u64>) -> ApiAnswer {
     let run = state.context.status.borrow().run(id).cloned();
     match run {
@@ -179,7 +179,7 @@ fn missing_run(id: u64) -> HttpRefusal {
     )
 }
 
-/// `DELETE /v1/runs/{run}`: ends the run; everything answered is kept.
+/// Handles `DELETE /v1/runs/{run}`: ends the run; everything answered is kept.
 pub(super) async fn interrupt_run(
     State(state): State<HttpState>,
     Path(id): Path<u64>,
@@ -188,7 +188,7 @@ pub(super) async fn interrupt_run(
     Ok(axum::Json(json!({ "run": id, "interrupted": true })))
 }
 
-/// `POST /v1/runs`: approves and starts a run.
+/// Handles `POST /v1/runs`: approves and starts a run.
 pub(super) async fn start_run(
     State(state): State<HttpState>,
     headers: HeaderMap,
@@ -272,7 +272,7 @@ impl HttpState {
     }
 }
 
-/// `GET /v1/why?spec=…&table=…&key=…&key=…&column=…`
+/// Handles `GET /v1/why?spec=…&table=…&key=…&key=…&column=…`.
 pub(super) async fn get_origins(
     State(state): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,
@@ -283,7 +283,7 @@ pub(super) async fn get_origins(
     ))
 }
 
-/// Returns the provenance of a cell. `asked` holds the query parameters of `/v1/why`.
+/// Returns the provenance of a cell. `asked` contains the query parameters of `/v1/why`.
 pub(super) async fn read_origins(
     state: &HttpState,
     asked: Vec<(String, String)>,
@@ -365,7 +365,7 @@ pub(super) struct OverrideWord {
     pub(super) force: bool,
 }
 
-/// `POST /v1/overrides`: sets a value that wins over the model's answer.
+/// Handles `POST /v1/overrides`: sets a value that wins over the model's answer.
 pub(super) async fn set_override(
     State(state): State<HttpState>,
     headers: HeaderMap,
@@ -376,7 +376,7 @@ pub(super) async fn set_override(
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
 
-/// `DELETE /v1/overrides`: makes the model's answer count again.
+/// Handles `DELETE /v1/overrides`: makes the model's answer count again.
 pub(super) async fn unset_override(
     State(state): State<HttpState>,
     headers: HeaderMap,
@@ -418,7 +418,7 @@ impl HttpState {
     }
 }
 
-/// `GET /v1/overrides?spec=…`
+/// Handles `GET /v1/overrides?spec=…`.
 pub(super) async fn list_overrides(
     State(state): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,

@@ -18,7 +18,7 @@ use crate::daemon::metrics::GaugeGuard;
 /// Interval of keep-alive messages on a silent stream.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// `GET /v1/runs/events`
+/// Handles `GET /v1/runs/events`.
 pub(super) async fn stream_events(
     State(state): State<HttpState>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, HttpRefusal> {

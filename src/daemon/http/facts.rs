@@ -46,7 +46,7 @@ pub(super) struct AskedCells {
     budget: Option<f64>,
 }
 
-/// `POST /v1/facts`
+/// Handles `POST /v1/facts`.
 pub(super) async fn look_up(
     State(state): State<HttpState>,
     headers: HeaderMap,

@@ -119,7 +119,7 @@ pub(super) fn route_name(route: &str) -> &'static str {
     known.unwrap_or(if route.is_empty() { "none" } else { "page" })
 }
 
-/// `GET /v1/openapi.json`
+/// Handles `GET /v1/openapi.json`.
 pub(super) async fn openapi_document(State(state): State<HttpState>) -> axum::Json<Json> {
     let mut paths: Map<String, Json> = Map::new();
     for operation in &OPERATIONS {

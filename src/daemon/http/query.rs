@@ -90,7 +90,7 @@ pub(super) struct PreparedQuery {
     interval: Option<IntervalRequest>,
 }
 
-/// `POST /v1/query`
+/// Handles `POST /v1/query`.
 pub(super) async fn run_query(
     State(state): State<HttpState>,
     Extension(stall_timeout): Extension<StallTimeout>,
@@ -136,7 +136,7 @@ pub(super) async fn run_query(
     }
 }
 
-/// `POST /v1/explain`
+/// Handles `POST /v1/explain`.
 pub(super) async fn explain_query(
     State(state): State<HttpState>,
     headers: HeaderMap,

@@ -34,7 +34,7 @@ pub(super) fn cell_path(spec: &str, table: &str, key: &[Json], column: &str) -> 
     path
 }
 
-/// `GET /specs/{spec}/cell?table=…&column=…&key=…`
+/// Handles `GET /specs/{spec}/cell?table=…&column=…&key=…`.
 pub(super) async fn show_cell(
     State(state): State<HttpState>,
     Path(name): Path<String>,
@@ -90,7 +90,7 @@ pub(super) async fn show_cell(
     ))
 }
 
-/// `POST /specs/{spec}/cell`
+/// Handles `POST /specs/{spec}/cell`.
 pub(super) async fn set_override(
     State(state): State<HttpState>,
     Path(name): Path<String>,

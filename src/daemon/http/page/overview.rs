@@ -19,7 +19,7 @@ use crate::spec::{Column, Expansion};
 /// Maximum number of columns to show on a card.
 const CARD_COLUMNS: usize = 8;
 
-/// `GET /`
+/// Handles `GET /`.
 pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
     let status = state.context.status.borrow().clone();
     let spending = read_spending(&state, &status).await?;

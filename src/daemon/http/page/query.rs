@@ -101,7 +101,7 @@ impl RowSink for RowsPreview {
     }
 }
 
-/// `GET /query`: shows the form; never runs the query in it.
+/// Handles `GET /query`: shows the form; never runs the query in it.
 pub(super) async fn show_query(
     State(state): State<HttpState>,
     Query(form): Query<QueryForm>,
@@ -109,7 +109,7 @@ pub(super) async fn show_query(
     render_query(&state, &form, &QueryOutcome::Nothing)
 }
 
-/// `POST /query`
+/// Handles `POST /query`.
 pub(super) async fn run_query(
     State(state): State<HttpState>,
     request: Request,

@@ -186,7 +186,7 @@ impl<'s> Review<'s> {
     }
 }
 
-/// `GET /specs/{spec}/review?table=…`
+/// Handles `GET /specs/{spec}/review?table=…`.
 pub(super) async fn show_review(
     State(state): State<HttpState>,
     Path(name): Path<String>,
@@ -199,7 +199,7 @@ pub(super) async fn show_review(
     Ok(render_page("Review", &shown.await?))
 }
 
-/// `POST /specs/{spec}/review?table=…`: stores what a person says, and shows the next cell.
+/// Handles `POST /specs/{spec}/review?table=…`: stores what a person says, and shows the next cell.
 pub(super) async fn store_truth(
     State(state): State<HttpState>,
     Path(name): Path<String>,

@@ -17,7 +17,7 @@ use crate::cell::State as CellState;
 use crate::daemon::status::{RunStatus, SpecStatus, coverage};
 use crate::materialize::Selection;
 
-/// `GET /specs/{spec}`
+/// Handles `GET /specs/{spec}`.
 pub(super) async fn show_spec(
     State(state): State<HttpState>,
     Path(name): Path<String>,
@@ -138,7 +138,7 @@ pub(super) struct ApprovalForm {
     budget: String,
 }
 
-/// `POST /runs/{run}/stop`
+/// Handles `POST /runs/{run}/stop`.
 pub(super) async fn stop_run(
     State(state): State<HttpState>,
     Path(run): Path<u64>,
@@ -147,7 +147,7 @@ pub(super) async fn stop_run(
     Ok(redirect_to("/"))
 }
 
-/// `POST /specs/{spec}/go`
+/// Handles `POST /specs/{spec}/go`.
 pub(super) async fn approve_run(
     State(state): State<HttpState>,
     Path(name): Path<String>,

@@ -63,7 +63,7 @@ struct TablePage {
     facets: Vec<Facet>,
 }
 
-/// `GET /specs/{spec}/tables/{table}`
+/// Handles `GET /specs/{spec}/tables/{table}`.
 pub(super) async fn show_table(
     State(state): State<HttpState>,
     Path((name, table)): Path<(String, String)>,
@@ -113,7 +113,7 @@ pub(super) async fn show_table(
     ))
 }
 
-/// `GET /specs/{spec}/tables/{table}/export`: downloads all rows of a view.
+/// Handles `GET /specs/{spec}/tables/{table}/export`: downloads all rows of a view.
 pub(super) async fn export_table(
     State(state): State<HttpState>,
     Path((name, table)): Path<(String, String)>,
