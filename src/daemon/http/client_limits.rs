@@ -1,5 +1,5 @@
-//! Limits of each client: requests per second, concurrent streams, and bytes per minute. A client
-//! that exceeds its limits gets 429 with `Retry-After`; other clients are unaffected.
+//! Limits each client: requests per second, concurrent streams, and bytes per minute. A client that
+//! exceeds a limit gets 429 with `Retry-After`; other clients are unaffected.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,13 +19,13 @@ use hyper::body::{Frame, SizeHint};
 use super::reply::HttpRefusal;
 use crate::daemon::ClientLimits;
 
-/// Period of the limit on bytes.
+/// Period of the byte limit.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Bytes that are charged as one cell of the limiter.
+/// Number of bytes that the limiter charges as one cell.
 const CELL: u64 = 1000;
-/// Number of clients above which idle ones are removed.
+/// Number of clients at which the idle ones are removed.
 const CLIENTS: usize = 4096;
-/// `Retry-After` of a client that has too many streams open.
+/// `Retry-After` for a client that has too many open streams.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
 
 /// Identity of a client.
@@ -62,14 +62,14 @@ impl DaemonClient {
     }
 }
 
-/// Parses an address, which may have a port.
+/// Parses an address with or without a port.
 fn parse_hop(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let with_port = || text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
     text.parse().ok().or_else(with_port)
 }
 
-/// Reason why a request is rejected, and the number of seconds after which the client may retry.
+/// The response to a rejected request, and the number of seconds after which the client may retry.
 pub(super) struct LimitExceeded {
     refusal: HttpRefusal,
     seconds: u32,
@@ -163,8 +163,8 @@ impl ClientShare {
         })
     }
 
-    /// Charges the bytes that earlier responses sent. A stream that exceeds the limit is not cut
-    /// off; later requests are rejected until the limit admits them.
+    /// Charges the bytes that earlier responses sent. It does not cut off a stream that exceeds the
+    /// limit, but rejects later requests until the limit admits them.
     fn charge_bytes(&self) -> Result<(), LimitExceeded> {
         let Some(limiter) = &self.bytes else { return Ok(()) };
         let most = limiter_cells(self.limits);
@@ -223,14 +223,14 @@ fn refuse(most: &str, wait: Duration) -> LimitExceeded {
     LimitExceeded { refusal, seconds }
 }
 
-/// A request of a client, until its response has been sent.
+/// A guard for an admitted request. It lives until the response has been sent.
 pub(super) struct Admitted {
     share: Arc<ClientShare>,
     is_stream: bool,
 }
 
 impl Admitted {
-    /// Counts the bytes of a response, and holds the client's stream until it ends.
+    /// Counts the bytes of a response, and keeps the guard until the response ends.
     pub(super) fn watch(self, body: Body) -> Body {
         Body::new(CountedBody { body, admitted: self })
     }

@@ -14,13 +14,13 @@ use crate::failure::Failure;
 /// Permissions of the socket's file.
 const MODE: u32 = 0o660;
 
-/// A listener.
+/// A listener for HTTP clients.
 pub(in crate::daemon) enum Door {
     Tcp(TcpListener),
     Unix(Socket),
 }
 
-/// A Unix socket. Its file is removed when this is dropped.
+/// A Unix socket. Dropping it removes its file.
 pub(in crate::daemon) struct Socket {
     listener: UnixListener,
     path: PathBuf,
@@ -75,7 +75,7 @@ impl Door {
         }
     }
 
-    /// Accepts the next connection; returns it with its client.
+    /// Accepts the next connection, and returns it with its client.
     pub(super) async fn accept(&self) -> Result<(Box<dyn ByteStream>, DaemonClient)> {
         match self {
             Self::Tcp(listener) => {

@@ -1,5 +1,6 @@
-//! `/v1/runs/events`: server-sent events. `run` and `spec` carry the same objects as `/v1/runs` and
-//! `/v1/specs`. `missed` means that a slow reader missed some events and should reload.
+//! Sends the server-sent events of `/v1/runs/events`. The events `run` and `spec` contain the same
+//! objects as `/v1/runs` and `/v1/specs`. The event `missed` means that a slow reader missed some
+//! events and should reload.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! `/v1/facts`: returns the known facts of some entities, and asks for the missing ones.
+//! Implements `/v1/facts`, which returns the known facts of some entities and can ask for the
+//! missing ones.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -72,7 +73,7 @@ pub(super) async fn look_up(
     Ok(axum::Json(json!({ "spec": name, "expansion": expansion, "run": run, "facts": found })))
 }
 
-/// Requested cells, checked.
+/// The requested cells, validated against the spec.
 #[derive(Clone)]
 struct RequestedCells {
     active_spec: Arc<ActiveSpec>,
@@ -129,7 +130,7 @@ impl RequestedCells {
         &self.active_spec.spec.expansions[self.expansion]
     }
 
-    /// Returns the facts that are known now.
+    /// Returns the facts that are currently known.
     async fn find_facts(&self, state: &HttpState) -> Result<Vec<Json>, HttpRefusal> {
         let (client_guard, _) = state.context.clients.begin_work();
         let permit = state.acquire_read_permit().await?;
@@ -170,7 +171,7 @@ impl RequestedCells {
         self.keys.iter().map(entity).collect()
     }
 
-    /// Returns the selection of these cells for a run.
+    /// Returns the selection with which a run requests these cells.
     fn to_selection(&self) -> Selection {
         let expansion = self.expansion();
         let mut filter = String::from("EXISTS (SELECT 1 FROM (VALUES ");
@@ -213,7 +214,7 @@ fn parse_key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefus
     Ok(parts.into_iter().map(Value::from_json).collect())
 }
 
-/// Formats a value as an SQL literal, because a condition takes no parameters.
+/// Formats a value as an SQL literal, because a selection's condition has no parameters.
 fn sql_literal(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),

@@ -1,5 +1,5 @@
-//! Access checks: the `Host` header (another site could point its own name at this address), the
-//! origin of changes, and the token.
+//! Checks each request's access: the `Host` header (another site could point its own name at this
+//! address), the origin of changes, and the token.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub(super) async fn check_request(
     next: Next,
 ) -> Response {
     let began = Instant::now();
-    // Unknown paths share one route name, so that clients cannot create new metrics.
+    // Give unknown paths one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
     let route = super::openapi::route_name(route.as_deref().unwrap_or_default());
     let is_stream = request.method() == Method::POST || route == "/v1/runs/events";
@@ -57,7 +57,7 @@ fn find_client(shop: &HttpState, request: &Request) -> DaemonClient {
     }
 }
 
-/// Sets the headers of every response.
+/// Adds security headers to a response.
 pub(super) async fn add_security_headers(request: Request, next: Next) -> Response<Body> {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -135,7 +135,7 @@ fn is_own_host(host: &str, names: &[String], listens: IpAddr) -> bool {
     name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || !listens.is_loopback())
 }
 
-/// Returns the token of an `Authorization` header: a bearer token, or a browser's password.
+/// Returns the token from an `Authorization` header: a bearer token, or a browser's password.
 fn parse_token(value: &str) -> Option<String> {
     let (scheme, rest) = value.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
@@ -148,7 +148,7 @@ fn parse_token(value: &str) -> Option<String> {
     Some(pair.split_once(':')?.1.to_owned())
 }
 
-/// Decodes base64, or returns `None`.
+/// Decodes base64; `None` if the text is invalid.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() * 3 / 4);
     let (mut bits, mut held) = (0u32, 0);
@@ -171,7 +171,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Compares in a time that does not depend on the common prefix.
+/// Compares two tokens in a time that does not depend on their common prefix.
 fn is_same_token(a: &[u8], b: &[u8]) -> bool {
     blake3::hash(a) == blake3::hash(b)
 }

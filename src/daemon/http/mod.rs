@@ -1,4 +1,4 @@
-//! The HTTP server. `/v1/…` is a JSON API, the rest is a web page.
+//! The HTTP server. `/v1/…` is a JSON API; the other paths are web pages.
 //!
 //! Handlers read the [`DaemonStatus`](super::DaemonStatus) that the loop publishes and work on
 //! their own threads. Only changes go through the loop.
@@ -46,7 +46,7 @@ const MAX_CONNECTIONS: usize = 640;
 const MAX_STREAMS: usize = 256;
 /// Maximum number of clients that wait for the end of a run.
 const MAX_RUN_WAITS: usize = 64;
-/// Time after which a connection is closed if the client reads nothing.
+/// Time after which the server closes a connection whose client reads nothing.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ struct HttpState {
     closing: watch::Receiver<bool>,
 }
 
-/// Serves until `closing` becomes true; requests in flight are answered.
+/// Serves clients until `closing` becomes true, and then answers the requests in flight.
 pub(super) async fn serve_http(
     doors: Vec<Door>,
     house: DaemonContext,
@@ -117,7 +117,7 @@ async fn accept_clients(door: Door, shop: HttpState, routes: Router, connections
             () = wait_for_shutdown(&mut ending) => return,
         };
         let Ok((stream, client)) = accepted else {
-            // Most likely the process has no free file handles; wait for some.
+            // The process has probably run out of file handles, so wait for some to become free.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };

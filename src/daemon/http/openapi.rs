@@ -1,4 +1,4 @@
-//! The `OpenAPI` document, built from the types of the request bodies.
+//! Builds the `OpenAPI` document from the types of the request bodies.
 
 use axum::extract::State;
 use schemars::Schema;
@@ -112,8 +112,8 @@ fn body_schema<T: schemars::JsonSchema>() -> Schema {
     schemars::schema_for!(T)
 }
 
-/// Returns a route's name in the metrics: its pattern. Unknown paths share one name, and so do the
-/// pages.
+/// Returns a route's name in the metrics, which is its pattern. All unknown paths share one name,
+/// and all pages another.
 pub(super) fn route_name(route: &str) -> &'static str {
     let known = OPERATIONS.iter().map(|o| o.path).find(|path| *path == route);
     known.unwrap_or(if route.is_empty() { "none" } else { "page" })

@@ -1,4 +1,4 @@
-//! `/v1/query` and `/v1/explain`.
+//! Implements `/v1/query` and `/v1/explain`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -104,8 +104,8 @@ pub(super) async fn run_query(
         bytes: settings.max_bytes,
         time: settings.read_within + parse_timeout(asked.timeout)?,
     };
-    // The timeout of the connection is longer than that of the rows, so that a slow reader still
-    // receives the error.
+    // Give the connection a longer timeout than the rows, so that a slow reader still receives the
+    // error.
     stall_timeout.set(limits.time + 2 * STALL_TIMEOUT);
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;
@@ -231,7 +231,7 @@ impl HttpState {
         permit.map_err(|_| HttpRefusal::server_busy("too many clients wait for runs"))
     }
 
-    /// Returns the spec in force by name; without a name, the only one.
+    /// Returns the active version of a spec by name; without a name, that of the only spec.
     pub(super) fn active_spec(
         &self,
         name: Option<&str>,
@@ -339,7 +339,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
     })
 }
 
-/// Returns the spec with this database. Clients can read no other files.
+/// Returns the spec that uses this database. Clients cannot read any other file.
 fn find_by_database(state: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>), Failure> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let status = state.context.status.borrow().clone();

@@ -1,4 +1,5 @@
-//! Error responses: the same message and hint as on the command line, with an HTTP status.
+//! Builds error responses, with the same message and hint as on the command line and an HTTP
+//! status.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::failure::{BUDGET, Failure, INTERRUPTED, REFUSED};
 
 /// Maximum size of a request's body, in bytes.
 const MAX_BODY: usize = 1 << 20;
-/// Time limit for reading a body.
+/// Time limit for reading a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An error response.
@@ -110,7 +111,7 @@ pub(in crate::daemon) fn no_spec<'a>(name: &str, all: impl Iterator<Item = &'a S
     Failure::wrong_input(format!("no spec `{name}`"), hint)
 }
 
-/// Reads a body, within the limits of size and time.
+/// Reads a body, within the size and time limits.
 pub(super) async fn read_bytes(body: Body) -> Result<axum::body::Bytes, HttpRefusal> {
     let too_large = || {
         HttpRefusal::new(

@@ -1,5 +1,5 @@
-//! Rows as JSON lines: first the columns, then one array per row, and finally the metadata or the
-//! error.
+//! Sends rows as JSON lines: first the columns, then one array per row, and finally the metadata or
+//! the error.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::query::{Meta, RowSink};
 const CHUNK_BYTES: usize = 32 << 10;
 /// Maximum number of chunks that wait for a slow reader.
 const MAX_CHUNKS_AHEAD: usize = 4;
-/// Time in which a reader must take a chunk. A slower reader loses its permit, because other
+/// Time within which a reader must accept a chunk. A slower reader loses its permit, because other
 /// clients wait for it.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,7 +36,7 @@ pub(super) struct LineSink {
     rows: u64,
     bytes: u64,
     limits: RowLimits,
-    /// Deadline for reading all rows; set when the first row arrives.
+    /// Deadline for reading all rows; set when the columns arrive.
     deadline: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct LineSink {
 pub(super) struct RowLimits {
     pub(super) rows: u64,
     pub(super) bytes: u64,
-    /// From the first row on.
+    /// Time limit for reading the rows, counted from the first one.
     pub(super) time: Duration,
 }
 
@@ -57,7 +57,7 @@ impl LineSink {
         (Self { chunks, runtime, chunk, sent, rows: 0, bytes: 0, limits, deadline: None }, receive)
     }
 
-    /// Ends the lines. An error before the first chunk becomes an error response.
+    /// Ends the response. An error before the first chunk becomes an error response.
     pub(super) fn close_lines(mut self, ended: std::result::Result<&Meta, HttpRefusal>) {
         match ended {
             Ok(meta) => self.push_line(&json!({ "meta": meta.to_json() })),
@@ -155,8 +155,8 @@ impl ChunkWriter {
         (Self { chunks, runtime, chunk: Vec::new() }, receive)
     }
 
-    /// Ends the body. An error before the first chunk becomes an error response; a later one cuts
-    /// the body off.
+    /// Ends the body. An error before the first chunk becomes an error response; a later error
+    /// truncates the body.
     pub(super) fn close(mut self, ended: std::result::Result<(), HttpRefusal>) {
         match ended {
             Ok(()) => drop(std::io::Write::flush(&mut self)),
@@ -197,8 +197,8 @@ pub(super) fn value_length(value: &ValueRef<'_>) -> u64 {
     }
 }
 
-/// Returns the response body, from its first chunk on. When the client leaves, the guard in the
-/// stream is dropped, which ends the query.
+/// Returns the response body, starting with its first chunk. When the client disconnects, the
+/// stream and its guard are dropped, which ends the query.
 pub(super) fn stream_body(
     first: Bytes,
     chunks: mpsc::Receiver<Chunk>,

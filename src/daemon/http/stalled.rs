@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep};
 pub(super) struct StallTimeout(Arc<AtomicU64>);
 
 impl StallTimeout {
-    /// Sets the timeout for later waits.
+    /// Sets the timeout for later writes.
     pub(super) fn set(&self, timeout: Duration) {
         let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.0.store(millis, Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl StallTimeout {
 pub(super) struct TimeoutStream<S> {
     stream: S,
     timeout: StallTimeout,
-    /// Timer of a waiting write.
+    /// Timer of a blocked write.
     timer: Option<Pin<Box<Sleep>>>,
 }
 

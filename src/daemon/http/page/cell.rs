@@ -1,4 +1,4 @@
-//! The page of a cell: its provenance, and a form to override it.
+//! The page of a cell, with its provenance and a form to override it.
 
 use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
@@ -126,7 +126,7 @@ pub(super) async fn set_override(
     Ok(redirect_to(&location))
 }
 
-/// Returns table, column and key of a query or a form.
+/// Returns the table, column and key from the parameters of a query or a form.
 fn parse_cell_address(pairs: &QueryPairs) -> (String, String, Vec<String>) {
     let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
     let key = pairs.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();

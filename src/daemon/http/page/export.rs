@@ -1,4 +1,4 @@
-//! Downloads of a view: its rows as CSV or JSON.
+//! Writes the rows of a view as CSV or JSON, for downloads.
 
 use std::io::Write;
 
@@ -33,7 +33,7 @@ impl ExportFormat {
         }
     }
 
-    /// Returns the headers of a download, which is saved under this name.
+    /// Returns the headers of a download with this file name.
     pub(super) fn headers(self, name: &str) -> [(header::HeaderName, String); 2] {
         let content_type = match self {
             Self::Csv => "text/csv; charset=utf-8",
@@ -49,12 +49,12 @@ impl ExportFormat {
     }
 }
 
-/// Writes the rows of a query that returns stored keys and cells: CSV with a header, or a JSON array
-/// of objects. A cell without a value is empty in CSV and null in JSON; CSV has `|` between the
-/// values of a list.
+/// Writes the rows of a query that returns stored keys and cells, as CSV with a header or as a JSON
+/// array of objects. A cell without a value is empty in CSV and null in JSON. In CSV, `|` separates
+/// the values of a list.
 ///
 /// # Errors
-/// Returns a [`Failure`] of the database or the writer.
+/// Returns a [`Failure`] if the database or the writer fails.
 pub(super) fn write_rows(
     database: &Database,
     sql: &BoundSql,
@@ -100,7 +100,7 @@ pub(super) fn write_rows(
     }
 }
 
-/// Writes a query's rows in memory, for a download.
+/// Collects a query's rows in memory, for a download.
 pub(super) struct ExportSink {
     format: ExportFormat,
     names: Vec<String>,

@@ -1,5 +1,5 @@
-//! Facets of a view: the values of a column with their counts, its states, and for numbers their
-//! range and distribution.
+//! Computes and shows the facets of a view: a column's values and states with their counts, and the
+//! range and distribution of its numbers.
 
 use maud::{Markup, html};
 use rusqlite::{Connection, params_from_iter};
@@ -10,7 +10,7 @@ use crate::format::format_thousands;
 
 /// Maximum number of values to list.
 const MAX_VALUES: usize = 12;
-/// Approximate number of bars of a distribution.
+/// Approximate number of bars in a distribution.
 const BARS: f64 = 12.0;
 
 /// Content of a facet.
@@ -32,11 +32,11 @@ struct Numbers {
     mean: f64,
     greatest: f64,
     scale: ValueScale,
-    /// Counts of the bars, each as wide as a step of the scale.
+    /// Counts of the bars; each bar is one step of the scale wide.
     counts: Vec<u64>,
 }
 
-/// Reads the facet of a column over the view's rows.
+/// Computes the facet of a column over the view's rows.
 pub(super) fn read_facet(
     connection: &Connection,
     view: &TableView,
@@ -129,12 +129,12 @@ fn read_distribution(
 }
 
 impl Facet {
-    /// Returns true if the facet is that of a column.
+    /// Returns true if the facet belongs to a column.
     pub(super) fn is_of(&self, column: &ViewColumn) -> bool {
         self.column == column.name
     }
 
-    /// Shows the facet; `link` returns the address of a view.
+    /// Renders the facet; `link` returns the address of a view.
     pub(super) fn to_section(
         &self,
         view: &TableView,

@@ -1,5 +1,5 @@
-//! The web page of the daemon. It is rendered on the server and readable without JavaScript; one
-//! script keeps the figures up to date. `maud` escapes all text, because values come from a model.
+//! The daemon's web pages. The server renders them, and they are readable without JavaScript; one
+//! script keeps the figures up to date. `maud` escapes all text, because a model wrote the values.
 
 mod cell;
 mod export;
@@ -30,7 +30,7 @@ use super::reply::HttpRefusal;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
-/// Number of characters per line in the narrowest window.
+/// Number of characters that fit on a line in the narrowest window.
 const NARROW_WIDTH: usize = 36;
 /// Time limit for reading a form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(30);
@@ -97,7 +97,7 @@ pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
     refusal.into_response()
 }
 
-/// Pairs of a URL or a form, in their order.
+/// Name-value pairs of a URL or a form, in order.
 type QueryPairs = Vec<(String, String)>;
 type ShownPage = Result<Page, ErrorPage>;
 
@@ -128,7 +128,7 @@ fn render_page(title: &str, content: &Markup) -> Page {
     })
 }
 
-/// Shows a failure, formatted as on the command line.
+/// Renders a failure, formatted as on the command line.
 fn show_failure(failure: &Failure) -> Markup {
     let text = failure.to_text();
     let lines: Vec<&str> = text.lines().collect();
@@ -142,24 +142,24 @@ fn show_failure(failure: &Failure) -> Markup {
     }
 }
 
-/// Shows the failure of the last run, which the daemon retries. A retry may be running already.
+/// Renders the failure of the last run, which the daemon retries. The retry may already be running.
 fn show_retried_failure(failure: &Failure) -> Markup {
     html! { (show_failure(failure)) p.note.bad { "The last run failed. The daemon retries it." } }
 }
 
-/// Returns true if a line of a message quotes source text or marks a place in it.
+/// Returns true if a line of a message quotes source text or marks a position in it.
 fn is_quoted(line: &str) -> bool {
     line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|')
 }
 
-/// Returns true if a quoted line would wrap in a narrow window, away from its marks. The text after
-/// a mark may wrap.
+/// Returns true if a quoted line would wrap in a narrow window, so that its marks no longer line
+/// up. The text after the last mark may wrap.
 fn is_wide(line: &str) -> bool {
     let marked = line.rfind('^').map_or(line.len(), |last| last + 1);
     is_quoted(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW_WIDTH
 }
 
-/// Redirects the browser after a form.
+/// Redirects the browser after it has submitted a form.
 fn redirect_to(path: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, path.to_owned())]).into_response()
 }
@@ -194,12 +194,12 @@ fn spec_path(name: &str) -> String {
     format!("/specs/{}", percent_encode(name))
 }
 
-/// Shows the state of a spec as a word, so that it does not depend on colour.
+/// Renders the state of a spec as a word, so that it does not depend on colour.
 fn state_badge(spec: &SpecStatus) -> Markup {
     html! { span class={ "badge " (spec.state_name()) } { (spec.state_name()) } }
 }
 
-/// Shows runs, newest first.
+/// Renders a table of runs, newest first.
 fn runs_table(all: &[&RunStatus]) -> Markup {
     html! {
         @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide tabindex="0" role="region" aria-label="Runs" { table.runs {
@@ -254,7 +254,7 @@ fn runs_table(all: &[&RunStatus]) -> Markup {
     }
 }
 
-/// Returns true if two runs of a spec failed in the same way; the page shows the failure once.
+/// Returns true if two runs of a spec failed with the same message, which the page shows only once.
 fn is_same_failure(one: &RunStatus, other: &RunStatus) -> bool {
     let message = |run: &RunStatus| run.failure.as_ref().map(|failure| failure.to_text());
     one.spec == other.spec && message(one) == message(other)
@@ -265,7 +265,7 @@ fn format_usd(usd: f64) -> String {
     format!("${usd:.4}")
 }
 
-/// Cuts a text after a number of characters.
+/// Truncates a text to a number of characters.
 fn cut_text(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((at, _)) => format!("{}…", &text[..at]),

@@ -1,4 +1,4 @@
-//! The start page: all specs, the recent runs, and the spending.
+//! The start page, with all specs, the recent runs and the spending.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
     ))
 }
 
-/// Shows the main figures of the daemon.
+/// Renders the main figures of the daemon.
 fn summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     let cells =
         |spec: &Arc<SpecStatus>| (spec.count_valued(), spec.cells().total() + spec.unasked());
@@ -88,7 +88,7 @@ fn spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport
     }
 }
 
-/// Shows everything about a spec that a person must decide or repair.
+/// Renders notes about everything that the user must decide or repair in a spec.
 fn attention_notes(spec: &SpecStatus) -> Markup {
     let spec_in_force = spec.active_spec.as_ref().map(|active| &active.spec);
     let is_audited =
@@ -113,7 +113,7 @@ fn attention_notes(spec: &SpecStatus) -> Markup {
     }
 }
 
-/// Shows the coverage of the first columns.
+/// Renders the coverage of the first columns.
 fn column_meters(spec: &SpecStatus) -> Markup {
     let more = spec.columns.len().saturating_sub(CARD_COLUMNS);
     html! {
@@ -129,14 +129,15 @@ fn column_meters(spec: &SpecStatus) -> Markup {
     }
 }
 
-/// Shows the spending of the last 30 days, the price to finish and the last run.
+/// Renders the spending of the last 30 days, the price to finish and the last run.
 fn cost_section(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     let expansions = spec.active_spec.iter().flat_map(|active| &active.spec.expansions);
     let columns = expansions.flat_map(|e| e.columns.iter().map(move |c| (e, c)));
     let costs = columns.map(|(e, c)| (e, c, spending.column_cost(e, c)));
     let spent = costs.clone().fold(0.0, |sum, (_, _, (usd, _))| sum + usd);
     let planned = spec.plan.as_ref().and_then(|p| p["totals"]["cost_usd"]["likely"].as_f64());
-    // Without a plan, each missing cell costs as much as its column's cells cost so far.
+    // Without a plan, assume that each missing cell costs as much as its column's cells cost so
+    // far.
     let estimate = |(e, c, (usd, cells)): (&Expansion, &Column, (f64, u64))| {
         let is_own = |r: &&ColumnReport| {
             r.expansion.eq_ignore_ascii_case(&e.name) && r.column.eq_ignore_ascii_case(&c.name)

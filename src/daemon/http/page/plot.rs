@@ -1,12 +1,12 @@
-//! Frame of the page's charts: a drawing with a readable scale. Charts are SVG from the server, so
-//! that they work without a script, follow the style sheet's colors, and print.
+//! Draws the frame of the page's charts, with readable scales. The server renders charts as SVG, so
+//! that they work without a script, use the style sheet's colors, and print.
 
 use maud::{Markup, html};
 
 /// Size of a drawing.
 pub(super) const WIDTH: f64 = 640.0;
 pub(super) const HEIGHT: f64 = 220.0;
-/// Edges of the plot, with room for the labels of the axes.
+/// Edges of the plot, which leave room for the axis labels.
 pub(super) const LEFT: f64 = 112.0;
 pub(super) const RIGHT: f64 = WIDTH - 36.0;
 pub(super) const TOP: f64 = 16.0;
@@ -21,7 +21,7 @@ pub(super) struct ValueScale {
 }
 
 impl ValueScale {
-    /// Returns the scale with round ends that covers a range, with about `ticks` ticks.
+    /// Returns a scale with round ends that covers a range and has about `ticks` ticks.
     pub(super) fn cover(low: f64, high: f64, ticks: f64) -> Self {
         let range = if high > low { high - low } else { high.abs().max(1e-9) };
         let rough = range / ticks;
@@ -48,7 +48,7 @@ impl ValueScale {
         BOTTOM - self.position(value) * (BOTTOM - TOP)
     }
 
-    /// Returns the number of steps between the ends.
+    /// Returns the number of steps from end to end.
     pub(super) fn steps(&self) -> usize {
         ((self.high - self.low) / self.step).round() as usize
     }
@@ -62,7 +62,7 @@ impl ValueScale {
         }
         let decimals = (-self.step.log10().floor()).clamp(0.0, 12.0) as usize;
         let values = (0..=self.steps()).map(|n| self.low + n as f64 * self.step);
-        // Rounding makes zero of a tick such as -1e-17.
+        // Adding 0 turns -0 into 0, so that the label has no minus sign.
         values.map(|v| (v, format!("{:.decimals$}", v + 0.0))).collect()
     }
 }
@@ -92,7 +92,7 @@ pub(super) fn draw_chart(
     }
 }
 
-/// Returns about five ticks of a scale as labels of the x axis.
+/// Returns about five ticks of a scale as labels for the x axis.
 pub(super) fn tick_labels(scale: &ValueScale) -> Vec<(f64, String)> {
     let ticks = scale.ticks();
     let every = ticks.len().div_ceil(5).max(1);

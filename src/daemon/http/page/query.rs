@@ -1,4 +1,4 @@
-//! The query form: runs a query, or first shows what it would ask and cost.
+//! The query form. It runs a query, or first shows its requests and its cost.
 
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -101,7 +101,7 @@ impl RowSink for RowsPreview {
     }
 }
 
-/// Handles `GET /query`: shows the form; never runs the query in it.
+/// Handles `GET /query`: shows the form, but never runs its query.
 pub(super) async fn show_query(
     State(state): State<HttpState>,
     Query(form): Query<QueryForm>,
@@ -138,7 +138,8 @@ async fn run_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, H
     Ok(QueryOutcome::Rows(meta, rows))
 }
 
-/// Runs a query again, which asks only for what is not known, and downloads all of its rows.
+/// Runs a query again and returns all of its rows as a download. It asks only for values that are
+/// not known.
 async fn export_result(
     state: &HttpState,
     form: &QueryForm,
@@ -195,7 +196,7 @@ fn query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
     }
 }
 
-/// Shows the tables of a spec with their columns, and example queries.
+/// Renders the tables of a spec with their columns and example queries.
 fn schema_section(spec: &SpecStatus) -> Markup {
     let Some(loaded) = &spec.active_spec else { return html! {} };
     let example = |e: &Expansion| {
@@ -239,7 +240,7 @@ fn question_example(of: &Expansion) -> Option<String> {
     Some(format!("SELECT {key}, {{{{LLMMap('{ask}', {table}.{key})}}}} FROM {table} LIMIT 20"))
 }
 
-/// Shows the rows of a result, with its chart.
+/// Renders the rows of a result with their chart.
 fn rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
     let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
     let choice = ChartChoice { kind: &form.chart, x: &form.x, y: &form.y };
@@ -268,7 +269,7 @@ fn rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
     }
 }
 
-/// Shows a chart of the rows, and the controls that change it.
+/// Renders a chart of the rows and the controls that change it.
 fn chart_section(form: &QueryForm, rows: &ResultRows<'_>, chart: Option<&ResultChart>) -> Markup {
     let select = |name: &str, label: &str, none: &str, chosen: &str| {
         html! { label { (label) " " select name=(name) form="query" {
@@ -307,7 +308,7 @@ fn usage_section(meta: &Meta) -> Markup {
     }
 }
 
-/// Returns the notes of a query's price in parentheses; nothing if it costs nothing.
+/// Formats the notes on a query's price in parentheses; empty if the query costs nothing.
 fn price_notes(meta: &Meta) -> String {
     let notes = if meta.cost_usd > 0.0 { meta.price_notes.join("; ") } else { String::new() };
     if notes.is_empty() { notes } else { format!(" ({notes})") }

@@ -1,5 +1,5 @@
-//! Chart of a query's rows: bars, a line, a histogram or points, chosen by the types of the columns.
-//! Columns `x_low` and `x_high` beside a column `x` are drawn as error bars.
+//! Draws a chart of a query's rows. The types of the columns choose bars, a line, a histogram or
+//! points. Columns `x_low` and `x_high` beside a column `x` become error bars.
 
 use maud::{Markup, html};
 
@@ -8,12 +8,12 @@ use super::plot::{BOTTOM, RIGHT, TOP, ValueScale, WIDTH, coordinate, draw_chart,
 
 /// Maximum number of bars.
 const MAX_BARS: usize = 25;
-/// Height of a bar with its space, and room for its label.
+/// Height of a bar and the space below it; `BAR_LEFT` leaves room for the labels.
 const BAR_ROW: f64 = 30.0;
 const BAR_LEFT: f64 = 220.0;
-/// Number of characters of a bar's label.
+/// Maximum length of a bar's label, in characters.
 const LABEL_CHARS: usize = 14;
-/// Approximate number of bars of a histogram.
+/// Approximate number of bars in a histogram.
 const HISTOGRAM_BARS: f64 = 20.0;
 
 /// A value of a result.
@@ -46,7 +46,7 @@ impl ChartKind {
     }
 }
 
-/// Choice of a chart: a kind and columns by name; what is empty is chosen by the types.
+/// The user's choice of a chart: a kind and columns by name. The column types decide empty fields.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChartChoice<'a> {
     pub(super) kind: &'a str,
@@ -58,9 +58,9 @@ pub(super) struct ChartChoice<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct ResultChart {
     pub(super) kind: ChartKind,
-    /// Column of the x axis, or of the labels of bars.
+    /// Column of the x axis or of the bars' labels.
     pub(super) x: usize,
-    /// Column of the values; bars without one count rows.
+    /// Column of the values; if `None`, bars count rows.
     pub(super) y: Option<usize>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct ResultRows<'r> {
     pub(super) rows: &'r [Vec<ShownValue>],
 }
 
-/// A mark of a chart: its label or x, its value, and the interval of the value.
+/// A mark of a chart: its label or x, its value, and the value's interval.
 struct Mark {
     label: String,
     x: f64,
@@ -89,7 +89,7 @@ impl ResultRows<'_> {
         self.columns.iter().position(|column| column == name)
     }
 
-    /// Returns true if a column belongs to the interval of another one.
+    /// Returns true if a column is part of another column's interval.
     fn is_of_interval(&self, column: usize) -> bool {
         ["_low", "_high", "_estimate"].iter().any(|suffix| {
             let of = self.columns[column].strip_suffix(suffix);
@@ -224,7 +224,7 @@ impl ResultRows<'_> {
             }
         }
         let most = counts.iter().copied().max().unwrap_or(1);
-        // Counts below four would get ticks between whole numbers.
+        // A smaller maximum would get ticks between whole numbers.
         let y = ValueScale::cover(0.0, f64::from(most.max(4)), 4.0);
         let content = html! {
             @for (n, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -237,7 +237,7 @@ impl ResultRows<'_> {
     }
 }
 
-/// Draws horizontal bars, which leave room for the labels.
+/// Draws horizontal bars, because they leave room for the labels.
 fn draw_bars(title: &str, marks: &[Mark]) -> Markup {
     let shown = &marks[..marks.len().min(MAX_BARS)];
     let scale = value_scale(shown, true);
@@ -269,7 +269,7 @@ fn draw_bars(title: &str, marks: &[Mark]) -> Markup {
     }
 }
 
-/// Returns the scale of the values with their intervals.
+/// Returns a scale that covers the values and their intervals.
 fn value_scale(marks: &[Mark], with_zero: bool) -> ValueScale {
     let ends = marks.iter().flat_map(|mark| {
         let (low, high) = mark.interval.unwrap_or((mark.y, mark.y));

@@ -1,4 +1,5 @@
-//! The review page of an audit: one drawn cell after another, for a person who says what is true.
+//! The review page of an audit. It shows one drawn cell after another, and a person enters the
+//! truth.
 
 use std::sync::Arc;
 
@@ -23,20 +24,20 @@ use crate::value::Value;
 
 /// Source of the truths that a person enters on the page.
 const PERSON: &str = "person";
-/// Confidence of the accuracies beside the cell.
+/// Confidence of the accuracy intervals beside the cell.
 const CONFIDENCE: f64 = 0.95;
-/// Number of values that have a key of their own.
+/// Maximum number of values with a keyboard shortcut.
 const VALUE_KEYS: usize = 9;
 
 /// Fields of the page's address and of its form.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ReviewRequest {
-    /// The expansion; the only audited one if it is left out.
+    /// The expansion; if empty, the first audited one.
     table: String,
-    /// Position of the cell among the drawn ones.
+    /// Position of the cell among the drawn cells.
     at: Option<usize>,
-    /// The true value, as a person entered it; `?` if it cannot be known.
+    /// The true value that a person entered; `?` if it cannot be known.
     value: String,
 }
 
@@ -49,7 +50,7 @@ struct DrawnCell {
     audited: usize,
 }
 
-/// An audit with the cells to review, in their order.
+/// An audit with the cells to review, in order.
 struct Review<'s> {
     expansion: &'s Expansion,
     audit: Audit,
@@ -57,7 +58,7 @@ struct Review<'s> {
 }
 
 impl<'s> Review<'s> {
-    /// Reads the audit of an expansion; without a name, of the first audited one.
+    /// Reads the audit of an expansion; without a name, that of the first audited one.
     fn read(spec: &'s Spec, table: &str) -> Result<Self, Failure> {
         let is_named = |e: &&Expansion| match table {
             "" => crate::audit::sheet_path(spec, e).exists(),
@@ -90,8 +91,8 @@ impl<'s> Review<'s> {
         self.audit.sheet.truth(cell.row, cell.column).is_some()
     }
 
-    /// Returns the position of the first cell without a truth, from a position on, then from the
-    /// beginning.
+    /// Returns the position of the next cell without a truth. It searches from a position on, and
+    /// then from the beginning.
     fn next_open(&self, from: usize) -> Option<usize> {
         let is_open = |at: &usize| !self.is_filled(&self.cells[*at]);
         let count = self.cells.len();
@@ -122,7 +123,7 @@ impl<'s> Review<'s> {
         }
     }
 
-    /// Shows a cell with the buttons that say what is true.
+    /// Renders a cell with buttons for its truth.
     fn cell_section(&self, path: &str, at: usize) -> Markup {
         let cell = self.cells[at];
         let row = &self.audit.draw.frame[cell.row];
@@ -166,7 +167,7 @@ impl<'s> Review<'s> {
         }
     }
 
-    /// Shows the accuracy of the columns so far.
+    /// Renders the accuracy of the columns so far.
     fn accuracy_section(&self) -> Markup {
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
         html! {
@@ -199,7 +200,8 @@ pub(super) async fn show_review(
     Ok(render_page("Review", &shown.await?))
 }
 
-/// Handles `POST /specs/{spec}/review?table=…`: stores what a person says, and shows the next cell.
+/// Handles `POST /specs/{spec}/review?table=…`: stores the truth that a person entered, and shows
+/// the next cell.
 pub(super) async fn store_truth(
     State(state): State<HttpState>,
     Path(name): Path<String>,

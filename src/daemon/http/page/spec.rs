@@ -1,4 +1,4 @@
-//! The page of a spec: its columns, pending approval, tables and runs.
+//! The page of a spec, with its columns, pending approval, tables and runs.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub(super) fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>
     })
 }
 
-/// Shows the reason for a hold, and the form that approves a run.
+/// Renders the reason for a hold, and the form that approves a run.
 fn approval_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
@@ -120,7 +120,7 @@ fn columns_section(spec: &SpecStatus) -> Markup {
     }
 }
 
-/// Returns the spec's columns that no published table has, each with its expansion.
+/// Returns the spec's unpublished columns, each with its expansion.
 fn unpublished(spec: &SpecStatus) -> Vec<(&str, &str)> {
     let is_published = |expansion: &str, column: &str| {
         spec.columns.iter().any(|c| {

@@ -1,4 +1,4 @@
-//! Spending by day against the daily budget, and by model and column.
+//! Shows the spending by day against the daily budget, and by model and column.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn last_days() -> Vec<String> {
 }
 
 impl SpendingReport {
-    /// Returns the USD of a day.
+    /// Returns the USD spent on a day.
     fn spent_on(&self, day: &str) -> f64 {
         usd_of(self.hours.iter().filter(|h| h.hour.starts_with(day)))
     }
@@ -87,7 +87,7 @@ impl SpendingReport {
         cost.map_or((0.0, 0), |cost| (cost.usd, cost.cells))
     }
 
-    /// Shows the chart and the tables.
+    /// Renders the chart and the tables.
     pub(super) fn to_section(&self) -> Markup {
         let count = self.days.len();
         html! {
@@ -193,7 +193,7 @@ impl SpendingShare {
     }
 }
 
-/// Shows parts of the spending, each with a bar.
+/// Renders shares of the spending, each with a bar.
 fn shares_table(what: &str, counted: &str, days: usize, parts: &[SpendingShare]) -> Markup {
     let max_usd = parts.iter().fold(1e-12, |most: f64, part| most.max(part.usd));
     html! {

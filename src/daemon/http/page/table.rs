@@ -1,5 +1,5 @@
-//! The table browser: rows of an expansion with the state of every cell, filters, facets, and
-//! downloads of what a view shows.
+//! The table browser. It shows the rows of an expansion with the state of every cell, filters,
+//! facets, and downloads of the view.
 
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
@@ -32,9 +32,9 @@ use crate::spec::{Column, Expansion, Spec};
 const PAGE_ROWS: usize = 50;
 /// Number of characters of a value to show.
 const MAX_VALUE_CHARS: usize = 120;
-/// Number of rows up to which they are counted, and facets are shown without being asked for.
+/// Maximum number of rows that are counted; with more rows, facets are shown only on request.
 const MAX_COUNTED: u64 = 100_000;
-/// Number of facets to show without being asked for.
+/// Number of facets that are shown by default.
 const FACETS: usize = 3;
 
 /// A published table as the page shows it.
@@ -58,7 +58,7 @@ struct TablePage {
     rows: PageRows,
     /// Whether there are rows before and after these.
     more: (bool, bool),
-    /// Number of the view's rows; at most one more than [`MAX_COUNTED`].
+    /// Number of rows in the view, at most one more than [`MAX_COUNTED`].
     count: u64,
     facets: Vec<Facet>,
 }
@@ -155,8 +155,8 @@ pub(super) async fn export_table(
     }
 }
 
-/// Returns the spec's columns that a table shows: those of an expansion, or the one of a one-to-many
-/// table. Another table has none.
+/// Returns the spec's columns that a table contains: those of an expansion, or the column of a
+/// one-to-many table. Empty for any other table.
 fn columns_of<'s>(spec: &'s Spec, table: &str) -> Vec<&'s Column> {
     let is_shown = |e: &Expansion, c: &Column| {
         e.name.eq_ignore_ascii_case(table)
@@ -185,7 +185,7 @@ fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTabl
             format!("the published tables are: {}", all.join(", ")),
         ));
     };
-    // Order of the spec; columns that the spec no longer has come last.
+    // Sort the columns in the spec's order; columns that the spec no longer contains come last.
     let own = is_own(expansion);
     let in_table = |t: &String| own || t.eq_ignore_ascii_case(table);
     let shown = expansion.columns.iter().filter(|(_, t)| in_table(t));
@@ -252,7 +252,8 @@ fn read_page(
     Ok(TablePage { table, rows, more, count, facets })
 }
 
-/// Returns the columns whose values are counted: those of the URL, or the first with a value list.
+/// Returns the columns whose facets are shown: those of the URL, or the first ones with a value
+/// list.
 fn chosen_facets<'c>(
     view: &TableView,
     columns: &'c [ViewColumn],
@@ -297,7 +298,7 @@ fn filter_form(path: &str, view: &TableView, columns: &[ViewColumn]) -> Markup {
     }
 }
 
-/// Shows the filters in force, each with a link that removes it.
+/// Renders the active filters, each with a link that removes it.
 fn filter_chips(view: &TableView, link: &dyn Fn(&TableView) -> String) -> Markup {
     html! {
         @if !view.filters.is_empty() {
@@ -349,7 +350,7 @@ fn rows_table(
     }
 }
 
-/// Shows the head of a column, whose link changes the order: ascending, descending, then by key.
+/// Renders the head of a column. Its link changes the order: ascending, descending, then by key.
 fn column_head(
     column: &ViewColumn,
     view: &TableView,
@@ -419,7 +420,7 @@ fn facet_panel(page: &TablePage, view: &TableView, link: &dyn Fn(&TableView) -> 
 
 fn short_text(value: &Json) -> String {
     match value_text(value) {
-        // An empty text would give nothing to click on.
+        // An empty link could not be clicked.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
         whole => cut_text(&whole, MAX_VALUE_CHARS),
     }
