@@ -1,5 +1,5 @@
-//! SWAN's changes to each of its four databases: the hidden columns, the rows that stay, and the
-//! true values of the generated columns.
+//! Describes how SWAN changes each of its four databases: the hidden columns, the deleted rows, and
+//! the true values of the generated columns.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 pub struct Benchmark {
     /// Name, as in BIRD.
     pub name: &'static str,
-    /// Tables and columns that the prepared copy lacks.
+    /// Tables and columns that the prepared copy does not contain.
     pub hidden: &'static [HiddenColumns],
     /// Hidden columns that the copy keeps, because HQDL's published SQL reads them.
     pub read_by_hqdl: &'static [ReadColumn],
@@ -25,7 +25,7 @@ pub struct Benchmark {
 }
 
 /// Keys, as texts, of the rows that SWAN shows to the model as examples. With one shot it shows the
-/// first, with five all of them.
+/// first row, with five shots all of them.
 #[derive(Debug)]
 pub struct BenchmarkShots {
     /// The expansion.
@@ -69,7 +69,7 @@ pub struct HiddenColumns {
 pub struct BenchmarkTruth {
     /// Expansion of the spec.
     pub expansion: &'static str,
-    /// Index of the expansion's source that has these keys.
+    /// Index of the expansion's source that contains these keys.
     pub source: usize,
     /// Published table.
     pub table: &'static str,
@@ -77,9 +77,9 @@ pub struct BenchmarkTruth {
     pub key: &'static [&'static str],
     /// Generated columns.
     pub columns: &'static [&'static str],
-    /// Column of the expansion, if it has many values per key, each in its own row.
+    /// The one-to-many column, if each value has its own row.
     pub many: Option<&'static str>,
-    /// SELECT over the gold database; returns the key, then the columns.
+    /// SELECT over the gold database that returns the key and then the columns.
     pub select: &'static str,
 }
 
@@ -104,7 +104,7 @@ pub const ALL: [&Benchmark; 4] =
 
 const SUPERHERO: Benchmark = Benchmark {
     name: "superhero",
-    // SWAN's fifth example has the key of Lucifer Morningstar and the answer of Abin Sur.
+    // SWAN's fifth example combines the key of Lucifer Morningstar with the answer for Abin Sur.
     shots: &[BenchmarkShots {
         expansion: "llm",
         source: None,
@@ -138,7 +138,7 @@ const SUPERHERO: Benchmark = Benchmark {
     rules: &[
         "DELETE FROM superhero WHERE race_id IS NULL OR publisher_id IS NULL OR alignment_id IS NULL
          OR gender_id IN (SELECT id FROM gender WHERE gender = 'N/A')",
-        // If several heroes share a key, none is kept.
+        // Delete all heroes that share a key.
         "DELETE FROM superhero WHERE id IN (SELECT a.id FROM superhero AS a JOIN superhero AS b
          ON a.id <> b.id AND a.superhero_name IS b.superhero_name AND a.full_name IS b.full_name)",
         "DELETE FROM hero_power WHERE hero_id NOT IN (SELECT id FROM superhero)",
@@ -346,7 +346,7 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
            AND f.CDSCode IN (SELECT min(CDSCode) FROM frpm GROUP BY \"School Name\", \"District Name\")",
         "DELETE FROM frpm WHERE CDSCode NOT IN (SELECT CDSCode FROM temp.kept)",
         "DELETE FROM schools WHERE CDSCode NOT IN (SELECT CDSCode FROM temp.kept)",
-        // All rows of satscores stay, but their codes lack the leading zero.
+        // SWAN keeps all rows of satscores, but removes the leading zero of their codes.
         "UPDATE satscores SET cds = ltrim(cds, '0')",
     ],
     truth: &[
@@ -431,8 +431,8 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
         HiddenColumns { table: "Player_Attributes", columns: &["preferred_foot"] },
     ],
     rules: &[
-        // A player is deleted with all namesakes if one of them does not have exactly one preferred
-        // foot (NULL counts as one), or if two share the key.
+        // Delete all players with a name if one of them does not have exactly one preferred foot
+        // (NULL counts as one), or if two of them share the key.
         "DELETE FROM Player WHERE player_name IN (
            SELECT p.player_name FROM Player AS p LEFT JOIN (
              SELECT player_api_id, count(DISTINCT coalesce('=' || preferred_foot, '')) AS feet
@@ -474,7 +474,7 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
             columns: &["birthday", "preferred_foot", "height"],
             many: None,
             // Every remaining player has the same preferred foot in all rows, or NULL in all rows.
-            // The rows are grouped because the attributes have no index by player.
+            // Group the rows, because the attributes have no index on the player.
             select: "SELECT p.player_name, p.weight, p.birthday, f.preferred_foot, p.height
                      FROM Player AS p
                      LEFT JOIN (SELECT player_api_id, min(preferred_foot) AS preferred_foot

@@ -1,5 +1,4 @@
-//! A chart of points in series, written as SVG. Series differ by mark and dash as well as by
-//! colour.
+//! Draws a chart of point series as SVG. Series differ in mark and dash as well as in colour.
 
 use std::fmt::Write as _;
 
@@ -55,16 +54,16 @@ pub struct Axis {
     pub label: String,
     /// Positions of the ticks; `None` for even ticks.
     pub ticks: Option<Vec<f64>>,
-    /// Minimum value of the axis's end.
+    /// Smallest value at which the axis may end.
     pub minimum: f64,
 }
 
 const PLOT: (f64, f64, f64, f64) = (64.0, 44.0, 500.0, 300.0);
 const LEGEND: f64 = PLOT.0 + PLOT.2 + 20.0;
 const LEGEND_ROW: f64 = 20.0;
-/// Maximum width of a letter in the legend.
+/// Maximum width of a letter in the legend, in SVG units.
 const LETTER: f64 = 7.0;
-/// A palette that colour-blind readers can distinguish.
+/// Colours that colour-blind readers can distinguish.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#777777"];
 
@@ -146,7 +145,7 @@ fn draw_series(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     let dash = match series.line {
         Stroke::Dashed => " stroke-dasharray=\"6 4\"",
         Stroke::Dotted => " stroke-dasharray=\"2 3\"",
-        // Steps have no marks, so they differ by dash.
+        // Steps have no marks, so they differ in dash.
         Stroke::Steps => {
             ["", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2 3\""][series.style % 3]
         }
@@ -245,7 +244,7 @@ impl AxisTicks {
             let max = ticks.iter().copied().fold(max, f64::max);
             return Self { ticks: ticks.clone(), max, decimals: 0 };
         }
-        // Steps of 1, 2 or 5 times a power of ten, so that there are four to eight.
+        // Use steps of 1, 2 or 5 times a power of ten, so that there are four to eight.
         let rough = max / 5.0;
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0]

@@ -1,4 +1,4 @@
-//! Equality of two results: by SWAN's rule, and by a strict rule.
+//! Compares two results by SWAN's rule and by a strict rule.
 
 use rusqlite::types::ValueRef;
 use serde_json::{Value as Json, json};
@@ -33,7 +33,7 @@ impl ComparedCell {
                 (None, r) => Self::Real(r.unwrap_or(f64::NAN).to_bits()),
             },
             Json::String(text) => Self::Text(text.clone()),
-            // A blob, as `query --json` writes it.
+            // A blob in the form that `query --json` writes.
             other => Self::Text(other.to_string()),
         }
     }

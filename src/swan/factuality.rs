@@ -1,13 +1,13 @@
-//! Data factuality: the share of generated cells that are true.
+//! Computes data factuality, which is the share of generated cells that are true.
 //!
 //! There are two counts:
 //!
-//! - *Generated cells only*: for each column, the keys with a known true value, and among them
-//!   those whose value is right. For columns with many values per key, F1 over all values.
+//! - **Generated cells only*: for each column, the share of right values among the keys with a
+//! known true value. For columns with many values per key, F1 over all values.
 //! - *SWAN's count*: the cells of the key count as right for superhero, but not for the other
-//!   databases. A true value that is NULL counts, but is never right. A column with many values
-//!   adds one F1 per key to the right cells, but each true value to the total. So true data scores
-//!   less than 100 %.
+//! databases. A true value that is NULL counts, but is never right. For each key, a column with
+//! many values adds its F1 to the right cells, but every true value to the total. Perfect data
+//! therefore scores less than 100 %.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub use crate::truth::Share;
 pub struct Factuality {
     /// SWAN's count.
     pub swan: Share,
-    /// Count of generated cells, of columns with one value per key.
+    /// Count of the generated cells in columns with one value per key.
     pub cells: Share,
     /// Factuality of each column.
     pub columns: Vec<ColumnFacts>,
@@ -41,8 +41,9 @@ pub struct ColumnFacts {
     pub column: String,
     /// `cells`, or `f1` for a column with many values per key.
     pub measure: &'static str,
-    /// Right cells among those with a known true value. For many values per key: twice the true
-    /// given values, among all given and all true values.
+    /// Share of right cells among those with a known true value. With many values per key, F1:
+    /// twice the number of right values, divided by the number of given values plus the number of
+    /// true values.
     pub score: Share,
 }
 
@@ -53,8 +54,8 @@ type KeyedRows = HashMap<FactualityKey, Vec<Vec<ComparedCell>>>;
 /// Compares the published tables with the true values.
 ///
 /// # Errors
-/// [`StoreError`] if one of the databases cannot be read. An unpublished table or column is no
-/// error: its cells are wrong.
+/// [`StoreError`] if one of the databases cannot be read. The cells of an unpublished table or
+/// column count as wrong.
 pub fn compute_factuality(
     benchmark: &Benchmark,
     gold: &Path,
@@ -164,7 +165,7 @@ fn is_same_value(actual: &ComparedCell, expected: &ComparedCell) -> bool {
         ComparedCell::Text(text) => text.trim().parse::<f64>().ok(),
         other => other.as_number(),
     };
-    // Two texts that format the same number differently are different.
+    // Two texts are different even if they format the same number.
     let texts = matches!((actual, expected), (ComparedCell::Text(_), ComparedCell::Text(_)));
     !texts && number(actual).is_some() && number(actual) == number(expected)
 }

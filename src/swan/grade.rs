@@ -1,5 +1,5 @@
-//! Grades an answer against the gold answer: whether it is right, how far off it is, and a
-//! description of the difference.
+//! Grades an answer against the gold answer: whether it is right, how far off it is, and how it
+//! differs.
 
 use crate::format::count_noun;
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
-//! SWAN, the benchmark of hybrid queries over databases and language models (2024): four of BIRD's
-//! databases without some of their columns, and 120 questions that need those columns.
+//! Runs SWAN (2024), a benchmark of hybrid queries over databases and language models. It consists
+//! of four of BIRD's databases without some of their columns, and of 120 questions that need those
+//! columns.
 //!
 //! ```text
 //! prepare:  BIRD's database → its rows by SWAN's rules (gold) → without what is hidden
@@ -9,8 +10,8 @@
 //! ```
 //!
 //! [`run()`] uses the same two paths as every user, [`crate::materialize`] and [`crate::query`];
-//! neither contains code for the benchmark. It reads only the prepared database; only [`score()`]
-//! opens the gold database.
+//! neither contains code for the benchmark. [`run()`] reads only the prepared database; only
+//! [`score()`] opens the gold database.
 
 pub mod benchmark;
 pub mod chart;

@@ -1,4 +1,4 @@
-//! A model that answers with the true values: shows the results of the queries if every answer is
+//! A model that answers with the true values. It shows what the queries return if every answer is
 //! right.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,16 +19,16 @@ use crate::value::Value;
 /// Name of the model in records and reports.
 pub const NAME: &str = "the true values";
 
-/// The true values of a database. Questions about anything but its columns get no answer.
+/// The true values of a database. It answers only questions about the generated columns.
 pub struct TrueValues {
-    /// Table, key names and key values as one text, then values by column.
+    /// Values by column, for each row key ([`row_key`]).
     rows: HashMap<String, BTreeMap<&'static str, Json>>,
     tables: Vec<&'static str>,
     other_questions: AtomicU64,
 }
 
 impl TrueValues {
-    /// Reads the true values of a database with all its columns.
+    /// Reads the true values from a gold database.
     ///
     /// # Errors
     /// [`StoreError`] if the database lacks a table or column.
@@ -44,7 +44,7 @@ impl TrueValues {
         Ok(Self { rows, tables, other_questions: AtomicU64::new(0) })
     }
 
-    /// Returns the number of questions asked about anything but the columns.
+    /// Returns the number of questions that were not about the generated columns.
     #[must_use]
     pub fn count_other_questions(&self) -> u64 {
         self.other_questions.load(Ordering::Relaxed)
@@ -107,8 +107,8 @@ fn read_truth(
     Ok(())
 }
 
-/// Returns the lookup key of a row. Key values are canonical, as in the facts, independent of their
-/// type.
+/// Returns the lookup key of a row. Key values are in canonical form, as in the facts, so that
+/// their type does not matter.
 fn row_key(table: &str, names: &[&str], key: &[Json]) -> String {
     let part = |k: &Json| Value::from_json(k).canonical_text().map(std::borrow::Cow::into_owned);
     json!([table, names, key.iter().map(part).collect::<Vec<_>>()]).to_string()

@@ -1,6 +1,6 @@
-//! `prepare`: makes SWAN's databases from BIRD's. The gold copy has SWAN's rows and all columns.
-//! The prepared copy is written to a new file without the hidden columns, so that its pages contain
-//! no trace of them.
+//! Creates SWAN's databases from BIRD's. The gold copy contains SWAN's rows and all columns. The
+//! prepared copy is a new file without the hidden columns, so that its pages contain no trace of
+//! them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,14 +27,14 @@ pub struct Prepared {
     pub shots: PathBuf,
     /// Hidden columns; a table's name means the whole table.
     pub hidden: Vec<String>,
-    /// Hidden columns that the copy keeps because HQDL's published SQL reads them, each with the
-    /// question whose query does.
+    /// Hidden columns that the copy keeps, because HQDL's published SQL reads them. Each is listed
+    /// with the question that reads it.
     pub left: Vec<String>,
     /// Number of rows deleted by SWAN's rules, by table.
     pub removed: Vec<(String, u64)>,
 }
 
-/// Returns the path of BIRD's copy of a database in a folder, or `None`.
+/// Returns the path of a database in BIRD's folder, if it exists.
 #[must_use]
 pub fn find_database(bird: &Path, name: &str) -> Option<PathBuf> {
     let file = format!("{name}.sqlite");
@@ -49,10 +49,10 @@ pub fn find_database(bird: &Path, name: &str) -> Option<PathBuf> {
     places.into_iter().find(|p| p.is_file())
 }
 
-/// Makes SWAN's copies of a database in `out`.
+/// Creates SWAN's copies of a database in `out`.
 ///
 /// # Errors
-/// [`SwanError`] if the source is not BIRD's database, or if a copy exists already and `force` is
+/// [`SwanError`] if the source is not BIRD's database, or if a copy already exists and `force` is
 /// not set.
 pub fn prepare_database(
     benchmark: &'static Benchmark,
@@ -108,7 +108,7 @@ fn ensure_writable(target: &Path, source: &Path, force: bool) -> Result<(), Swan
     Ok(())
 }
 
-/// A temporary file that is renamed when it is complete.
+/// A temporary file, which is renamed when it is complete.
 struct PartFile {
     path: PathBuf,
 }
@@ -136,8 +136,8 @@ impl Drop for PartFile {
     }
 }
 
-/// Returns an error if the database lacks a hidden column: then it is not BIRD's, and nothing could
-/// be masked.
+/// Returns an error if the database lacks a hidden column, because it is not BIRD's original
+/// database then.
 fn ensure_hidden_columns(database: &Database, benchmark: &Benchmark) -> Result<(), SwanError> {
     let (_, missing) = hidden_columns(database, benchmark)?;
     // Only some of BIRD's releases have this column.
@@ -156,8 +156,8 @@ fn ensure_hidden_columns(database: &Database, benchmark: &Benchmark) -> Result<(
     ))
 }
 
-/// Returns the hidden tables and columns that a database has, and those it lacks. Columns that
-/// HQDL's published SQL reads do not count as present, because every copy has them.
+/// Returns the hidden tables and columns that a database contains, and those it lacks. Columns that
+/// HQDL's published SQL reads do not count as present, because every copy contains them.
 ///
 /// # Errors
 /// [`StoreError`] if the database cannot be read.
@@ -186,7 +186,7 @@ pub fn hidden_columns(
     Ok((present, missing))
 }
 
-/// Deletes the rows that SWAN drops. Returns the number of deleted rows by table.
+/// Deletes the rows that SWAN excludes. Returns the number of deleted rows by table.
 fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, SwanError> {
     let connection = open_unchecked(gold, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let run = || -> rusqlite::Result<Vec<(String, u64)>> {
@@ -213,7 +213,7 @@ fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>,
     run().map_err(|e| StoreError::from_sqlite(gold, &e).into())
 }
 
-/// Writes a database without the hidden columns; returns the columns that it left out.
+/// Writes a database without the hidden columns. Returns the omitted columns.
 ///
 /// # Errors
 /// Returns [`SwanError`] if a file cannot be read or written.
@@ -264,7 +264,7 @@ pub(in crate::swan) fn write_masked(
     Ok(left_out)
 }
 
-/// Returns true if the prepared copy lacks a column.
+/// Returns true if the prepared copy does not contain a column.
 fn is_hidden(benchmark: &Benchmark, table: &str, column: &str) -> bool {
     let same = |t: &str, c: &str| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
     benchmark.hidden.iter().any(|h| h.columns.iter().any(|c| same(h.table, c)))
@@ -306,7 +306,7 @@ fn user_tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>>
     connection.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
 }
 
-/// Returns the foreign keys whose own and parent columns are all kept.
+/// Returns the FOREIGN KEY constraints whose own and parent columns are all kept.
 fn foreign_keys(
     source: &Connection,
     table: &str,
@@ -358,7 +358,7 @@ fn unique_constraints(
     Ok(found)
 }
 
-/// Returns the columns of an index if all are kept.
+/// Returns the columns of an index if all of them are kept.
 fn index_columns(
     source: &Connection,
     index: &str,
@@ -423,8 +423,8 @@ fn kept_indexes(
     Ok(found)
 }
 
-/// Writes the example rows for `--shots`: SWAN's own examples. Those that the database lacks are
-/// replaced by the first rows of the truth.
+/// Writes the example rows for `--shots`. They are SWAN's own examples; the first rows of the truth
+/// replace those that the database lacks.
 fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), SwanError> {
     let connection = open_unchecked(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut all: BTreeMap<String, Vec<Vec<Example>>> = BTreeMap::new();
@@ -450,8 +450,8 @@ fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), Sw
     std::fs::write(path, text + "\n").map_err(|e| SwanError::file(path, e))
 }
 
-/// Adds the rows of a truth with these keys to the examples, in the order of the keys, followed by
-/// the first rows of the truth. Unknown values are left out.
+/// Adds a truth's rows with these keys to the examples, in the order of the keys, followed by its
+/// first rows. Omits unknown values.
 fn read_examples(
     connection: &Connection,
     truth: &BenchmarkTruth,
@@ -499,7 +499,7 @@ fn read_examples(
     Ok(())
 }
 
-/// Returns the key of an example, as texts.
+/// Returns the key values of an example as texts.
 fn example_key(truth: &BenchmarkTruth, example: &Example) -> Vec<String> {
     let text = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     truth.key.iter().filter_map(|name| example.get(*name)).map(text).collect()

@@ -1,4 +1,4 @@
-//! Figures published in SWAN's paper (2024): execution accuracy in percent, by number of shots.
+//! Figures that SWAN's paper (2024) published: execution accuracy in percent, by number of shots.
 
 /// A system's published figures for one database.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -9,7 +9,7 @@ pub struct PublishedFigures {
     pub ex: &'static [(usize, f64)],
 }
 
-/// Returns the published figures for a database, or none for an unknown name.
+/// Returns the published figures for a database; empty for an unknown name.
 #[must_use]
 pub fn published_figures(database: &str) -> Vec<PublishedFigures> {
     let of = |gpt35: &'static [(usize, f64)], gpt4: &'static [(usize, f64)], blendsql| {

@@ -1,9 +1,9 @@
-//! SWAN's questions. SWAN publishes two CSV files per database, without a header: database,
-//! question, evidence, gold SQL, difficulty, query, and in one of them a remark. One file has
-//! HQDL's queries, the other `BlendSQL`'s.
+//! Reads SWAN's questions. SWAN publishes two CSV files per database, one with HQDL's queries and
+//! one with `BlendSQL`'s. They have no header; the columns are database, question, evidence, gold
+//! SQL, difficulty, query, and in one of them a remark.
 //!
-//! hqdl also reads both kinds of queries from one file: with a header that names the columns, or
-//! without one (name, question, evidence, difficulty, gold SQL, HQDL's SQL, `BlendSQL`'s).
+//! hqdl also reads a single file with both kinds of queries. Its columns are named by a header, or
+//! are name, question, evidence, difficulty, gold SQL, HQDL's SQL and `BlendSQL`'s SQL.
 
 use crate::format::count_noun;
 use std::collections::{BTreeSet, HashSet};
@@ -15,9 +15,9 @@ use super::SwanError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// HQDL's: plain SQL over the materialized tables.
+    /// HQDL's queries: plain SQL over the materialized tables.
     Hqdl,
-    /// `BlendSQL`'s: SQL with calls.
+    /// `BlendSQL`'s queries: SQL with calls.
     Blendsql,
 }
 
@@ -39,7 +39,7 @@ pub struct BenchmarkQuestion {
     pub qid: String,
     /// Text of the question.
     pub question: String,
-    /// Query whose rows over the gold database are the right answer.
+    /// Query over the gold database that returns the right answer.
     pub gold: String,
     /// HQDL's query.
     pub hqdl: Option<String>,
@@ -58,7 +58,8 @@ impl BenchmarkQuestion {
     }
 }
 
-/// BIRD's levels of difficulty. Their column identifies the layout of a file without a header.
+/// BIRD's levels of difficulty. The position of their column identifies the layout of a file
+/// without a header.
 const DIFFICULTIES: [&str; 3] = ["simple", "moderate", "challenging"];
 
 /// Index of each column.
@@ -69,14 +70,14 @@ struct QuestionColumns {
     gold: usize,
     hqdl: Option<usize>,
     blendsql: Option<usize>,
-    /// In SWAN's own files: the columns of the database and of the query, of either kind.
+    /// Columns of the database and of the query, in SWAN's own files.
     own_layout: Option<(usize, usize)>,
 }
 
-/// Reads questions. `database` names the questions that have no name of their own.
+/// Reads questions. Questions without a name are named after `database`.
 ///
 /// # Errors
-/// [`SwanError`] if the file has neither of the two layouts.
+/// [`SwanError`] if the file matches none of these layouts.
 pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanError> {
     let bytes = std::fs::read(path).map_err(|e| SwanError::file(path, e))?;
     let name = path.display();
@@ -97,7 +98,7 @@ pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuesti
     let (mut header, mut first) = (None, true);
     let (mut questions, mut seen) = (Vec::new(), HashSet::new());
     let mut others = BTreeSet::new();
-    // A file of SWAN's own has queries of one kind; only BlendSQL's contain calls.
+    // SWAN's own files contain one kind of query each; only BlendSQL's queries contain calls.
     let calls = text.contains("{{");
     for row in reader.records() {
         let row = row.map_err(|e| SwanError::wrong_input(format!("{name}: {e}"), LAYOUTS))?;
@@ -198,7 +199,7 @@ fn columns_by_header(
 }
 
 /// Returns the columns of a row without a header. The position of the difficulty identifies the
-/// layout: in SWAN's own files it is between the gold SQL and the query; otherwise the queries
+/// layout: in SWAN's own files it is between the gold SQL and the query; otherwise all queries
 /// follow it.
 fn columns_by_position(row: &csv::StringRecord) -> Option<QuestionColumns> {
     let difficulty = row

@@ -1,5 +1,5 @@
-//! The record of a run: `run.jsonl`, with one event per line. Every further run in the same folder
-//! appends to it, so that first and second run can be compared.
+//! Reads and writes the record of a run, `run.jsonl`, with one event per line. Further runs in the
+//! same folder append to it, so that they can be compared with the first.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -33,7 +33,7 @@ pub struct Header {
     /// Whether the true values replaced the model.
     #[serde(default)]
     pub oracle: bool,
-    /// File of the questions.
+    /// Path of the questions file.
     pub questions_file: PathBuf,
     /// Database before it was expanded.
     pub source: PathBuf,
@@ -48,7 +48,7 @@ pub struct Header {
     pub began: String,
 }
 
-/// Usage and cost of a step.
+/// Usage and cost of one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Number of requests that got a reply.
@@ -65,7 +65,7 @@ pub struct Cost {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
-    /// Seconds.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
@@ -138,7 +138,7 @@ pub enum RecordLine {
     Stopped {
         /// Reason.
         message: String,
-        /// Cost until then.
+        /// Cost until the stop.
         #[serde(flatten)]
         cost: Cost,
     },
@@ -182,7 +182,8 @@ pub struct RunsRecord {
 }
 
 impl RunsRecord {
-    /// Reads the record of a folder. Ignores a last line that was truncated by a kill.
+    /// Reads the record of a folder. Ignores an incomplete last line, which a killed run leaves
+    /// behind.
     ///
     /// # Errors
     /// [`SwanError`] if there is no record, or the file is not a record.
@@ -240,7 +241,7 @@ impl RunsRecord {
     /// Returns the identity of the last run.
     #[must_use]
     pub fn header(&self) -> &Header {
-        // There is always at least one run.
+        // `read_dir` rejects a record without runs.
         &self.runs[self.runs.len() - 1].header
     }
 
@@ -251,7 +252,7 @@ impl RunsRecord {
     }
 }
 
-/// Writer of a record.
+/// Appends lines to a record.
 #[derive(Debug)]
 pub struct RecordWriter {
     path: PathBuf,
@@ -288,7 +289,7 @@ impl RecordWriter {
         let failed = |e| SwanError::file(&path, e);
         let mut file =
             OpenOptions::new().create(true).read(true).append(true).open(&path).map_err(failed)?;
-        // A kill may have truncated the last line, so remove it before appending.
+        // Remove an incomplete last line, which a killed run leaves behind.
         truncate_partial_line(&mut file).map_err(failed)?;
         let mut writer = Self { path, file };
         writer.write_line(&RecordLine::Run(header.clone()))?;

@@ -1,5 +1,5 @@
-//! Runs the benchmark: materializes the spec, then answers every question like a user's query.
-//! Records each step as a line.
+//! Runs the benchmark: it materializes the spec, answers every question like a user's query, and
+//! records each step as a line.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,9 +32,9 @@ pub struct BenchmarkRun<'r> {
     pub questions: &'r [BenchmarkQuestion],
     /// Kind of queries to run.
     pub mode: Mode,
-    /// Whether to materialize the spec first. If not, cells are asked for when a query needs them.
+    /// Whether to materialize the spec first. If not, queries request the cells that they need.
     pub materialize: bool,
-    /// Time limit of `SQLite` for one pass of a query.
+    /// Time limit for one pass of a query in `SQLite`.
     pub timeout: Duration,
     /// Name of the run in the journal.
     pub command: &'r str,
@@ -53,7 +53,7 @@ pub struct RunOutcome {
     pub answered: u64,
     /// Number of questions without rows.
     pub failed: u64,
-    /// Number of cells and query values without a value.
+    /// Number of cells and query values that are missing.
     pub missing: u64,
     /// Cost of the run.
     pub cost: Cost,
@@ -68,7 +68,7 @@ pub enum BenchmarkStop {
     Run(Arc<StopReason>),
     /// Materializing failed.
     Materialize(MaterializeError),
-    /// A query stopped, or an error would affect all queries.
+    /// A query stopped, or failed with an error that affects all queries.
     Query(QueryError),
 }
 
@@ -82,8 +82,8 @@ impl std::fmt::Display for BenchmarkStop {
     }
 }
 
-/// Runs the benchmark, records its steps and passes each to the callback. A failed question is
-/// recorded, and the run continues.
+/// Runs the benchmark, records its steps and passes each to the callback. It records a failed
+/// question and continues.
 ///
 /// # Errors
 /// [`SwanError`] if the record cannot be written.
@@ -116,7 +116,7 @@ pub fn run(
         let used = *usage.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cost = cost_of(&result.meta);
         if error.is_some() {
-            // The usage of a failed query is known only from its events.
+            // For a failed query, only its events contain its usage.
             cost.requests = used.requests;
             cost.input_tokens = used.input_tokens;
             cost.output_tokens = used.output_tokens;
@@ -139,7 +139,7 @@ pub fn run(
         };
         match error {
             None => outcome.answered += 1,
-            // The question is not recorded, so that the next run asks it again.
+            // Do not record the question, so that the next run asks it again.
             Some(FailedQuestion::Query(error)) if is_fatal => {
                 outcome.stop = Some(BenchmarkStop::Query(error));
                 break;

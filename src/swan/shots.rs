@@ -1,5 +1,5 @@
-//! Examples for the model: the rows that SWAN's own prompts show. `prepare` writes them to a file
-//! beside the database that lacks their values.
+//! Reads the examples for the model, which are the rows in SWAN's own prompts. `prepare` writes
+//! them to a file beside the prepared database, which lacks their values.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::spec::Literal;
 use crate::spec::UncheckedSpec;
 use crate::spec::file::{ShotCell, ShotsField};
 
-/// Example row: column to value, or to a list of values.
+/// An example row: a value or a list of values for each column.
 pub type Example = Map<String, Json>;
 
 /// Example rows of each expansion.
@@ -37,7 +37,7 @@ impl Examples {
     }
 }
 
-/// Number of examples written per source: the maximum in SWAN.
+/// Number of examples per source that `prepare` writes, which is SWAN's maximum.
 pub const MAX_EXAMPLES: usize = 5;
 
 /// Returns the path of a database's examples.
@@ -46,7 +46,7 @@ pub fn shots_path(database: &Path) -> PathBuf {
     database.with_extension("shots.json")
 }
 
-/// Sets the examples of a spec: `shots` rows of every source, and no others.
+/// Replaces the examples of a spec with `shots` rows of every source.
 ///
 /// # Errors
 /// [`SwanError`] if there are too few examples.

@@ -1,4 +1,4 @@
-//! The Prometheus text format.
+//! Writes metrics in the Prometheus text format.
 
 use std::fmt::{Display, Write};
 use std::sync::PoisonError;
@@ -17,7 +17,7 @@ impl MetricsText {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {metric_type}");
     }
 
-    /// Writes a sample. Labels are formatted, without their braces.
+    /// Writes a sample. `labels` are already formatted, without braces.
     pub(in crate::daemon) fn write_sample(
         &mut self,
         name: &str,
@@ -41,7 +41,7 @@ impl MetricsText {
 }
 
 impl Metrics {
-    /// Writes the counters since the start of the daemon.
+    /// Writes the counters since the daemon's start.
     pub(in crate::daemon) fn write_metrics(&self, clients: usize, out: &mut MetricsText) {
         self.write_model_metrics(out);
         let gauge = |counter: &std::sync::atomic::AtomicI64| counter.load(Ordering::Relaxed) as f64;

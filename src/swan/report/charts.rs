@@ -1,4 +1,4 @@
-//! Charts of the report: score by shots, score by cost, requests by question.
+//! Builds the report's charts: score by shots, score by cost, and requests by question.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
         });
     }
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
-    // With several databases there would be too many lines.
+    // Skip the published figures for several databases, because there would be too many lines.
     if let [database] = databases.into_iter().collect::<Vec<_>>()[..] {
         for (n, figure) in published::published_figures(database).iter().enumerate() {
             series.push(Series {
@@ -60,7 +60,8 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
     }
 }
 
-/// Cost × score; tokens where there is no price. `None` where nothing was spent.
+/// Returns the chart of scores by cost, or by tokens if a model has no price. Returns `None` if
+/// nothing was spent.
 #[must_use]
 pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
     let priced = scored.iter().all(|s| s.header.priced);
@@ -98,10 +99,10 @@ pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
     })
 }
 
-/// Returns the chart of cumulative requests by question; question 0 is materializing.
+/// Returns the chart of cumulative requests by question; question 0 is the materialization.
 #[must_use]
 pub fn by_question(scored: &[Scored]) -> Chart {
-    // Runs with the same requests share one line.
+    // Draw one line for all runs with the same requests.
     let mut all: Vec<(String, Points, usize)> = Vec::new();
     for run in scored {
         for (n, cost) in run.runs.iter().enumerate() {

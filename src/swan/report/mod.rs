@@ -1,4 +1,4 @@
-//! The report: scores as Markdown, JSON and charts, next to the published figures.
+//! Writes the report: scores as Markdown, JSON and charts, beside the published figures.
 
 pub mod charts;
 
@@ -51,7 +51,7 @@ pub fn write_report(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanE
     for (name, text) in files {
         let path = dir.join(name);
         let Some(text) = text else {
-            // An earlier report may have written this file.
+            // Remove the file of an earlier report.
             let _ = std::fs::remove_file(&path);
             continue;
         };
@@ -194,7 +194,7 @@ fn push_runs(scored: &[Scored], text: &mut String) {
     }
 }
 
-/// Appends the execution accuracy of the runs next to the published figures.
+/// Appends the runs' execution accuracy beside the published figures.
 fn push_published(scored: &[Scored], text: &mut String) {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     for database in databases {
@@ -434,7 +434,7 @@ fn matrix_of(runs: &[&Scored], text: &mut String) {
     }
 }
 
-/// Appends the differences of one run from the gold answers.
+/// Appends the differences between a run's answers and the gold answers.
 fn push_differences(run: &Scored, text: &mut String) {
     let _ = write!(text, "\n### What differed in {}\n\n", run.name());
     let wrong: Vec<_> = run.questions.iter().filter(|q| !q.difference().is_empty()).collect();

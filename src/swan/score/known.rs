@@ -1,5 +1,5 @@
-//! Faults of the published queries that no model can avoid. They are found by running each query on
-//! the true values and comparing its result with the gold answer; none is hard-coded.
+//! Finds faults of the published queries that no model can avoid. It runs each query on the true
+//! values and compares the result with the gold answer; no fault is hard-coded.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ pub(in crate::swan) fn describe_fault(fault: &str, difference: &str) -> String {
     }
 }
 
-/// Runs the questions' queries on the true values. Queries that ask the model for anything but the
-/// columns of the true values are not judged.
+/// Runs the questions' queries on the true values. Skips queries that ask the model about anything
+/// but the generated columns.
 ///
 /// # Errors
 /// [`SwanError`] if the true values cannot be read, or there is no space for the run.
@@ -41,7 +41,8 @@ pub(in crate::swan) fn find_faults(
         return Ok(Faults::new());
     };
     let scratch = TempDir::new()?;
-    // As a run sees it: what is hidden may make a wrong query right.
+    // Use a prepared copy like a run does, because the hidden columns could make a wrong query
+    // right.
     let database = scratch.0.join(format!("{}.sqlite", benchmark.name));
     prepare::write_masked(gold.database(), &database, benchmark)?;
     let model = Arc::new(TrueValues::read(benchmark, gold.database())?);
@@ -107,7 +108,7 @@ pub(in crate::swan) fn find_faults(
     Ok(faults)
 }
 
-/// Whether one of the queries may read the tables of an expansion.
+/// Returns true if one of the queries may read the tables of an expansion.
 fn is_read(expansion: &Expansion, questions: &[BenchmarkQuestion]) -> bool {
     let many = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
     let tables: Vec<String> =
@@ -127,7 +128,7 @@ impl TempDir {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("hqdl-swan-{}-{n}", std::process::id()));
-        // A killed process with the same id may have left it.
+        // Remove the folder of a killed process with the same ID.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).map_err(|e| SwanError::file(&path, e))?;
         Ok(Self(path))

@@ -38,7 +38,7 @@ pub struct Scored {
     pub relative_error: Option<f64>,
     /// Factuality of the generated cells, if there are any.
     pub factuality: Option<Factuality>,
-    /// Cost of all answers: every run up to the first that finished.
+    /// Cost of all runs up to the first that finished.
     pub spent: Cost,
     /// Cost of each run in the folder, in order.
     pub runs: Vec<RunCost>,
@@ -96,27 +96,26 @@ impl ScoredQuestion {
     }
 }
 
-/// Queries that were run on the true values, and their faults.
+/// Queries that were already run on the true values, and their faults.
 #[derive(Default)]
 struct Judged {
     queries: HashSet<String>,
     faults: Faults,
 }
 
-/// The gold database and the rows of each gold query. A query runs once, no matter how many runs
-/// are scored.
+/// The gold database with a cache of each gold query's rows. A query runs only once, no matter how
+/// many runs are scored.
 pub struct GoldDatabase {
     database: PathBuf,
     timeout: Duration,
     interrupt: watch::Receiver<bool>,
     cached_rows: RefCell<HashMap<String, Result<Rows, String>>>,
-    /// Faults of the queries judged so far, by questions file and mode. No model can avoid these
-    /// faults.
+    /// Faults that no model can avoid, of the queries checked so far, by questions file and mode.
     faults: RefCell<HashMap<(PathBuf, Mode), Judged>>,
 }
 
 impl GoldDatabase {
-    /// Finds the gold database: `path` itself, or `<name>.sqlite` in it.
+    /// Finds the gold database: `path` itself, or `<name>.sqlite` below it.
     ///
     /// # Errors
     /// [`SwanError`] if it does not exist.
@@ -154,8 +153,8 @@ impl GoldDatabase {
         self.interrupt.clone()
     }
 
-    /// Returns the faults of the questions' queries that no model can avoid. Each query is judged
-    /// once, the first time that its answer is wrong.
+    /// Returns the faults of the questions' queries that no model can avoid. It checks each query
+    /// once, when its answer is wrong for the first time.
     fn find_faults(
         &self,
         header: &Header,
@@ -198,7 +197,7 @@ impl GoldDatabase {
     }
 }
 
-/// Scores a record. Questions whose gold query fails are noted and not counted.
+/// Scores a record. If a gold query fails, its question does not count, and a note reports it.
 ///
 /// # Errors
 /// [`SwanError`] if a database cannot be read.

@@ -1,5 +1,5 @@
-//! A view of a published expansion: search, filters, order and position, as the URL has them, and
-//! their SQL. All rows come from `hqdl_record`, which has the state of every cell.
+//! A view of a published expansion: its search, filters, order and position, parsed from the URL,
+//! and their SQL. All rows come from `hqdl_record`, which contains the state of every cell.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use rusqlite::types::Value as SqlValue;
 
 use super::percent_encode;
 
-/// Conditions of a filter, with their labels.
+/// Conditions of filters, with their labels.
 pub(super) const CONDITIONS: [(&str, &str); 6] = [
     ("is", "is"),
     ("not", "is not"),
@@ -33,7 +33,7 @@ impl ViewColumn {
         format!("'$.\"{}\"[{part}]'", self.name.replace('\'', "''"))
     }
 
-    /// Returns SQL for the value: NULL if the cell shows none.
+    /// Returns SQL for the value; NULL if the cell has none.
     pub(super) fn value_sql(&self) -> String {
         match self.key_part {
             Some(n) => format!("key ->> {n}"),
@@ -49,7 +49,7 @@ impl ViewColumn {
         }
     }
 
-    /// Returns SQL for a table `e` with the values of the cell: those of a list, or the only one.
+    /// Returns SQL for a table with the cell's values: those of a list, or the single value.
     pub(super) fn values_sql(&self) -> String {
         match self.key_part {
             Some(n) => format!("(SELECT coalesce(key ->> {n}, 'NULL') AS value)"),
@@ -58,7 +58,7 @@ impl ViewColumn {
     }
 }
 
-/// A filter of a column.
+/// A filter on a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ViewFilter {
     pub(super) column: String,
@@ -66,12 +66,12 @@ pub(super) struct ViewFilter {
     pub(super) value: String,
 }
 
-/// Place in the order from which a page begins.
+/// Position in the order at which a page begins or ends.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cursor {
     /// Key of the neighboring row, as stored.
     pub(super) key: String,
-    /// Whether the page ends before this row, instead of beginning after it.
+    /// Whether the page ends before this row instead of beginning after it.
     pub(super) backwards: bool,
 }
 
@@ -83,9 +83,9 @@ pub(super) struct TableView {
     /// State that one of the row's cells must have.
     pub(super) state: String,
     pub(super) filters: Vec<ViewFilter>,
-    /// Column of the order, and whether it is descending. Without it, rows are in key order.
+    /// Column to sort by, and whether the order is descending; `None` means key order.
     pub(super) sort: Option<(String, bool)>,
-    /// Columns whose values are counted.
+    /// Columns whose facets are shown.
     pub(super) facets: Vec<String>,
     pub(super) cursor: Option<Cursor>,
 }
@@ -138,14 +138,14 @@ impl TableView {
         }
     }
 
-    /// Returns the same rows from the beginning, with one change.
+    /// Returns a changed copy of the view, which starts at the first row.
     pub(super) fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut view = Self { cursor: None, ..self.clone() };
         change(&mut view);
         view
     }
 
-    /// Returns the pairs of the URL.
+    /// Returns the view as name-value pairs of a URL.
     pub(super) fn to_pairs(&self) -> Vec<(&'static str, String)> {
         let mut pairs = Vec::new();
         let mut push = |name, value: &str| {
@@ -168,7 +168,7 @@ impl TableView {
         pairs
     }
 
-    /// Returns the query of the URL, with its question mark if it is not empty.
+    /// Returns the view as the query part of a URL, with a question mark if it is not empty.
     pub(super) fn to_query(&self) -> String {
         let mut query = String::new();
         for (name, value) in self.to_pairs() {
@@ -178,12 +178,12 @@ impl TableView {
         query
     }
 
-    /// Returns true if the view leaves out rows.
+    /// Returns true if the view has a search or filter.
     pub(super) fn is_filtered(&self) -> bool {
         !self.search.is_empty() || !self.state.is_empty() || !self.filters.is_empty()
     }
 
-    /// Returns `FROM … WHERE …` of the view's rows, with its parameters.
+    /// Returns the FROM and WHERE clauses that select the view's rows.
     pub(super) fn rows_sql(&self, expansion: &str, columns: &[ViewColumn]) -> BoundSql {
         let mut sql = BoundSql::new("FROM hqdl_record WHERE expansion = ?", [text(expansion)]);
         if !self.search.is_empty() {
@@ -200,7 +200,7 @@ impl TableView {
             );
         }
         for filter in &self.filters {
-            // Ignore filters on columns that the table no longer has.
+            // Ignore filters on columns that the table no longer contains.
             let is_named = |c: &&ViewColumn| c.name.eq_ignore_ascii_case(&filter.column);
             if let Some(column) = columns.iter().find(is_named) {
                 sql.push(&filter.condition_sql(column), [filter.parameter()]);
@@ -209,8 +209,8 @@ impl TableView {
         sql
     }
 
-    /// Returns the query of one page: the stored key and cells of `limit` rows. Rows of a page that
-    /// ends before a row come in reverse order.
+    /// Returns the query for one page, with the stored key and cells of `limit` rows. If the cursor
+    /// points backwards, the rows are in reverse order.
     pub(super) fn page_sql(
         &self,
         expansion: &str,
@@ -241,7 +241,7 @@ impl TableView {
         sql = sql.then(rows);
         sql.push(") AS r", []);
         if let Some(cursor) = &self.cursor {
-            // NULL is the last value in both directions.
+            // NULL comes last in both directions.
             let (n, x, k) = (compare(false), compare(down), compare(false));
             sql.push(
                 &format!(
@@ -279,7 +279,7 @@ impl ViewFilter {
         }
     }
 
-    /// Returns the parameter of the condition. Bounds that look like numbers are numbers.
+    /// Returns the parameter of the condition. A bound that looks like a number becomes a number.
     fn parameter(&self) -> SqlValue {
         match (self.condition, self.value.parse::<f64>()) {
             ("min" | "max", Ok(number)) => SqlValue::Real(number),
@@ -294,7 +294,7 @@ impl ViewFilter {
     }
 }
 
-/// SQL with the values of its parameters.
+/// SQL text with its parameters' values.
 #[derive(Debug, Clone)]
 pub(super) struct BoundSql {
     pub(super) sql: String,
@@ -312,7 +312,7 @@ impl BoundSql {
         self.params.extend(params);
     }
 
-    /// Appends another text.
+    /// Appends another SQL text with its parameters.
     pub(super) fn then(mut self, rest: Self) -> Self {
         self.sql.push_str(&rest.sql);
         self.params.extend(rest.params);
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Every order is walked by pages of two, forwards and back, and has each row once.
+    /// Walks every order in pages of two rows, forwards and backwards, and expects each row once.
     #[test]
     fn pages_follow_each_other() {
         let connection = database();
