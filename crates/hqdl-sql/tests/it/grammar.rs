@@ -67,6 +67,23 @@ fn a_table_of_with_cannot_have_the_name_recursive() {
     }
 }
 
+/// `x'ab'` is a blob, not the name `x` with the alias `ab`.
+#[test]
+fn a_blob_is_not_a_name() {
+    for sql in [
+        "SELECT a FROM x'ab'",
+        "SELECT a IN x'ab'",
+        "SELECT a AS x'ab'",
+        "SELECT a x'ab'",
+        "SELECT a FROM t X'ab'",
+        "SELECT a FROM t JOIN u USING (x'ab')",
+        "SELECT a FROM x 'ab'",
+        "SELECT x'ab', a x, t.x'ab'",
+    ] {
+        assert_same_tree(sql);
+    }
+}
+
 #[test]
 fn the_span_of_an_expression_is_its_text() {
     for sql in case_queries() {

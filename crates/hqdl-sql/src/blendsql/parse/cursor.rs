@@ -139,9 +139,14 @@ impl QueryParser<'_> {
     pub fn is_id(&self, token: Token) -> bool {
         match token.lexeme {
             Lexeme::Quoted | Lexeme::Name => true,
-            Lexeme::Word => !keywords::is_reserved(self.text(token)),
+            Lexeme::Word => !keywords::is_reserved(self.text(token)) && !self.begins_blob(token),
             _ => false,
         }
+    }
+
+    /// Returns true for the `x` of `x'…'`.
+    pub fn begins_blob(&self, token: Token) -> bool {
+        token.is_word(self.sql, "x") && self.sql.as_bytes().get(token.end) == Some(&b'\'')
     }
 
     /// Reads a name.

@@ -349,8 +349,7 @@ impl QueryParser<'_> {
         if is("RAISE") {
             return self.parse_raise();
         }
-        let next = self.peek_after(1).filter(|t| t.start == token.end);
-        if is("x") && next.is_some_and(|t| t.lexeme == Lexeme::Text) {
+        if self.begins_blob(token) {
             return self.parse_blob();
         }
         if self.is_server
