@@ -1,4 +1,4 @@
-//! Completions and lines, in the order in which they were kept.
+//! Reads completions and answer rows from the server in the order of their commits.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,10 +16,10 @@ use crate::record::Fact;
 use hqdl_database::postgres::address::ANSWER_TIMEOUT;
 use hqdl_values::key::{ColumnIdentity, Entity};
 
-/// Lines that are read at once.
+/// Number of answer rows per query.
 const MANY: i64 = 5000;
 
-/// Which cache a server keeps.
+/// Returns the id of the cache that the server stores.
 pub(super) async fn cache(link: &Link) -> Result<String, FactsError> {
     link.run(|client| async move {
         Ok(client.query_one("SELECT cache FROM hqdl.head", &[]).await?.try_get(0)?)
@@ -28,7 +28,7 @@ pub(super) async fn cache(link: &Link) -> Result<String, FactsError> {
 }
 
 impl Server {
-    /// How many entities something is known of.
+    /// Returns the number of entities that have at least one answer.
     pub(super) async fn entities(&self) -> Result<u64, FactsError> {
         let within = ANSWER_TIMEOUT * 40;
         self.link
@@ -39,7 +39,8 @@ impl Server {
             .await
     }
 
-    /// Visits lines after one, in order.
+    /// Calls `visit` for every answer row after row `after`, in order, and returns the last row's
+    /// id.
     fn lines_after(
         &self,
         mut after: i64,
@@ -116,7 +117,7 @@ impl Answers for Server {
             Ok((r.try_get::<_, i64>("id")?, read_completion(r)?))
         })?;
         let all: HashMap<i64, (Completion, String)> = all.into_iter().collect();
-        // Two may ask for the same one.
+        // `ids` may contain an id twice.
         Ok(ids.iter().map(|id| all.get(id).cloned()).collect())
     }
 
@@ -171,7 +172,8 @@ impl Answers for Server {
         let mut after = line;
         loop {
             let lines = match self.all(&sql, &[&after, &MANY, &meanings], StoredLine::read) {
-                // Of whom a damaged line says something, it may have said this.
+                // A damaged row may have answered one of these columns, so its entity counts as
+                // answered.
                 Err(error @ FactsError::Journal { .. }) => {
                     let mut damaged = false;
                     self.lines_after(after, &mut |line| {
@@ -229,7 +231,7 @@ impl Integrity for Server {
     }
 }
 
-/// JSON in a column.
+/// Parses the JSON text in the column with index `at`.
 pub(super) fn json<T: serde::de::DeserializeOwned>(
     server: &Server,
     row: &Row,
@@ -239,12 +241,12 @@ pub(super) fn json<T: serde::de::DeserializeOwned>(
     Ok(serde_json::from_str(&text).map_err(|e| server.failed(&e.to_string()))?)
 }
 
-/// What is kept as JSON.
+/// Serializes `value` as JSON for a text column.
 pub(super) fn written(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// A list of texts that a query has aggregated.
+/// Parses a JSON array of strings that a query aggregated; other elements are ignored.
 pub(super) fn texts(text: &str) -> Vec<String> {
     let all: Vec<Json> = serde_json::from_str(text).unwrap_or_default();
     all.iter().filter_map(Json::as_str).map(str::to_owned).collect()

@@ -1,5 +1,5 @@
-//! Claims: what only one session may ask or do at a time. A claim is a row, and is
-//! somebody's as long as the lease of its session lasts.
+//! Claims: exclusive rights to ask a request or to perform a step. A claim is a row of the server,
+//! and its session owns it until the session's lease ends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,11 +18,11 @@ use crate::postgres::words::Parameter;
 use crate::store::ClaimedCells;
 use hqdl_values::key::Entity;
 
-/// How often it is looked whether a claim is free, at first and at last.
+/// First and longest wait between two checks of whether a claim is free.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
-/// What this process holds: by which call each was claimed, so that a release that
-/// comes late takes nothing from a later claim.
+/// Claims that this process holds, each with the token of the call that acquired it, so that a
+/// delayed release never deletes a later claim.
 #[derive(Default)]
 pub(super) struct Claims {
     held: Mutex<HashMap<Vec<u8>, i64>>,
@@ -35,8 +35,10 @@ impl Claims {
 }
 
 impl Server {
-    /// Claims, then looks at what batches under way ask of a model, then at what is
-    /// known: in this order, and sent at once.
+    /// Claims `keys`, then reads what open batch jobs already ask the model `beside`, then reads
+    /// the stored facts of `entities`.
+    ///
+    /// The statements run in this order and are sent together, in one round trip.
     pub(super) async fn claim_cells(
         &self,
         keys: &[ClaimKey],
@@ -45,7 +47,7 @@ impl Server {
     ) -> Result<ClaimedCells, FactsError> {
         let session = self.enter().await?;
         let hashes: Vec<Vec<u8>> = keys.iter().map(ClaimKey::hash).collect();
-        // In one order, so that nobody waits for one who waits for it.
+        // Every process locks the rows in the same order, so that two processes never deadlock.
         let mut sorted = hashes.clone();
         sorted.sort_unstable();
         sorted.dedup();
@@ -100,7 +102,7 @@ impl Server {
         })
     }
 
-    /// Gives back what of these is held; nobody waits for it.
+    /// Releases those of `keys` that this process holds. It does not wait for the server.
     pub(super) fn release(&self, keys: &[ClaimKey]) {
         let (keys, tokens): (Vec<Vec<u8>>, Vec<i64>) = {
             let mut held = self.claims.held();
@@ -117,12 +119,12 @@ impl Server {
                 client.execute(&release, &[keys, tokens]).await?;
                 Ok(())
             });
-            // Otherwise they are free when the lease of this session ends.
+            // If the release fails, the server frees the claims when this session's lease ends.
             let _ = released.await;
         });
     }
 
-    /// Waits until nobody holds a claim.
+    /// Waits until no session holds the claim `key`.
     pub(super) async fn released(&self, key: &ClaimKey) -> Result<(), FactsError> {
         let sql = format!("SELECT 1 FROM hqdl.claim WHERE key = $1 AND {ALIVE}");
         let (key, sql) = (&key.hash(), sql.as_str());
@@ -153,7 +155,8 @@ fn claim_sql() -> String {
     )
 }
 
-/// What batches under way ask about some, or are to ask in a run that goes on.
+/// Returns the SQL that selects the columns which open batch jobs, or jobs of active runs, ask of a
+/// model about some entities.
 fn asked_of_sql() -> String {
     format!(
         "SELECT e.key, r.meanings FROM hqdl.request_row AS e JOIN hqdl.request AS r ON r.id = e.request

@@ -1,12 +1,13 @@
-//! The copy: what this process has read of the server, kept at hand for plain reads.
+//! Local copy: what this process has read from the server, cached for plain reads.
 //!
-//! Lines are only ever added, in the order of their numbers, and what an entity is known
-//! to be changes with its lines alone. So all that is at hand has *every line up to one*
-//! in it, and a look at the server takes that one forward: the lines that came since say
-//! whose records are read again. Nothing at hand is told unless such a look began less
-//! than [`FRESH`] ago, and after all that this process has seen of the server in any
-//! other way: a copy may be behind by that much, never by more, and nobody sees less than
-//! they have seen already. Whoever is to ask looks at the server itself, under a claim.
+//! Answer rows are only ever appended, in the order of their ids, and an entity's record changes
+//! only when a row about it is appended. The copy therefore reflects *every row up to one*. A
+//! refresh asks the server for the rows appended since and drops the records that they change.
+//!
+//! The copy is used only if its last refresh began less than [`FRESH`] ago, and began after
+//! everything else this process has read from the server or written to it. So it is never older
+//! than [`FRESH`], and a process never sees an older state than one it has already seen. A caller
+//! that is about to send a request reads the server itself, under a claim.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,38 +22,40 @@ use crate::postgres::key::key;
 use crate::record::{Record, RecordBytes};
 use hqdl_values::key::Entity;
 
-/// How old a look at the server may be for what is at hand to be told.
+/// Longest age of a refresh for which reads use the copy.
 const FRESH: Duration = Duration::from_millis(500);
-/// Bytes of keys and records at hand; past this all are let go of.
+/// Limit of the records and their keys in the copy, in bytes. If a record does not fit, all records
+/// are dropped.
 const MOST: usize = 64 << 20;
-/// Entities with new lines that a look may name; past this all are let go of.
+/// Number of changed rows that a refresh can list. If there are as many, all records are dropped.
 const NEWS: i64 = 4000;
-/// Whoever looks up more at once is not helped by a copy.
+/// Largest number of entities for which a lookup uses the copy.
 pub(super) const FEW: usize = 64;
 
-/// The cache that there is now, its last line, and whose lines came after one.
+/// Selects the cache id, its last answer row, and the keys of rows that were appended after row
+/// `$1`.
 const LOOK: &str = "SELECT h.cache, h.line, ARRAY(SELECT a.key FROM hqdl.answer AS a
     WHERE a.line > $1 ORDER BY a.line LIMIT $2) FROM hqdl.head AS h";
 
-/// What is at hand, and how far.
+/// The local copy and the state that decides whether it is fresh.
 #[derive(Default)]
 pub(super) struct LocalCopy {
     at_hand: Mutex<AtHand>,
-    /// One looks; who waits is told by that look, too.
+    /// Held during a refresh, so that concurrent readers wait for it instead of starting another.
     looking: Mutex<()>,
-    /// What this process has seen of the server otherwise, or done there.
+    /// Counts the reads and writes of this process that went to the server directly.
     seen: AtomicU64,
 }
 
 #[derive(Default)]
 struct AtHand {
-    /// The cache, and the line up to which all here has every line.
+    /// Cache id, and the last answer row that the copy reflects.
     up_to: Option<(String, i64)>,
-    /// When the last look began, and what had been seen by then.
+    /// Start of the last refresh, and the value of `LocalCopy::seen` at that time.
     looked: Option<(Instant, u64)>,
-    /// How often something here was let go of.
+    /// Number of times that entries were dropped.
     turns: u64,
-    /// Ids in the dictionaries: they stay.
+    /// Ids of dictionary texts. An id never changes, so they are kept.
     ids: HashMap<(DictionaryTable, String), u32>,
     meanings_named: HashMap<String, Vec<u32>>,
     changed: HashMap<u32, i64>,
@@ -60,7 +63,7 @@ struct AtHand {
     bytes: usize,
 }
 
-/// A dictionary of texts.
+/// A dictionary table of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum DictionaryTable {
     Model,
@@ -69,11 +72,12 @@ pub(super) enum DictionaryTable {
 }
 
 impl AtHand {
-    /// Lets go of what may have changed since the last look.
+    /// Drops the entries that the rows in `news` may have changed, and moves the copy forward to
+    /// `line`.
     fn forward(&mut self, cache: String, line: i64, news: &[String]) {
         let same = self.up_to.as_ref().is_some_and(|(id, last)| *id == cache && *last <= line);
         if !same {
-            // Another cache in its place, or an earlier state of it.
+            // The URL now refers to another cache, or to a restored backup of this one.
             *self = Self { turns: self.turns, ..Self::default() };
         }
         if !same || !news.is_empty() {
@@ -117,8 +121,8 @@ impl LocalCopy {
         self.at_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This process has seen more of the server than a look has told, or done more
-    /// there: nothing is told before the next look.
+    /// Records that this process has read or written something on the server directly. The copy
+    /// must be refreshed before its next use.
     pub(super) fn seen(&self) {
         self.seen.fetch_add(1, Ordering::SeqCst);
     }
@@ -130,7 +134,7 @@ impl LocalCopy {
 }
 
 impl Server {
-    /// Sees to it that what is at hand may be told.
+    /// Refreshes the copy, unless it is fresh.
     fn look(&self) -> Result<(), FactsError> {
         if self.copy.is_fresh() {
             return Ok(());
@@ -150,8 +154,8 @@ impl Server {
         Ok(())
     }
 
-    /// What is at hand, or what the server says, which is at hand from then on unless
-    /// news came meanwhile.
+    /// Returns an entry of the copy, or reads it from the server. The entry that was read is added
+    /// to the copy unless entries were dropped in the meantime.
     fn at_hand_or<T: Clone>(
         &self,
         find: impl Fn(&AtHand) -> Option<T>,
@@ -174,7 +178,7 @@ impl Server {
         Ok(read)
     }
 
-    /// An id in a dictionary.
+    /// Returns the id of `text` in a dictionary.
     pub(super) fn known_id(
         &self,
         of: DictionaryTable,
@@ -188,8 +192,8 @@ impl Server {
         })
     }
 
-    /// The meanings of a name: one that is entered meanwhile is of no record up to the
-    /// last line.
+    /// Returns the ids of the column identities with this name. An identity that is created in the
+    /// meantime belongs to no record up to the copy's last row.
     pub(super) fn known_meanings(
         &self,
         name: &str,
@@ -201,7 +205,7 @@ impl Server {
         })
     }
 
-    /// The line that last changed a value of a meaning.
+    /// Returns the last answer row that changed a value of the column identity `meaning`.
     pub(super) fn known_change(
         &self,
         meaning: u32,
@@ -213,7 +217,7 @@ impl Server {
         })
     }
 
-    /// The records of a few entities, in their order.
+    /// Returns the records of a few entities, in the order of `entities`.
     pub(super) fn known_records(
         &self,
         entities: &[Entity],

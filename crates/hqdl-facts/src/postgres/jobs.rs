@@ -1,4 +1,4 @@
-//! Batch jobs: what goes, or went, to a Batch API together.
+//! Batch jobs: the sets of requests that are submitted to a Batch API together.
 
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
@@ -37,7 +37,7 @@ fn count(r: &Row) -> Worked<u64> {
     Ok(r.try_get::<_, i64>(0)?.cast_unsigned())
 }
 
-/// Holds of requests that wait for no run that goes on.
+/// Returns the SQL condition that a request is queued for a run that is no longer active.
 fn nobodys() -> String {
     format!("coalesce(run, 0) NOT IN ({})", runs_alive())
 }

@@ -1,5 +1,5 @@
-//! Keeping what was answered. A thread of commits in one process is one task here:
-//! it takes all units that wait and commits them together, in one round trip.
+//! Commits answers. One task per process takes all units that are queued and commits them together,
+//! in one round trip.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::postgres::words::Parameter;
 use crate::store::CommitUnit;
 use hqdl_database::postgres::address::ANSWER_TIMEOUT;
 
-/// Units that are committed together.
+/// Largest number of units per commit.
 const TOGETHER: usize = 256;
 
-/// A unit that waits, and who waits for it.
+/// A queued unit, and the channel that receives the result of its commit.
 pub(super) type Waiting = (Arc<KeptUnit>, oneshot::Sender<Result<(), FactsError>>);
 
-/// A unit with what tells its commit from another's.
+/// A commit unit with a random token. The token identifies the unit if its commit is sent again.
 pub(super) struct KeptUnit {
     pub(super) token: i64,
     pub(super) unit: CommitUnit,
@@ -36,7 +36,7 @@ impl KeptUnit {
     }
 }
 
-/// Commits what comes, until nobody can bring anything any more.
+/// Commits the queued units until all senders are dropped.
 pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Waiting>) {
     let mut waiting = Vec::new();
     let mut behind = false;
@@ -44,13 +44,13 @@ pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Wa
         let (units, replies): (Vec<Arc<KeptUnit>>, Vec<_>) = waiting.drain(..).unzip();
         let kept = server.commit(&units).await;
         if kept.is_ok() && std::mem::take(&mut behind) {
-            // What it did not take while it was away.
+            // These are units that the server did not accept while it was unreachable.
             behind = server.keep_spooled().await.is_err();
         }
         behind |= kept.is_err();
         let refused = matches!(&kept, Err(e) if !matches!(e, FactsError::Unreachable { .. }));
         for (unit, reply) in units.into_iter().zip(replies) {
-            // One that the server refuses costs none but itself.
+            // If the server rejects one unit, the others are still committed.
             let _ = reply.send(match &kept {
                 Ok(()) => Ok(()),
                 Err(_) if refused => server.commit(&[unit]).await,
@@ -60,7 +60,7 @@ pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Wa
     }
 }
 
-/// What some units are as columns.
+/// Values of several units, one vector per column.
 #[derive(Default)]
 struct UnitColumns {
     token: Vec<i64>,
@@ -86,7 +86,7 @@ struct UnitColumns {
 
 #[derive(Default)]
 struct LineColumns {
-    /// Which completion, from 1.
+    /// Position of the completion among the units, from 1.
     of: Vec<i64>,
     key: Vec<String>,
     entity: Vec<Option<String>>,
@@ -155,8 +155,8 @@ const ANSWERS: &str =
   SELECT u.key, h.line - $7 + u.n, h.completion - $8 + u.of, u.model, u.checksum, u.cells, u.entity
   FROM hqdl.head AS h, unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[],
     $6::text[]) WITH ORDINALITY AS u (of, key, entity, model, checksum, cells, n)";
-/// Lines that put something else in the place of a value, of whichever model: with
-/// the answers themselves, so that tables published before are told apart.
+/// Records the rows that replace a stored value, of whichever model. It runs in the transaction
+/// that inserts the rows, so that readers can detect outdated published tables.
 const CHANGED: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
     SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
     FROM hqdl.answer AS n JOIN hqdl.answer AS o ON o.key = n.key AND o.line < n.line
@@ -167,7 +167,8 @@ const CHANGED: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.lin
       AND ((new -> 3)::text IS DISTINCT FROM (old -> 3)::text
         OR (new -> 1)::text IS DISTINCT FROM (old -> 1)::text)
     GROUP BY 1) AS x WHERE meaning.id = x.meaning";
-/// The same where a line that is read for it is damaged: it may have said anything.
+/// Like [`CHANGED`] if one of the older rows is damaged. The damaged row may have contained any
+/// value, so every column of the new rows counts as changed.
 const CHANGED_OF_DAMAGED: &str =
     "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
     SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
@@ -181,8 +182,7 @@ const SPENT: &str = "INSERT INTO hqdl.day (date, usd)
   JOIN hqdl.model AS m ON m.id = u.model AND NOT m.recorded WHERE u.usd <> 0 HAVING sum(u.usd) IS NOT NULL
   ON CONFLICT (date) DO UPDATE SET usd = day.usd + excluded.usd";
 
-/// A request that is answered is done with, and so is the same one in a file that
-/// somebody else was to send.
+/// Closes the answered requests, and their duplicates in exported batch files.
 const ANSWERED: &str = "UPDATE hqdl.request AS r SET state = 'answered' WHERE r.id = ANY($1)
   OR (r.state = 'packed' AND r.parcel IN (SELECT id FROM hqdl.parcel WHERE state = 'exported')
     AND r.custom_id IN (SELECT custom_id FROM hqdl.request WHERE id = ANY($1)))";
@@ -190,7 +190,7 @@ const ROWS: &str = "DELETE FROM hqdl.request_row WHERE request IN (
   SELECT r.id FROM hqdl.request AS r WHERE r.state = 'answered' AND r.custom_id IN (
     SELECT custom_id FROM hqdl.request WHERE id = ANY($1)) OR r.id = ANY($1))";
 
-/// The statements of a commit.
+/// Prepared statements of a commit.
 struct Statements {
     number: Statement,
     completions: Statement,
@@ -205,7 +205,8 @@ struct Statements {
 impl Statements {
     async fn of(client: &Client) -> Worked<Self> {
         let prepare = |sql| client.prepare_cached(sql);
-        // Together: the first commit of a connection waits once.
+        // The statements are prepared together, so the first commit of a connection waits only
+        // once.
         let (number, completions, answers, changed, settled, spent, answered, rows) = tokio::try_join!(
             prepare(NUMBER),
             prepare(COMPLETIONS),
@@ -221,8 +222,7 @@ impl Statements {
 }
 
 impl Server {
-    /// Commits units, in one transaction and one round trip. A unit that was committed before
-    /// is not committed again by any process.
+    /// Commits units in one transaction and one round trip. No process commits a unit twice.
     pub(super) async fn commit(&self, units: &[Arc<KeptUnit>]) -> Result<(), FactsError> {
         let lines: usize = units.iter().map(|kept| kept.unit.facts.len()).sum();
         let within = ANSWER_TIMEOUT + ANSWER_TIMEOUT * (lines / 50_000) as u32;
@@ -232,7 +232,8 @@ impl Server {
             while !left.is_empty() {
                 match commit(&client, &statements, &UnitColumns::of(&left)).await {
                     Ok(()) => break,
-                    // Sent before, and the server's answer was lost; or sent by another process.
+                    // The unit was sent before and the server's reply was lost, or another process
+                    // has sent it.
                     Err(e) if is_committed(&e) => {
                         let tokens: Vec<i64> = left.iter().map(|kept| kept.token).collect();
                         let known = client.query(COMMITTED, &[&tokens]).await?;
@@ -240,7 +241,8 @@ impl Server {
                             known.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
                         left.retain(|kept| !known.contains(&kept.token));
                     }
-                    // An unreadable line is an older one, because these were written just now.
+                    // The row that cannot be parsed is an older one, because the new rows were
+                    // written just now.
                     Err(e) if e.code().is_some_and(|code| code.code().starts_with("22")) => {
                         statements.changed = client.prepare_cached(CHANGED_OF_DAMAGED).await?;
                         commit(&client, &statements, &UnitColumns::of(&left)).await?;
@@ -257,7 +259,7 @@ impl Server {
     }
 }
 
-/// Whether a commit failed since one of its units was committed before.
+/// Returns true if a commit failed because one of its units is already committed.
 fn is_committed(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::UNIQUE_VIOLATION)
         && error.as_db_error().and_then(|e| e.constraint()) == Some("completion_token_key")
@@ -295,8 +297,8 @@ async fn commit(
     let of_reservations: [Parameter<'_>; 1] = [&all.reservations];
     let of_spent: [Parameter<'_>; 2] = [&all.model, &all.cost_usd];
     let of_requests: [Parameter<'_>; 1] = [&all.requests];
-    // Sent one after the other without waiting: nobody waits for the numbers longer
-    // than the server takes. Where one fails, all do.
+    // All statements are sent before the first reply arrives, so the lock on the numbers is held
+    // only while the server works. If one statement fails, the transaction is rolled back.
     let done = tokio::join!(
         biased;
         client.batch_execute(BEGIN),

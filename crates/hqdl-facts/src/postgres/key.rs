@@ -1,17 +1,17 @@
-//! What an entity is found by: its text, or the beginning of it and a hash where it
-//! is longer than an index takes.
+//! Keys of entities: the entity's text or, if that is too long for an index, its beginning followed
+//! by a hash.
 
 use hqdl_values::key::Entity;
 
-/// Bytes that a key may have as it is.
+/// Length in bytes up to which the text itself is the key.
 const LONGEST: usize = 1000;
-/// Bytes of a longer one that are kept.
+/// Number of bytes that the key of a longer text keeps.
 const HEAD: usize = 900;
 
-/// An entity as it is kept.
+/// An entity as its row stores it.
 pub(super) struct Keyed<'e> {
     pub(super) key: String,
-    /// The whole of it, where the key is not.
+    /// The full text, if the key contains only its beginning.
     pub(super) entity: Option<&'e str>,
 }
 
@@ -24,13 +24,13 @@ pub(super) fn keyed(entity: &Entity) -> Keyed<'_> {
     Keyed { key: format!("{}{hash}", head(text)), entity: Some(text) }
 }
 
-/// The key of an entity.
+/// Returns the key of an entity.
 pub(super) fn key(entity: &Entity) -> String {
     keyed(entity).key
 }
 
-/// What all keys of entities begin with that begin as this text does: two texts
-/// with different heads are in the order of their keys.
+/// Returns the beginning of a text that its key contains. Texts with different prefixes sort in the
+/// order of their keys.
 pub(super) fn head(text: &str) -> &str {
     if text.len() <= HEAD {
         return text;

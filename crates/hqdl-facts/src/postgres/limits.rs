@@ -1,8 +1,8 @@
-//! Rate limits that all machines keep together. Requests that wait in this process
-//! ask for their turns in one transaction, which locks the limits of their place:
-//! what counts there now (every request of the last minute is a row), and how far
-//! the pace has come, say how many may go, and when. A turn may lie a moment ahead,
-//! so that a long way to the server slows nobody down.
+//! Rate limits that all machines enforce together. The waiting requests of a process ask for
+//! admission in one transaction, which locks the limits of their endpoint and model. The server
+//! counts the requests of the last minute, one row each, and decides how many may be sent, and
+//! when. It admits requests a moment ahead of their time, so that a slow connection to the server
+//! does not delay them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,27 +19,28 @@ use crate::postgres::words::Parameter;
 use crate::postgres::{Server, unless_refused};
 use crate::throttle::{LimiterKey, PauseFuture, RateLimits, TicketFuture};
 
-/// How late a request may leave after its turn and count as it was counted.
+/// Longest delay after its admission time for which a request still counts as planned.
 pub(super) const LATE: Duration = Duration::from_millis(500);
-/// The server's clock, as seconds since 1970.
+/// The server's clock, in seconds since 1970.
 const CLOCK: &str = "extract(epoch FROM clock_timestamp())::double precision";
 
-/// What is said to the server, by and by.
+/// Messages that a background task sends to the server.
 enum Messages {
-    /// A ticket's request leaves later than it was counted for.
+    /// The request of a ticket was sent later than planned, so it counts for longer.
     Leaves(i64),
-    /// It was answered, and used so many tokens; paces go on by so many seconds.
+    /// The request was answered and used this many tokens. `paces` has the seconds by which each
+    /// limit's next admission moves.
     Used {
         ticket: i64,
         used: u64,
         paces: Vec<(String, f64)>,
     },
-    /// It is not sent.
+    /// The request was not sent.
     Cancelled(i64),
-    /// An endpoint said something.
+    /// An endpoint's response contained rate-limit headers.
     Heard(LimiterKey, RateLimitHint),
     Left(i64),
-    /// All is said.
+    /// No messages follow.
     End(oneshot::Sender<()>),
 }
 
@@ -56,22 +57,22 @@ pub(super) struct ServerLimits {
 struct LimitState {
     tickets: HashMap<u64, ServerTicket>,
     queues: BTreeMap<LimiterKey, LimitTurns>,
-    /// Until when endpoints asked this process to wait.
+    /// Time until which each endpoint asked this process to wait.
     paused: HashMap<String, Instant>,
     told: BTreeMap<LimiterKey, PerMinute>,
-    /// What those of this process ask for who use a place.
+    /// Limits of this process's members, each with its endpoint.
     members: HashMap<u64, (String, PerMinute)>,
 }
 
 impl LimitState {
-    /// The strictest that this process asks for of an endpoint.
+    /// Returns the strictest limits that this process sets for an endpoint.
     fn own(&self, endpoint: &str) -> PerMinute {
         let here = self.members.values().filter(|(of, _)| of == endpoint);
         here.fold(PerMinute::default(), |all, (_, one)| all.stricter_limits(*one))
     }
 
-    /// How many seconds the pace of a place goes on, for so many tokens more (or less)
-    /// than a request was paced for.
+    /// Returns the seconds by which each limit's next admission moves if a request used `tokens`
+    /// more (or fewer) tokens than planned.
     fn paces(&self, place: &LimiterKey, tokens: f64) -> Vec<(String, f64)> {
         let told = self.told.get(place).and_then(|told| told.tokens);
         let limits =
@@ -81,7 +82,7 @@ impl LimitState {
     }
 }
 
-/// A request that was admitted.
+/// An admitted request.
 struct ServerTicket {
     id: i64,
     place: LimiterKey,
@@ -100,7 +101,7 @@ impl ServerLimits {
         lock(&self.state)
     }
 
-    /// Enters the limits of one more who uses a place.
+    /// Registers a member and its limits on the server.
     fn register(
         &self,
         place: &LimiterKey,
@@ -122,7 +123,7 @@ impl ServerLimits {
         )
     }
 
-    /// Says what is left to say.
+    /// Sends the remaining messages and waits briefly for their delivery.
     pub(super) fn end(&self) {
         let (over, told) = oneshot::channel();
         self.state().queues.clear();
@@ -140,8 +141,8 @@ fn lock(state: &Mutex<LimitState>) -> MutexGuard<'_, LimitState> {
 impl RateLimits for ServerLimits {
     fn add_member(&self, place: &LimiterKey, limits: PerMinute) -> Result<u64, FactsError> {
         let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
-        // A role that may only read can run queries whose values are known. A request of its
-        // own fails when it reserves what it may cost.
+        // A role with read access can run queries that need no request. If the role does send one,
+        // reserving its cost fails.
         unless_refused(self.register(place, limits, member))?;
         self.state().members.insert(member, (place.endpoint.clone(), limits));
         Ok(member)
@@ -163,7 +164,8 @@ impl RateLimits for ServerLimits {
             turns
         });
         let _ = queue.send((need, reply));
-        // Who cannot reach the server notices when it reserves what it may cost.
+        // If the server is unreachable, the caller gets its error when it reserves the request's
+        // cost.
         Box::pin(async { turn.await.unwrap_or_default() })
     }
 
@@ -214,7 +216,7 @@ impl RateLimits for ServerLimits {
     }
 }
 
-/// The requests of this process that wait for a place.
+/// Requests of this process that wait for admission to one endpoint and model.
 struct Waiters {
     server: Arc<Server>,
     state: Arc<Mutex<LimitState>>,
@@ -251,7 +253,7 @@ impl Waiters {
             let turns = match self.server.turns(&self.place, own, &needs, limited).await {
                 Ok(turns) => turns,
                 Err(error) => {
-                    // Whoever waits is told when it reserves.
+                    // The waiting requests get the error when they reserve their cost.
                     warn!(%error, "nobody is admitted");
                     waiting.clear();
                     continue;
@@ -270,7 +272,7 @@ impl Waiters {
         }
     }
 
-    /// Gives a turn when it comes.
+    /// Hands out an admission when its time comes.
     fn give(&self, id: i64, turn: Instant, need: Need, reply: oneshot::Sender<u64>) {
         let (state, said, place) = (Arc::clone(&self.state), self.said.clone(), self.place.clone());
         tokio::spawn(async move {
@@ -284,13 +286,13 @@ impl Waiters {
                 let Some(again) = again else {
                     state.tickets.insert(ticket, ServerTicket { id, place, likely, turn });
                     if reply.send(ticket).is_err() {
-                        // Whoever wanted it has gone.
+                        // The waiter was dropped.
                         state.tickets.remove(&ticket);
                         let _ = said.send(Messages::Cancelled(id));
                     }
                     return;
                 };
-                // The endpoint has asked to wait meanwhile.
+                // The endpoint has asked for a pause in the meantime.
                 let _ = again.send((need, reply));
             }
             let _ = said.send(Messages::Cancelled(id));
@@ -298,7 +300,7 @@ impl Waiters {
     }
 }
 
-/// Says to the server what has come of tickets, and what endpoints said.
+/// Sends the outcomes of tickets and the rate-limit headers of endpoints to the server.
 async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Messages>) {
     let mut heard = Vec::new();
     let mut swept = Instant::now();
@@ -385,7 +387,7 @@ impl Server {
                     let sql = format!("DELETE FROM hqdl.sent WHERE leaves_at < {CLOCK}");
                     client.execute(&client.prepare_cached(&sql).await?, &[]).await?;
                 }
-                // Last: the one of these that does not come to the same when it is said twice.
+                // This statement is the last one because it is the only one that is not idempotent.
                 if deltas.iter().any(|delta| *delta != 0.0) {
                     let sql = "UPDATE hqdl.rate AS r SET tokens_due = r.tokens_due + u.delta
                        FROM unnest($1::text[], $2::double precision[]) AS u (name, delta)
@@ -413,7 +415,7 @@ impl Server {
                     );
                     let heard = client.prepare_cached(&sql).await?;
                     client.execute(&heard, &[name, &requests, &tokens, &wait]).await?;
-                    // To wait is for all models.
+                    // A pause applies to all models of the endpoint.
                     client.execute(&heard, &[endpoint, &None::<i64>, &None::<i64>, &wait]).await?;
                     Ok(())
                 })

@@ -1,6 +1,5 @@
-//! The connections to a server, and how long it is waited for. They live on a
-//! thread of their own, so that whoever asks may be on any thread, in a runtime
-//! or in none.
+//! The connections to a server, with retries. They run on a thread of their own, so that callers
+//! can be on any thread, inside an async runtime or outside one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,25 +18,25 @@ use hqdl_database::postgres::address::{
 };
 use hqdl_database::postgres::thread::ServerThread;
 
-/// Connections of one process: looks, commits and the heartbeat hold up nobody.
+/// Connections per process, so that reads, commits and lease renewals do not wait for each other.
 const CONNECTIONS: usize = 6;
-/// A way to the server and back that is worth preparing requests ahead for.
+/// Round-trip time from which on hqdl avoids the extra round trip of preparing a statement.
 const FAR: Duration = Duration::from_millis(10);
-/// How long is waited between two tries, at first and at last.
+/// First and longest wait between two attempts.
 const TRY_EVERY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// Begins a transaction all of whose statements are sent at once. One whose end does not arrive,
-/// since a proxy lost it, holds its locks no longer than a commit may take.
+/// Begins a transaction whose statements are all sent at once. If a proxy loses its COMMIT, the
+/// server releases the locks after five seconds.
 pub(super) const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 5000";
-/// Who is told that a server cannot be reached, and that it can again.
+/// Callback for messages about an outage: when it begins and when it ends.
 pub type StatusCallback = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A connection out of the pool.
+/// A connection from the pool, for one caller.
 pub(super) type Client = Object;
-/// The connection that all use at once who send all they have to send at once.
+/// The connection that callers share if they send all of their statements at once.
 pub(super) type SharedClient = Arc<Object>;
 
-/// Why work with a connection failed.
+/// Error of a unit of work on a connection.
 #[derive(Debug)]
 pub(super) enum Failed {
     Postgres(tokio_postgres::Error),
@@ -58,25 +57,25 @@ impl From<FactsError> for Failed {
 
 pub(super) type Worked<T> = Result<T, Failed>;
 
-/// The connection that is shared, or when and why there was none.
+/// The shared connection, or the time and message of the last failure to open it.
 #[derive(Default)]
 struct SharedConnection {
     client: Option<SharedClient>,
     failed: Option<(Instant, String)>,
 }
 
-/// A server that is waited for.
+/// State of an ongoing outage.
 struct Down {
     since: Instant,
-    /// It is reached, and says itself why it fails: its disk may be
-    /// full, and then it still answers who only looks.
+    /// The server is reachable and returns errors, for example because its disk is full. It may
+    /// still answer reads.
     refuses: bool,
 }
 
-/// Why something is tried again.
+/// A temporary failure, which is retried.
 struct Passing {
     why: String,
-    /// As in [`Down`].
+    /// The server is reachable and returns an error, as in [`Down`].
     refuses: bool,
 }
 
@@ -87,17 +86,17 @@ impl Passing {
 }
 
 pub(super) struct Link {
-    /// The URL, as it may be shown.
+    /// The URL without its password.
     pub(super) shown: String,
     pub(super) handle: Handle,
     pool: Pool,
-    /// The shortest that it took to answer, in microseconds.
+    /// Shortest response time so far, in microseconds.
     least: AtomicU64,
     shared: tokio::sync::Mutex<SharedConnection>,
     say: StatusCallback,
-    /// How long a server that cannot be reached is waited for.
+    /// How long to retry while the server is unreachable.
     patience: Duration,
-    /// What is the matter with the server, if anything.
+    /// The outage, if there is one.
     down: Mutex<Option<Down>>,
     thread: ServerThread,
 }
@@ -124,14 +123,14 @@ impl Link {
         Ok(Self { shown, handle, pool, least, shared, say, patience, down, thread })
     }
 
-    /// Waits for the server on this thread, whatever runs here.
+    /// Runs `work` to its end and blocks this thread, inside an async runtime or outside one.
     pub(super) fn here<T>(&self, work: impl Future<Output = T>) -> T {
         self.thread.block_on(work)
     }
 
-    /// Works with a connection; again when the server was not reached or asks to
-    /// try again, as long as there is patience. So work must be repeatable: what
-    /// failed may have been done.
+    /// Runs `work` with a connection of its own. If the server is unreachable or asks for a retry,
+    /// `work` runs again until the patience is used up. It must be idempotent, because a failed
+    /// attempt may have taken effect.
     pub(super) async fn run<T, F>(&self, work: impl Fn(Client) -> F) -> Result<T, FactsError>
     where
         F: Future<Output = Worked<T>>,
@@ -139,10 +138,12 @@ impl Link {
         self.run_for(ANSWER_TIMEOUT, work).await
     }
 
-    /// The same on a connection that is shared: the work of many is on its way there at
-    /// once, however long the way is, and the server does one after the other. So work
-    /// is single statements, or a transaction all of whose statements are sent in one
-    /// poll, and is polled on the thread of the connections: nothing comes in between.
+    /// Like [`Self::run`], with the connection that all callers share. Their statements are sent
+    /// without waiting for each other, and the server executes them in order.
+    ///
+    /// `work` must be single statements, or a transaction whose statements are all sent in one
+    /// poll, and must be polled on the connection's thread. Otherwise statements of other callers
+    /// would be interleaved.
     pub(super) async fn together<T, F>(
         &self,
         work: impl Fn(SharedClient) -> F,
@@ -164,7 +165,7 @@ impl Link {
         .await
     }
 
-    /// The same, with what may take longer than an answer.
+    /// Like [`Self::run`], with a timeout of its own.
     pub(super) async fn run_for<T, F>(
         &self,
         within: Duration,
@@ -176,7 +177,7 @@ impl Link {
         self.persist(|| self.once(within, &work)).await
     }
 
-    /// Does something until it is done, as long as there is patience.
+    /// Calls `once` until it succeeds, or until the patience is used up.
     async fn persist<T, F>(&self, once: impl Fn() -> F) -> Result<T, FactsError>
     where
         F: Future<Output = Result<T, LinkTrouble>>,
@@ -193,8 +194,8 @@ impl Link {
         }
     }
 
-    /// Waits before something is done again, where there is patience for that; `failed` is
-    /// when it failed first.
+    /// Waits before the next attempt, or returns the error if no patience is left. `failed` is the
+    /// time of the first failure.
     async fn pause(
         &self,
         trouble: LinkTrouble,
@@ -229,7 +230,7 @@ impl Link {
         FactsError::Unreachable { url: self.shown.clone(), message }
     }
 
-    /// Works with a connection once.
+    /// Runs `work` once.
     async fn once<T, F>(
         &self,
         within: Duration,
@@ -248,19 +249,19 @@ impl Link {
         done
     }
 
-    /// Connections that do not answer are of no use to the next one.
+    /// Closes the idle connections: if one does not answer, the others probably do not either.
     fn let_go(&self) {
         self.pool.retain(|_, _| false);
     }
 
-    /// A connection that nobody else uses.
+    /// Returns a connection from the pool.
     async fn client(&self) -> Result<Client, LinkTrouble> {
-        // Whoever has a connection gives it back, so waiting for one is no failure.
+        // Waiting has no timeout, because every connection returns to the pool.
         let times =
             Timeouts { wait: None, create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) };
         self.pool.timeout_get(&times).await.map_err(|e| match e {
             PoolError::Backend(e) => self.trouble(&e),
-            // It is there, and says nothing.
+            // The server accepted the connection and did not answer.
             PoolError::Timeout(_) => {
                 let why = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
                 LinkTrouble::Passing(Passing::unreached(why))
@@ -269,14 +270,14 @@ impl Link {
         })
     }
 
-    /// The connection that is shared.
+    /// Returns the shared connection and opens it if necessary.
     async fn shared(&self) -> Result<SharedClient, LinkTrouble> {
         let came = Instant::now();
         let mut shared = self.shared.lock().await;
         if let Some(client) = shared.client.as_ref().filter(|client| !client.is_closed()) {
             return Ok(Arc::clone(client));
         }
-        // Who has waited for one who waited in vain does not wait once more.
+        // The caller has already waited while another attempt failed, so it does not wait again.
         if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > came) {
             return Err(LinkTrouble::Passing(Passing::unreached(why)));
         }
@@ -295,7 +296,7 @@ impl Link {
         }
     }
 
-    /// What comes of work, within some time.
+    /// Runs `work` with a timeout, and classifies its error.
     async fn answered<T>(
         &self,
         within: Duration,
@@ -321,14 +322,14 @@ impl Link {
         self.least.fetch_min(micros, Ordering::Relaxed);
     }
 
-    /// Whether the way to the server and back is long.
+    /// Returns true if the round trip to the server is long.
     pub(super) fn is_far(&self) -> bool {
         let least = self.least.load(Ordering::Relaxed);
         least != u64::MAX && Duration::from_micros(least) >= FAR
     }
 
-    /// Something was done, which may have failed before. Who only looks does not tell
-    /// that a server which refused does now what it is asked.
+    /// Ends the outage after a success. If the server refused writes, a read that succeeds at once
+    /// does not end the outage.
     fn done(&self, had_failed: bool) {
         let mut down = self.down();
         if let Some(was) = down.take_if(|down| had_failed || !down.refuses) {
@@ -337,7 +338,7 @@ impl Link {
         }
     }
 
-    /// Something was not done; whether the server was waited for long enough.
+    /// Records a failure and returns true if the outage has lasted longer than the patience.
     fn is_down(&self, passing: &Passing) -> bool {
         let mut down = self.down();
         let down = down.get_or_insert_with(|| {
@@ -357,7 +358,8 @@ impl Link {
         self.down.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it passes, and what it is called.
+    /// Classifies a database error as temporary, as a conflict or as final, with its message and
+    /// hint.
     fn trouble(&self, error: &tokio_postgres::Error) -> LinkTrouble {
         let url = self.shown.clone();
         let Some(server) = error.as_db_error() else {
@@ -392,7 +394,7 @@ impl Link {
             ]
             .contains(code);
         if passes {
-            // One that starts or ends is as good as not there.
+            // A server that is starting up or shutting down counts as unreachable.
             let refuses = !["08", "57P"].iter().any(|class| code.code().starts_with(class));
             return LinkTrouble::Passing(Passing { why: message, refuses });
         }
@@ -413,9 +415,9 @@ impl Link {
 }
 
 enum LinkTrouble {
-    /// It may go better soon.
+    /// A retry may succeed.
     Passing(Passing),
-    /// Another transaction was in the way.
+    /// A concurrent transaction conflicted with this one.
     Conflict,
     Final(FactsError),
 }

@@ -1,16 +1,15 @@
-//! The store on a server: any number of machines share what was paid for. What the
-//! journal and its index are on one machine are tables of `PostgreSQL` here, and
-//! what only one process can have (claims, the budget of the day, rate limits) is
-//! rows that the server locks.
+//! The store on a database server, with which any number of machines share their answers. Its
+//! tables replace the journal and the index of a local cache. Rows that the server locks replace
+//! what only one process can have: claims, the daily budget and rate limits.
 //!
-//! * A process is a *session*, which holds what it holds until it ends or its lease
-//!   does, by the server's clock. It renews the lease; one that could not in time
-//!   goes on under another session, without what it held.
-//! * The server gives completions and lines their numbers in the commit that keeps
-//!   them, one commit after the other: who has seen one sees none with a lower
-//!   number later.
-//! * Whatever is sent may be sent again when its answer was lost: it is done once.
-//! * A server that cannot be reached is waited for, for less than a lease.
+//! * A process is a *session*. It owns its claims and reservations until it ends or its lease
+//!   expires by the server's clock. If a process cannot renew the lease in time, it continues in a
+//!   new session without them.
+//! * The server numbers completions and answer rows in the transaction that inserts them, one
+//!   transaction after the other. So a reader that has seen a number never sees a lower one appear
+//!   later.
+//! * Every statement may be sent again if its reply was lost, and takes effect once.
+//! * While the server is unreachable, hqdl retries for less than the duration of a lease.
 
 mod answers;
 mod claims;
@@ -60,14 +59,14 @@ use hqdl_database::postgres::address::{ANSWER_TIMEOUT, AddressError, ServerAddre
 use hqdl_values::key::Entity;
 use hqdl_values::usage::SpentAmount;
 
-/// How long what a process holds is its own after the server last heard of it.
+/// Default duration of a session's lease after its last renewal.
 const LEASE: Duration = Duration::from_secs(90);
-/// The variable that says otherwise, in seconds.
+/// Environment variable that overrides [`LEASE`], in seconds.
 const LEASE_VARIABLE: &str = "HQDL_LEASE";
-/// Units that may wait for their commit; a sender waits when there are more.
+/// Number of units that can wait for their commit; more than that block their senders.
 const QUEUE: usize = 1024;
 
-/// Facts that a server keeps.
+/// Fact store on a database server.
 pub struct PostgresStore {
     server: Arc<Server>,
     units: Option<mpsc::Sender<keep::Waiting>>,
@@ -75,24 +74,23 @@ pub struct PostgresStore {
     limits: Arc<ServerLimits>,
 }
 
-/// A server, as one process uses it.
+/// Client state of a server, one per process.
 pub(super) struct Server {
     link: Link,
-    /// Where this process keeps files of its own.
+    /// Directory of this process's local files.
     dir: PathBuf,
-    /// Which cache this is.
+    /// Id of the cache.
     cache: String,
     presence: Presence,
     claims: Claims,
     copy: LocalCopy,
-    /// For what outlives the call that begins it.
+    /// Reference to itself, for tasks that outlive the call that starts them.
     me: Weak<Self>,
 }
 
 impl PostgresStore {
-    /// Opens the cache of a server, and makes it when it is missing. `dir` is where
-    /// directories are kept for what stays on this machine; `holder` describes this
-    /// process to others.
+    /// Opens the cache on a server, and creates it if it does not exist. `dir` is the folder for
+    /// local files; `holder` describes this process to others.
     pub(super) fn open(
         url: &str,
         dir: &Path,
@@ -110,7 +108,7 @@ impl PostgresStore {
         let lease = std::env::var(LEASE_VARIABLE).ok().and_then(|s| s.parse::<f64>().ok());
         let lease =
             lease.and_then(|s| Duration::try_from_secs_f64(s.max(1.0)).ok()).unwrap_or(LEASE);
-        // Whoever gives up does so while what it holds is still its own.
+        // A process must give up while it still owns its lease.
         let link = Link::new(address, say, lease * 5 / 6)?;
         link.here(schema::migrate(&link))?;
         let cache = link.here(answers::cache(&link))?;
@@ -123,7 +121,7 @@ impl PostgresStore {
             Server { link, dir, cache, presence, claims, copy, me }
         });
         server.link.here(server.keep_spooled())?;
-        // Who may only read leaves it to the others.
+        // A role with read access cannot do this; other processes will.
         if let Err(error) = server.link.here(server.end_left_sessions()) {
             debug!(%error, "what killed processes held is not told to be free");
         }
@@ -133,12 +131,12 @@ impl PostgresStore {
         Ok(Self { server, units: Some(units), commits: Some(commits), limits })
     }
 
-    /// Does something to its end, whatever becomes of who waits for it.
+    /// Runs `work` on the connections' thread, to its end even if the caller is dropped.
     fn on_server<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, FactsError>> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        // Boxed: a task is compiled once for what it gives, not for what it does.
+        // Boxed, so that the task is compiled once per output type and not once per caller.
         let work: StoreFuture<'static, T> = Box::pin(work);
         let working = self.server.link.handle.spawn(work);
         Box::pin(async { working.await.map_err(|e| self.server.failed(&e.to_string()))? })
@@ -157,7 +155,7 @@ impl From<AddressError> for FactsError {
     }
 }
 
-/// Ignores that this role may not write what is not needed to read.
+/// Ignores that the role has no permission for a write that reads can do without.
 fn unless_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {
@@ -168,13 +166,13 @@ fn unless_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
     }
 }
 
-/// A text as the server takes it: without NUL, which no name has a use for.
-/// Whatever must come back as it was is bytes there, or JSON.
+/// Replaces NUL characters, which the server does not accept in text. Values that must come back
+/// unchanged are stored as bytes or JSON instead.
 fn text(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
-/// A number of things as the server takes it.
+/// Converts a count to the server's integer type.
 fn count(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
@@ -251,7 +249,7 @@ impl FactStore for PostgresStore {
     }
 
     fn rebuild_records(&self) -> Result<u64, FactsError> {
-        // There is no index beside the table; what is worth a look is whether it is whole.
+        // The server has no index to rebuild, so this only checks the table for damage.
         self.server.copy.seen();
         self.history().check_file()?;
         self.server.link.here(self.server.entities())
@@ -319,7 +317,7 @@ impl FactStore for PostgresStore {
             let claimed = server.claim_cells(&keys, &entities, beside).await;
             server.copy.seen();
             if let Err(Ok(claimed)) = reply.send(claimed) {
-                // Nobody wants them any more.
+                // The caller was dropped.
                 let held = keys.into_iter().zip(claimed.granted).filter(|(_, held)| *held);
                 server.release(&held.map(|(key, _)| key).collect::<Vec<_>>());
             }
@@ -339,9 +337,8 @@ impl FactStore for PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        // No more commits than those that wait, which are in files at the least when the
-        // server does not take them; then what was only to be said is said, and all is
-        // let go of.
+        // The queued units are committed, or are in files if the server does not accept them. Then
+        // the pending messages are sent and the session ends.
         drop(self.units.take());
         if let Some(commits) = self.commits.take() {
             let patience = ANSWER_TIMEOUT * 2;

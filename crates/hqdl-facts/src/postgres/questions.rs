@@ -1,5 +1,4 @@
-//! Questions that queries asked live, columns that models bound questions to, and
-//! rounds of asking again.
+//! Live questions of queries, columns that models bound questions to, and refresh jobs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,7 +14,7 @@ use crate::questions::{LiveQuestion, QuestionBinding, QuestionOrigin, attach_ori
 use crate::refresh::{OpenRefresh, RefreshSubject};
 use hqdl_database::current_timestamp;
 
-/// The questions that a query gave birth to.
+/// Selects the column identities that a query's question created.
 const ASKED: &str = "SELECT id FROM hqdl.meaning WHERE name = 'answer'
   AND EXISTS (SELECT 1 FROM json_array_elements_text(meaning::json -> 'key') AS k (part)
     WHERE part IN ('value', 'document'))";
@@ -175,7 +174,7 @@ impl RefreshJobs for Server {
         let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
         let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
         self.once_only(&async |all: &Transaction<'_>| {
-            // Somebody else may have begun it just now.
+            // Another process may have started the refresh just now.
             all.batch_execute("SELECT 1 FROM hqdl.head FOR UPDATE").await?;
             let kind = s.kind.name();
             let which: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =

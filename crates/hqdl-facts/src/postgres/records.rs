@@ -1,4 +1,4 @@
-//! Records: the lines about an entity, merged as they are read.
+//! Records: the answer rows about an entity, merged when they are read.
 
 use std::collections::HashMap;
 
@@ -15,20 +15,20 @@ use crate::postgres::link::Worked;
 use crate::record::{Fact, Record, RecordBytes};
 use hqdl_values::key::Entity;
 
-/// Entities that are looked up at once.
+/// Number of entities per query.
 const MANY: usize = 4000;
-/// Lines that a page is made of, about.
+/// Approximate number of answer rows per page.
 const LINES: i64 = 2000;
 
-/// What reads lines.
+/// Columns of an answer row, in the order in which [`StoredLine`] reads them.
 pub(super) const LINE: &str = "a.key, a.line, a.completion, a.model, a.checksum, a.cells, a.entity";
 
-/// The lines about some keys.
+/// Selects the answer rows of some keys.
 pub(super) const LINES_OF: &str =
     "SELECT a.key, a.line, a.completion, a.model, a.checksum, a.cells, a.entity
   FROM hqdl.answer AS a WHERE a.key = ANY($1) ORDER BY a.line";
 
-/// A line as it stands there.
+/// An answer row as the server stores it.
 pub(super) struct StoredLine {
     pub(super) key: String,
     pub(super) id: i64,
@@ -52,14 +52,14 @@ impl StoredLine {
         })
     }
 
-    /// The text of whom it is about.
+    /// Returns the text of the row's entity.
     pub(super) fn entity(&self) -> &str {
         self.entity.as_deref().unwrap_or(&self.key)
     }
 
-    /// Its facts; `None` when it is not what was kept.
+    /// Returns the row's facts, or `None` if its checksum is wrong.
     pub(super) fn facts(&self) -> Option<Vec<Fact>> {
-        // The server gives completions their ids, so they are no part of the sum.
+        // The server assigns the completion ids, so the checksum does not include them.
         if self.checksum != answer_checksum(self.entity(), 0, self.model, &self.cells) {
             return None;
         }
@@ -67,8 +67,8 @@ impl StoredLine {
         cells.iter().map(|cell| json_fact(cell, self.completion, self.model)).collect()
     }
 
-    /// Takes this into what was known before it. What was known before a line that
-    /// is damaged is not known any more: it may have put something in its place.
+    /// Merges the row into the record of the rows before it. A damaged row empties the record,
+    /// because it may have replaced any of the values.
     fn join(&self, record: &mut Record) {
         match self.facts() {
             Some(facts) => facts.into_iter().for_each(|fact| record.merge(fact)),
@@ -78,7 +78,7 @@ impl StoredLine {
 }
 
 impl Server {
-    /// The records of some entities, in their order.
+    /// Returns the records of `entities`, in their order.
     pub(super) async fn records(
         &self,
         entities: &[Entity],
@@ -96,7 +96,7 @@ impl Server {
         Ok(found)
     }
 
-    /// The records of some keys, in their order, out of all lines about these.
+    /// Returns the records of `keys`, in their order, from all answer rows about these keys.
     pub(super) fn records_in(
         &self,
         keys: &[String],
@@ -107,18 +107,18 @@ impl Server {
             let line = self.read(row, StoredLine::read)?;
             line.join(records.entry(line.key.clone()).or_default());
         }
-        // Two may ask for the same one.
+        // `keys` may contain a key twice.
         let record = |key: &String| records.get(key).cloned();
         Ok(keys.iter().map(|key| record(key).filter(|r| !r.facts.is_empty())).collect())
     }
 
-    /// Entities with their records in the order of their texts, from after one on.
+    /// Returns entities with their records in the order of their texts, starting after one.
     pub(super) async fn page_after(
         &self,
         after: &str,
     ) -> Result<Vec<(String, RecordBytes)>, FactsError> {
-        // Entities whose texts share a long head are in no order among themselves, so
-        // they are all read.
+        // Entities whose texts share a long prefix have no order among themselves, so all of them
+        // are read.
         let (mut lines, mut from, mut strict) =
             (Vec::<StoredLine>::new(), head(after).to_owned(), false);
         loop {
@@ -130,7 +130,7 @@ impl Server {
             if over {
                 break;
             }
-            // What is not whole is left for the next page.
+            // The last group may be incomplete, so it is left for the next page.
             let last = head(&last.key).to_owned();
             let first = lines.partition_point(|line| head(&line.key) < last.as_str());
             if lines[..first].iter().any(|line| line.entity() > after) {
@@ -151,7 +151,7 @@ impl Server {
         Ok(page)
     }
 
-    /// Some lines in the order of their keys, all of each key.
+    /// Returns answer rows in the order of their keys, with all rows of each key.
     async fn lines_from(&self, from: &str, strict: bool) -> Result<Vec<StoredLine>, FactsError> {
         let than = if strict { ">" } else { ">=" };
         let sql = format!(

@@ -1,4 +1,4 @@
-//! What endpoints have refused of requests.
+//! Request parameters that endpoints do not support.
 
 use crate::FactsError;
 use crate::history::EndpointFeatures;

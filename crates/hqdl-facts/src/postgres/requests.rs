@@ -1,5 +1,4 @@
-//! The requests of batch jobs: what each asks, about whom, and whether it was
-//! answered.
+//! Requests of batch jobs: their columns, their entities and whether they were answered.
 
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
@@ -142,7 +141,7 @@ impl BatchRequests for Server {
     ) -> Result<KnownRequest, FactsError> {
         let custom_id = &super::text(custom_id);
         let within = "($2::bigint IS NULL OR r.parcel = $2)";
-        // Of a request that was written down twice, the one that was sent.
+        // If a request was exported twice, the submitted one comes first.
         let sql = format!(
             "{REQUEST} WHERE r.custom_id = $1 AND {within} AND r.state = 'packed'
              ORDER BY p.state = 'exported', r.id DESC LIMIT 1"

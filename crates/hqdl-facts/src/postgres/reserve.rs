@@ -1,5 +1,5 @@
-//! Reservations: what requests on their way may cost, and the budget of the day,
-//! which is held by a row that whoever reserves of it locks.
+//! Reservations: the worst-case costs of requests in flight. One row per day holds the daily
+//! budget; every reservation locks it.
 
 use std::time::Duration;
 
@@ -14,28 +14,29 @@ use crate::postgres::sessions::ALIVE;
 use crate::store::ReserveOutcome;
 use hqdl_values::usage::SpentAmount;
 
-/// How often one who waits for the budget of the day looks again, at first and at
-/// last.
+/// First and longest wait between two attempts while the daily budget is reserved.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
-/// Today, by the server's clock, UTC.
+/// Today's date in UTC by the server's clock.
 pub(super) const TODAY: &str = "(clock_timestamp() AT TIME ZONE 'UTC')::date";
-/// Parcels whose requests may be billed any moment.
+/// SQL condition: the endpoint may still bill the requests of this batch job.
 pub(super) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
 
-/// What a try to reserve comes to.
+/// Outcome of an attempt to reserve.
 enum Tried {
     Noted,
-    /// It would be noted, were it asked for in earnest.
+    /// The reservation would have succeeded, but the attempt was a dry run.
     Fits,
     Ended,
-    /// The run goes on, and is not this session's any more.
+    /// The run is active but no longer belongs to this session.
     Lapsed,
-    /// So much is gone today, and whether a request is on its way that may cost less.
+    /// The daily budget is exceeded. Has the USD spent or reserved today, and whether a request in
+    /// flight may cost less than its reservation.
     Beyond(f64, bool),
 }
 
 impl Server {
-    /// What is gone today: paid, on its way, in doubt, or held for batches.
+    /// Returns the SQL of the USD that today's budget has used: spent, reserved, in doubt, or
+    /// reserved for batch jobs.
     pub(super) fn gone_today() -> String {
         format!(
             "coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY}), 0)
@@ -58,7 +59,7 @@ impl Server {
         let [mut wait, longest] = LOOK_EVERY;
         let mut waited = false;
         let noted = loop {
-            // Who admitted it may say something else by now.
+            // The limits that admitted the request may have changed during the wait.
             let dry = waited && admitted;
             match self.try_reserve(id, run, worst, of_day, dry).await {
                 Ok(Tried::Noted) => break Ok(ReserveOutcome::Reserved(ReservationId(id))),
@@ -78,12 +79,12 @@ impl Server {
             }
         };
         if let Err(Ok(ReserveOutcome::Reserved(note))) = reply.send(noted) {
-            // Whoever wanted to ask has gone meanwhile, and asks nothing.
+            // The waiter was dropped and will not send the request.
             let _ = self.settle(note, false).await;
         }
     }
 
-    /// The lease has ended meanwhile.
+    /// Error for a session whose lease has ended.
     fn lapsed(&self) -> FactsError {
         FactsError::Unreachable {
             url: self.link.shown.clone(),
@@ -105,7 +106,7 @@ impl Server {
             "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY}, 0)
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"
         );
-        // A run that somebody else goes on with is no more this session's to spend for.
+        // If another session has resumed the run, this session must not spend for it.
         let note = format!(
             "WITH gone AS (SELECT CASE WHEN $5::double precision IS NULL THEN 0 ELSE {gone} END AS usd),
              ours AS (SELECT 1 FROM hqdl.run WHERE id = $2 AND ended_at IS NULL AND session = $6 AND {ALIVE}),
@@ -130,7 +131,8 @@ impl Server {
                 return Ok(client.query_one(&note, &values).await?);
             }
             let lock = client.prepare_cached(lock).await?;
-            // All at once: on a connection that is shared nothing comes in between.
+            // All statements are sent at once, so that other statements on the shared connection
+            // cannot come between them.
             let (begun, locked, noted, committed) = tokio::join!(
                 biased;
                 client.batch_execute(BEGIN),

@@ -1,4 +1,4 @@
-//! Runs, and what was spent in them.
+//! Runs and their costs.
 
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
@@ -15,12 +15,13 @@ use crate::postgres::words::typed;
 use crate::spending::{ColumnDailyCost, HourlySpending, Totals};
 use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
-/// The runs of sessions that are not over.
+/// Returns the SQL that selects the runs of active sessions.
 pub(super) fn runs_alive() -> String {
     format!("SELECT id FROM hqdl.run WHERE {ALIVE} AND ended_at IS NULL")
 }
 
-/// The last run of a spec that is nobody's, where that one never ended.
+/// Returns the SQL that selects the last run of a spec, if it never ended and no active session
+/// owns it.
 fn unfinished() -> String {
     format!(
         "SELECT id FROM hqdl.run WHERE ended_at IS NULL AND id =
@@ -34,7 +35,7 @@ const END: [&str; 2] = [
     "DELETE FROM hqdl.reservation WHERE run = $1 AND NOT in_doubt",
     "UPDATE hqdl.run SET ended_at = now(), outcome = $2, session = NULL WHERE id = $1",
 ];
-/// The lock of whoever looks which run to go on with.
+/// Lock under which a process decides which run to resume.
 const LOCK: &str = "SELECT 1 FROM hqdl.head FOR UPDATE";
 
 async fn end(client: &Transaction<'_>, run: i64, outcome: Outcome) -> Worked<i64> {
@@ -49,7 +50,7 @@ fn spent(row: &Row) -> Worked<SpentAmount> {
 }
 
 impl Server {
-    /// The session of whoever begins something here.
+    /// Returns the id of this process's session, and starts the session if necessary.
     fn mine(&self) -> Result<String, FactsError> {
         self.link.here(self.enter()).map(|id| id.to_string())
     }
@@ -72,7 +73,7 @@ impl Runs for Server {
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
         let (command, spec, session) = (super::text(command), super::text(spec), self.mine()?);
         let (command, spec, session) = (&command, &spec, &session);
-        // Told once: what is told is in doubt from then on.
+        // Each unconfirmed cost is reported once, because it is marked as in doubt here.
         let stock = format!(
             "WITH left_over AS (UPDATE hqdl.reservation SET in_doubt = true
                WHERE NOT in_doubt AND NOT {ALIVE} RETURNING cost_usd, tokens)
@@ -113,7 +114,7 @@ impl Runs for Server {
         }
         let (spec, unfinished) = (&super::text(spec), &unfinished());
         self.once_only(&async |all: &Transaction<'_>| {
-            // Looked at again under the lock: somebody may have gone on with it.
+            // Checked again under the lock, because another process may have resumed the run.
             all.batch_execute(LOCK).await?;
             let Some(left) = all.query_typed_opt(unfinished, &typed(&[spec])).await? else {
                 return Ok(0);
@@ -188,7 +189,7 @@ impl Spending for Server {
     ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError> {
         let sql = "SELECT coalesce(max(line), 0) FROM hqdl.answer";
         let last: i64 = self.one(sql, &[], |r| Ok(r.try_get(0)?))?;
-        // No text here may hold a NUL, in a value that nobody looks at, either.
+        // PostgreSQL rejects NUL in text, even in a value that the query does not use.
         let sql = "SELECT to_char(c.kept_at AT TIME ZONE 'UTC', 'YYYY-MM-DD'), t.meaning,
                sum(c.cost_usd / nullif(c.cells, 0)), count(*)
              FROM hqdl.answer AS a JOIN hqdl.completion AS c ON c.id = a.completion
@@ -209,7 +210,7 @@ impl Spending for Server {
             })
         };
         let columns = match columns(&[]) {
-            // What is damaged is left out; where nothing is, it was something else.
+            // Leave damaged rows out. If there are none, the error has another cause.
             Err(error @ FactsError::Journal { .. }) => match self.find_damage(line)?.fact_rows {
                 damaged if damaged.is_empty() => return Err(error),
                 damaged => columns(&damaged)?,

@@ -1,5 +1,5 @@
-//! The schema `hqdl`: made and brought up to date under a lock, and left alone when
-//! a newer program has made it.
+//! The schema `hqdl`: created and migrated under a lock, and left unchanged if a newer program has
+//! migrated it.
 
 use hqdl_migrations::POSTGRES;
 use tokio_postgres::{GenericClient, IsolationLevel};
@@ -7,15 +7,15 @@ use tokio_postgres::{GenericClient, IsolationLevel};
 use crate::FactsError;
 use crate::postgres::link::{Client, Failed, Link, Worked};
 
-/// The last of them.
+/// Version of the last migration.
 const LAST: i32 = POSTGRES[POSTGRES.len() - 1].0;
-/// The lock of whoever migrates: the first bytes of the hash of `hqdl`.
+/// Advisory lock of migrations: the ASCII bytes of `hqdl`.
 const LOCK: i64 = 0x6871_646c;
 
 /// Brings the schema up to date.
 pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
     link.run(|client| async move {
-        // The usual case takes no lock.
+        // An up-to-date schema needs no lock.
         if version(link, &**client).await? < LAST {
             apply(link, client).await?;
         }
@@ -25,7 +25,7 @@ pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
 }
 
 async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
-    // Not by `to_regclass`: it may answer from before the lock was waited for.
+    // `to_regclass` is avoided here because it may answer from before the lock was acquired.
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
                  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
                  WHERE n.nspname = 'hqdl' AND c.relname = 'migration')";
@@ -47,15 +47,15 @@ async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
 }
 
 async fn apply(link: &Link, mut client: Client) -> Worked<()> {
-    // Each statement must see what was committed while the lock was waited for.
+    // Each statement must see what was committed while this process waited for the lock.
     let all = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
     let all = all.start().await?;
     all.batch_execute(&format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
-    // Somebody else may have done it meanwhile.
+    // Another process may have migrated the schema in the meantime.
     let done = version(link, &*all).await?;
     let mut statements = String::new();
     if done == 0 {
-        // A role that may not make a schema may use one that was made for it.
+        // A role without permission to create schemas may use one that was created for it.
         let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = 'hqdl')";
         if !all.query_typed_one(sql, &[]).await?.try_get::<_, bool>(0)? {
             statements.push_str("CREATE SCHEMA hqdl;");

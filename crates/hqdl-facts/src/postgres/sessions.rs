@@ -1,4 +1,4 @@
-//! This process among those that use a server: its session, and the lease of it.
+//! The session of this process on the server, and its lease.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::postgres::link::Client;
 use crate::session_file::{SessionFile, machine_folder};
 use crate::sessions::new_id;
 
-/// How often a lease is renewed while it lasts.
+/// Number of renewals per lease duration.
 const RENEWALS: u32 = 9;
-/// How long one who ends may take to say so.
+/// Longest time that a process waits for the end of its session to be recorded.
 const LEAVING: Duration = Duration::from_secs(2);
-/// Holds of the session of what has one, while it is not over.
+/// SQL condition: the row's session is active.
 pub(super) const ALIVE: &str =
     "session IN (SELECT id FROM hqdl.session WHERE expires_at > clock_timestamp())";
 
-/// A session that begins when it is first needed: who only looks needs none.
+/// State of this process's session. It starts when it is first needed, because reads need none.
 pub(super) struct Presence {
     holder: String,
     pub(super) lease: Duration,
@@ -35,7 +35,7 @@ struct SessionState {
     /// When the last successful lease renewal was sent.
     renewed: Instant,
     heartbeat: Option<tokio::task::AbortHandle>,
-    /// Says on this machine that the process lives.
+    /// Marks the process as running, for other processes of this machine.
     file: Option<SessionFile>,
 }
 
@@ -63,13 +63,13 @@ impl Presence {
     }
 }
 
-/// An id that no session of any machine has.
+/// Returns an id that no other session has.
 fn fresh() -> Arc<str> {
     format!("{}-{:016x}", new_id(), fastrand::u64(..)).into()
 }
 
 impl Server {
-    /// The session of this process, which has begun.
+    /// Returns the session id, and starts the session or renews its lease if necessary.
     pub(super) async fn session(&self) -> Result<Arc<str>, FactsError> {
         let begun = || {
             let state = self.presence.state();
@@ -86,8 +86,8 @@ impl Server {
         }
     }
 
-    /// Begins the session, or renews its lease; one that is over is not taken up
-    /// again, since what it held may be somebody else's.
+    /// Starts the session or renews its lease. If the lease has ended, a new session starts,
+    /// because others may own the old one's claims by now.
     async fn renew(&self) -> Result<Arc<str>, FactsError> {
         let lease = self.presence.lease.as_secs_f64();
         loop {
@@ -129,13 +129,14 @@ impl Server {
         }
     }
 
-    /// Whether the session of now was there at a moment, and cannot have ended since.
+    /// Returns true if the current session existed at `moment` and cannot have ended since.
     pub(super) fn held_since(&self, moment: Instant) -> bool {
         let state = self.presence.state();
         state.entered && state.began <= moment && state.renewed.elapsed() < self.presence.lease
     }
 
-    /// Begins the session, and keeps it: whoever claims, begins or reserves does.
+    /// Starts the session and keeps it alive. Called before a process claims, reserves or starts a
+    /// run.
     pub(super) async fn enter(&self) -> Result<Arc<str>, FactsError> {
         let id = self.session().await?;
         let mut state = self.presence.state();
@@ -159,7 +160,7 @@ impl Server {
         Ok(id)
     }
 
-    /// The session ends, and all that it held is free.
+    /// Ends the session and releases everything that it owns.
     pub(super) async fn leave(&self) {
         let (id, entered) = {
             let mut state = self.presence.state();
@@ -169,7 +170,7 @@ impl Server {
         if !entered {
             return;
         }
-        // Its claims are released only after the server has its answers.
+        // The claims are released only after the server has the answers.
         let leaving = async {
             self.keep_spooled().await?;
             self.end(&id).await
@@ -184,7 +185,7 @@ impl Server {
         }
     }
 
-    /// Tells the end of a session: all that it held is free.
+    /// Deletes a session together with its claims and rate limits.
     async fn end(&self, id: &str) -> Result<(), FactsError> {
         let ending = |client: Client| async move {
             for sql in LEAVE {
@@ -195,8 +196,8 @@ impl Server {
         self.link.run(ending).await
     }
 
-    /// Ends the sessions of this machine whose processes are gone, once the server has
-    /// what they were answered.
+    /// Ends the sessions of processes on this machine that no longer run, after their spooled
+    /// answers have reached the server.
     pub(super) async fn end_left_sessions(&self) -> Result<(), FactsError> {
         let Some(folder) = machine_folder(&self.dir) else { return Ok(()) };
         for id in SessionFile::find_abandoned(&folder) {
@@ -209,7 +210,7 @@ impl Server {
     }
 }
 
-/// With what nobody needs any more of sessions that are over.
+/// Starts a session, and deletes rows that expired more than a day ago.
 const ENTER: &str = "WITH gone AS (
     DELETE FROM hqdl.session WHERE expires_at < clock_timestamp() - interval '1 day'),
   told AS (DELETE FROM hqdl.call WHERE at < clock_timestamp() - interval '1 day')

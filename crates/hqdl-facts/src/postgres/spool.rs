@@ -1,5 +1,5 @@
-//! What was answered while the server could not be reached: it is paid for, so it
-//! is in a file before anything else is tried, until the server has it.
+//! Spool: files of answers that the server could not store yet. An answer is paid for, so it is in
+//! a file until the server has it.
 
 use std::fs;
 use std::io::Write;
@@ -16,10 +16,10 @@ use crate::postgres::Server;
 use crate::postgres::keep::{KeptUnit, Waiting};
 use crate::store::CommitUnit;
 
-/// How long an answer may wait for its commit in memory only.
+/// How long an answer may wait in memory for its commit before it is written to a file.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A unit as it stands in a file.
+/// A commit unit as its file contains it.
 #[derive(Serialize, Deserialize)]
 struct Spooled {
     token: i64,
@@ -27,8 +27,8 @@ struct Spooled {
 }
 
 impl Server {
-    /// Keeps a unit. If the server has not committed it within a second, it is in a file of this
-    /// machine until the server has: a process that is killed loses no answer older than that.
+    /// Commits a unit. If that takes longer than a second, the unit is also written to a local file
+    /// until the server has it. So a process that is killed loses no answer older than that.
     pub(super) async fn keep_safely(
         &self,
         commits: Option<mpsc::Sender<Waiting>>,
@@ -59,7 +59,7 @@ impl Server {
         }
     }
 
-    /// Commits what another process, or this one, could not.
+    /// Commits the units that this process or another one left in files.
     pub(super) async fn keep_spooled(&self) -> Result<(), FactsError> {
         let Ok(files) = fs::read_dir(self.spool_dir()) else { return Ok(()) };
         for path in files.flatten().map(|file| file.path()) {
@@ -73,7 +73,7 @@ impl Server {
             match self.commit(&[unit]).await {
                 Ok(()) => drop(fs::remove_file(path)),
                 Err(gone @ FactsError::Unreachable { .. }) => return Err(gone),
-                // It stays where it is, and keeps nobody from work.
+                // The file stays, and other answers are not blocked by it.
                 Err(error) => warn!(%error, path = %path.display(), "an answer is not taken"),
             }
         }
@@ -84,7 +84,7 @@ impl Server {
         self.dir.join("unsent")
     }
 
-    /// Writes a unit to a file, on a thread that may wait for the disk.
+    /// Writes a unit to a file, on a thread that may block.
     async fn spool(&self, unit: Arc<KeptUnit>) -> Result<PathBuf, FactsError> {
         let dir = self.spool_dir();
         let place = dir.clone();

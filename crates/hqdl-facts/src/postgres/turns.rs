@@ -1,6 +1,6 @@
-//! Turns: how many requests may go to a place, and when, by what all machines have
-//! sent there. The server decides it, in one round trip: it locks the limits of the
-//! place and counts what was sent. A place without limits is not locked.
+//! Admission: decides how many requests may be sent to an endpoint and model, and when, from what
+//! all machines have sent. The server decides in one round trip: it locks the limits and counts the
+//! requests. Without limits it locks nothing.
 
 use std::time::Duration;
 
@@ -15,15 +15,16 @@ use crate::postgres::link::{BEGIN, Worked};
 use crate::postgres::words::Parameter;
 use crate::throttle::LimiterKey;
 
-/// How far ahead turns are given, in seconds.
+/// How far ahead requests are admitted, in seconds.
 const AHEAD: f64 = 0.25;
-/// How long those who cannot be admitted wait before they ask again, at the most.
+/// Longest wait of requests that are not admitted before they ask again, in seconds.
 const LOOK_EVERY: f64 = 1.0;
 
 const LOCK: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
 
-/// `l` are the limits of the endpoint and of the model, `k` what counts against each,
-/// `w` what each request needs of each, `v` when each may go, `g` how many do.
+/// CTEs: `l` has the limits of the endpoint and of the model, `k` what counts against each, `w`
+/// what each request needs of each, `v` the time at which each may be sent, and `g` the number of
+/// admitted requests.
 const TURNS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timestamp())::double precision AS now),
   m AS (SELECT min(requests) AS requests, min(tokens) AS tokens FROM hqdl.rate_member
     WHERE endpoint = $2 AND session IN (SELECT id FROM hqdl.session WHERE expires_at > clock_timestamp())),
@@ -71,19 +72,18 @@ const TURNS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timestamp())::do
     (SELECT coalesce(v.again, v.turn - $9) FROM v WHERE v.n = g.n + 1)
   FROM c CROSS JOIN g";
 
-/// What comes of a wish for turns.
+/// Result of an admission query.
 pub(super) struct Turns {
-    /// The tickets of the first requests, and when each may go.
+    /// Tickets of the admitted requests, each with the time at which it may be sent.
     pub(super) given: Vec<(i64, Instant)>,
-    /// How long the others wait before they ask again.
+    /// How long the other requests wait before they ask again.
     pub(super) again: Duration,
-    /// Whether there are limits.
+    /// Whether any limits apply.
     pub(super) limited: bool,
 }
 
 impl Server {
-    /// Turns for as many of the first requests as may go soon, under limits of this
-    /// process and all others'.
+    /// Admits as many of the first requests as may be sent soon, under the limits of all processes.
     pub(super) async fn turns(
         &self,
         place: &LimiterKey,
@@ -151,7 +151,8 @@ impl Server {
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
         };
         let (now, limited, at, again) = self.read(&row, read)?;
-        // From when it was heard: a little late, and never early.
+        // Times count from the arrival of the reply, so a request may be sent slightly late but
+        // never early.
         let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, LOOK_EVERY));
         let given = ids.into_iter().zip(at).map(|(id, at)| (id, heard + from_now(at))).collect();
         let again = from_now(again.unwrap_or(now)).max(Duration::from_millis(5));

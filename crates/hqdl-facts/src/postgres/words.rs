@@ -1,4 +1,5 @@
-//! The dictionaries: models, value lists and meanings, by ids that stay.
+//! Query helpers, and the dictionaries: models, value lists and column identities, each with a
+//! permanent id.
 
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
@@ -14,16 +15,15 @@ use hqdl_values::key::{ColumnIdentity, ListHash};
 pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
 pub(super) type Parameters<'v> = [&'v dyn Typed];
 
-/// A value that says which type it is on the server. A statement all of whose types are
-/// known needs not be prepared: it is one round trip where it would be two.
+/// A parameter that knows its PostgreSQL type. If all types are known, a statement need not be
+/// prepared, which saves a round trip.
 pub(super) trait Typed: Sync {
-    /// As the driver takes it.
+    /// Returns the value in the driver's form.
     fn value(&self) -> Parameter<'_>;
-    /// Its type.
     fn of_type(&self) -> Type;
 }
 
-/// The type that values of a type of Rust have on the server.
+/// PostgreSQL type of a Rust type.
 pub(super) trait PostgresType {
     const TYPE: Type;
 }
@@ -60,18 +60,19 @@ sql_types! {
     Vec<Vec<u8>> => BYTEA_ARRAY, &[i32] => INT4_ARRAY, &[i64] => INT8_ARRAY, &[String] => TEXT_ARRAY,
 }
 
-/// Values without their types.
+/// Returns the values without their types.
 fn plain<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
     values.iter().map(|value| value.value()).collect()
 }
 
-/// Values with their types.
+/// Returns the values with their types.
 pub(super) fn typed<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
     values.iter().map(|value| (value.value(), value.of_type())).collect()
 }
 
 impl Server {
-    /// Asks, and waits on this thread. What is asked may be asked again.
+    /// Runs a query and blocks this thread. The query must be idempotent, because it may be sent
+    /// again.
     pub(super) fn rows(&self, sql: &str, values: &Parameters<'_>) -> Result<Vec<Row>, FactsError> {
         let far = self.link.is_far();
         self.link.here(self.link.run(|client| async move {
@@ -83,7 +84,7 @@ impl Server {
         }))
     }
 
-    /// Asks for what reads one row.
+    /// Runs a query and returns its first row, if any.
     pub(super) fn first<T>(
         &self,
         sql: &str,
@@ -93,7 +94,7 @@ impl Server {
         self.rows(sql, values)?.first().map(|row| self.read(row, &read)).transpose()
     }
 
-    /// Asks for rows.
+    /// Runs a query and returns all rows.
     pub(super) fn all<T>(
         &self,
         sql: &str,
@@ -103,7 +104,7 @@ impl Server {
         self.rows(sql, values)?.iter().map(|row| self.read(row, &read)).collect()
     }
 
-    /// Asks for what is there in any case.
+    /// Runs a query that always returns a row.
     pub(super) fn one<T>(
         &self,
         sql: &str,
@@ -126,12 +127,13 @@ impl Server {
         })
     }
 
-    /// Writes what may be written again.
+    /// Runs an idempotent statement that returns nothing.
     pub(super) fn write(&self, sql: &str, values: &Parameters<'_>) -> Result<(), FactsError> {
         self.rows(sql, values).map(drop)
     }
 
-    /// Works in one transaction, once, however often it is sent.
+    /// Runs `work` in a transaction that takes effect once, even if it is sent again. Returns the
+    /// result of `work`.
     pub(super) fn once_only(
         &self,
         work: &impl AsyncFn(&Transaction<'_>) -> Worked<i64>,
@@ -152,7 +154,7 @@ impl Server {
         }))
     }
 
-    /// The id of a text in a dictionary, where it is entered when it is new.
+    /// Returns the id of a dictionary text, which is inserted if it is new.
     fn intern(
         &self,
         (of, text): (copy::DictionaryTable, &str),
