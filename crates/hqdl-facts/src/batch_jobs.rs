@@ -11,7 +11,7 @@ use hqdl_values::usage::SpentAmount;
 pub struct BatchRequest {
     /// Its id in the journal.
     pub id: i64,
-    /// The id by which its answer is found.
+    /// Custom id in the batch file, by which its answer is found.
     pub custom_id: String,
     /// Its worst-case cost.
     pub worst_case: SpentAmount,

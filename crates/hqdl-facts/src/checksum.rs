@@ -11,7 +11,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, ffi};
 
-/// Maximum number of lines that the report of damage lists.
+/// Maximum number of damaged rows that the warning lists.
 const MAX_LISTED_ROWS: usize = 5;
 
 /// Returns the checksum of an answer: the upper half covers its entity, the lower half all of it.
@@ -63,13 +63,13 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Returns whether there is no damage.
+    /// Returns true if nothing is damaged.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.fact_rows.is_empty()
     }
 
-    /// Returns whether the facts of an entity in a row can be trusted.
+    /// Returns true if the facts of an entity in a row can be trusted.
     pub(super) fn is_trusted(&self, fact_row: i64, entity: &str) -> bool {
         self.is_none()
             || self.entities.get(&entity_checksum(entity)).is_none_or(|last| fact_row > *last)

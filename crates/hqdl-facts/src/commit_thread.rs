@@ -2,7 +2,7 @@
 //! to the journal together (one fsync for many answers), and only then reports success to the
 //! senders.
 //!
-//! It also writes what other processes must see at once, without a flush to disk: what came of
+//! It also writes what other processes must see at once, without a flush to disk: the outcomes of
 //! permits, and the worst-case cost of requests before they are sent. It sums the spending and the
 //! reservations of all processes, so that together they never exceed the daily budget. While a
 //! caller waits for another process, this thread polls the journal for changes.
@@ -31,10 +31,11 @@ use hqdl_values::usage::SpentAmount;
 
 /// How often the journal is checked for changes of other processes while a caller waits for them.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How often killed processes are looked for, and everything is checked again, while a caller waits.
+/// How often the thread looks for killed processes, and checks everything again, while a caller
+/// waits.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a commit waits for further units. A request that has just got its claim or its
-/// reservation may bring an answer at once, and one flush to disk serves all of them.
+/// reservation may be answered at once, and one flush to disk serves all of them.
 const GROUPING_PAUSE: Duration = Duration::from_micros(200);
 /// Maximum time that a commit waits for further units.
 const MAX_GROUPING: Duration = Duration::from_millis(2);
@@ -74,9 +75,9 @@ pub(super) struct ReserveCommand {
     pub(super) run: RunId,
     pub(super) worst_case: SpentAmount,
     pub(super) daily_budget: Option<f64>,
-    /// Whether it has a permit.
+    /// Whether the request has a permit.
     pub(super) has_permit: bool,
-    /// Whether it has waited for the daily budget, so that its permit may be out of date.
+    /// Whether the request has waited for the daily budget, so that its permit may be out of date.
     pub(super) has_waited: bool,
 }
 

@@ -16,7 +16,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The name of the outcome in the journal.
+    /// Returns the outcome's name in the journal.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -26,7 +26,7 @@ impl Outcome {
     }
 }
 
-/// A request that was sent, its reply and its cost.
+/// A request with its reply and its cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// The run it belongs to.
@@ -35,9 +35,9 @@ pub struct Completion {
     pub model: u32,
     /// The hash of the prompt.
     pub prompt_hash: String,
-    /// The parameters of the spec that were sent with it, as JSON.
+    /// The spec's parameters that were sent with the request, as JSON.
     pub parameters: Option<String>,
-    /// The evidence that it showed, with the quotations of the answer, as JSON.
+    /// The evidence in the prompt, with the answer's quotations, as JSON.
     pub evidence: Option<String>,
     /// The text that the model returned.
     pub content: Option<String>,
@@ -58,6 +58,6 @@ pub struct Completion {
     pub asked_at: String,
     /// Duration of the request in seconds.
     pub seconds: f64,
-    /// Number of cells that it asked for.
+    /// Number of cells in the request.
     pub cells: u64,
 }

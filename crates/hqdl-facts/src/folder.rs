@@ -46,8 +46,8 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     }
 }
 
-/// Removes the access of other users to a file or directory. If that fails, as it does for another
-/// user's file, hqdl logs a warning.
+/// Removes other users' access to a file or directory. If that fails, as it does for a file of
+/// another user, hqdl logs a warning.
 fn restrict_access(path: &Path, mode: u32) {
     #[cfg(unix)]
     {
@@ -74,8 +74,8 @@ pub(super) fn restrict_files(dir: &Path) -> Result<(), FactsError> {
     }
     for name in ["journal.sqlite", "index.sqlite", "lock"] {
         let path = dir.join(name);
-        // Never open an existing database: closing it releases the locks that SQLite has on it in
-        // this process.
+        // Never open an existing database file here: closing it would release the locks that this
+        // process's SQLite connections hold on it.
         if !path.exists() {
             open_lock(&path)?;
         }

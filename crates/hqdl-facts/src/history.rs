@@ -7,8 +7,8 @@
 //!
 //! * Its writes are committed in one transaction per call and are on disk before it returns. If the
 //!   process is killed during the call, nothing is written.
-//! * It sees what others committed before the call. [`Answers::changed`] and
-//!   [`Dictionary::meanings_named`] see what others committed before the last
+//! * It sees what others committed before the call. [`Answers::last_changed_row`] and
+//!   [`Dictionary::column_identity_ids`] see what others committed before the last
 //!   [`super::FactStore::catch_up`].
 //! * Fact rows and completions become visible in the order of their ids: after one id is visible,
 //!   no lower id appears later. Tables are published up to a row id, and refresh jobs repeat
@@ -89,7 +89,7 @@ pub trait Dictionary {
     /// Returns the ids and hashes of all value lists.
     fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError>;
 
-    /// Returns the ids of all column identities, with the [`Meaning`]s as JSON.
+    /// Returns the ids of all column identities, with each [`ColumnIdentity`] as JSON.
     fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError>;
 }
 
@@ -121,14 +121,14 @@ pub trait Runs {
     /// Leaves an unfinished run for the next process to resume.
     fn leave_run_open(&self, run: RunId) -> Result<(), FactsError>;
 
-    /// Returns whether a run is unfinished and its process is alive.
+    /// Returns true if a run is unfinished and its process is alive.
     fn is_run_active(&self, run: RunId) -> Result<bool, FactsError>;
 }
 
 /// Spending by run and by day. Replayed recordings are never counted.
 pub trait Spending {
     /// Returns the cost of a run, including the worst-case cost of requests without an answer. Its
-    /// open batch jobs are not included ([`Spending::reserved`]).
+    /// open batch jobs are not included ([`Spending::reserved_by_run`]).
     fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the USD spent since midnight, UTC, including the worst-case cost of requests without
@@ -153,12 +153,12 @@ pub trait Spending {
         since: &str,
     ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError>;
 
-    /// Returns the requests, tokens and price of everything ever paid for, and the number of runs.
+    /// Returns the number of runs, and the requests, tokens and price of all paid requests.
     fn totals(&self) -> Result<Totals, FactsError>;
 }
 
-/// Completions and the facts read from them, in the order they were kept. A *fact row* is the
-/// answer about one entity.
+/// Completions and the facts read from them, in the order in which they were stored. A *fact row*
+/// is the answer about one entity.
 pub trait Answers {
     /// Returns the id of this journal.
     fn journal_id(&self) -> Result<String, FactsError>;
@@ -259,7 +259,7 @@ pub trait BatchJobs {
     /// Returns the batch jobs of a spec that the endpoint has, or may have.
     fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
 
-    /// Returns whether a batch run of a spec ended early.
+    /// Returns true if a batch run of a spec ended early.
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError>;
 
     /// Deletes requests and batch jobs that were never sent, and returns the jobs. These are
@@ -273,13 +273,13 @@ pub trait BatchJobs {
     /// Returns the worst-case cost of a batch job.
     fn worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError>;
 
-    /// Returns whether a run has open batch jobs.
+    /// Returns true if a run has open batch jobs.
     fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError>;
 
     /// Returns a batch job and the number of its requests without an answer.
     fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError>;
 
-    /// Returns whether any batch request is in flight or queued.
+    /// Returns true if any batch request is in flight or queued.
     fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError>;
 
     /// Returns the number of cells in a batch job's requests without an answer, by request
@@ -327,8 +327,8 @@ pub trait BatchRequests {
     /// Drops a request that needs no answer any more.
     fn drop_request(&self, request: i64) -> Result<(), FactsError>;
 
-    /// Returns the column identities of an entity that batch requests to a model ask for: those in
-    /// flight, and those queued for a run that is alive.
+    /// Returns the ids of an entity's column identities that batch requests to a model ask for:
+    /// those in flight, and those queued for a run that is alive.
     fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError>;
 
     /// Returns the column identities of an entity in unanswered exported files for a model, by
@@ -357,11 +357,11 @@ pub trait Questions {
     /// Returns the live questions of queries, the most expensive first.
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError>;
 
-    /// Returns the values that each question was answered for, in canonical form.
+    /// Returns the answered values of each question, in canonical form.
     fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
 
-    /// Returns the column that a model bound a question to, if it was asked. `columns_hash` is the
-    /// hash of the candidate columns, `question` the normalized text.
+    /// Returns the column that a model bound a question to, if the model was asked. `columns_hash`
+    /// is the hash of the candidate columns, `question` the normalized text.
     fn find_binding(
         &self,
         columns_hash: &str,

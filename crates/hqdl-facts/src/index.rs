@@ -72,7 +72,7 @@ impl Index {
         }
     }
 
-    /// Returns the facts about each entity.
+    /// Returns the record of each entity.
     pub(super) fn get_many(
         &self,
         journal: &Journal,

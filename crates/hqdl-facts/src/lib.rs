@@ -323,11 +323,11 @@ impl Facts {
         Self { store: Arc::new(store) }
     }
 
-    /// Updates the facts with everything that other processes have stored, and returns them.
+    /// Updates the facts with everything that other processes have stored, and returns `self`.
     #[must_use]
     pub fn with_latest(&self) -> &Self {
         if let Err(error) = self.catch_up() {
-            // The caller gets the error again before it asks for anything.
+            // The caller gets the same error again before it sends a request.
             warn!(%error, "the index is behind the journal");
         }
         self
@@ -414,7 +414,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Returns for each requested key whether this claim holds it.
+    /// Returns for each requested key whether this claim owns it.
     #[must_use]
     pub fn granted(&self) -> &[bool] {
         &self.granted

@@ -44,7 +44,7 @@ pub struct PerMinute {
 }
 
 impl PerMinute {
-    /// Returns the stricter of two limits, for requests and tokens separately.
+    /// Returns the stricter of two limits, separately for requests and tokens.
     #[must_use]
     pub fn stricter_limits(self, other: Self) -> Self {
         let min_limit = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
@@ -86,13 +86,14 @@ impl Limiter {
         self.update_rates(|rates| rates.remove_member(member, Instant::now()));
     }
 
-    /// Returns whether the limiter has no members and no state that a later member would need.
+    /// Returns true if the limiter has no members and no state that a later member would need.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.rates().is_idle(Instant::now())
     }
 
-    /// Waits for a permit for a request, under a unique number. The request counts from then on.
+    /// Waits for a permit for the request with the unique number `id`. The request counts from then
+    /// on.
     pub async fn acquire_permit(&self, id: u64, need: Need) {
         let _turn = self.turn.lock().await;
         loop {
@@ -121,8 +122,8 @@ impl Limiter {
         self.update_rates(|rates| rates.reconcile_usage(id, used, Instant::now()));
     }
 
-    /// Adds a request of an earlier process, under a unique number, with its tokens and how long it
-    /// still counts.
+    /// Adds a request of an earlier process under the unique number `id`, with its tokens and the
+    /// remaining time for which it counts.
     pub fn restore_request(&self, id: u64, tokens: u64, counts_for: Duration) {
         self.update_rates(|rates| rates.restore_request(id, tokens, counts_for, Instant::now()));
     }
@@ -132,8 +133,8 @@ impl Limiter {
         self.apply_hint(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
-    /// Applies a rate-limit hint. A limit in it replaces the endpoint's earlier one. Returns
-    /// whether something changed.
+    /// Applies a rate-limit hint. Its limits replace the endpoint's earlier ones. Returns true if
+    /// something changed.
     pub fn apply_hint(&self, hint: RateLimitHint) -> bool {
         let is_new = self.update_rates(|rates| rates.apply_hint(hint, Instant::now()));
         if let Some(wait) = hint.wait {

@@ -1,5 +1,5 @@
-//! The store of a directory. Any number of processes of one machine open it directly: the journal,
-//! the records, and what only one of them may do are rows in `SQLite`.
+//! The store of a directory. Any number of processes of one machine open it directly. The journal
+//! and the records are `SQLite` files; claims, permits and reservations are rows of the journal.
 
 use std::fs::File;
 use std::io::BufRead;
@@ -57,7 +57,7 @@ impl LocalStore {
         restrict_files(dir)?;
         let lock = share_lock(dir)?;
         let session = Arc::new(FactsSession::start(dir, description)?);
-        // One process at a time creates and migrates the files.
+        // Only one process at a time creates and migrates the files.
         let _opening = lock_for_opening(dir)?;
         let open = || Journal::open(&dir.join("journal.sqlite"), Arc::clone(&session));
         let (journal, writer_journal) = (Arc::new(open()?), Arc::new(open()?));
@@ -211,7 +211,8 @@ impl FactStore for LocalStore {
     }
 
     fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
-        // On this thread, so that runs get their claims in the order in which they ask.
+        // Claims are made on the caller's thread, so that runs get them in the order of their
+        // calls.
         Box::pin(async { self.journal.change_unflushed(|| self.journal.claim_keys(keys)) })
     }
 
@@ -234,7 +235,8 @@ impl Drop for LocalStore {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // Otherwise the next process ends the session, because its file is no longer locked.
+        // If this fails, the next process ends the session, because the session's file is no longer
+        // locked.
         let _ = self.writer_journal.end_session();
         if self.is_temporary {
             let _ = std::fs::remove_dir_all(&self.dir);

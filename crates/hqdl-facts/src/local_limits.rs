@@ -15,10 +15,10 @@ use crate::journal::rates::{MAX_SENDING_DELAY, PermitRequest};
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::throttle::{LimiterKey, PauseFuture, RateLimits, TicketFuture};
 
-/// Longest time after which a waiting request tries again: another process may return a permit.
+/// Longest wait before a request tries again, because another process may return a permit.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The rate limits as this process uses them.
+/// The rate limits, with this process's queues.
 pub(super) struct LocalLimits {
     journal: Arc<Journal>,
     /// Queue of the commit thread.
@@ -29,7 +29,7 @@ pub(super) struct LocalLimits {
 
 #[derive(Default)]
 struct PermitState {
-    /// Held by the request that is next, so that requests are granted in order.
+    /// Locked by the first waiting request, so that requests are admitted in order.
     queues: BTreeMap<LimiterKey, Arc<tokio::sync::Mutex<()>>>,
     tickets: HashMap<u64, Ticket>,
     /// Limits that endpoints last reported to this process.
@@ -55,7 +55,8 @@ impl LocalLimits {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a command whose result no caller needs. If the store is closed, it has no effect.
+    /// Sends a command whose result no caller needs. If the store is closed, the command has no
+    /// effect.
     fn send(&self, command: WriterCommand) {
         let _ = self.commands.send(command);
     }
@@ -133,7 +134,7 @@ impl RateLimits for LocalLimits {
         if !is_new && hint.wait.is_none() {
             return;
         }
-        // On this thread, so that the next permit is granted under these limits.
+        // Limits are stored on this thread, so that they apply to the next permit.
         let stored = self.journal.change_unflushed(|| {
             // A pause applies to all models.
             let pause = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };

@@ -9,7 +9,7 @@ use crate::claim_key::ClaimKey;
 use crate::{Facts, FactsError};
 use hqdl_database::postgres::thread::block_on_current_thread;
 
-/// Intervals between attempts to take a lock that another session holds: the first and the longest.
+/// First and longest wait between two attempts to take a lock that another session holds.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 /// How long an interrupted caller still waits: most locks are held briefly.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);

@@ -15,15 +15,15 @@ use hqdl_values::key::Entity;
 /// Why a cell must be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
-    /// Nothing is known about its entity.
+    /// The cache has no facts about the entity.
     NewRow,
-    /// Its entity is known, but the column is new.
+    /// The entity has facts, but none for this column.
     NewColumn,
-    /// The definition of the column has changed.
+    /// The column's definition has changed.
     ChangedColumn,
     /// The value list has changed and no longer covers the value.
     ChangedList,
-    /// Only another model has answered.
+    /// Only another model has answered the cell.
     OtherModel,
     /// The last request failed.
     Failed,
@@ -49,7 +49,7 @@ impl Reason {
         Self::ChangedEvidence,
     ];
 
-    /// The name of the reason in reports.
+    /// Returns the reason's name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ pub enum CellLookup<'r> {
 }
 
 impl CellLookup<'_> {
-    /// The fact to show.
+    /// Returns the fact to show.
     #[must_use]
     pub fn fact(&self) -> Option<&Fact> {
         match self {
@@ -169,12 +169,12 @@ impl CellRequirements {
         }
     }
 
-    /// Facts that these completions asked for no longer count: other passages are shown now.
+    /// Ignores the facts of these completions from now on, because their evidence has changed.
     pub fn outdate_completions(&mut self, completions: HashSet<i64>) {
         self.outdated = completions;
     }
 
-    /// The id of a column's identity in the history.
+    /// Returns the id of a column's identity in the history.
     #[must_use]
     pub fn identity_id(&self, column: usize) -> Option<u32> {
         self.columns.get(column).map(|c| c.identity_id)
@@ -189,7 +189,7 @@ impl CellRequirements {
         Some(ClaimKey::Cell { entity: entity.clone(), identity_id, model })
     }
 
-    /// The checker of a column.
+    /// Returns a column's checker.
     #[must_use]
     pub fn checker(&self, column: usize) -> Option<&Checker> {
         self.columns.get(column).map(|c| &c.checker)
@@ -209,7 +209,7 @@ impl CellRequirements {
         })
     }
 
-    /// Returns whether a fact is about a column in its current definition.
+    /// Returns true if a fact belongs to the current definition of a column.
     #[must_use]
     pub fn matches_fact(&self, column: usize, fact: &Fact) -> bool {
         self.columns.get(column).is_some_and(|requirement| requirement.identity_id == fact.meaning)
@@ -250,8 +250,8 @@ impl CellRequirements {
         }
     }
 
-    /// Returns the latest fact with this identity that counts. Sets `others` if there are only
-    /// facts of other models.
+    /// Returns the latest fact with this identity that counts. Sets `others` to true if only other
+    /// models have facts.
     fn last_word<'r>(
         &self,
         record: &'r Record,
@@ -281,8 +281,8 @@ impl CellRequirements {
 }
 
 impl ColumnRequirement {
-    /// Reads the raw answer of a fact again with the current checker. The words that mean "unknown"
-    /// are not part of the question, so they may change after the answer.
+    /// Parses the raw answer of a fact again with the current checker. The words that mean
+    /// "unknown" are not part of the question, so they may have changed after the answer.
     fn reparse_fact<'r>(&self, fact: &'r Fact) -> Cow<'r, Fact> {
         match self.checker.recheck(&fact.answer) {
             None => Cow::Borrowed(fact),
@@ -305,8 +305,8 @@ impl ColumnRequirement {
         self.is_outside_list(fact).then_some(Reason::ChangedList)
     }
 
-    /// Returns whether a fact was asked with another value list and gives no value under the
-    /// current one.
+    /// Returns true if a fact was asked with another value list and has no value under the current
+    /// one.
     fn is_outside_list(&self, fact: &Fact) -> bool {
         fact.list != self.list
             && match fact.answer.state {

@@ -1,5 +1,5 @@
-//! Reading ahead: who looks up one entity after another, in whatever order, in a
-//! store that is not in this process, soon has its neighbours at hand.
+//! Prefetching of records from a remote store. After enough single lookups, the neighbouring
+//! records are read in pages, so that later lookups need no round trip.
 
 use std::collections::HashMap;
 
@@ -7,31 +7,31 @@ use crate::record::{Record, RecordBytes};
 use crate::{Facts, FactsError};
 use hqdl_values::key::{Entity, KeyColumns};
 
-/// Look-ups one by one before anything is read ahead.
+/// Number of single lookups before the first prefetch.
 const FIRST: u64 = 32;
-/// Records that are read ahead for each look-up so far: what is read in vain
-/// stays in proportion.
+/// Number of prefetched records per lookup so far, so that unused records stay in proportion to the
+/// used ones.
 const EACH: u64 = 16;
-/// Bytes of records that are kept at hand.
+/// Size in bytes of the prefetched records after which prefetching stops.
 const MOST: usize = 64 << 20;
 
-/// Look-ups of entities that share the columns of their key.
+/// Lookups of entities that share the columns of their key.
 #[derive(Debug)]
 pub struct Prefetch {
-    /// What all of their texts begin with.
+    /// Prefix that all of their texts share.
     prefix: String,
     looked: u64,
     read: u64,
     bytes: usize,
-    /// Everything up to this entity is at hand.
+    /// All entities up to this one are prefetched.
     up_to: String,
-    /// And so is everything beyond.
+    /// Whether the last entity has been reached.
     all: bool,
     at_hand: HashMap<String, RecordBytes>,
 }
 
 impl Prefetch {
-    /// Nothing is at hand.
+    /// Creates an empty prefetch for entities with this key.
     #[must_use]
     pub fn new(key: &KeyColumns) -> Self {
         let prefix = key.entity_prefix();
@@ -40,10 +40,10 @@ impl Prefetch {
         Self { prefix, looked: 0, read: 0, bytes: 0, up_to, all: false, at_hand }
     }
 
-    /// The facts about an entity; `None` when there are none.
+    /// Returns the facts about an entity; `None` if there are none.
     ///
     /// # Errors
-    /// [`FactsError`] when they cannot be read.
+    /// [`FactsError`] if the store cannot be read.
     pub fn get(&mut self, facts: &Facts, entity: &Entity) -> Result<Option<Record>, FactsError> {
         if !facts.is_remote() {
             return facts.get(entity);

@@ -16,12 +16,12 @@ pub struct Fact {
     pub meaning: u32,
     /// The id of the model in the journal.
     pub model: u32,
-    /// The id in the journal of the value list that it was asked with.
+    /// The journal's id of the value list in the question.
     pub list: Option<u32>,
-    /// The id in the journal of the completion that it came from.
+    /// The journal's id of the completion that contained the answer.
     pub completion: i64,
-    /// The last completion that asked for it. Later than `completion` if the newer answer was worse
-    /// than this one.
+    /// The last completion that asked for the cell. It is later than `completion` if its answer was
+    /// worse than this one.
     pub asked: i64,
     /// State, value, raw text and repairs.
     pub answer: Answer,
@@ -35,7 +35,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns whether a later fact replaces a value, of any model, with a different one.
+    /// Returns true if a later fact replaces a value, of any model, with a different one.
     #[must_use]
     pub fn is_changed_by(&self, fact: &Fact) -> bool {
         fact.answer.state != State::Error
@@ -97,13 +97,13 @@ pub(crate) fn parse_record(bytes: &[u8], path: &Path) -> Result<Record, FactsErr
 pub struct RecordBytes(pub(super) Bytes);
 
 impl RecordBytes {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns true if there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

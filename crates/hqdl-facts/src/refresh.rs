@@ -1,5 +1,5 @@
-//! Refresh jobs: asking again for known cells. A job that was limited or interrupted is resumed by
-//! the next run.
+//! Refresh jobs: they ask for known cells again. If a job is limited or interrupted, the next run
+//! resumes it.
 
 /// Which cells a refresh job asks for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum RefreshKind {
 }
 
 impl RefreshKind {
-    /// The name of the kind in messages and in the journal.
+    /// Returns the kind's name in messages and in the journal.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -4,8 +4,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Id of this start of the kernel. File locks are shared by its processes, in whatever containers
-/// they run, but perhaps not by machines that share a directory.
+/// Id of the current boot. Processes of one boot share file locks, even in different containers;
+/// machines that share a directory may not.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The locked file of a running session. Dropping this deletes it.
@@ -13,7 +13,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub(super) struct SessionFile {
     path: PathBuf,
     _lock: File,
-    /// Whether the file stays, so that the next process of this machine ends the session.
+    /// Whether the file is kept when this is dropped, so that the next process of this machine ends
+    /// the session.
     is_abandoned: bool,
 }
 
@@ -21,7 +22,8 @@ impl SessionFile {
     /// Creates and locks the file of a session. Returns `None` if file locks do not work there.
     pub(super) fn create(folder: &Path, id: &str) -> Option<Self> {
         fs::create_dir_all(folder).ok()?;
-        // Lock the file before it gets its name: one that is found unlocked has lost its process.
+        // Lock the file before it gets its name. Otherwise another process could find it unlocked
+        // and end the session.
         let (unnamed, path) = (folder.join(format!(".{id}")), folder.join(id));
         let lock = File::create(&unnamed).ok()?;
         let is_exclusive =
@@ -45,7 +47,7 @@ impl SessionFile {
         ids.filter(|id| !id.starts_with('.') && !Self::is_alive(folder, id)).collect()
     }
 
-    /// Returns whether the process of a session is alive.
+    /// Returns true if the process of a session is alive.
     pub(super) fn is_alive(folder: &Path, id: &str) -> bool {
         File::open(folder.join(id)).is_ok_and(|file| !is_unlocked(&file))
     }
@@ -64,8 +66,8 @@ impl Drop for SessionFile {
     }
 }
 
-/// Returns the folder of the session files of this start of this machine, for a directory that
-/// several machines may share; `None` if the system does not report its start.
+/// Returns the folder of the session files of this machine's current boot, for a directory that
+/// several machines may share; `None` if the system does not report a boot id.
 pub(super) fn machine_folder(dir: &Path) -> Option<PathBuf> {
     let boot = fs::read_to_string(BOOT_ID).ok()?;
     Some(dir.join("sessions").join(boot.trim()))

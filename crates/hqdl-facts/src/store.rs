@@ -5,8 +5,8 @@
 //! A store keeps two things: *records* (the facts about an entity, looked up by entity) and the
 //! [`History`] that they were read from. Every store guarantees:
 //!
-//! * **Durability.** When [`FactStore::keep`] returns, its unit is on disk, in the history and in
-//!   the records. A process that is killed loses at most the requests without an answer.
+//! * **Durability.** When [`FactStore::commit_unit`] returns, its unit is on disk, in the history
+//!   and in the records. A process that is killed loses at most the requests without an answer.
 //! * **One request per cell.** A key is granted to one session at a time, among all users of the
 //!   store. It is released when that session ends, for whatever reason.
 //! * **One daily budget, one set of rate limits.** Reservations and permits of all users of the
@@ -40,9 +40,9 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FactsError>>
 pub struct CommitUnit {
     /// The request and its reply.
     pub completion: Completion,
-    /// The facts by entity. `FactStore::keep` fills in their completion id.
+    /// The facts by entity. [`FactStore::commit_unit`] fills in their completion id.
     pub facts: Vec<(Entity, Vec<Fact>)>,
-    /// The reservation of the request, if there is one. Keeping the unit settles it.
+    /// The reservation of the request, if there is one. Committing the unit settles it.
     pub settles: Option<ReservationId>,
     /// The batch request that this completion answers. It is settled in the same transaction, so
     /// that an answer is never stored twice.
@@ -95,7 +95,8 @@ impl Drop for ClaimGuard<'_> {
 /// Every method fails with [`FactsError`] if the store cannot be reached, read or written. Unless
 /// its documentation states otherwise, it has changed nothing in that case.
 pub trait FactStore: Send + Sync {
-    /// Directory for files of this process that are not facts, such as those of batch jobs.
+    /// Returns the directory for files of this process that are not facts, such as those of batch
+    /// jobs.
     fn dir(&self) -> &Path;
 
     /// Returns the location of the facts as the user named it: a directory or a server.
@@ -103,51 +104,53 @@ pub trait FactStore: Send + Sync {
         self.dir().display().to_string()
     }
 
-    /// The history of all requests and answers.
+    /// Returns the history of all requests and answers.
     fn history(&self) -> &dyn History;
 
-    /// The rate limits of endpoints, shared by all users of the store.
+    /// Returns the rate limits of endpoints, shared by all users of the store.
     fn rate_limits(&self) -> Arc<dyn RateLimits>;
 
     // ── records ──
 
     /// Returns the facts about each entity, in the order of `entities`. Includes everything that
-    /// this session kept, and everything that others kept before the last [`FactStore::catch_up`].
+    /// this session committed, and everything that others committed before the last
+    /// [`FactStore::catch_up`].
     fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError>;
 
-    /// Like [`FactStore::get_many`], but includes everything that any session has kept so far. A
-    /// caller that has claimed cells must check this before it asks for them.
+    /// Like [`FactStore::get_many`], but includes everything that any session has committed so far.
+    /// A caller that has claimed cells must check this before it asks for them.
     fn get_latest<'a>(&'a self, entities: &'a [&'a Entity])
     -> StoreFuture<'a, Vec<Option<Record>>>;
 
-    /// Returns some hundred kilobytes of entities with their records, in the order of their texts,
-    /// starting after the entity `after` (`""` for the first page). Empty at the end.
+    /// Returns a page of some hundred kilobytes: entities with their records, in the order of their
+    /// texts, starting after the entity `after` (`""` for the first page). Empty at the end.
     fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
 
-    /// Returns whether access to the store is so slow that requests should be prepared in advance.
+    /// Returns true if access to the store is so slow that requests should be prepared in advance.
     fn is_high_latency(&self) -> bool {
         false
     }
 
-    /// Returns whether everything that this process held at a moment (claims, runs, reservations)
+    /// Returns true if everything that this process owned at a moment (claims, runs, reservations)
     /// has certainly been its own ever since.
     fn held_since(&self, _moment: Instant) -> bool {
         true
     }
 
-    /// Returns whether a lookup goes to a server, so that batched lookups are faster.
+    /// Returns true if a lookup goes to a server, so that batched lookups are faster.
     fn is_remote(&self) -> bool;
 
-    /// Updates the records with everything that others have kept so far.
+    /// Updates the records with everything that others have committed so far.
     fn catch_up(&self) -> Result<(), FactsError>;
 
     /// Returns the damage that was found when the records were last built from the history.
     fn known_damage(&self) -> Damage;
 
-    /// Writes to disk what `FactStore::keep` leaves in memory because it can be rebuilt.
+    /// Writes to disk what [`FactStore::commit_unit`] leaves in memory because it can be rebuilt.
     fn flush(&self) -> Result<(), FactsError>;
 
-    /// Rebuilds all records from the history and returns their number. Lookups wait meanwhile.
+    /// Rebuilds all records from the history and returns their number. Lookups wait for the end of
+    /// the rebuild.
     fn rebuild_records(&self) -> Result<u64, FactsError>;
 
     /// Imports facts written by [`super::Facts::export`], all or none, and returns how many were
@@ -186,9 +189,9 @@ pub trait FactStore: Send + Sync {
     fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
 
     /// Claims cells of some entities. Then reads which columns open batch jobs ask the model
-    /// (`batch_model`) for, and then everything that any session has kept about the entities.
-    /// Because of this order, a cell that is granted, in no batch job and not known is not asked by
-    /// any other session. If the future is dropped early, nothing is claimed.
+    /// (`batch_model`) for, and then everything that any session has committed about the entities.
+    /// Because of this order, no other session asks for a cell that is granted, in no batch job and
+    /// not known. If the future is dropped early, nothing is claimed.
     fn claim_cells<'a>(
         &'a self,
         keys: &'a [ClaimKey],

@@ -1,5 +1,5 @@
-//! Rate limits per endpoint, shared by all users of a store. The requests of the last minute, and the
-//! limits that the endpoint reported, are stored there, so that they survive a restart.
+//! Rate limits per endpoint, shared by all users of a store. The store contains the requests of the
+//! last minute and the limits that the endpoint reported, so that they survive a restart.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl LimiterKey {
     }
 }
 
-/// Future of `RateLimits::admit`: a ticket, or 0 for none.
+/// Future of [`RateLimits::acquire_ticket`]: a ticket, or 0 for none.
 pub type TicketFuture<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 
 /// Future of [`RateLimits::remaining_pause`].
@@ -35,9 +35,9 @@ pub type PauseFuture<'a> = Pin<Box<dyn Future<Output = Option<Duration>> + Send 
 
 /// The rate limits of endpoints, shared by all users of a store. The strictest limits of the
 /// members apply to all models of an endpoint, and the limits that the endpoint reports to each
-/// model. Both the requests of the last minute and the reported limits outlive the process. Nothing
-/// here fails for good: a caller that loses the store gets the error when it reserves the cost of
-/// its request.
+/// model. Both the requests of the last minute and the reported limits outlive the process. No call
+/// here fails permanently: a caller that loses the store gets the error when it reserves the cost
+/// of its request.
 pub trait RateLimits: Send + Sync {
     /// Adds a member with its own limits to an endpoint's limiters, and returns the member's
     /// number.

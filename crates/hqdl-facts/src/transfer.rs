@@ -7,8 +7,8 @@
 //!  "asked_at":"…","prompt_hash":"p1:…","input_tokens":3.5,"output_tokens":2.0,"cost_usd":0.000001,"assumed_cache_writes":0.0}
 //! ```
 //!
-//! Lines come in the order of the journal, so that importing them again leads
-//! to the same facts. Tokens and price are the cell's share of its request.
+//! Lines are in the order of the journal, so that importing them again results in the same facts.
+//! Tokens and price are the cell's share of its request.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -29,7 +29,7 @@ use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 
 /// Number of lines whose entities are looked up at once.
 const LOOKUP_LINES: usize = 4096;
-/// Number of lines that are exported at once; their completions are read together.
+/// Number of lines that are exported together, with one lookup of their completions.
 const EXPORT_LINES: usize = 500;
 
 impl Facts {
@@ -100,7 +100,7 @@ impl Facts {
     }
 }
 
-/// Looks up the records of some entities, in their order.
+/// Function that looks up the records of some entities, in their order.
 pub(super) type RecordLookup<'l> =
     dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
 
@@ -172,7 +172,7 @@ fn build_units(
     }
 }
 
-/// Adds a line to the units, unless the known fact is as new.
+/// Adds a line to the units, unless the known fact is at least as new.
 fn add_line(
     units: &mut Vec<CommitUnit>,
     ids: &mut IdCache<'_>,

@@ -1,4 +1,4 @@
-//! What of the facts has changed since a table was published from them.
+//! Completions and answers in the journal.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::record::Fact;
 use hqdl_values::key::Entity;
 
 impl Journal {
-    /// Notes that a line put something else in the place of a value.
+    /// Records that an answer row replaced a value of a column identity.
     pub(crate) fn store_last_change(&self, meaning: u32, line: i64) -> rusqlite::Result<()> {
         self.connection()
             .prepare_cached("UPDATE meaning SET changed = max(changed, ?2) WHERE id = ?1")?
@@ -50,8 +50,8 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
     Ok((completion, r.get(15)?))
 }
 
-/// Returns a text, whatever a damaged disk made of its bytes: what a model said in one answer
-/// keeps nobody from the others.
+/// Returns a text, with replacement characters if the disk has damaged its bytes, so that one
+/// damaged answer does not block the others.
 fn lossy(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     match r.get_ref(at)? {
         ValueRef::Null => Ok(None),

@@ -14,7 +14,7 @@ use hqdl_values::usage::SpentAmount;
 
 const PARCEL: &str =
     "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file FROM parcel";
-/// Holds of requests that wait for no run that goes on.
+/// Returns the SQL condition that a request is queued for a run that is no longer active.
 fn nobodys() -> String {
     format!("coalesce(run, 0) NOT IN ({RUNS_ALIVE})")
 }

@@ -30,7 +30,7 @@ impl Journal {
         keys.iter().try_for_each(|key| release.execute(params![key.short_hash(), number]).map(drop))
     }
 
-    /// Returns whether a session that is alive holds a key.
+    /// Returns true if a running session holds a key.
     pub(crate) fn is_claimed(&self, key: &ClaimKey) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM claim WHERE key = ?1 AND {ALIVE}");
         self.connection().prepare_cached(&sql)?.exists([key.short_hash()])

@@ -1,5 +1,5 @@
-//! The journal's dictionaries: models, value lists and what columns mean, by the
-//! ids that its answers say instead.
+//! The journal's dictionaries: ids of models, value lists and column identities, which answers
+//! refer to.
 
 use rusqlite::Connection;
 
@@ -67,15 +67,15 @@ impl Journal {
     }
 }
 
-/// The id of a text in a dictionary, where it is entered when it is new. The index
-/// and the table have to agree on it: an id of something else would give its facts.
+/// Returns the id of a dictionary text, which is inserted if it is new. If the table and its index
+/// disagree about the id, the journal is damaged, and a wrong id would return another text's facts.
 fn intern(
     c: &Connection,
     (table, column): (&str, &str),
     insert: &str,
     values: &[&dyn rusqlite::ToSql],
 ) -> rusqlite::Result<u32> {
-    // One statement, so that both are read of one moment: another process may enter it.
+    // One statement, so that both reads see the same state: another process may insert the text.
     let sql = format!(
         "SELECT id, CASE WHEN id IS NULL
            THEN NOT EXISTS (SELECT 1 FROM {table} NOT INDEXED WHERE {column} = ?1)

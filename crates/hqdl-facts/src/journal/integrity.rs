@@ -1,4 +1,4 @@
-//! Damage in the journal: found, and told.
+//! Checks the journal for damage.
 
 use crate::checksum::{ANSWER_ROWS_SQL, AnswerRow, Damage};
 

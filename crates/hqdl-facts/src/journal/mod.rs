@@ -36,7 +36,7 @@ use hqdl_values::key::Entity;
 
 /// SQL predicate: the session of the row is alive.
 pub(crate) const ALIVE: &str = "session IN (SELECT id FROM session)";
-/// The runs of sessions that are not over.
+/// Selects the runs of running sessions.
 pub(crate) const RUNS_ALIVE: &str =
     "SELECT id FROM run WHERE session IN (SELECT id FROM session) AND ended_at IS NULL";
 
@@ -44,7 +44,7 @@ pub(crate) const RUNS_ALIVE: &str =
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    /// Whoever has it may take it again: what is read there may lead to more to read.
+    /// Reentrant, because a caller that holds the connection may call a method that locks it again.
     connection: ReentrantMutex<Connection>,
     /// The session of this process.
     pub(crate) session: Arc<FactsSession>,
@@ -52,7 +52,7 @@ pub struct Journal {
     damage: Mutex<Damage>,
 }
 
-/// Number of prepared statements that a connection keeps: more than are used.
+/// Number of prepared statements that a connection caches; more than the journal uses.
 const STATEMENTS: usize = 128;
 /// Number of attempts, and the pause between them, at the lock that another writer holds: a minute
 /// altogether. `SQLite`'s own pauses grow to 100 ms, in which many short commits pass.
@@ -66,7 +66,7 @@ fn wait_for_lock(attempts: i32) -> bool {
 }
 
 impl Journal {
-    /// Opens the journal, and makes it when it is missing.
+    /// Opens the journal, and creates it if it does not exist.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
@@ -76,8 +76,8 @@ impl Journal {
         connection.busy_handler(Some(wait_for_lock)).map_err(error)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
         hqdl_values::sql::reject_quoted_texts(&connection).map_err(error)?;
-        // FULL: what was paid for survives a power cut, too. The writer groups
-        // commits, so this costs one fsync for many answers.
+        // FULL, so that paid answers also survive a power cut. The commit thread groups commits, so
+        // this costs one fsync for many answers.
         connection
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
@@ -96,12 +96,12 @@ impl Journal {
         &self.path
     }
 
-    /// The connection: nobody else uses it until this is dropped.
+    /// Returns the connection, for the exclusive use of this thread until the guard is dropped.
     pub(crate) fn connection(&self) -> ReentrantMutexGuard<'_, Connection> {
         self.connection.lock()
     }
 
-    /// Enters the session of this process, if it is not there yet.
+    /// Registers this process's session, unless it is already registered.
     fn enter_session(&self) -> rusqlite::Result<()> {
         let FactsSession { id, number, description, .. } = &*self.session;
         let sql = "INSERT OR IGNORE INTO session (id, holder, entered_at, number) VALUES (?1, ?2, ?3, ?4)";
@@ -131,7 +131,7 @@ impl Journal {
         work(&self.connection()).map_err(|e| self.error(&e))
     }
 
-    /// Runs work in one transaction that writes, or in the current one. The transaction takes the
+    /// Runs work in a write transaction, or in the current one. The transaction takes the write
     /// lock at its beginning, so that what it reads does not change before it writes.
     pub(crate) fn transact<T>(
         &self,
@@ -169,7 +169,7 @@ impl Journal {
         c.prepare_cached("PRAGMA main.data_version")?.query_row([], |r| r.get(0))
     }
 
-    /// Runs work in one transaction that writes, or in the current one.
+    /// Runs work in a new write transaction, or in the current one.
     fn within_transaction<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -192,7 +192,7 @@ impl Journal {
         self.within_transaction(work).map_err(|e| self.error(&e))
     }
 
-    /// Reads that belong together: what others write meanwhile is not seen.
+    /// Runs reads in one transaction, so that they do not see what others write in the meantime.
     pub(crate) fn read<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -238,7 +238,7 @@ impl Journal {
         ])
     }
 
-    /// Records the facts of an entity; returns the id of the journal's line.
+    /// Stores the facts of an entity and returns the id of the new answer row.
     pub(crate) fn insert_answer(
         &self,
         (completion, model): (i64, u32),
@@ -254,21 +254,21 @@ impl Journal {
         insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
 
-    /// The last line of the journal.
+    /// Returns the id of the last answer row.
     pub(crate) fn head(&self) -> Result<i64, FactsError> {
         let sql = "SELECT coalesce(max(id), 0) FROM answer";
         self.run(|c| c.prepare_cached(sql)?.query_row([], |r| r.get(0)))
     }
 }
 
-/// The facts of an entity as they are written.
+/// Returns the facts of an entity as the JSON text of an answer row.
 pub(crate) fn cells_text(facts: &[Fact]) -> String {
     let cells: Vec<JournalCell<'_>> = facts.iter().map(JournalCell).collect();
     serde_json::to_string(&cells).unwrap_or_default()
 }
 
-/// A fact as it is written: `[meaning, value_list, state, value, raw, repair]`, trailing nulls
-/// left out.
+/// A fact as an answer row stores it: `[meaning, value_list, state, value, raw, repair]`, without
+/// trailing nulls.
 struct JournalCell<'f>(&'f Fact);
 
 impl Serialize for JournalCell<'_> {
@@ -298,7 +298,7 @@ impl Serialize for JournalCell<'_> {
     }
 }
 
-/// Parses the facts of a row, or returns what is wrong with it.
+/// Parses the facts of an answer row, or returns what is wrong with it.
 pub(crate) fn parse_cells(row: &AnswerRow) -> Result<Vec<Fact>, String> {
     let cells: Vec<Json> =
         serde_json::from_str(&row.cells).map_err(|e| format!("line {}: {e}", row.id))?;

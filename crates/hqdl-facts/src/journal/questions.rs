@@ -1,4 +1,4 @@
-//! Questions of queries, and what a model said of them, in the journal.
+//! Live questions of queries, and the columns that models bound questions to, in the journal.
 
 use crate::questions::{
     LiveQuestion, QuestionBinding, QuestionOrigin, QuestionUse, attach_origins,
@@ -12,7 +12,7 @@ use crate::history::{Dictionary, Questions};
 use crate::journal::Journal;
 use hqdl_database::current_timestamp;
 
-/// The question that a column's meaning is, when a query gave birth to it.
+/// Selects the column identities that a query's question created.
 const ASKED: &str = "SELECT id FROM meaning WHERE name = 'answer'
   AND EXISTS (SELECT 1 FROM json_each(meaning, '$.key') WHERE value IN ('value', 'document'))";
 

@@ -95,7 +95,7 @@ impl Journal {
         Ok(None)
     }
 
-    /// Counts a request that is sent later than its permit allowed for.
+    /// Counts a request that is sent later than its permit allows.
     pub(crate) fn mark_sent_late(&self, request: &PermitRequest) -> rusqlite::Result<()> {
         self.store_request(request, millis(), Duration::ZERO)
     }

@@ -14,7 +14,7 @@ use crate::journal::{Journal, parse_cells};
 use crate::record::{Record, RecordBytes};
 use hqdl_values::key::Entity;
 
-/// Version of the layout of a record. Another version is rebuilt.
+/// Version of the record layout. If the file has another version, the records are rebuilt.
 const LAYOUT_VERSION: i64 = 1;
 /// Number of entities whose records are merged in memory before they are written.
 const MERGED_ENTITIES: usize = 1000;
@@ -25,10 +25,10 @@ const FILE_NAME: &str = "index.sqlite";
 pub(super) fn attach_records(connection: &Connection, journal: &Path) -> rusqlite::Result<()> {
     let path = journal.with_file_name(FILE_NAME);
     let attach = || -> rusqlite::Result<()> {
-        // As bytes, since a path need not be UTF-8.
+        // The path is passed as bytes, because it need not be UTF-8.
         let name = path.as_os_str().as_encoded_bytes();
         connection.execute("ATTACH CAST(?1 AS TEXT) AS records", [name])?;
-        // They can be rebuilt, so a commit need not reach the disk.
+        // The records can be rebuilt, so a commit need not reach the disk.
         connection.execute_batch(
             "PRAGMA records.journal_mode = WAL; PRAGMA records.synchronous = NORMAL;
              PRAGMA records.cache_size = -32000; PRAGMA wal_autocheckpoint = 4000;",
@@ -48,8 +48,8 @@ pub(super) fn attach_records(connection: &Connection, journal: &Path) -> rusqlit
         Err(error) if is_corruption_error(&error) => {
             let _ = connection.execute_batch("ROLLBACK");
             let _ = connection.execute_batch("DETACH records");
-            // Keep the file, which may be the user's. Another process that has it open goes on with
-            // it, and follows the journal.
+            // Keep the file, because it may be the user's. A process that has it open continues to
+            // use it and follows the journal.
             let _ = std::fs::rename(&path, journal.with_file_name(format!("{FILE_NAME}.damaged")));
             for suffix in ["-wal", "-shm"] {
                 let _ =
@@ -66,14 +66,14 @@ pub(super) fn is_corruption_error(error: &rusqlite::Error) -> bool {
 }
 
 impl Journal {
-    /// Returns the facts about each entity.
+    /// Returns the record of each entity.
     pub(crate) fn read_records(
         &self,
         entities: &[&Entity],
     ) -> Result<Vec<Option<Record>>, FactsError> {
         let read = || -> Result<Vec<Option<Record>>, FactsError> {
             let connection = self.connection();
-            // One snapshot for all of them.
+            // One snapshot for all of the lookups.
             let _snapshot = (entities.len() > 1 && connection.is_autocommit())
                 .then(|| connection.unchecked_transaction())
                 .transpose()
@@ -81,7 +81,7 @@ impl Journal {
             entities.iter().map(|entity| self.read_record(&connection, entity.as_str())).collect()
         };
         match read() {
-            // A record on the disk is damaged: the journal has its answers.
+            // A record on disk is damaged, but the journal has its answers.
             Err(FactsError::Index { .. }) => {
                 self.rebuild_records()?;
                 read()
@@ -159,7 +159,7 @@ impl Journal {
         records: &HashMap<Entity, Record>,
         head: i64,
     ) -> Result<(), FactsError> {
-        // In their order in the table, so that neighbours are written to the same page.
+        // In the order of the table, so that neighbours are written to the same page.
         let mut records: Vec<(&str, &Record)> =
             records.iter().map(|(entity, record)| (entity.as_str(), record)).collect();
         records.sort_unstable_by_key(|(entity, _)| *entity);
@@ -192,7 +192,7 @@ impl Journal {
             return Ok(());
         }
         self.transact(|| {
-            // Another process may have done it while this one waited for the lock.
+            // Another process may have caught up while this one waited for the lock.
             let (head, last) = self.read_heads()?;
             match head {
                 Some(head) if head == last => Ok(()),

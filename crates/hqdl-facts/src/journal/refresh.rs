@@ -16,7 +16,7 @@ impl RefreshJobs for Journal {
     fn start_refresh(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
         let begun_at = current_timestamp();
         self.change(|c| {
-            // Somebody else may have begun it just now.
+            // Another process may have started the refresh just now.
             if let Some(open) = open_round(c, s)? {
                 return Ok(open);
             }

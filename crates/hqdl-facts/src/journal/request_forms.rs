@@ -1,4 +1,5 @@
-//! What endpoints have refused of requests, so that no command learns it again.
+//! Request parameters that endpoints do not support, stored so that no other command has to find
+//! out again.
 
 use rusqlite::{OptionalExtension, params};
 

@@ -14,7 +14,7 @@ use hqdl_values::usage::SpentAmount;
 const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
 
-/// Puts requests in the queue of a run, within a transaction.
+/// Adds requests to the queue of a run, within a transaction.
 fn enqueue(c: &Connection, run: RunId, requests: &[BatchedRequest]) -> rusqlite::Result<()> {
     let mut request = c.prepare_cached(
         "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
@@ -82,7 +82,7 @@ impl BatchRequests for Journal {
     ) -> Result<KnownRequest, FactsError> {
         self.read(|c| {
             let within = "(?2 IS NULL OR r.parcel = ?2)";
-            // Of a request that was written down twice, the one that was sent.
+            // If a request was exported twice, the submitted one comes first.
             let sql = format!(
                 "{REQUEST} WHERE r.custom_id = ?1 AND {within} AND r.state = 'packed'
                  ORDER BY p.state = 'exported', r.id DESC LIMIT 1"
@@ -157,8 +157,8 @@ impl BatchRequests for Journal {
     }
 }
 
-/// A request is answered, or needs no answer: its rows are not needed any more.
-/// The same request in a file that somebody else was to send goes with it.
+/// Sets the final state of a request and deletes its rows, which are no longer needed. A duplicate
+/// of the request in an exported file is settled with it.
 pub(crate) fn settle_request(c: &Connection, request: i64, state: &str) -> rusqlite::Result<()> {
     let mut same = c.prepare_cached(
         "SELECT r.id FROM request AS r JOIN parcel AS p ON p.id = r.parcel

@@ -1,5 +1,5 @@
-//! Reservations: what requests on their way may cost. They outlive a process
-//! that is killed, so that no restart forgets what may have been billed.
+//! Reservations: the worst-case costs of requests in flight. They survive if the process is killed,
+//! so that no possibly billed request is forgotten.
 
 use rusqlite::{Connection, params};
 
@@ -8,12 +8,12 @@ use crate::journal::Journal;
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
 
-/// Holds of completions that were paid for. Recordings answer for nothing, and
-/// their names say that they are some ([`hqdl_model::replay`]).
+/// SQL condition: the completion was paid for. Recordings cost nothing; they are recognized by
+/// their model's name ([`hqdl_model::replay`]).
 pub(crate) const PAID: &str =
     "model NOT IN (SELECT id FROM model WHERE name LIKE '% (recording ________)')";
 
-/// Parcels whose requests may be billed any moment.
+/// SQL condition: the endpoint may still bill the requests of this batch job.
 pub(crate) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
 
 impl Journal {
@@ -34,14 +34,14 @@ impl Journal {
             .map(ReservationId)
     }
 
-    /// Deletes a reservation whose request is settled, or was not sent.
+    /// Deletes a reservation whose request was answered or not sent.
     pub(crate) fn release_reservation(&self, reservation: ReservationId) -> rusqlite::Result<()> {
         let connection = self.connection();
         let mut delete = connection.prepare_cached("DELETE FROM reservation WHERE id = ?1")?;
         delete.execute([reservation]).map(|_| ())
     }
 
-    /// Lets a note stand: its request may have been billed without an answer.
+    /// Keeps a reservation, because its request may have been billed although it has no answer.
     pub(crate) fn leave_in_doubt(&self, reservation: ReservationId) -> rusqlite::Result<()> {
         let connection = self.connection();
         let mut update =
@@ -50,19 +50,19 @@ impl Journal {
     }
 }
 
-/// What is spent of a day, kept up to date completion by completion.
+/// The spending of one day, updated with each new completion.
 #[derive(Debug, Default)]
 pub(crate) struct DailySpending {
-    /// The day, as RFC 3339 begins.
+    /// The date, as in RFC 3339.
     date: String,
-    /// The last completion that is counted.
+    /// Id of the last completion that is counted.
     last: i64,
     usd: f64,
 }
 
 impl DailySpending {
-    /// USD spent today (UTC), and what may be spent of what is under way or was
-    /// never answered.
+    /// Returns the USD spent today (UTC), including the worst-case cost of requests that are in
+    /// flight or were never answered.
     pub(crate) fn spent_today(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
         let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
         if self.date != today {
@@ -86,7 +86,7 @@ impl DailySpending {
     }
 }
 
-/// What all requests that were sent since then and are under way may cost.
+/// Returns the worst-case cost of all requests in flight that were sent at or after `then`.
 pub(crate) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<SpentAmount> {
     reserved(c, "p.sent_at >= ?1", &then)
 }
@@ -104,7 +104,7 @@ pub(crate) fn reserved(
     c.query_row(&sql, [value], |r| Ok(SpentAmount { usd: r.get(0)?, tokens: r.get(1)? }))
 }
 
-/// Whether requests of a run are under way in a batch job.
+/// Returns true if an open batch job has requests of the run.
 pub(crate) fn has_under_way(c: &Connection, run: RunId) -> rusqlite::Result<bool> {
     let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {UNDER_WAY} LIMIT 1");
     c.prepare(&sql)?.exists([run])

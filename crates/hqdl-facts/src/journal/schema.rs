@@ -1,9 +1,9 @@
-//! Checksum of the journal's schema. A flipped bit in a definition, or in the number of a table's
-//! first page, is no error of `SQLite`: a table is empty, or has another one's rows.
+//! Checksum of the journal's schema. SQLite does not detect a flipped bit in a definition or in the
+//! number of a table's first page: the table appears empty, or has another table's rows.
 //!
 //! The checksum is the `user_version` of the file. If the schema differs from it, the definitions
-//! must be those of the applied migrations, and the file must pass an integrity check: VACUUM moves
-//! pages.
+//! must be those of the applied migrations, and the file must pass an integrity check, because
+//! VACUUM moves pages.
 
 use rusqlite::Connection;
 
@@ -21,7 +21,7 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
     }
     let intact: String = snapshot.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
     if intact != "ok" {
-        // Its first line can be a heading.
+        // The first line can be a heading.
         return Err(corrupt_error(intact.lines().last().unwrap_or_default()));
     }
     if definitions(&snapshot)? != expected_definitions(&snapshot)? {
@@ -62,14 +62,14 @@ fn schema_checksum(connection: &Connection) -> rusqlite::Result<i32> {
     Ok(i32::from_le_bytes([a, b, c, d]) | 1)
 }
 
-/// Returns the definitions, without the tables that ANALYZE makes.
+/// Returns the schema's definitions, without the tables that ANALYZE creates.
 fn definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT hex(type) || ' ' || hex(name) || ' ' || hex(tbl_name) || ' ' || hex(sql)
                FROM main.sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\' ORDER BY 1";
     connection.prepare(sql)?.query_map([], |r| r.get(0))?.collect()
 }
 
-/// Returns the definitions that the applied migrations make.
+/// Returns the definitions that the applied migrations create.
 fn expected_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let applied: Vec<i32> = connection
         .prepare("SELECT version FROM main.hqdl_migration")?

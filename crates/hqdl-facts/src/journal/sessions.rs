@@ -64,13 +64,13 @@ impl Journal {
         Ok(RunId(c.last_insert_rowid()))
     }
 
-    /// Whether a run has not ended.
+    /// Returns true if a run has not ended.
     pub(crate) fn is_open(&self, run: RunId) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM run WHERE id = ?1 AND ended_at IS NULL";
         self.connection().prepare_cached(sql)?.exists([run])
     }
 
-    /// Whether a request is on its way for a session that is not over.
+    /// Returns true if a running session has a request in flight.
     pub(crate) fn is_any_in_flight(&self) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM reservation WHERE in_doubt = 0 AND {ALIVE}");
         self.connection().prepare_cached(&sql)?.exists([])
@@ -112,7 +112,7 @@ impl Runs for Journal {
         if self.find_unfinished_run(spec)?.is_none() {
             return Ok(());
         }
-        // Looked at again under the lock: somebody may have gone on with it.
+        // Checked again within the transaction, because another process may have resumed the run.
         self.change(|c| match unfinished(c, spec)? {
             Some(run) if !has_under_way(c, run)? => end(c, run, outcome),
             _ => Ok(()),
@@ -161,12 +161,13 @@ fn unfinished(c: &Connection, spec: &str) -> rusqlite::Result<Option<RunId>> {
     c.query_row(&sql, [spec], |r| r.get(0)).optional()
 }
 
-/// Takes out what a run noted and never sent, since it was to end.
+/// Deletes the reservations of requests that a run has not sent, because the run ends.
 fn forget_notes(c: &Connection, run: RunId) -> rusqlite::Result<()> {
     c.execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run]).map(drop)
 }
 
-/// What was in flight when a session ended; from now on it is in doubt, and told.
+/// Returns the cost of the requests that were in flight when their session ended, and marks them as
+/// in doubt.
 fn take_stock(c: &Connection) -> rusqlite::Result<UnconfirmedCost> {
     let which = format!("in_doubt = 0 AND (session IS NULL OR NOT {ALIVE})");
     let sql = format!(

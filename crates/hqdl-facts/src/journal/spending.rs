@@ -1,4 +1,4 @@
-//! What was spent, by the journal.
+//! Spending according to the journal.
 
 use super::reservations::PAID;
 use crate::spending::{ColumnDailyCost, HourlySpending, Totals};

@@ -60,7 +60,7 @@ impl Rates {
         self.tokens.set_rate(self.limits.tokens, now);
     }
 
-    /// Returns whether there are no members, no reported limits and no requests that count.
+    /// Returns true if there are no members, no reported limits and no requests that count.
     pub fn is_idle(&mut self, now: Instant) -> bool {
         self.member_limits.is_empty()
             && self.server_limits == PerMinute::default()
@@ -68,10 +68,10 @@ impl Rates {
             && self.window.is_empty(now)
     }
 
-    /// Grants a permit to a request, under a unique number. The request counts from now on.
+    /// Grants a permit to the request with the unique number `id`. The request counts from now on.
     ///
     /// # Errors
-    /// When the request must wait: the earliest time known so far.
+    /// Returns the earliest possible time known so far if the request must wait.
     pub fn try_acquire(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
         let window_full_until = self.window.full_until(now, self.limits, need.max);
         let earliest_times =
@@ -108,7 +108,7 @@ impl Rates {
         self.window.restore_request(id, tokens, now + counts_for.min(MINUTE + MAX_COUNTING_DELAY));
     }
 
-    /// Applies a rate-limit hint of the endpoint. Returns whether something changed.
+    /// Applies a rate-limit hint of the endpoint. Returns true if something changed.
     pub fn apply_hint(&mut self, hint: RateLimitHint, now: Instant) -> bool {
         let reported_limits = PerMinute {
             requests: hint.limits.requests.or(self.server_limits.requests),

@@ -1,5 +1,5 @@
-//! A sliding window over the last minute, counted as an endpoint counts it, and the pace at which
-//! it fills.
+//! A sliding window over the last minute, which counts requests as an endpoint does, and the pace
+//! at which it fills.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) const REQUEST_BURST: u32 = 1000;
 /// The same divisor for tokens, which come in larger units.
 pub(crate) const TOKEN_BURST: u32 = 200;
 
-/// Tokens of a request, for a permit.
+/// Tokens of a request, as its permit needs them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// Expected tokens; the request waits until the pace allows them.
@@ -141,7 +141,7 @@ impl Window {
         }
     }
 
-    /// Returns whether no requests count.
+    /// Returns true if no requests count.
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
         self.drop_expired(now);
         self.entries.is_empty()
