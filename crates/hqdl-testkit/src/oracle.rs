@@ -55,6 +55,8 @@ pub fn answer_cell(column: &AskedColumn, row: &AskedRow) -> Json {
         let call = call.strip_suffix(instruction).unwrap_or(call);
         let combining = " (Each text answers this about a part of the texts: combine the answers.)";
         let call = call.strip_suffix(combining).unwrap_or(call);
+        // Remove the descriptions of labels after the question.
+        let call = call.split(" Labels: ").next().unwrap_or(call);
         let (name, parameter) = call.split_once(':').unwrap_or((call, ""));
         let result = match name {
             "first_sorted" => first_sorted(values, &context_rows(row)),

@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 
 use super::schema::{TableCard, format_name, index_by_name};
 use super::values::{ValueMatch, search_words, share_of, trigrams};
+use crate::query::describe_calls;
 use crate::retrieval::text_index::TextIndex;
 use hqdl_spec::file::ExampleTable;
 use hqdl_spec::ingredients::IngredientTable;
-use hqdl_sql::blendsql::ingredients::describe_calls;
 use hqdl_values::format::on_one_line;
 use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;

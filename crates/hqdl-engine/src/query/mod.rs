@@ -58,6 +58,7 @@ use hqdl_sql::suql;
 
 pub use self::map::{MappedAnswers, ValueQuestion, map_known_values, map_values};
 pub use self::plain::PlainQuery;
+pub use self::read::macros::describe_calls;
 pub use self::request::dialect::Dialect;
 pub use self::request::error::{self, QueryError};
 pub use self::request::params::{self, Param};

@@ -11,12 +11,14 @@
 //! | `{{ImageCaption(t.photo)}}`, `{{VQA('…', t.photo)}}` | `{{LLMMap('…', t.photo, image=true)}}` |
 //! | `{{TableSummary('t')}}` | `{{LLMQA('…', (SELECT * FROM t), return_type='str')}}` |
 //! | `{{LLMAgg('q', t.c)}}` | `{{LLMReduce('q', hq_texts(t.c))}}` |
+//! | `{{LLMClassify(t.c, ['a', 'b'])}}` | `{{LLMMap('Which label fits {}?', t.c, options=('a', 'b'))}}` |
 //! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
 //! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
 
 use std::ops::Range;
 
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::read::labels;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::Literal;
@@ -47,6 +49,7 @@ enum Macro<'s> {
     Image,
     Summary,
     Reduce,
+    Classify,
     Documents,
     Dates,
     /// What is not done here, and what is instead.
@@ -54,7 +57,7 @@ enum Macro<'s> {
 }
 
 /// Those that every query has, by their names.
-const KNOWN: [(&str, Macro<'static>); 25] = [
+const KNOWN: [(&str, Macro<'static>); 26] = [
     ("LLM", Macro::Typed("LLMQA", "str")),
     ("LLMQAStr", Macro::Typed("LLMQA", "str")),
     ("LLMQABool", Macro::Typed("LLMQA", "bool")),
@@ -72,6 +75,7 @@ const KNOWN: [(&str, Macro<'static>); 25] = [
     ("TableSummary", Macro::Summary),
     ("LLMReduce", Macro::Reduce),
     ("LLMAgg", Macro::Reduce),
+    ("LLMClassify", Macro::Classify),
     ("RAGQA", Macro::Documents),
     ("DocumentSearch", Macro::Documents),
     ("DT", Macro::Dates),
@@ -115,15 +119,45 @@ pub(in crate::query) fn expand_macros(
     Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
 }
 
-/// The tokens of a query; what cannot be read is told when it is run.
+/// Examples of the calls here that a model may write, and their results.
+const USAGES: [(&str, &str); 1] = [labels::USAGE];
+
+/// Describes every call that a query can contain, one per line.
+#[must_use]
+pub fn describe_calls() -> String {
+    let mut text = ingredients::describe_calls();
+    for (example, result) in USAGES {
+        text.push_str(&format!("\n- {example}: {result}"));
+    }
+    text
+}
+
+/// Returns the tokens of a query up to the first that cannot be read: its error is reported when
+/// the query runs.
 fn tokens(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
-    while let Ok(Some(token)) =
-        lexer::next_token(text, tokens.last().map_or(0, |t| t.end), Brackets::Name)
-    {
+    // Brackets of a list that are open.
+    let mut depth = 0_usize;
+    loop {
+        let at = tokens.last().map_or(0, |t| t.end);
+        let brackets = if depth == 0 { Brackets::Name } else { Brackets::List };
+        let Ok(Some(mut token)) = lexer::next_token(text, at, brackets) else { return tokens };
+        if begins_list(text, token) {
+            token = Token { lexeme: Lexeme::Symbol(b'['), end: token.start + 1, ..token };
+        }
+        match token.lexeme {
+            Lexeme::Symbol(b'[') => depth += 1,
+            Lexeme::Symbol(b']') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
         tokens.push(token);
     }
-    tokens
+}
+
+/// Returns true if a name in brackets is a list: no name begins with a quote or a brace.
+fn begins_list(text: &str, token: Token) -> bool {
+    let inside = token.text(text).strip_prefix('[').filter(|_| token.lexeme == Lexeme::Name);
+    inside.is_some_and(|inside| inside.trim_start().starts_with(['\'', '"', '{']))
 }
 
 /// An error of a query that was written anew, in the words of the query as it was: it is
@@ -199,6 +233,7 @@ impl CallText<'_> {
             )]),
             Macro::Summary => self.summary(),
             Macro::Reduce => self.reduce(rest),
+            Macro::Classify => self.classify(),
             Macro::Documents => self.documents(),
             Macro::Dates => self.dates(),
             Macro::Refused(why, instead) => Err(self.error_at_name(

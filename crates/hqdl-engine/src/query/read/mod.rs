@@ -3,6 +3,7 @@
 
 pub mod arguments;
 pub mod classify;
+mod labels;
 pub mod macros;
 pub mod one_row;
 mod reduce;

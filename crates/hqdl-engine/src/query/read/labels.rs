@@ -1,0 +1,317 @@
+//! Writes an `LLMClassify` as an `LLMMap` whose options are the labels.
+//!
+//! | written | read as |
+//! |---|---|
+//! | `{{LLMClassify(t.c, ['a', 'b'])}}` | `{{LLMMap('Which label fits {}?', t.c, options=('a', 'b',))}}` |
+//! | `[{'label': 'a', 'about': '…'}]`, `{'a': '…'}` | the same, with the descriptions in the question |
+//! | `many=true` | `return_type='list[str]'` |
+//! | `other=true` | one more label, `'other'` |
+
+use std::ops::Range;
+
+use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
+use hqdl_sql::blendsql::split_legacy_column;
+use hqdl_values::sql;
+
+/// Example of a call and its result, for a model that writes queries.
+pub(super) const USAGE: (&str, &str) = (
+    "{{LLMClassify(t.note, ['complaint', 'praise'])}}",
+    "the label of a list that fits the value of each row. Keyword arguments: question, many, other, \
+     context, model, image",
+);
+
+/// Label that `other=true` adds.
+const OTHER: &str = "other";
+
+/// A label and its description.
+struct Label {
+    /// SQL literal.
+    literal: String,
+    name: String,
+    about: Option<String>,
+}
+
+impl CallText<'_> {
+    /// Returns the edits that make a classification an `LLMMap`.
+    pub(super) fn classify(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let arguments: [ArgumentNames<'_>; 8] = [
+            &["value", "values"],
+            &["options", "labels"],
+            &["question"],
+            &["many", "multi"],
+            &["other"],
+            &["context"],
+            &["model"],
+            &["image"],
+        ];
+        let [value, options, question, many, other, context, model, image] =
+            self.match_all_arguments(arguments)?;
+        let Some(options) = options else {
+            return Err(self.missing_argument_error("a value and its labels"));
+        };
+        value.ok_or_else(|| self.missing_argument_error("a value"))?;
+        let is_many = many.map_or(Ok(false), |many| self.flag(many, "many"))?;
+        let other_label = other.map_or(Ok(None), |other| self.other_label(other))?;
+        let mut edits = Vec::new();
+        for removed in [question, many, other].into_iter().flatten() {
+            edits.push((removed.full_span.clone(), String::new()));
+        }
+        for (argument, keyword) in [(context, "context"), (model, "model"), (image, "image")] {
+            let Some(argument) = argument.filter(|a| a.keyword.is_none()) else { continue };
+            edits.push((argument.span().start..argument.span().start, format!("{keyword}=")));
+        }
+        let mut asked = match question {
+            Some(question) => question
+                .text_content(self.text)
+                .ok_or_else(|| self.missing_argument_error("a text as its question"))?,
+            None if is_many => "Which labels fit {}?".to_owned(),
+            None => "Which label fits {}?".to_owned(),
+        };
+        let options = &self.with_list_tokens(options);
+        match self.labels(options)? {
+            Some(mut labels) => {
+                labels.extend(other_label.map(|name| Label {
+                    literal: sql::quote_text(&name),
+                    name,
+                    about: Some("no other label fits".to_owned()),
+                }));
+                self.check_labels(&labels, options)?;
+                asked.push_str(&describe_labels(&labels));
+                let literals: Vec<&str> = labels.iter().map(|l| l.literal.as_str()).collect();
+                edits.push((options.span(), format!("({},)", literals.join(", "))));
+            }
+            None => {
+                if let Some(name) = other_label {
+                    edits.push((options.span(), self.union_with_label(options, &name)?));
+                }
+            }
+        }
+        let keyword = options.full_span.start..options.span().start;
+        edits.push((keyword, "options=".to_owned()));
+        let mut head = format!("LLMMap({}, ", sql::quote_text(&asked));
+        if is_many {
+            head.push_str("return_type='list[str]', ");
+        }
+        edits.push((self.name_token.start..self.paren_token.end, head));
+        Ok(edits)
+    }
+
+    /// Returns the value of an argument that is true or false.
+    fn flag(&self, argument: &CallArgument, name: &str) -> Result<bool, QueryError> {
+        let word = match argument.tokens.as_slice() {
+            [one] => one.text(self.text).to_ascii_lowercase(),
+            _ => String::new(),
+        };
+        match word.as_str() {
+            "true" | "1" => Ok(true),
+            "false" | "0" | "none" | "null" => Ok(false),
+            _ => Err(QueryError::in_sql(
+                format!("`{name}` is not a boolean"),
+                Some(argument.span()),
+                "expected true or false",
+                "",
+            )),
+        }
+    }
+
+    /// Returns the label that `other=` adds.
+    fn other_label(&self, argument: &CallArgument) -> Result<Option<String>, QueryError> {
+        match argument.text_content(self.text) {
+            Some(label) => Ok(Some(label)),
+            None => Ok(self.flag(argument, "other")?.then(|| OTHER.to_owned())),
+        }
+    }
+
+    /// Returns an argument whose brackets are a list, although they may be a name elsewhere.
+    fn with_list_tokens(&self, argument: &CallArgument) -> CallArgument {
+        let mut list = argument.clone();
+        if let [name] = argument.tokens.as_slice()
+            && name.lexeme == Lexeme::Name
+            && name.text(self.text).starts_with('[')
+        {
+            let (mut at, end) = (name.start, name.end);
+            list.tokens.clear();
+            while let Ok(Some(token)) = next_token(&self.text[..end], at, Brackets::List) {
+                at = token.end;
+                list.tokens.push(token);
+            }
+        }
+        list
+    }
+
+    /// Returns the labels of a list; `None` for a column or a query.
+    fn labels(&self, options: &CallArgument) -> Result<Option<Vec<Label>>, QueryError> {
+        let tokens = options.tokens.as_slice();
+        if let [open, .., close] = tokens
+            && open.is_symbol(b'{')
+            && close.is_symbol(b'}')
+        {
+            let labels = split_items(&tokens[1..tokens.len() - 1]).into_iter().map(|pair| {
+                let (name, about) = self.text_pair(pair).ok_or_else(|| self.label_error(pair))?;
+                Ok(Label::new(name, about))
+            });
+            return labels.collect::<Result<_, _>>().map(Some);
+        }
+        let (open, items, close) = match tokens {
+            [open, items @ .., close] => (open, items, close),
+            [text] if text.lexeme == Lexeme::Text => {
+                return match split_legacy_column(&text.unquoted_text(self.text)) {
+                    Some(_) => Ok(None),
+                    None => Err(self.label_error(tokens)),
+                };
+            }
+            _ => return Ok(None),
+        };
+        let is_list = open.is_symbol(b'[') && close.is_symbol(b']');
+        let is_tuple = open.is_symbol(b'(')
+            && close.is_symbol(b')')
+            && !items.first().is_some_and(|first| {
+                matches!(first.lexeme, Lexeme::Word | Lexeme::Name) || first.is_symbol(b'(')
+            });
+        if !is_list && !is_tuple {
+            return Ok(None);
+        }
+        let labels = split_items(items).into_iter().map(|item| self.label(item));
+        labels.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Reads a label: a literal, or `{'label': …, 'about': …}`.
+    fn label(&self, item: &[Token]) -> Result<Label, QueryError> {
+        let whole = CallArgument { keyword: None, tokens: item.to_vec(), full_span: 0..0 };
+        match item {
+            [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+                return Ok(Label::new(text.unquoted_text(self.text), None));
+            }
+            [open, fields @ .., close] if open.is_symbol(b'{') && close.is_symbol(b'}') => {
+                let (mut name, mut about) = (None, None);
+                for field in split_items(fields) {
+                    let (key, value) =
+                        self.text_pair(field).ok_or_else(|| self.label_error(item))?;
+                    match key.as_str() {
+                        "label" | "name" => name = value,
+                        "about" | "description" => about = value,
+                        _ => return Err(self.label_error(field)),
+                    }
+                }
+                return name.map(|n| Label::new(n, about)).ok_or_else(|| self.label_error(item));
+            }
+            _ => {}
+        }
+        let number = whole.literal_content(self.text).ok_or_else(|| self.label_error(item))?;
+        Ok(Label { literal: number.clone(), name: number, about: None })
+    }
+
+    /// Reads `'key': 'text'`. The text is `None` if it is NULL.
+    fn text_pair(&self, tokens: &[Token]) -> Option<(String, Option<String>)> {
+        let [key, colon, value] = tokens else { return None };
+        let is_text = |t: &Token| matches!(t.lexeme, Lexeme::Text | Lexeme::Quoted);
+        if !colon.is_symbol(b':') || !(is_text(key) || key.lexeme == Lexeme::Word) {
+            return None;
+        }
+        let is_null = ["NULL", "None"].iter().any(|word| value.is_word(self.text, word));
+        let text = is_text(value).then(|| value.unquoted_text(self.text));
+        (is_null || text.is_some()).then(|| (key.unquoted_text(self.text), text))
+    }
+
+    fn label_error(&self, tokens: &[Token]) -> QueryError {
+        let span = tokens.first().zip(tokens.last()).map(|(first, last)| first.start..last.end);
+        QueryError::in_sql(
+            "a label is not a text",
+            span.or_else(|| Some(self.name_token.span())),
+            "expected a label",
+            "write ['a', 'b'] or [{'label': 'a', 'about': 'what it means'}, …]",
+        )
+    }
+
+    /// Rejects an empty list, and blank and repeated labels.
+    fn check_labels(&self, labels: &[Label], options: &CallArgument) -> Result<(), QueryError> {
+        if labels.is_empty() {
+            let message = "the list of labels is empty";
+            return Err(QueryError::in_sql(message, Some(options.span()), "no label", ""));
+        }
+        for (n, label) in labels.iter().enumerate() {
+            let is_same = |other: &Label| other.name.trim() == label.name.trim();
+            let (message, help) = if label.name.trim().is_empty() {
+                ("a label is blank".to_owned(), "write what the label is called")
+            } else if labels[..n].iter().any(is_same) {
+                (format!("the label '{}' appears twice", label.name), "each label appears once")
+            } else {
+                continue;
+            };
+            let repeated = options.tokens.iter().rfind(|token| {
+                matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted | Lexeme::Number)
+                    && token.unquoted_text(self.text).trim() == label.name.trim()
+            });
+            let span = repeated.map_or_else(|| options.span(), |token| token.span());
+            return Err(QueryError::in_sql(message, Some(span), "in this list", help));
+        }
+        Ok(())
+    }
+
+    /// Returns options that are those of a column or query and one more label.
+    fn union_with_label(&self, options: &CallArgument, label: &str) -> Result<String, QueryError> {
+        let text = self.text.get(options.span()).unwrap_or_default();
+        let rows = match options.tokens.as_slice() {
+            [one] => split_legacy_column(&one.unquoted_text(self.text))
+                .map(|(table, column)| (sql::quote_name(&table), sql::quote_name(&column))),
+            [table, dot, column] if dot.is_symbol(b'.') => {
+                Some((table.text(self.text).to_owned(), column.text(self.text).to_owned()))
+            }
+            _ => None,
+        };
+        let rows = match rows {
+            Some((table, column)) => format!("SELECT {table}.{column} FROM {table}"),
+            None if text.starts_with('(') => format!("SELECT * FROM {text}"),
+            None => {
+                return Err(QueryError::in_sql(
+                    "the labels do not name a table",
+                    Some(options.span()),
+                    "expected table.column",
+                    "",
+                ));
+            }
+        };
+        Ok(format!("({rows} UNION ALL SELECT {})", sql::quote_text(label)))
+    }
+}
+
+impl Label {
+    fn new(name: String, about: Option<String>) -> Self {
+        Self { literal: sql::quote_text(&name), name, about }
+    }
+}
+
+/// Splits tokens at the commas that are in no brackets. A trailing comma ends the last item.
+fn split_items(tokens: &[Token]) -> Vec<&[Token]> {
+    let mut depth = 0_usize;
+    let is_comma = move |token: &Token| match token.lexeme {
+        Lexeme::Symbol(b'{' | b'[' | b'(') => {
+            depth += 1;
+            false
+        }
+        Lexeme::Symbol(b'}' | b']' | b')') => {
+            depth = depth.saturating_sub(1);
+            false
+        }
+        Lexeme::Symbol(b',') => depth == 0,
+        _ => false,
+    };
+    let mut items: Vec<&[Token]> = tokens.split(is_comma).collect();
+    items.pop_if(|last| last.is_empty());
+    items
+}
+
+/// Returns the descriptions of labels, for the question.
+fn describe_labels(labels: &[Label]) -> String {
+    if labels.iter().all(|label| label.about.is_none()) {
+        return String::new();
+    }
+    let describe = |label: &Label| match &label.about {
+        Some(about) => format!("{}: {about}", label.name),
+        None => label.name.clone(),
+    };
+    let described: Vec<String> = labels.iter().map(describe).collect();
+    format!(" Labels: {}.", described.join("; "))
+}
