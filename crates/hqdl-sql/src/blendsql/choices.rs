@@ -77,7 +77,7 @@ fn parse_list(sql: &str, all_tokens: &[Token], items: &[Token]) -> Result<Choice
     for item in items.split(|t| t.is_symbol(b',')) {
         match parse_literal(sql, item) {
             Some(value) => values.push(value),
-            // The trailing comma of a list with one element.
+            // A list of one element can end with a comma.
             None if item.is_empty()
                 && !values.is_empty()
                 && has_trailing_comma(items, values.len()) =>

@@ -1,4 +1,4 @@
-//! Errors of reading a query: a message, a location and a hint.
+//! Errors in the text of a query: a message, a location and a hint.
 
 use std::ops::Range;
 

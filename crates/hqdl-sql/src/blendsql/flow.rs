@@ -13,7 +13,7 @@ const MAX_VALUES: usize = 64;
 /// Set of possible values of an expression.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Flow {
-    /// Calls whose unchanged answer it may be.
+    /// Calls whose unchanged answer may be the value.
     pub calls: BTreeSet<usize>,
     /// Text literals.
     pub texts: Vec<String>,
@@ -59,8 +59,8 @@ impl Flow {
         Self { truth: true, ..Self::default() }
     }
 
-    /// Returns true if it can only be the truth of a condition. In combination with other values, a
-    /// truth is the number 1 or 0.
+    /// Returns true if the value can only be the truth of a condition. A truth combined with other
+    /// values is the number 1 or 0.
     pub fn is_truth(&self) -> bool {
         let number = self.whole || self.number;
         let text = self.text || !self.texts.is_empty();
@@ -102,7 +102,7 @@ impl Flow {
     }
 }
 
-/// Effect of a function on the types of its arguments.
+/// How the result of a function depends on its arguments.
 pub(super) enum FunctionEffect {
     /// Returns one of the first arguments; the field is their number.
     PassesThrough(usize),

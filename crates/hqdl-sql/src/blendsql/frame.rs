@@ -13,7 +13,7 @@ pub(super) struct Frame<'p> {
     pub with: Vec<String>,
     /// Result columns that have an alias.
     pub aliases: Vec<(String, Expr)>,
-    /// Whether a table has unknown columns and rows that are not exact.
+    /// Whether a table has unknown columns and inexact rows.
     pub opaque: bool,
 }
 
@@ -47,7 +47,7 @@ impl<'p> Frame<'p> {
         self.aliases.iter().find(|(a, _)| a.eq_ignore_ascii_case(column)).map(|(_, e)| e)
     }
 
-    /// Returns the WITH clause of these common table expressions.
+    /// Returns the WITH clause that declares these common table expressions, or an empty string.
     pub fn with(&self) -> String {
         match self.with.as_slice() {
             [] => String::new(),
@@ -60,7 +60,7 @@ pub(super) fn is_random(name: &str) -> bool {
     matches!(name, "random" | "randomblob")
 }
 
-/// Returns true if a query has a random function, or reads a view that has one.
+/// Returns true if a query calls a random function, or reads a view that does.
 #[must_use]
 pub fn is_volatile(query: &Query, schema: &dyn Schema) -> bool {
     let mut found = has_random(query);
@@ -68,7 +68,7 @@ pub fn is_volatile(query: &Query, schema: &dyn Schema) -> bool {
     found
 }
 
-/// Returns true if a query has a random function.
+/// Returns true if a query calls a random function.
 #[must_use]
 pub fn has_random(query: &Query) -> bool {
     let mut found = false;

@@ -1,5 +1,5 @@
-//! Makes the plan of a query: walks the tree with its scopes, adds each SELECT with calls to the
-//! plan, and applies the [rules](crate::blendsql::rules) to it.
+//! Plans a query: walks the tree with its scopes, adds each SELECT with calls to the plan, and
+//! applies the [rules](crate::blendsql::rules) to it.
 
 use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::analysis::{
@@ -48,7 +48,7 @@ impl Planner<'_> {
         let outer_ctes = self.analysis.visible_ctes.len();
         self.analysis.cte_scopes.extend((!query.with.is_empty()).then_some(query.span.start));
         for cte in &query.with {
-            // Within its own query, a recursive CTE refers to itself.
+            // A recursive CTE is visible within its own query.
             let name = cte.name.clone();
             self.analysis.visible_ctes.push(VisibleCte {
                 name,
@@ -223,7 +223,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans the condition of a value of which only the truth matters.
+    /// Plans the condition of an expression of which only the truth matters.
     fn add_condition(&mut self, expr: &Expr, scope: &Scope<'_>) {
         let holds = Condition::all_of(&[expr], &self.analysis, scope);
         self.plan_parts_of_condition(expr, Some(true), scope);
@@ -311,7 +311,7 @@ impl Planner<'_> {
     }
 }
 
-/// Returns the direct children of a value of which only the truth matters and that have a call.
+/// Returns the direct children of a value that have calls and of which only the truth matters.
 fn conditions_in_value(expr: &Expr) -> Vec<&Expr> {
     let conditions: Vec<&Expr> = match &expr.kind {
         ExprKind::Case { operand: None, whens, .. } => whens.iter().map(|(when, _)| when).collect(),

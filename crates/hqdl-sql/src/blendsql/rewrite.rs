@@ -26,7 +26,7 @@ pub struct Rewriter<'q> {
     pub statistics: &'q Statistics,
     /// Whether an unordered LIMIT is evaluated in similarity order.
     pub similarity_ordering: bool,
-    /// Whether to try the LIMIT rule for the outermost SELECT.
+    /// Whether the LIMIT rule may apply to the outermost SELECT.
     pub limit_pushdown_enabled: bool,
     /// Offsets of the nested SELECTs whose first rows are already known.
     pub complete_selects: &'q [usize],

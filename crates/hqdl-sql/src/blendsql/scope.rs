@@ -12,7 +12,7 @@ pub trait Schema {
     fn column_names(&self, table: &str) -> Option<Vec<String>>;
 
     /// Returns true if `table` is a view that may join tables. A subquery in EXISTS counts, because
-    /// `SQLite` converts it to a join.
+    /// `SQLite` can convert it to a join.
     fn may_join_tables(&self, _table: &str) -> bool {
         false
     }
@@ -70,7 +70,7 @@ pub enum Affinity {
 pub struct Field {
     /// Column name.
     pub name: String,
-    /// Column of the database whose values it passes on unchanged.
+    /// Database column whose values this column passes on unchanged.
     pub origin: Option<ColumnOrigin>,
     /// Whether its values come from a call.
     pub is_from_call: bool,
@@ -188,8 +188,8 @@ impl<'p> Scope<'p> {
         })
     }
 
-    /// Returns the depth of the scope that a name must belong to although no table lists it. Either
-    /// its qualifier names a table, or it is the rowid of the only table.
+    /// Returns the depth of the scope that a name must belong to even though no table lists it: its
+    /// qualifier names a table, or it is the rowid of the only table.
     #[must_use]
     pub fn row_scope_depth(&self, table: Option<&str>, column: &str) -> Option<usize> {
         let mut scope = Some(self);
@@ -369,8 +369,8 @@ impl Resolver<'_> {
     }
 
     /// Returns true if a value depends on a call: one inside the expression, one whose answer is a
-    /// referenced column, or one on which the rows of a subquery depend. A name within a subquery
-    /// is resolved as if it were outside.
+    /// referenced column, or one that affects the rows of a subquery. Resolves a name within a
+    /// subquery as if it were outside.
     fn depends_on_call(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         expr.visit_exprs(&mut |e| match &e.kind {
@@ -385,8 +385,8 @@ impl Resolver<'_> {
         found || !self.cte_calls.is_empty() && self.reads_cte_with_calls(expr)
     }
 
-    /// Returns true if two different texts from this expression may be equal: it has a COLLATE
-    /// other than BINARY, or a column with a custom collation.
+    /// Returns true if two different texts from this expression may be equal, because of a COLLATE
+    /// other than BINARY or a column with a custom collation.
     pub(super) fn may_have_custom_collation(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         self.visit_expr(expr, scope, false, &mut |e, at, _| match &e.kind {
@@ -414,7 +414,7 @@ impl Resolver<'_> {
         found
     }
 
-    /// Returns the result columns of a SELECT in its scope; `depends_on_call` returns whether an
+    /// Returns the result columns of a SELECT in its scope. `depends_on_call` returns true if an
     /// expression's value comes from a call.
     pub(super) fn select_fields(
         &self,
@@ -458,7 +458,7 @@ impl Resolver<'_> {
             };
             let origin = hit.and_then(|f| f.field.origin.clone());
             let is_from_call = hit.is_some_and(|f| f.field.is_from_call) || depends_on_call(expr);
-            // The same name that SQLite uses.
+            // `SQLite` uses the same name.
             let source_text = || column.source_text.clone();
             let name = column.alias.clone().or(own).unwrap_or_else(source_text);
             let has_custom_collation = self.may_have_custom_collation(expr, scope);
@@ -548,7 +548,7 @@ impl Resolver<'_> {
             let condition = match &expr.kind {
                 ExprKind::And(_) | ExprKind::Or(_) | ExprKind::Not(_) => true,
                 ExprKind::Paren(_) => condition,
-                // The order is WHEN, THEN, WHEN, THEN, …: see `Expr::inside`.
+                // Their order is WHEN, THEN, WHEN, THEN, …; see `Expr::children`.
                 ExprKind::Case { operand: None, whens, .. } => {
                     (n % 2 == 0 && n / 2 < whens.len()) || condition
                 }

@@ -1,15 +1,15 @@
-//! Resolves terms of ORDER BY and GROUP BY as `SQLite` does: a term can be the
-//! position or the alias of a result column instead of an expression.
+//! Resolves ORDER BY and GROUP BY terms as `SQLite` does: a term can be the position or the alias
+//! of a result column instead of an expression.
 //!
-//! `SQLite` removes parentheses and COLLATE from a term before it looks for a
-//! position or an alias. A position may also have signs and be hexadecimal. An alias
-//! inside an operator or a function, `likely()` included, is an ordinary name: a column
-//! of the FROM clause comes first. `likely(2)` is a constant.
+//! `SQLite` removes parentheses and COLLATE from a term before it looks for a position or an alias.
+//! A position may also have signs and be hexadecimal. An alias inside an operator or a function,
+//! including `likely()`, is an ordinary name, so a column of the FROM clause has priority.
+//! `likely(2)` is a constant.
 
 use super::scope::without_parens;
 use super::tree::{Expr, ExprKind, ExprOperator, SelectCore};
 
-/// The clause that a term belongs to.
+/// Clause that contains a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clause {
     /// ORDER BY, where an alias hides a column of the same name.
@@ -70,7 +70,7 @@ pub(super) fn term_expr<'c>(
     }
 }
 
-/// Returns the value of an integer literal, signs included.
+/// Returns the value of an integer literal, including its signs.
 pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
     let expr = without_parens(expr);
     let text = sql[expr.span.clone()].trim();
@@ -90,7 +90,7 @@ pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
     }
 }
 
-/// Removes parentheses and COLLATE from the outside of an expression.
+/// Removes the outer parentheses and COLLATE of an expression.
 fn without_collation(expr: &Expr) -> &Expr {
     let expr = without_parens(expr);
     match &expr.kind {

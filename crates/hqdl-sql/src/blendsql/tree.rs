@@ -52,7 +52,7 @@ pub enum Body {
     Core(Box<SelectCore>),
     /// Two queries combined by an operator.
     Compound(CompoundOperator, Box<Query>, Box<Query>),
-    /// The expressions of all rows, one row after another, and the number of columns.
+    /// All values, row by row, and the number of columns.
     Values(Vec<Expr>, usize),
 }
 
@@ -238,7 +238,7 @@ pub enum ExprKind {
         window: bool,
         /// FILTER (WHERE …)
         filter: Option<Box<Expr>>,
-        /// Arguments and all other expressions in the function call except FILTER.
+        /// Arguments, and all other expressions in the function call except FILTER.
         args: Vec<Expr>,
     },
     /// EXISTS (…)

@@ -9,7 +9,7 @@ impl ViewDefinition {
     #[must_use]
     pub fn parse(create: &str) -> Option<Self> {
         let (mut at, mut depth) = (0, 0_usize);
-        // Find the first AS outside of parentheses: an unquoted name cannot be AS.
+        // Find the first AS outside of parentheses; an unquoted name cannot be AS.
         while let Some(token) = lexer::next_token(create, at, Brackets::Name).ok()? {
             at = token.end;
             if token.is_symbol(b'(') {

@@ -23,7 +23,7 @@ pub fn may_offer_alternatives(question: &str) -> bool {
     question.split_whitespace().any(|word| word.eq_ignore_ascii_case("or"))
 }
 
-/// Parses an answer to a yes-or-no question; `None` for any other text.
+/// Parses an answer to a yes-or-no question, or returns `None` for any other text.
 #[must_use]
 pub fn parse_answer(text: &str) -> Option<bool> {
     match text.trim().trim_end_matches(['.', '!']).to_lowercase().as_str() {

@@ -1,4 +1,4 @@
-//! Parser of arrays, which are JSON arrays in `SQLite`.
+//! Parser of arrays. The translation represents them as JSON arrays.
 
 use super::expr::SPECIAL;
 use super::parser::{PRIMARY, Parser, SqlType, TypedSql, unsupported};
@@ -9,7 +9,7 @@ impl Parser<'_> {
     /// Converts the array literal `'{a,b}'` where an array is expected.
     pub fn coerce_to_array(expr: TypedSql) -> TypedSql {
         let SqlType::Literal(text) = &expr.sql_type else { return expr };
-        // `{"a": 1}` is a JSON document; `{}` is an empty array.
+        // `{"a": 1}` is a JSON document, but `{}` is an empty array.
         let document = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
         if document.is_ok_and(|members| !members.is_empty()) {
             return expr;
@@ -47,7 +47,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Parses ANY, SOME or ALL after an operator; `None` if there is none.
+    /// Parses ANY, SOME or ALL after an operator. Returns `None` if there is none.
     pub fn parse_quantified(
         &mut self,
         left: &TypedSql,
@@ -105,7 +105,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns the elements of a non-empty `ARRAY[…]`; `None` for any other expression.
+/// Returns the elements of a non-empty `ARRAY[…]`, or `None` for any other expression.
 fn array_literal_elements(array: &TypedSql) -> Option<Vec<SourceFragment>> {
     let [SourceFragment::Generated(first, _), inside @ .., SourceFragment::Generated(last, _)] =
         array.text.as_slice()

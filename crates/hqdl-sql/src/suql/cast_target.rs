@@ -1,4 +1,4 @@
-//! Targets of `PostgreSQL` casts, and the equivalent SQL in `SQLite`.
+//! Target types of `PostgreSQL` casts, and the equivalent SQL in `SQLite`.
 
 use super::parser::SqlType;
 

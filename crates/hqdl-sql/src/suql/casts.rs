@@ -53,7 +53,7 @@ const INTERVAL_UNITS: [(&str, &str, f64); 10] = [
 /// A parsed type name.
 struct TypeName {
     target: CastTarget,
-    /// The name, if it is not a known type; possibly an ENUM.
+    /// The name if it is not a known type; it may be an ENUM.
     enum_name: Option<Token>,
     is_array: bool,
     is_interval: bool,
@@ -148,7 +148,7 @@ impl Parser<'_> {
         }
         let template = match (type_name.target, &operand.sql_type) {
             (target, SqlType::Call) => target.call_template(),
-            // PostgreSQL casts a boolean to the text true or false.
+            // PostgreSQL casts a boolean to the text `true` or `false`.
             (CastTarget::Text, SqlType::Boolean) => "suql_said({})",
             (target, _) => target.template(),
         };
@@ -219,7 +219,7 @@ impl Parser<'_> {
         Ok(TypeName { target, enum_name, is_array, is_interval, scale, length })
     }
 
-    /// Parses `INTERVAL '…'` after its text.
+    /// Parses the rest of `INTERVAL '…'` after its text.
     pub fn parse_interval(&mut self, span: Range<usize>) -> Result<TypedSql, SqlError> {
         let token =
             self.tokens.get(self.position - 1).copied().filter(|t| t.lexeme == Lexeme::Text);
@@ -268,8 +268,8 @@ fn find_unit(word: &str) -> Option<(&'static str, f64)> {
         .map(|(_, unit, n)| (*unit, *n))
 }
 
-/// Converts an array literal `{a,"b c"}` to a JSON array; `None` if the text is not an array
-/// literal.
+/// Converts an array literal `{a,"b c"}` to a JSON array. Returns `None` if the text is not an
+/// array literal.
 pub(super) fn parse_array_literal(text: &str) -> Option<String> {
     let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
     let (mut all, mut element, mut quoted, mut was_quoted) =

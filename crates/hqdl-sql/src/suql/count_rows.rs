@@ -1,5 +1,6 @@
-//! Translates `count(t.*)` and `count(DISTINCT t.*)`. `SQLite` cannot count the rows of a table
-//! that way. The translation counts rowids instead, or with DISTINCT an encoding of all columns.
+//! Translates `count(t.*)` and `count(DISTINCT t.*)`. `SQLite` cannot count the rows of a table in
+//! this way. The translation counts rowids instead, or an encoding of all columns if there is a
+//! DISTINCT.
 
 use super::parser::{Parser, SuqlSelect, TableSource, unsupported};
 use super::text::{SourceFragment, SqlText};

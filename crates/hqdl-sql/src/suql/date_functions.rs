@@ -32,7 +32,7 @@ pub(super) fn parse_moment(text: &str) -> Option<DateTime> {
         (Vec::new(), None, None, None);
     let mut is_joined = false;
     for word in plain.split([' ', ',', '\t']).filter(|word| !word.is_empty()) {
-        // A date and a time joined by T: 2024-1-5T10:00
+        // Split a date and a time that are joined by T: 2024-1-5T10:00
         let (word, rest_of_word) = match word.split_once('T') {
             Some((day, at)) if day.ends_with(|c: char| c.is_ascii_digit()) => (day, Some(at)),
             _ => (word, None),
@@ -75,7 +75,7 @@ pub(super) fn parse_moment(text: &str) -> Option<DateTime> {
     Some(Date::new(year, month, day).ok()?.to_datetime(time))
 }
 
-/// Parses a date with a `to_date` format; `None` if the text does not match.
+/// Parses a date with a `to_date` format. Returns `None` if the text does not match.
 pub(super) fn parse_with_format(text: &str, format: &str) -> Option<DateTime> {
     const PARTS: [(&str, usize); 13] = [
         ("YYYY", 4),
@@ -97,7 +97,7 @@ pub(super) fn parse_with_format(text: &str, format: &str) -> Option<DateTime> {
     let (mut date, mut hour, mut minute, mut second, mut is_pm) = ((1_i16, 1, 1), 0, 0, 0, None);
     while let Some(c) = format.chars().next() {
         let Some((part, width)) = PARTS.iter().find(|(part, _)| format.starts_with(part)) else {
-            // A letter may belong to an unsupported part. Separators are ignored.
+            // A letter may belong to an unsupported pattern, but separators can be ignored.
             if c.is_alphanumeric() {
                 return None;
             }
@@ -214,7 +214,7 @@ impl TimeSpan {
         Self { months: 0, days: micros / MICROS_PER_DAY, micros: micros % MICROS_PER_DAY }
     }
 
-    /// Returns the interval between two timestamps in years, months and days, as `PostgreSQL`'s
+    /// Returns the interval between two timestamps in years, months and days, like `PostgreSQL`'s
     /// `age`: days are borrowed from the earlier month.
     pub fn age(from: DateTime, to: DateTime) -> Self {
         if to < from {
@@ -273,7 +273,7 @@ impl TimeSpan {
             "hour" => (micros / 3_600_000_000) as f64,
             "minute" => (micros / 60_000_000 % 60) as f64,
             "second" => (micros % 60_000_000) as f64 / 1e6,
-            // The length by which intervals are compared.
+            // Intervals are compared by this length.
             "length" => (months * 30 + days) as f64 * 86_400.0 + micros as f64 / 1e6,
             "epoch" => {
                 let years = (months / 12) as f64 * 365.25 * 86_400.0;

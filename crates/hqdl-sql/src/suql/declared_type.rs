@@ -1,6 +1,6 @@
-//! Type unification of operands by their declared types. In `PostgreSQL`, a text literal compared
-//! with a date is converted to a date, and one compared with a boolean to a boolean. `SQLite`
-//! compares the stored values, so the translation converts each operand to the other's type.
+//! Unifies operand types by their declared types. In `PostgreSQL`, a text literal compared with a
+//! date is converted to a date, and one compared with a boolean to a boolean. `SQLite` compares the
+//! stored values, so the translation converts each operand to the other's type.
 
 use super::cast_target::CastTarget;
 use super::functions::{parse_boolean, parse_number};
@@ -9,10 +9,10 @@ use super::parser::{PRIMARY, Parser, SqlType, SuqlSelect, TypedColumns, TypedSql
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 
-/// Label of the error for a text literal that cannot be converted to the other operand's type.
+/// Error label for a text literal that cannot be converted to the other operand's type.
 const UNIFY_LABEL: &str = "read as what is beside it";
 
-/// Parses a column's declared type; returns [`ExprShape::Plain`] for an unknown one.
+/// Parses a column's declared type. Returns [`SqlType::Unknown`] for an unknown one.
 pub(super) fn parse_declared_type(declaration: &str) -> SqlType {
     let upper = declaration.trim().to_ascii_uppercase();
     let name = upper.split(['(', ' ', '[']).next().unwrap_or_default();
@@ -102,14 +102,14 @@ impl Parser<'_> {
         Ok(common)
     }
 
-    /// Returns the type of a column of the visible tables; [`ExprShape::Plain`] if it is unknown.
+    /// Returns the type of a column of the visible tables, or [`SqlType::Unknown`].
     pub fn find_column_type(&self, table: Option<&str>, column: &str) -> SqlType {
         let found =
             self.selects.iter().rev().find_map(|select| select.find_column_type(table, column));
         found.unwrap_or(SqlType::Unknown)
     }
 
-    /// Converts two operands to each other's type.
+    /// Converts two operands to their common type.
     ///
     /// # Errors
     /// [`SqlError`] for a text literal that cannot be converted.
@@ -131,7 +131,7 @@ impl Parser<'_> {
         Ok((Self::convert_operand(left, &of_right)?, Self::convert_operand(right, &of_left)?))
     }
 
-    /// Fails if both types are known and cannot be compared; `PostgreSQL` reports an error, too.
+    /// Fails if both types are known and cannot be compared, as in `PostgreSQL`.
     fn check_comparable(left: &TypedSql, right: &TypedSql) -> Result<(), SqlError> {
         use SqlType::{Boolean, Date, Text, Time, Timestamp};
         let are_incompatible = |a: &SqlType, b: &SqlType| match a {
@@ -271,7 +271,7 @@ impl TypedSql {
 }
 
 impl SuqlSelect {
-    /// Returns the type of a column of this SELECT's tables; `None` if no table has it.
+    /// Returns the type of a column of this SELECT's tables, or `None` if no table has it.
     fn find_column_type(&self, table: Option<&str>, column: &str) -> Option<SqlType> {
         let is_match = |name: Option<&String>| match (table, name) {
             (Some(table), Some(name)) => name.eq_ignore_ascii_case(table),

@@ -80,7 +80,7 @@ impl Parser<'_> {
         Ok(all)
     }
 
-    /// Parses an expression of operators with at least this precedence.
+    /// Parses an expression whose operators have at least this precedence.
     pub fn parse_binary(&mut self, min_precedence: u8) -> Result<TypedSql, SqlError> {
         let mut left = self.parse_prefix(min_precedence)?;
         loop {

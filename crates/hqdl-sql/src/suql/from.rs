@@ -85,7 +85,7 @@ impl Parser<'_> {
                 let query = TypedSql::new(query, at..end - 1);
                 return self.parse_query_alias(query, start..end, exprs);
             }
-            // A join in parentheses.
+            // An opening parenthesis: a join in parentheses.
             self.position += 1;
             let inner = self.with_depth_limit(Self::parse_from)?;
             exprs.extend(inner);
@@ -95,7 +95,7 @@ impl Parser<'_> {
             }
             return Ok(());
         }
-        // PostgreSQL's default schema.
+        // `public` is PostgreSQL's default schema.
         let is_public = |t: Token| t.unquoted_text(self.sql).eq_ignore_ascii_case("public");
         if self.peek().is_some_and(|t| self.is_name(t) && is_public(t))
             && self.peek_at(1).is_some_and(|t| t.is_symbol(b'.'))
@@ -291,7 +291,7 @@ impl Parser<'_> {
         Ok(Some(columns))
     }
 
-    /// Returns the FROM items for arrays that the result columns unnest.
+    /// Returns the FROM items for arrays that are unnested in the result columns.
     pub fn unnest_sql(select: &SuqlSelect, at: usize, has_from: bool) -> Vec<SourceFragment> {
         let mut text = Vec::new();
         for unnested in &select.unnested {

@@ -59,7 +59,7 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("array_to_string", 3, "suql_array_to_string({})"),
     ("bool_and", 1, "min({})"),
     ("bool_or", 1, "max({})"),
-    // Asks whether a document supports a claim; the score is the same truth as a number.
+    // Asks whether a document supports a claim. The score is the same truth value as a number.
     ("boolean_answer", 2, "(answer({}, {1}) = 'Yes')"),
     ("boolean_answer_score", 2, "((answer({}, {1}) = 'Yes') * 1.0)"),
     ("btrim", 1, "trim({})"),
@@ -90,7 +90,7 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("split_part", 3, "suql_split_part({})"),
     ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
     ("strpos", 2, "instr({}, {1})"),
-    // The distance between two named places, which only a model knows.
+    // Only a model knows the distance between two named places.
     ("st_distance_sphere", 2, DISTANCE_CALL),
     ("st_distancesphere", 2, DISTANCE_CALL),
     ("st_distance", 2, DISTANCE_CALL),
@@ -185,13 +185,13 @@ const INTEGER_FUNCTIONS: [&str; 20] = [
     "strpos",
 ];
 
-/// Any number of arguments.
+/// Argument count of a function that accepts any number of arguments.
 const ANY_COUNT: usize = usize::MAX;
 
 const DISTANCE_CALL: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
                         return_type='float')}}";
 
-/// Set-returning functions, and the template of the array with their rows.
+/// Set-returning functions, each with the template of an array of its rows.
 const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("unnest", "{}"),
     ("generate_series", "suql_series({})"),
@@ -204,9 +204,9 @@ const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("string_to_table", "suql_split({})"),
 ];
 
-/// Contents of a call's parentheses.
+/// Contents of the parentheses of a function call.
 struct ParsedArguments {
-    /// Arguments, followed by the terms of their ORDER BY.
+    /// Arguments, followed by the ORDER BY terms.
     exprs: Vec<TypedSql>,
     /// Number of arguments.
     count: usize,
@@ -310,7 +310,7 @@ impl Parser<'_> {
             exprs.iter_mut().for_each(abbreviate_boolean);
         }
         if is_question {
-            // Write the name without its quotes, if it has any.
+            // Write the name without quotes, in case it has any.
             let expr = self.fill_function(&format!("{name}({{}})"), exprs, open, start, end);
             return self.parse_call_suffix(TypedSql { sql_type: SqlType::Call, ..expr });
         }
@@ -434,7 +434,7 @@ impl Parser<'_> {
         start: usize,
         end: usize,
     ) -> TypedSql {
-        // An aggregate keeps DISTINCT and ORDER BY around its argument.
+        // An aggregate keeps the DISTINCT and ORDER BY around its argument.
         if let Some(name) = template.strip_suffix("({})") {
             let from = self.tokens.get(open).map_or(start, |t| t.start);
             let mut text = vec![SourceFragment::Generated(name.to_owned(), start..from)];
@@ -566,7 +566,8 @@ impl Parser<'_> {
         ))
     }
 
-    /// Returns the array with the rows of a set-returning function; `None` for any other function.
+    /// Returns the array with the rows of a set-returning function. Returns `None` for any other
+    /// function.
     ///
     /// # Errors
     /// [`SqlError`] for several arrays at once.
@@ -590,7 +591,7 @@ impl Parser<'_> {
             };
         }
         let placeholders = vec!["{}"; args.len()].join(", ");
-        // The step of a date series is an interval, passed as text.
+        // The step of a date series is an interval, so pass it as text.
         let as_text = |expr: TypedSql| match &expr.sql_type {
             SqlType::Interval(parts) => {
                 let parts: Vec<String> =
@@ -640,7 +641,7 @@ fn abbreviate_boolean(expr: &mut TypedSql) {
     }
 }
 
-/// Translates `string_agg(DISTINCT x, ',')`; the values are sorted, as `PostgreSQL`'s
+/// Translates `string_agg(DISTINCT x, ',')`. The translation sorts the values, as `PostgreSQL`'s
 /// implementation does.
 fn string_agg_distinct(
     of: &TypedSql,

@@ -1,4 +1,4 @@
-//! Known types, and casts of text literals, which are checked before the query runs.
+//! Known types, and casts of text literals. The literals are checked before the query runs.
 
 use std::ops::Range;
 
@@ -45,8 +45,8 @@ pub(super) fn unknown_type_error(name: &str, span: Range<usize>) -> SqlError {
     }
 }
 
-/// Returns the type that a name is probably a misspelling of. Short names are not checked, because
-/// they may be an ENUM's.
+/// Returns the type that a name probably misspells. Ignores short names, because they may be names
+/// of ENUMs.
 pub(super) fn find_misspelled_type(name: &str) -> Option<&'static str> {
     let upper = name.to_ascii_uppercase();
     let all = TYPES.iter().flat_map(|(names, ..)| names.iter().copied());
@@ -72,7 +72,7 @@ pub(super) fn check_range(
     Err(error.with_help("smallint holds 16 bits, integer 32, bigint 64"))
 }
 
-/// Converts a text literal to the target type. Returns `None` if `SQLite`'s own cast is used.
+/// Converts a text literal to the target type. Returns `None` if `SQLite`'s own cast applies.
 pub(super) fn convert_literal_text(
     target: CastTarget,
     text: &str,

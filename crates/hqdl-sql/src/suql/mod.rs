@@ -72,7 +72,7 @@ fn known_tables(sql: &str, columns: ColumnLookup<'_>) -> HashMap<String, TableCo
     tables
 }
 
-/// Overwrites the default schema `public.` with spaces where a table and a column follow.
+/// Overwrites the default schema `public.` with spaces in front of a table and a column.
 fn without_schema(sql: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(sql);
     let (mut at, mut last) = (0, [None; 4]);
@@ -104,7 +104,7 @@ pub fn translate(sql: &str) -> Result<TranslatedQuery, SqlError> {
     translate_with_columns(sql, &|_| None)
 }
 
-/// Translates a query into `SQLite`'s dialect; `columns` returns the columns of a table.
+/// Translates a query into `SQLite`'s dialect. `columns` returns the columns of a table.
 ///
 /// # Errors
 /// [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
@@ -132,7 +132,8 @@ pub fn translate_with_columns(
             },
         }
     };
-    // The parser is recursive, so give it enough stack whatever thread the caller has.
+    // The parser is recursive, so run it on a thread with enough stack, whatever stack the caller
+    // has.
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, run).map(std::thread::ScopedJoinHandle::join) {

@@ -20,7 +20,7 @@ pub(super) struct Operator {
     token_count: usize,
 }
 
-/// Operators of several characters; an operator precedes its prefixes.
+/// Operators of several characters. A longer operator comes before its prefixes.
 const SIGNS: [&str; 24] = [
     "!~~*", "!~*", "!~~", "#>>", "->>", "~~*", "!=", "!~", "#>", "&&", "->", "<=", "<>", "<@",
     ">=", "@>", "||", "~*", "~~", "=", "<", ">", "~", "^",
@@ -64,7 +64,7 @@ impl Parser<'_> {
         new_operator(precedence, &sign, sign.len())
     }
 
-    /// Parses the rest of an operation from its operator on.
+    /// Parses the rest of an operation, starting at its operator.
     pub fn parse_operation(
         &mut self,
         left: TypedSql,
@@ -131,7 +131,7 @@ impl Parser<'_> {
         Ok(TypedSql { span: start..end, text, sql_type: SqlType::Boolean, precedence: IS })
     }
 
-    /// Parses IN, LIKE, BETWEEN and similar operators.
+    /// Parses IN, LIKE, BETWEEN and similar operations.
     fn parse_special_operation(
         &mut self,
         left: TypedSql,
@@ -357,7 +357,8 @@ impl Parser<'_> {
                     return Ok(TypedSql { sql_type, ..fill_both("mod({}, {})", left, right) });
                 }
                 if is_fractional && sign == "/" {
-                    // SQLite stores a whole NUMERIC as an integer, whose division truncates.
+                    // `SQLite` stores a whole NUMERIC as an integer, and integer division
+                    // truncates.
                     let template = "CAST({} AS REAL) / {}";
                     let operands =
                         vec![left.text, Self::parenthesize_operand(right).parenthesized()];
@@ -452,7 +453,7 @@ impl Parser<'_> {
         Ok(Some(TypedSql { sql_type, ..TypedSql::from_template(template, operands, span) }))
     }
 
-    /// Parses `(x, y, …)` after an array and IN; arrays are compared by their elements.
+    /// Parses `(x, y, …)` after an array and IN, and compares the arrays by their elements.
     fn parse_array_list(&mut self, left: &TypedSql, negated: bool) -> Result<TypedSql, SqlError> {
         self.expect_symbol(b'(')?;
         let all: Vec<TypedSql> =
@@ -465,7 +466,7 @@ impl Parser<'_> {
         Ok(TypedSql::from_template(&template, operands, left.span.start..end).into_boolean())
     }
 
-    /// Parses `(x, 'y', …)` after IN and converts each element to the type of the left operand.
+    /// Parses `(x, 'y', …)` after IN, and unifies the types of the left operand and each element.
     fn parse_in_list(&mut self, left: TypedSql) -> Result<(TypedSql, TypedSql), SqlError> {
         let start = self.next_start();
         self.expect_symbol(b'(')?;
@@ -479,8 +480,8 @@ impl Parser<'_> {
         Ok((left, TypedSql::new(join_exprs(start, all, end), start..end)))
     }
 
-    /// Compares a computed interval with another interval or with a literal one by their lengths. A
-    /// month counts as 30 days.
+    /// Compares a computed interval with another interval by their lengths. A month counts as 30
+    /// days.
     fn compare_intervals(
         left: &TypedSql,
         right: &TypedSql,
@@ -522,7 +523,7 @@ impl Parser<'_> {
         Ok(Some(TypedSql { precedence: COMPARE, ..expr.into_boolean() }))
     }
 
-    /// Fails for a boolean, which is neither a text nor an array element.
+    /// Fails for a boolean where a text or an array element is required.
     pub fn ensure_not_boolean(expr: &TypedSql) -> Result<(), SqlError> {
         if expr.sql_type != SqlType::Boolean {
             return Ok(());

@@ -19,7 +19,7 @@ pub(super) struct TypedSql {
     pub span: Range<usize>,
     /// Translated text.
     pub text: SqlText,
-    /// Type of the expression, as far as enclosing expressions depend on it.
+    /// Type of the expression, as far as enclosing expressions need it.
     pub sql_type: SqlType,
     /// Precedence of its outermost operator.
     pub precedence: u8,
@@ -32,7 +32,7 @@ pub(super) enum SqlType {
     Unknown,
     /// A text literal.
     Literal(String),
-    /// A call; its type is determined by a cast.
+    /// A call, whose type is determined by a cast.
     Call,
     /// An array.
     Array,
@@ -66,7 +66,7 @@ pub(super) enum SqlType {
 /// Tables and result columns of a SELECT.
 #[derive(Default)]
 pub(super) struct SuqlSelect {
-    /// Arrays that its rows are unnested from.
+    /// Arrays that are unnested into its rows.
     pub unnested: Vec<UnnestedArray>,
     /// Tables in order.
     pub tables: Vec<SuqlTable>,
@@ -184,14 +184,14 @@ impl<'s> Parser<'s> {
         self.peek().is_some_and(|t| t.is_symbol(symbol))
     }
 
-    /// Consumes a keyword, if it is next.
+    /// Consumes a keyword if it is next.
     pub fn take_word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         self.position += usize::from(found);
         found
     }
 
-    /// Consumes a sequence of keywords, if it is next.
+    /// Consumes a sequence of keywords if it is next.
     pub fn take_words(&mut self, words: &[&str]) -> bool {
         let found = words.iter().enumerate().all(|(n, w)| self.is_word_at(n, w));
         if found {
@@ -200,7 +200,7 @@ impl<'s> Parser<'s> {
         found
     }
 
-    /// Consumes a symbol, if it is next.
+    /// Consumes a symbol if it is next.
     pub fn take_symbol(&mut self, symbol: u8) -> bool {
         let found = self.is_symbol(symbol);
         self.position += usize::from(found);
@@ -302,7 +302,7 @@ impl TypedSql {
         Self { span, text, sql_type: SqlType::Unknown, precedence: PRIMARY }
     }
 
-    /// Creates an expression from a template, in which each `{}` is replaced by an operand.
+    /// Creates an expression from a template by replacing each `{}` with an operand.
     pub fn from_template(template: &str, operands: Vec<SqlText>, span: Range<usize>) -> Self {
         let mut text = Vec::new();
         let mut operands = operands.into_iter();
@@ -322,7 +322,7 @@ impl TypedSql {
         Self { sql_type: SqlType::Boolean, ..self }
     }
 
-    /// Returns the text, in parentheses if it has an operator.
+    /// Returns the text, in parentheses if its outermost part is an operator.
     pub fn parenthesized(self) -> SqlText {
         if self.precedence == PRIMARY {
             return self.text;

@@ -15,7 +15,7 @@ use hqdl_values::format::count_noun;
 impl Parser<'_> {
     /// Parses the whole text as a single query.
     pub fn parse_statement(&mut self) -> Result<SqlText, SqlError> {
-        // Other statements are passed on and rejected later, like in any query.
+        // Pass other statements on, so that they are rejected later as in any query.
         if !self.is_query_at(0) && !self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
             return Ok(vec![SourceFragment::Source(0..self.sql.len())]);
         }
@@ -251,7 +251,7 @@ impl Parser<'_> {
                 }
                 rows.push((row, span));
             } else {
-                // A call that produces a whole row.
+                // A call can produce a whole row.
                 let row = self.parse_expr()?;
                 let span = row.span.clone();
                 rows.push((vec![row], span));
@@ -360,7 +360,8 @@ impl Parser<'_> {
             _ => None,
         };
         if let Some(name) = name {
-            // Resolved by `rename_elements`, once it is known whether the column is an element.
+            // `rename_elements` resolves this mark once it is known whether the column is an
+            // element.
             let mark = SourceFragment::Generated(format!("\u{0}{name}"), end..end);
             last.text.push(mark);
         }

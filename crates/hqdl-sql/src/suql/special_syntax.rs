@@ -8,8 +8,8 @@ use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
 
-/// The part of a text that a regular expression matches: the first capture group, or the whole
-/// match.
+/// Template for the part of a text that a regular expression matches: the first capture group, or
+/// the whole match.
 const REGEX_MATCH: &str = "suql_element(suql_groups({}, {}), 1)";
 
 /// Date fields and the equivalent SQL in `SQLite`.
@@ -30,7 +30,7 @@ const DATE_PARTS: [(&str, &str); 15] = [
     ("decade", "(CAST(strftime('%Y', {}) AS INTEGER) / 10)"),
     ("century", "((CAST(strftime('%Y', {}) AS INTEGER) + 99) / 100)"),
 ];
-/// Units for truncating a date.
+/// Units to which a date can be truncated.
 const TRUNC_UNITS: [&str; 11] = [
     "millennium",
     "century",

@@ -10,8 +10,8 @@ use crate::blendsql::plan::ValueCondition;
 use crate::blendsql::plan::condition::{Condition, Parts, Predicate};
 use crate::blendsql::tree::Expr;
 
-/// Maximum number of bytes of a condition that is written twice: once to be looked up, and once to
-/// be asked.
+/// Maximum size in bytes of a condition that is written twice: once for the cache lookup and once
+/// for the requests.
 const MAX_DUPLICATED_BYTES: usize = 20_000;
 
 impl Emitter<'_> {
@@ -26,7 +26,7 @@ impl Emitter<'_> {
         sql::lookup_before_asking(&from_cache, &text, true)
     }
 
-    /// Returns the truth of a condition inside a value.
+    /// Returns the truth of a condition that is part of a value.
     pub(super) fn write_condition_of(&mut self, expr: &Expr) -> String {
         match self.planned_condition(expr) {
             Some(planned) => self.write_truth(&planned.holds),
@@ -42,7 +42,7 @@ impl Emitter<'_> {
         };
         let (is_true, is_false) = (self.write_asking_truth(holds), self.write_asking_truth(fails));
         let text = sql::truth_value(&is_true, &is_false);
-        // Nested values would multiply the text each time.
+        // With nested values, each level would multiply the text.
         if holds.call_count() < 2 || text.len() > MAX_DUPLICATED_BYTES {
             return text;
         }
@@ -77,7 +77,7 @@ impl Emitter<'_> {
     fn write_cached_truth(&mut self, condition: &Condition) -> String {
         match condition {
             // `SQLite` runs some subqueries only once for many rows. Such a subquery must not run
-            // first while nothing may be asked.
+            // first during a lookup, which makes no requests.
             Condition::Predicate(predicate) if predicate.has_hidden_calls => "2".to_owned(),
             Condition::Predicate(predicate) => self.write_predicate(predicate),
             Condition::All(Parts { parts, .. }) | Condition::Any(Parts { parts, .. }) => {

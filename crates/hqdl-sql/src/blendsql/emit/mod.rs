@@ -46,7 +46,7 @@ pub struct RewrittenQuery {
     /// Conditions with calls, by their offset in the text, with the calls in their subqueries that
     /// `SQLite` may run once for many rows.
     pub predicates: HashMap<usize, Vec<usize>>,
-    /// By the index of a condition group: the first rows of each group that are needed.
+    /// First rows that each group needs, by the index of a condition group.
     pub needed_rows: HashMap<usize, NeededRows>,
     /// LIMIT rule for the outermost SELECT; `None` if all rows are needed.
     pub limit_pushdown: Option<LimitPushdown>,

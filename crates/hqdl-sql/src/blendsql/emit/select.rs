@@ -52,7 +52,7 @@ impl Emitter<'_> {
         self.name_results(core, parts);
     }
 
-    /// Returns the condition of WHERE that evaluates the conditions with calls for a row.
+    /// Returns the WHERE condition that evaluates the conditions with calls for each row.
     fn write_row_condition(
         &mut self,
         select: &SelectPlan,
@@ -73,7 +73,8 @@ impl Emitter<'_> {
         for membership in &select.memberships {
             text = sql::guard_truth(&self.write_membership(membership), &text);
         }
-        // The rows of a group are asked about in their order, so conditions are not sampled.
+        // Requests about a group's rows follow the order of the rows, so conditions are not
+        // sampled.
         let conditions = if select.needed.is_some() { 1 } else { conditions };
         let condition_group = self.condition_group_index(core.span.start, conditions);
         let mut values = Vec::new();

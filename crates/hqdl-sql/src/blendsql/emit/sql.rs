@@ -12,7 +12,7 @@ const MAX_NESTING: usize = 32;
 /// fewer.
 const MAX_ARGUMENTS: usize = 100;
 
-/// Returns a mark of the pending calls at this point.
+/// Returns SQL that counts the pending calls at this point.
 pub(super) fn pending_mark() -> String {
     Function::PendingMark.call_sql::<&str>(&[])
 }
@@ -184,8 +184,8 @@ pub(super) fn materialization_fence(source: &str, conditions: &[String]) -> Stri
     format!("SELECT * FROM {source}{filter} LIMIT -1")
 }
 
-/// Returns the condition that a row's columns are among some rows, or are not. With NULL, a row
-/// counts as being among those that are kept.
+/// Returns the condition that a row's columns are among `rows`, or the opposite unless `keeps` is
+/// true. With `keeps`, the condition also holds for a row with NULL.
 pub(super) fn membership(columns: &[&str], rows: &str, keeps: bool) -> String {
     let is_member = format!("({}) IN ({rows})", columns.join(", "));
     if !keeps {
@@ -204,8 +204,8 @@ pub(super) fn record_row(condition_group: usize, truth: &str, values: &[&str]) -
     Function::CloseRow.call_sql(&arguments)
 }
 
-/// Returns the value of an EXISTS or IN, whose rows are recorded together. With an operand, only
-/// the rows with its value matter.
+/// Returns the value of an EXISTS or IN, and records its rows together. If there is an operand,
+/// only rows with the operand's value matter.
 pub(super) fn record_subquery(
     is_decisive: bool,
     once: bool,
@@ -240,7 +240,7 @@ pub(super) fn similarity_rank(documents: &[String]) -> String {
     Function::Rank.call_sql(documents)
 }
 
-/// LIMIT and OFFSET cannot be NULL, so a pending value becomes 0.
+/// Returns a value for LIMIT or OFFSET: these cannot be NULL, so a pending value becomes 0.
 pub(super) fn limit_value(value: &str) -> String {
     Function::Limit.call_sql(&[&pending_mark(), value])
 }
@@ -260,7 +260,7 @@ pub(super) fn when_true(truth: &str) -> String {
     format!("{} = 1", Function::RecordTruth.call_sql(&[truth]))
 }
 
-/// Returns the THEN value of such a branch, followed by a branch that ends the CASE if the
+/// Returns the THEN value of a branch, followed by a second branch that ends the CASE if the
 /// condition is pending.
 pub(super) fn or_pending(then: &str) -> String {
     format!("{then} WHEN {} = 2 THEN NULL", Function::LastTruth.call_sql::<&str>(&[]))

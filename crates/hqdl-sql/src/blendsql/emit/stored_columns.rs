@@ -262,7 +262,7 @@ fn published_rows_sql(
             value_columns.push(value_column);
         }
     }
-    // Unary `+` removes the affinity: values of a runtime function have none, either.
+    // Unary `+` removes the affinity, because values of a runtime function have none.
     let plus = if is_postgres { "" } else { "+" };
     let plain: Vec<String> =
         value_columns.iter().map(|c| format!("{plus}{0} AS {0}", sql::quote_name(c))).collect();

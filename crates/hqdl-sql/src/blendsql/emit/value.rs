@@ -32,7 +32,7 @@ impl<'q> Emitter<'q> {
         self.plan.selects.iter().flat_map(|s| &s.counted).find(|c| c.span == expr.span)
     }
 
-    /// Writes a count of calls that records each row until enough of them count.
+    /// Writes a count of calls that records each row until enough rows count.
     fn write_counted(&mut self, expr: &Expr) -> String {
         let (Some(counted), ExprKind::Function { filter: Some(filter), .. }) =
             (self.counted_calls(expr), &expr.kind)

@@ -86,7 +86,7 @@ pub trait Ingredient: Sync {
     }
 }
 
-/// Arguments of a call, for `Ingredient::check`.
+/// Arguments of a call, for [`Ingredient::validate_arguments`].
 pub struct Arguments<'a> {
     /// Question text.
     pub question: &'a str,

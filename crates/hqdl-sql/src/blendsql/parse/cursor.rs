@@ -213,7 +213,7 @@ impl QueryParser<'_> {
         parsed
     }
 
-    /// Counts a node around those parsed last. Fails if that exceeds the maximum depth.
+    /// Counts a node that encloses the nodes parsed last. Fails if that exceeds the maximum depth.
     pub fn count_node_around(&mut self, start: usize) -> Result<(), SqlError> {
         self.height += 1;
         self.check_height(start)

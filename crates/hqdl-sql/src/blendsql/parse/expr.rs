@@ -39,7 +39,7 @@ impl Precedence {
     }
 }
 
-/// Kind of an operator after an operand.
+/// Operator that follows an operand.
 #[derive(Debug, Clone, Copy)]
 enum Infix {
     And,
@@ -57,7 +57,7 @@ enum Infix {
     Cast,
 }
 
-/// Returns the operator that adjacent symbols form, and its precedence.
+/// Returns the operator that consists of these symbols, and its precedence.
 fn infix_of_sign(sign: &str) -> Option<(Infix, Precedence)> {
     Some(match sign {
         "=" | "==" => (Infix::Compare("="), Precedence::Equality),
@@ -88,8 +88,8 @@ impl QueryParser<'_> {
         self.parse_binary(Precedence::Or, false)
     }
 
-    /// Parses an expression of operators that bind at least as tight as `loosest`. With
-    /// `ends_at_and`, it ends before an AND, which then belongs to a BETWEEN around it.
+    /// Parses an expression whose operators bind at least as tightly as `loosest`. If `ends_at_and`
+    /// is true, stops before an AND, which then belongs to an enclosing BETWEEN.
     fn parse_binary(&mut self, loosest: Precedence, ends_at_and: bool) -> Result<Expr, SqlError> {
         let start = self.start();
         let around = std::mem::take(&mut self.height);
@@ -109,8 +109,7 @@ impl QueryParser<'_> {
         Ok(left)
     }
 
-    /// Returns the operator that is next, without its number of tokens before its operand, and its
-    /// precedence.
+    /// Returns the next operator, its number of tokens, and its precedence.
     fn peek_infix(&self) -> Option<(Infix, usize, Precedence)> {
         let token = self.peek()?;
         if let Some((sign, tokens)) = self.operator() {
@@ -135,8 +134,8 @@ impl QueryParser<'_> {
         Some((infix, tokens, Precedence::Equality))
     }
 
-    /// Returns the operator with the precedence of `=` that a word begins, and its number of
-    /// tokens.
+    /// Returns the next operator if it begins with a word and has the precedence of `=`, and its
+    /// number of tokens.
     fn peek_equality(&self) -> Option<(Infix, usize)> {
         let not = usize::from(self.is_word("NOT"));
         let is = |word: &str| self.is_word_after(not, word);
@@ -169,7 +168,7 @@ impl QueryParser<'_> {
         found.map(|(_, operator)| (Infix::Match(operator), not + 1))
     }
 
-    /// Parses what follows an operator.
+    /// Parses the part of an expression that follows an operator.
     fn parse_right_side(
         &mut self,
         infix: Infix,
@@ -227,7 +226,7 @@ impl QueryParser<'_> {
         })
     }
 
-    /// Parses what follows IS.
+    /// Parses the part of an expression that follows IS.
     fn parse_is(&mut self, left: Expr) -> Result<ExprKind, SqlError> {
         let not = self.eat_word("NOT");
         let distinct = self.eat_word("DISTINCT");
@@ -239,7 +238,7 @@ impl QueryParser<'_> {
         Ok(ExprKind::Compare(sign, Box::new(left), Box::new(right)))
     }
 
-    /// Parses what follows IN.
+    /// Parses the part of an expression that follows IN.
     fn parse_in(&mut self, operand: Expr) -> Result<ExprKind, SqlError> {
         let negated = self.tokens[..self.at].iter().rev().nth(1);
         let negated = negated.is_some_and(|t| t.is_word(self.sql, "NOT"));
@@ -282,7 +281,7 @@ impl QueryParser<'_> {
             Lexeme::Call => return self.parse_call(),
             Lexeme::Symbol(b'(') => self.parse_parens()?,
             Lexeme::Symbol(symbol @ (b'+' | b'-' | b'~')) => {
-                // `->` and its kin are no prefix.
+                // Operators of several symbols, such as `->`, are not prefix operators.
                 if self.operator().is_some_and(|(_, tokens)| tokens > 1) {
                     return Err(self.unexpected());
                 }
@@ -305,7 +304,8 @@ impl QueryParser<'_> {
                 self.at += 1;
                 ExprKind::Operation(ExprOperator::Unknown, Vec::new())
             }
-            // `$tag$…$tag$` is a text in PostgreSQL, and in SQLite a parameter if it is one word.
+            // `$tag$…$tag$` is a string in PostgreSQL; in SQLite it is a parameter if it is one
+            // word.
             Lexeme::Text
                 if is_parameter(self.text(token))
                     && (self.is_server || self.text(token).bytes().all(is_word_byte)) =>

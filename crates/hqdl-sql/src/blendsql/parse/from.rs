@@ -37,7 +37,7 @@ impl QueryParser<'_> {
             return Ok(None);
         }
         let (mut join, mut natural) = (JoinKind::Inner, false);
-        // SQLite checks which of these words go together.
+        // `SQLite` checks which of these words can be combined.
         for _ in 0..3 {
             if self.is_word("JOIN") {
                 break;

@@ -1,4 +1,4 @@
-//! Keywords of `SQLite`'s grammar. All others are names where no rule expects them.
+//! Keywords of `SQLite`'s grammar. Any other keyword can be a name.
 
 /// Keywords that are never a name without quotes.
 const RESERVED: [&str; 58] = [
@@ -74,7 +74,7 @@ pub(super) fn is_reserved(word: &str) -> bool {
     contains(&RESERVED, word)
 }
 
-/// Returns true if a word is not an alias without AS although it may be a name.
+/// Returns true if a word cannot be an alias without AS, although it may be a name.
 pub(super) fn is_no_alias(word: &str) -> bool {
     begins_join(word) || word.eq_ignore_ascii_case("INDEXED")
 }

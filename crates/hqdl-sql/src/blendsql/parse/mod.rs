@@ -148,7 +148,7 @@ impl QueryParser<'_> {
         error.with_help("`hqdl query` is read-only")
     }
 
-    /// Parses the arguments of a call. The parser stays at the call.
+    /// Parses the arguments of a call without moving past the call.
     fn parse_arguments(&mut self, n: usize) -> Result<Expr, SqlError> {
         let call = &self.calls[n];
         let mut args = Vec::new();
@@ -172,7 +172,7 @@ impl QueryParser<'_> {
         Ok(Expr { span: call.span.clone(), kind: ExprKind::Call(n, args) })
     }
 
-    /// Parses a part of the text, and returns to the current token.
+    /// Parses a part of the text, then returns to the current token.
     fn parse_part<T>(
         &mut self,
         span: &Span,

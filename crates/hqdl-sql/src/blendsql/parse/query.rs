@@ -88,7 +88,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Parses one SELECT or VALUES. Returns also its end without ORDER BY and LIMIT.
+    /// Parses one SELECT or VALUES. Also returns its end, which excludes ORDER BY and LIMIT.
     fn parse_single(&mut self) -> Result<(Query, usize), SqlError> {
         let start = self.start();
         if self.eat_word("VALUES") {
@@ -134,7 +134,7 @@ impl QueryParser<'_> {
         if self.eat_word(keyword) { self.parse_expr().map(Some) } else { Ok(None) }
     }
 
-    /// Parses the rows of VALUES. A call can be a row of its own.
+    /// Parses the rows of VALUES. A call can be an entire row.
     fn parse_values_rows(&mut self) -> Result<Body, SqlError> {
         let rows = self.read_list(|p| match p.peek() {
             Some(token) if token.lexeme == Lexeme::Call => Ok(vec![p.parse_call()?]),
@@ -146,7 +146,7 @@ impl QueryParser<'_> {
             }
         })?;
         let first = rows.first().map(Vec::as_slice).unwrap_or_default();
-        // A call as a row has as many columns as its list has values.
+        // A call that is an entire row has as many columns as its list has values.
         let width = match first {
             [Expr { kind: ExprKind::Call(n, _), .. }] if self.calls[*n].is_values_row => {
                 self.calls[*n].values_column_count() as usize

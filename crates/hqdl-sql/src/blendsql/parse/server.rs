@@ -25,9 +25,9 @@ const TYPES: [&str; 12] = [
     "JSON",
     "JSONB",
 ];
-/// Words that may follow the text of an interval.
+/// Words that may follow the string of an interval.
 const FIELDS: [&str; 6] = ["YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"];
-/// Words that may follow the first word of a type's name.
+/// Words that may follow the first word of a type name.
 const MORE_OF_TYPE: [&str; 6] = ["PRECISION", "VARYING", "WITH", "WITHOUT", "TIME", "ZONE"];
 /// Types whose name may have several words.
 const LONG_TYPES: [&str; 4] = ["DOUBLE", "CHARACTER", "TIME", "TIMESTAMP"];

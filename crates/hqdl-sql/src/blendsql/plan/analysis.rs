@@ -1,5 +1,5 @@
-//! Facts about the expressions of a query that the rules and the bound look up: which of them
-//! depend on a call, which rows they refer to, and which sources `SQLite` may flatten.
+//! Facts about the expressions of a query that the rules and the bound look up: which expressions
+//! depend on a call, which rows they reference, and which sources `SQLite` may flatten.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate, is_aggregate_call};
 use crate::blendsql::frame::is_volatile;
@@ -22,7 +22,7 @@ pub(crate) struct VisibleCte {
     pub is_volatile: bool,
 }
 
-/// Facts about a query, at the position that the planner has reached.
+/// Facts about a query, relative to the planner's current position.
 pub(crate) struct Analysis<'q> {
     pub sql: &'q str,
     pub sites: &'q [CallSite],
@@ -79,7 +79,7 @@ impl<'q> Analysis<'q> {
         }
     }
 
-    /// Reads what depends on the whole query.
+    /// Collects the facts that concern the whole query.
     pub fn read_query(&mut self, parsed: &ParsedQuery) {
         let query = &parsed.query;
         self.whole_span = query.span.clone();
@@ -214,7 +214,8 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns true if a query joins tables and `SQLite`'s flattener may merge it into the
-    /// enclosing SELECT. Joins inside EXISTS count, and so does a result that references no column.
+    /// enclosing SELECT. Joins inside EXISTS count. A query with a result that references no column
+    /// counts, too.
     pub fn may_join_tables(&self, query: &Query) -> bool {
         if !query.with.is_empty() {
             return true;
@@ -395,7 +396,7 @@ impl<'q> Analysis<'q> {
         calls
     }
 
-    /// Returns the text of an expression on one line.
+    /// Returns the text of a byte range on one line.
     pub fn text_on_one_line(&self, span: &Span) -> String {
         let text = self.sql.get(span.clone()).unwrap_or_default();
         text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -58,7 +58,7 @@ impl Parts {
 }
 
 impl Condition {
-    /// Returns the condition that all expressions hold.
+    /// Returns the condition that all expressions are true.
     pub(crate) fn all_of(exprs: &[&Expr], analysis: &Analysis<'_>, scope: &Scope<'_>) -> Self {
         let parts = exprs.iter().map(|e| Self::of(e, true, analysis, scope)).collect();
         Self::All(Parts::new(parts))

@@ -1,6 +1,6 @@
-//! The plan of a query: which calls each SELECT asks, about which of its rows, and in which order.
+//! The plan of a query: which calls each SELECT asks, about which rows, and in which order.
 //!
-//! The planner makes it from the tree and the scopes, and the [rules](super::rules) change it. It
+//! The planner builds it from the tree and the scopes, and the [rules](super::rules) change it. It
 //! contains no SQL text; [`emit`](super::emit) writes the SQL from the finished plan.
 
 pub(crate) mod analysis;
@@ -26,9 +26,9 @@ pub struct DemandPlan {
     pub selects: Vec<SelectPlan>,
     /// Outcomes of the rules that apply to the whole query.
     pub rules: Vec<RuleOutcome>,
-    /// Nested SELECTs to which the LIMIT rule applies, in the order in which they run alone.
+    /// Nested SELECTs to which the LIMIT rule applies, in the order in which they run separately.
     pub subquery_limits: Vec<SubqueryLimit>,
-    /// By the offset of a context's query: the titles of its columns; `None` if they are unknown.
+    /// Column titles of each context query, by the query's offset; `None` if they are unknown.
     pub(crate) context_titles: BTreeMap<usize, Option<Vec<String>>>,
     /// Conditions inside values, by their byte range.
     pub(crate) value_conditions: BTreeMap<(usize, usize), ValueCondition>,
@@ -65,7 +65,7 @@ pub struct SelectPlan {
     pub needed: Option<NeededRows>,
     /// Counts of calls that are compared with a number.
     pub counted: Vec<CountedCalls>,
-    /// Rows to which the SELECT is limited before a call is evaluated.
+    /// Restrictions of the SELECT's rows that apply before a call is evaluated.
     pub memberships: Vec<Membership>,
     /// Set for the rows of an EXISTS or IN that a single row decides.
     pub decisive: Option<DecisiveRows>,
@@ -82,13 +82,13 @@ pub struct Conjunct {
     pub expr: Expr,
     /// Source text, on one line.
     pub text: String,
-    /// Clause of the condition.
+    /// Clause that contains the condition.
     pub clause: ConditionClause,
-    /// Time of evaluation.
+    /// Stage at which the condition is evaluated.
     pub stage: ConditionStage,
 }
 
-/// Clause of a condition.
+/// Clause that contains a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionClause {
     /// WHERE
@@ -97,18 +97,18 @@ pub enum ConditionClause {
     Join(usize),
 }
 
-/// Time at which a condition is evaluated.
+/// Stage at which a condition is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionStage {
-    /// Where the query has it. It has no call.
+    /// In its original place; it has no call.
     InPlace,
-    /// Immediately before the calls. It has no call.
+    /// Immediately before the calls; it has no call.
     BeforeCalls,
     /// For the rows that all conditions without calls keep.
     Last,
-    /// After the calls, because it may fail. It has no call.
+    /// After the calls, because it may fail; it has no call.
     AfterCalls,
-    /// For the groups that the conditions of HAVING without calls keep.
+    /// For the groups that the HAVING conditions without calls keep.
     AfterHaving,
 }
 
@@ -129,7 +129,7 @@ pub struct OuterJoin {
     pub plain: Vec<Expr>,
     /// Parts with calls.
     pub truth: Condition,
-    /// Columns that they wait for; `None` if they do not wait.
+    /// Columns that the condition waits for; `None` if it does not wait.
     pub barrier: Option<Vec<ScopeColumn>>,
     /// Parts without calls that are also evaluated immediately before the calls.
     pub guards: Vec<Expr>,
@@ -153,12 +153,12 @@ pub struct SourceFence {
     pub conditions: Vec<Expr>,
 }
 
-/// First rows of each group that a SELECT needs.
+/// The first rows that a SELECT needs of each group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NeededRows {
-    /// Offset of the query whose rows these are; the arms of a UNION ALL share it.
+    /// Offset of the query that returns these rows; the arms of a UNION ALL share it.
     pub set: usize,
-    /// Expressions with the same values in all rows of a group.
+    /// Expressions that have the same values in all rows of a group.
     pub groups: Vec<Span>,
     /// Order of the rows in a group.
     pub order: Vec<OrderKey>,
@@ -177,7 +177,7 @@ pub struct CountedCalls {
     pub needed: NeededRows,
 }
 
-/// A term of an order.
+/// An ORDER BY term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderKey {
     /// The expression.
@@ -188,7 +188,7 @@ pub struct OrderKey {
     pub nulls_first: bool,
 }
 
-/// Limits a SELECT to the rows whose columns are among those of other rows, or are not.
+/// Restricts a SELECT to the rows whose columns are among those of other rows, or are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// Columns of the SELECT.
@@ -202,7 +202,7 @@ pub struct Membership {
 /// Rows of a [`Membership`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberRows {
-    /// Those of a query.
+    /// Rows of a query.
     Query(Span),
     /// The groups of the SELECT itself, from its FROM clause to its end.
     Groups {
@@ -211,10 +211,10 @@ pub enum MemberRows {
     },
 }
 
-/// Rows of an EXISTS or IN of which a single one can decide it.
+/// Rows of an EXISTS or IN that a single row can decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisiveRows {
-    /// Whether a row that passes makes the condition true; otherwise false.
+    /// Whether a passing row makes the condition true; otherwise it makes it false.
     pub makes_true: bool,
     /// Whether `SQLite` runs the query only once for all outer rows.
     pub runs_once: bool,
@@ -227,9 +227,9 @@ pub struct DecisiveRows {
 pub(crate) struct ValueCondition {
     /// Offset of the innermost SELECT around it; `usize::MAX` if there is none.
     pub select: usize,
-    /// The condition that it is true.
+    /// The condition that the value is true.
     pub holds: Condition,
-    /// The condition that it is false, if NULL and false differ.
+    /// The condition that the value is false, if NULL and false differ.
     pub fails: Option<Condition>,
 }
 
@@ -253,7 +253,7 @@ pub struct LimitPushdown {
     pub is_ordered: bool,
     /// Whether equal rows are merged.
     pub is_distinct: bool,
-    /// Whether the second-to-last column is the order in which rows are asked about.
+    /// Whether the second-to-last column holds the order of the requests for the rows.
     pub is_ranked: bool,
     /// Indices of the query's result columns whose values the candidate rows store.
     pub held_columns: Vec<usize>,
@@ -286,7 +286,7 @@ pub enum RuleResult {
     Applied(String),
     /// Its precondition is not met.
     Refused(RefusalReason),
-    /// It does not concern the SELECT.
+    /// The rule does not concern the SELECT.
     Irrelevant,
 }
 
@@ -308,7 +308,7 @@ impl DemandPlan {
         self.selects.iter().find(|s| s.at == at)
     }
 
-    /// Returns the plan of the SELECT that starts at an offset, and adds it if needed.
+    /// Returns the plan of the SELECT that starts at an offset, adding it if needed.
     pub(crate) fn select_mut(&mut self, at: usize) -> &mut SelectPlan {
         let n = match self.selects.iter().position(|s| s.at == at) {
             Some(n) => n,
@@ -330,7 +330,7 @@ impl DemandPlan {
         self.select_mut(at).rules.push(outcome);
     }
 
-    /// Sorts the plan in text order, the applied rules first.
+    /// Sorts the SELECTs in text order, and each SELECT's applied rules before the others.
     pub(crate) fn sort_selects(&mut self) {
         self.selects.sort_by_key(|s| s.at);
         for select in &mut self.selects {

@@ -1,21 +1,21 @@
-//! A SELECT in its scope, as the rules see it.
+//! A SELECT in its scope, which is the input of the rules.
 
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{CompoundOperator, Expr, Query, SelectCore};
 
-/// Use of a query's rows.
+/// How a query's rows are used.
 #[derive(Clone, Copy)]
 pub(crate) enum RowUse<'s> {
     /// All rows are read.
     All,
     /// The rows of an EXISTS, IN or scalar subquery, in the scope of the expression.
     Expr(&'s Expr, &'s Scope<'s>),
-    /// A count of the rows that is only compared with a number, which these many rows decide.
+    /// A count of the rows is only compared with a number; this many rows decide the comparison.
     Counted(u64),
-    /// The rows of an IN of which only matters whether it is true.
+    /// The rows of an IN; only the truth of the IN matters.
     Truth(&'s Expr, &'s Scope<'s>),
-    /// The first rows of the UNION ALL that it is an arm of.
+    /// The SELECT is an arm of a UNION ALL of which only the first rows are needed.
     Arm(&'s Query),
     /// One side of a compound.
     Side { operator: CompoundOperator, other: &'s Query, is_left: bool },

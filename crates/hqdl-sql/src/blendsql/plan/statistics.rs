@@ -1,8 +1,8 @@
-//! Statistics by which conditions are ordered.
+//! Statistics that determine the order of conditions.
 
 use std::collections::HashMap;
 
-/// Statistics of conditions and calls, from earlier answers.
+/// Statistics of conditions and calls, collected from earlier answers.
 #[derive(Debug, Clone, Default)]
 pub struct Statistics {
     /// Outcomes of each condition, by its offset in the text.

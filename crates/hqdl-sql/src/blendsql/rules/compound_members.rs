@@ -1,9 +1,9 @@
-//! Rule: of a side of INTERSECT or EXCEPT, hqdl asks only about the rows that the other side can
-//! keep.
+//! Rule: for one side of INTERSECT or EXCEPT, hqdl asks only about the rows that the other side
+//! lets through.
 //!
 //! Precondition: the other side has no calls, no random values and no reference to outer rows. The
-//! side itself is a SELECT with conditions with calls, whose results are plain columns without a
-//! custom collation, and it has neither groups nor aggregates.
+//! side itself is a SELECT with conditions with calls, without groups and aggregates. Its results
+//! are plain columns without a custom collation.
 //!
 //! Effect: a row of an INTERSECT that is not in the other side is dropped first, as is a row on the
 //! right of an EXCEPT that is not on its left. A row on the left of an EXCEPT that is on its right
@@ -17,7 +17,7 @@ use crate::blendsql::plan::{
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{CompoundOperator, Expr, ExprKind, Query, Span};
 
-/// Adds a filter on the rows of the other side.
+/// Restricts the SELECT to rows that the other side lets through.
 pub(crate) fn ask_members(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let RowUse::Side { operator, other, is_left } = select.row_use else {
         return RuleResult::Irrelevant;

@@ -1,10 +1,10 @@
-//! Rule: of several conditions with calls, the one that decides most rows per request is evaluated
-//! first, estimated from observed outcomes.
+//! Rule: if several conditions have calls, the one expected to decide the most rows per request is
+//! evaluated first. The estimate uses observed outcomes.
 //!
-//! Precondition: AND and OR of conditions of which only the truth matters, so that any order has
+//! Precondition: only the truth of the conditions in an AND or OR matters, so that any order has
 //! the same meaning. A condition without calls that may fail stays after the calls that precede it.
 //! A condition with calls in a subquery cannot be checked without making requests. If there is one,
-//! the order is that of the text.
+//! the conditions keep the order of the text.
 
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::Analysis;
@@ -104,7 +104,7 @@ fn evaluation_order(
     order
 }
 
-/// Returns the probability of a decision per value asked about.
+/// Returns the probability that a condition decides the row, per value asked about.
 fn priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
     let decides = if is_all { 1.0 - estimate.holds } else { estimate.holds };
     if estimate.cost == 0.0 { f64::INFINITY } else { decides / estimate.cost }

@@ -32,7 +32,8 @@ pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> 
     defer_failing_conditions(planned);
     let last: Vec<Expr> = planned.at_stage(ConditionStage::Last).cloned().collect();
     let last: Vec<&Expr> = last.iter().collect();
-    // The statement of a LIMIT returns whole rows, and evaluates the conditions as a result.
+    // With a LIMIT, the statement returns whole rows and evaluates the conditions as a result
+    // column.
     let is_result = planned.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
     if is_result || !last.is_empty() {
         planned.truth = Some(Condition::all_of(&last, analysis, scope));
@@ -40,7 +41,7 @@ pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> 
     if !is_result && !last.is_empty() {
         add_guards(planned, select, is_movable);
         let barrier = join_barrier(scope);
-        // SQLite evaluates a condition that references no table before it reads a row.
+        // `SQLite` evaluates a condition that references no table before it reads a row.
         let references_rows = last.iter().any(|c| analysis.references_own_rows(c, scope));
         if barrier.len() > 1 || !references_rows {
             planned.barrier = barrier;
@@ -58,7 +59,7 @@ pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> 
     }
 }
 
-/// Evaluates conditions that may fail after the calls, if they follow a call in the text.
+/// Moves conditions that may fail behind the calls if they follow a call in the text.
 fn defer_failing_conditions(planned: &mut SelectPlan) {
     let in_where = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
     let calls = in_where.filter(|c| c.stage.has_calls()).map(|c| c.expr.span.start);
@@ -75,7 +76,8 @@ fn defer_failing_conditions(planned: &mut SelectPlan) {
     }
 }
 
-/// Evaluates conditions that `SQLite` would evaluate later, or convert to a join, before the calls.
+/// Adds conditions that are evaluated before the calls, because `SQLite` would otherwise evaluate
+/// them later or convert them to a join.
 fn add_guards(planned: &mut SelectPlan, select: &SelectScope<'_>, is_movable: bool) {
     let SelectScope { analysis, core, scope, .. } = *select;
     for conjunct in &mut planned.conjuncts {
@@ -88,8 +90,8 @@ fn add_guards(planned: &mut SelectPlan, select: &SelectScope<'_>, is_movable: bo
     }
     let mut guards: Vec<Expr> = planned.at_stage(ConditionStage::BeforeCalls).cloned().collect();
     if is_movable {
-        // Join conditions are evaluated after those of WHERE unless something else determines the
-        // order.
+        // `SQLite` evaluates join conditions after the WHERE conditions unless something else
+        // determines the order.
         let after_left = core.from.iter().any(|i| i.join == JoinKind::Left);
         let inner = core.from.iter().filter(|i| i.join == JoinKind::Inner);
         let plain = inner.filter_map(|i| i.on.as_ref()).flat_map(split_conjuncts);
@@ -126,8 +128,8 @@ fn plan_outer_joins(select: &SelectScope<'_>, is_movable: bool) -> Vec<OuterJoin
     joins
 }
 
-/// Returns the sources that `SQLite` must not flatten: their inner joins and limits are evaluated
-/// before the calls.
+/// Returns the sources that `SQLite` must not flatten, so that their inner joins and limits are
+/// evaluated before the calls.
 fn find_fences(planned: &SelectPlan, select: &SelectScope<'_>) -> Vec<SourceFence> {
     let SelectScope { core, query, .. } = *select;
     let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());

@@ -1,10 +1,10 @@
 //! Rule: if a count of calls is only compared with a number, hqdl asks about the rows of each group
-//! until as many of them count as the comparison needs.
+//! until enough of them count to decide the comparison.
 //!
-//! Precondition: the SELECT is an aggregate whose conditions have no calls. Calls are only in
-//! the FILTER of `count(*)`, and these are only operands of comparisons with a
-//! number. The groups depend on no call. It is the outermost SELECT, because a nested one can run
-//! several times, and then its rows would be counted several times.
+//! Precondition: the SELECT is an aggregate whose conditions have no calls. Calls occur only in the
+//! FILTER of `count(*)`, which is only compared with a number. The groups depend on no call. The
+//! SELECT is the outermost one: a nested SELECT can run several times, and its rows would be
+//! counted repeatedly.
 //!
 //! Effect: an undecided row does not count for now. The comparison is decided once enough rows
 //! count, because more rows do not change its result.
@@ -85,7 +85,7 @@ fn reports_for_itself(call: &Expr, select: &SelectScope<'_>) -> bool {
         && !analysis.references_hidden_calls(call, scope)
 }
 
-/// Returns the expression with calls of a count.
+/// Returns the expression with calls that a count evaluates.
 fn counted_call(count: &Expr) -> Option<&Expr> {
     match &count.kind {
         ExprKind::Function { args, filter: Some(filter), .. } if args.is_empty() => Some(filter),
@@ -93,7 +93,7 @@ fn counted_call(count: &Expr) -> Option<&Expr> {
     }
 }
 
-/// Returns the condition that a row counts.
+/// Returns the condition under which a row counts.
 fn counted_condition(count: &Expr, select: &SelectScope<'_>) -> Option<Condition> {
     let SelectScope { analysis, scope, .. } = *select;
     let call = counted_call(count)?;

@@ -2,13 +2,14 @@
 //! it.
 //!
 //! Precondition: the query is a single SELECT with a condition that has calls. It has no LIMIT,
-//! OFFSET, WITH, groups, aggregate or window function. Then its rows are independent. A single row
+//! OFFSET, WITH, groups, aggregate or window function, so its rows are independent. A single row
 //! that is known to pass decides an EXISTS, or an IN for the row's value, whatever the other rows
 //! are. For IN, the value of the rows must be a column that depends on no call.
 //!
-//! If only the truth of an IN matters, and its operand and the value are columns that are equal only
-//! with equal bytes, an outer row waits only for the rows with its own value. So a LIMIT of the
-//! outer rows asks only about the rows that its first rows need.
+//! An outer row waits only for the inner rows with its own value if two conditions are met. Only
+//! the truth of the IN matters, and its operand and the value are columns that are equal only with
+//! equal bytes. A LIMIT on the outer rows then asks only about the inner rows that its first rows
+//! need.
 
 use crate::blendsql::plan::analysis::{
     find_candidate_value, find_decisive_select, is_legacy_column,
@@ -18,7 +19,7 @@ use crate::blendsql::plan::{DecisiveRows, DemandPlan, RuleResult};
 use crate::blendsql::scope::{Scope, without_parens};
 use crate::blendsql::tree::{Expr, ExprKind, Span};
 
-/// Marks the rows of an EXISTS or IN of which a single one can decide it.
+/// Marks the rows of an EXISTS or IN that a single row can decide.
 pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let (RowUse::Expr(expr, outer_scope) | RowUse::Truth(expr, outer_scope)) = select.row_use
     else {
@@ -50,7 +51,7 @@ pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     }
 }
 
-/// Returns the left operand of an IN if it equals a value of the rows only if both have the same
+/// Returns the left operand of an IN if it equals a value of the rows only when both have the same
 /// bytes: both are columns of the database with the same affinity and without a custom collation.
 fn find_operand(select: &SelectScope<'_>, expr: &Expr, outer_scope: &Scope<'_>) -> Option<Span> {
     let ExprKind::In { operand, .. } = &expr.kind else { return None };

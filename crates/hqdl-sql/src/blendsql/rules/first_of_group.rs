@@ -1,21 +1,21 @@
-//! Rule: if the result of a SELECT depends only on the first rows that pass of each group, hqdl asks
-//! about rows in that order, and stops as soon as enough rows of each group are known to pass.
+//! Rule: if the result of a SELECT depends only on the first passing rows of each group, hqdl asks
+//! about rows in that order. It stops as soon as enough rows of each group are known to pass.
 //!
 //! Precondition:
 //!
 //! * The SELECT has conditions with calls in WHERE or in inner joins, and calls nowhere else. No
 //!   call asks about all rows together, and none is in a subquery or in a source. No join is RIGHT
 //!   or FULL, because `SQLite` also evaluates conditions for rows of these that are not results.
-//! * Its result is one of these. (a) Only `max` and `min` of one column in one direction, which is
-//!   the first row by that column. (b) Comparisons of `count(*)` with a number, which need one row
-//!   more than the number at most. (c) Only grouping columns, which need any row of the group. (d)
-//!   The first rows by a LIMIT. (e) An arm of a UNION ALL with a LIMIT.
+//! * Its result is one of the following. (a) Only `max` and `min` of one column in one direction,
+//!   which need the first row by that column. (b) Comparisons of `count(*)` with a number, which
+//!   need at most one row more than the number. (c) Only grouping columns, which need any row of
+//!   the group. (d) The first rows by a LIMIT. (e) An arm of a UNION ALL with a LIMIT.
 //! * Grouping, order and results depend on no call and have no custom collation.
 //! * More than one row per group is needed only in the outermost query, which runs once per pass. A
-//!   nested SELECT can run several times, and then its rows would be counted several times.
+//!   nested SELECT can run several times, and its rows would be counted repeatedly.
 //!
 //! Effect: a row whose conditions are undecided does not pass for now. A group is decided if enough
-//! of its rows pass and no undecided row precedes them, because then the unknown rows cannot change
+//! of its rows pass and no undecided row precedes them, because the unknown rows then cannot change
 //! its result. A pass is final only if all groups are decided. The values of outer columns are part
 //! of the group, so each outer row has its own groups.
 
@@ -115,7 +115,7 @@ fn check_conditions(select: &SelectScope<'_>, calls: &[Expr]) -> Result<(), Refu
     Ok(())
 }
 
-/// Returns true if a FROM entry is a table whose join condition may have calls.
+/// Returns true if a FROM item is a table, whose join condition may have calls.
 fn is_own(item: &FromItem) -> bool {
     matches!(item.source, FromSource::Table { .. }) && item.join == JoinKind::Inner
 }
@@ -162,7 +162,7 @@ fn count_limited_rows(select: &SelectScope<'_>, limited: &Query) -> Result<u64, 
     }
 }
 
-/// Returns the order of the rows that a LIMIT takes first.
+/// Returns the order in which a LIMIT takes rows.
 fn read_order(
     select: &SelectScope<'_>,
     terms: &[OrderTerm],
@@ -171,7 +171,7 @@ fn read_order(
     for term in terms {
         let (core, sql) = (select.core, select.analysis.sql);
         let expr = match select.row_use {
-            // In a compound, a name refers to a result of any arm.
+            // In a compound, a name refers to a result column of any arm.
             RowUse::Arm(_) => match resolve_term(&term.expr, Clause::Group, core, sql) {
                 ResolvedTerm::Result(n) => core.columns[n].expr.as_ref(),
                 _ => None,
@@ -186,7 +186,7 @@ fn read_order(
     Ok(order)
 }
 
-/// Reads the grouping columns and aggregates of a SELECT.
+/// Determines the rows that the grouping columns and aggregates of a SELECT need.
 fn read_aggregates(select: &SelectScope<'_>, needed: &mut NeededRows) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     let groups = check_groups_are_plain(select)?;
@@ -210,7 +210,7 @@ fn read_aggregates(select: &SelectScope<'_>, needed: &mut NeededRows) -> Result<
     Ok(())
 }
 
-/// Reads the rows that one result of a group needs.
+/// Determines the rows that one result column of a group needs.
 fn read_result(
     expr: &Expr,
     groups: &[&Expr],
@@ -289,7 +289,7 @@ pub(crate) fn check_groups_are_plain<'s>(
 }
 
 /// Returns true if an expression references only rows of this SELECT, depends on no call, and can
-/// be evaluated once more for each row.
+/// be evaluated a second time for each row.
 fn is_plain(expr: &Expr, select: &SelectScope<'_>) -> bool {
     let mut is_plain = !select.depends_on_call(expr)
         && !select.analysis.resolver().may_have_custom_collation(expr, select.scope);
@@ -318,7 +318,8 @@ fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
         if let ExprKind::Call(n, args) = &e.kind
             && analysis.sites[*n].argument_sql.is_some()
         {
-            // The SQL of its key can refer to more columns of an outer row than its arguments.
+            // The SQL of a call's key can reference more columns of an outer row than its
+            // arguments.
             is_known &= args.iter().all(|arg| !references_outer_rows(arg, at, scope.depth));
         }
         let ExprKind::Column { table, column } = &e.kind else { return };

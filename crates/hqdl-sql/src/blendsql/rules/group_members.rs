@@ -15,7 +15,7 @@ use crate::blendsql::plan::{DemandPlan, MemberRows, Membership, RefusalReason, R
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term};
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, Span};
 
-/// Adds a filter on the groups that are kept.
+/// Restricts the SELECT to rows of the groups that are kept.
 pub(crate) fn ask_kept_groups(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let SelectScope { query, core, .. } = *select;
     let planned = plan.select_mut(select.at());

@@ -142,7 +142,7 @@ fn check_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown
     })
 }
 
-/// Checks that no call affects which groups there are.
+/// Checks that no call affects the grouping.
 fn check_groups(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     if core.group.is_empty() {
@@ -161,7 +161,8 @@ fn check_groups(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     Ok(())
 }
 
-/// Checks that DISTINCT compares only values that depend on no call and that are ordered by.
+/// Checks that DISTINCT compares only values that depend on no call, and that these include every
+/// ORDER BY term.
 fn check_distinct(select: &SelectScope<'_>, has_star: bool) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     let results = || core.columns.iter().filter_map(|c| c.expr.as_ref());
@@ -189,8 +190,8 @@ fn check_distinct(select: &SelectScope<'_>, has_star: bool) -> Result<(), Refusa
 /// Checks that a nested SELECT returns the same rows if it is run separately.
 fn check_standalone(select: &SelectScope<'_>, limit: &LimitPushdown) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
-    // SQLite pushes outer conditions down into a subquery without LIMIT, so that fewer rows are
-    // reached.
+    // `SQLite` pushes outer conditions down into a subquery without LIMIT, so the subquery reaches
+    // fewer rows.
     if limit.rows_needed.is_none() {
         return Err("it is within another SELECT, and has no LIMIT");
     }
@@ -249,8 +250,8 @@ pub(crate) fn parse_row_count(expr: &Expr, sql: &str) -> Option<u64> {
     u64::try_from(read_integer(expr, sql)?).ok()
 }
 
-/// Returns true if a result column is evaluated before grouping: GROUP BY, HAVING or ON reference
-/// it by alias or position.
+/// Returns true if a result column is evaluated before grouping, because GROUP BY, HAVING or ON
+/// references it by alias or position.
 fn is_evaluated_before_group(
     column: &ResultColumn,
     at: usize,

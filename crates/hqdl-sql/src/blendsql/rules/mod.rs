@@ -1,7 +1,8 @@
-//! Optimization rules that reduce the number of requests, one file each; each file begins with the
-//! rule's precondition. A rule changes the [plan](super::plan) of one SELECT. If its precondition
-//! is not met, it leaves the plan as it is, so that hqdl makes all requests that evaluation
-//! reaches. The plan lists the applied rules and the reasons why the others were not applied.
+//! Optimization rules that reduce the number of requests. Each rule has its own file, which begins
+//! with the rule's precondition. A rule changes the [plan](super::plan) of one SELECT. If its
+//! precondition is not met, it leaves the plan unchanged, so that hqdl makes all requests that
+//! evaluation reaches. The plan lists the applied rules and the reasons why the others were not
+//! applied.
 
 pub mod compound_members;
 pub mod condition_order;
@@ -17,14 +18,14 @@ pub mod similarity;
 use super::plan::select_scope::SelectScope;
 use super::plan::{DemandPlan, RuleResult};
 
-/// A rule.
+/// An optimization rule.
 pub(crate) struct Rule {
     pub name: &'static str,
     pub apply: fn(&mut DemandPlan, &SelectScope<'_>) -> RuleResult,
 }
 
 /// Rules that decide which rows of a SELECT are needed and when its conditions are evaluated, in
-/// the order in which they are applied. The sources of the SELECT are not planned yet.
+/// the order in which they are applied. They run before the SELECT's sources are planned.
 pub(crate) const BEFORE_SOURCES: &[Rule] = &[
     Rule { name: "first rows", apply: limit_pushdown::push_down_limit },
     Rule { name: "most like first", apply: similarity::order_by_similarity },
@@ -37,9 +38,9 @@ pub(crate) const BEFORE_SOURCES: &[Rule] = &[
     Rule { name: "one witness", apply: exists_candidates::find_decisive_rows },
 ];
 
-/// Rules that decide the order of conditions, once all conditions of the SELECT are known.
+/// Rules that order the conditions, once all conditions of the SELECT are known.
 pub(crate) const AFTER_SOURCES: &[Rule] =
     &[Rule { name: "order of conditions", apply: condition_order::order_conditions }];
 
-/// Name of the rule that reads published tables, for the whole query.
+/// Name of the rule that reads published tables; it applies to the whole query.
 pub const STORED_COLUMNS: &str = "stored columns";

@@ -11,7 +11,7 @@ use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{DemandPlan, RuleResult};
 use crate::blendsql::tree::{Expr, ExprKind, Span};
 
-/// Adds the documents by which candidate rows are ordered.
+/// Adds the documents that determine the order of candidate rows.
 pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let planned = plan.select_mut(select.at());
     let conditions = planned.conditions_with_calls();
@@ -36,7 +36,7 @@ pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_
     RuleResult::Applied(String::new())
 }
 
-/// Returns the calls of a condition about documents, with the byte range of the document.
+/// Returns a condition's calls about documents, with the byte range of each document.
 fn documents_of(condition: &Expr, select: &SelectScope<'_>) -> Vec<(usize, Span)> {
     let mut documents = Vec::new();
     visit_own_exprs(condition, &mut |e| {

@@ -40,8 +40,8 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
             ));
         }
     };
-    // Append to the question: instructions to the model affect the answer, so they are part of the
-    // call's identity.
+    // Instructions to the model affect the answer. Append them to the question, so that they are
+    // part of the call's identity.
     let question = collected.appended.iter().fold(question, |q, more| format!("{q} {more}"));
     let mut positional = collected.values.into_iter();
     let left = collected.left.or_else(|| {
@@ -339,7 +339,7 @@ pub(in crate::blendsql) fn begins_argument(sql: &str, preceding: &[Token], word:
     rest.starts_with('=') && !rest.starts_with("==")
 }
 
-/// Returns true if an operand ends with this token, so that no operand can follow directly.
+/// Returns true if this token ends an operand, so that another operand cannot follow directly.
 fn ends_operand(sql: &str, token: Token) -> bool {
     const BEFORE_OPERANDS: [&str; 6] = ["CASE", "DISTINCT", "ELSE", "FROM", "THEN", "WHEN"];
     match token.lexeme {
@@ -350,7 +350,7 @@ fn ends_operand(sql: &str, token: Token) -> bool {
     }
 }
 
-/// Returns true if a token after a string continues an expression.
+/// Returns true if a token that follows a string continues an expression.
 fn continues_expression(sql: &str, token: Token) -> bool {
     match token.lexeme {
         Lexeme::Symbol(symbol) => symbol != b'(',

@@ -99,7 +99,7 @@ impl Scanner<'_> {
         let token = lexer::next_token(self.sql, self.at, brackets)?;
         self.at = token.map_or(self.sql.len(), |t| t.end);
         if let Some(token) = token {
-            // The scanner may have looked ahead.
+            // A lookahead may already have added tokens from here on.
             while self.tokens.last().is_some_and(|last| last.start >= token.start) {
                 self.tokens.pop();
             }
@@ -250,7 +250,7 @@ impl Scanner<'_> {
                 (Lexeme::Close, within) => {
                     return Err(unclosed_bracket_error(*within.unwrap_or(&paren), token));
                 }
-                // The comma is missing: no operand can follow here.
+                // A comma is missing, because no operand can follow here.
                 (Lexeme::Word, None) if call::begins_argument(self.sql, &tokens, token) => {
                     self.at = token.start;
                     break Token {

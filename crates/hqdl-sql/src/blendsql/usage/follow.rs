@@ -19,7 +19,7 @@ use crate::blendsql::usage::{CallUsage, ColumnEquality, ComparedWith, SelectOutp
 /// Maximum nesting of recursive queries whose recursive arm is followed twice.
 const MAX_REPEATED_DEPTH: usize = 3;
 
-/// A column of a table with its possible values.
+/// A table column with its possible values.
 #[derive(Debug, Clone)]
 pub(in crate::blendsql) struct FlowField {
     pub name: String,
@@ -52,10 +52,10 @@ pub(in crate::blendsql) struct SelectNames<'p> {
     ctes: Vec<(String, Option<Vec<FlowField>>)>,
     /// Aliases of result columns, which conditions may use.
     aliases: Vec<FlowField>,
-    /// Lineages of the GROUP BY terms while expressions of groups are followed, otherwise empty.
+    /// Lineages of the GROUP BY terms while group expressions are followed, otherwise empty.
     pub group_terms: Vec<Arc<Lineage>>,
-    /// Values of which each group has exactly one, while expressions of groups are followed. `None`
-    /// if the rows are not groups, or if `SQLite` does not choose an arbitrary row.
+    /// Values that are unique within each group, while group expressions are followed. `None` if
+    /// the rows are not groups, or if `SQLite` does not choose an arbitrary row.
     pub groups: Option<GroupValues<'p>>,
 }
 
@@ -99,7 +99,7 @@ impl<'p> SelectNames<'p> {
         None
     }
 
-    /// Returns the instance whose rowid a name refers to. Only a table of the database has one, so
+    /// Returns the instances whose rowid a name can refer to. Only a database table has a rowid, so
     /// all columns of this table belong to one row.
     fn instances_of_rowid(&self, table: Option<&str>) -> BTreeSet<usize> {
         let named = self.tables.iter().filter(|t| table.is_none_or(|n| t.has_name(n)));
@@ -149,7 +149,7 @@ pub(in crate::blendsql) struct FlowAnalysis<'q> {
     pub aggregate_depth: usize,
     /// Calls whose arguments are being followed.
     pub enclosing_calls: Vec<usize>,
-    /// SELECTs whose rows, or whose GROUP BY terms, the enclosing expressions read.
+    /// SELECTs whose rows or GROUP BY terms the enclosing expressions read.
     pub reads_rows_of: Vec<*const ()>,
 }
 
@@ -251,7 +251,7 @@ impl<'q> FlowAnalysis<'q> {
         }
     }
 
-    /// Records that the values are ordered.
+    /// Records that the query orders by these values.
     pub fn record_order(&mut self, flow: &Flow) {
         for call in &flow.calls {
             self.usages.entry(*call).or_default().is_ordered = true;
@@ -298,7 +298,7 @@ impl<'q> FlowAnalysis<'q> {
         fields
     }
 
-    /// Follows the terms of GROUP BY.
+    /// Follows the GROUP BY terms, and returns the values that are unique within each group.
     fn group_values(&mut self, core: &SelectCore, names: &SelectNames<'_>) -> GroupValues<'q> {
         let mut groups = GroupValues::default();
         let mut grouped = BTreeSet::new();
@@ -432,7 +432,7 @@ impl<'q> FlowAnalysis<'q> {
         names.tables.push(NamedTable { name: item.name.clone(), fields });
     }
 
-    /// Assigns new instances to the columns of a table that is read again.
+    /// Assigns new instances to the columns of a table that the query reads again.
     fn renumber_instances(&mut self, mut fields: Vec<FlowField>) -> Vec<FlowField> {
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         for field in &mut fields {
@@ -456,7 +456,7 @@ impl<'q> FlowAnalysis<'q> {
         fields
     }
 
-    /// Returns the columns of a view, with the lineage from its query.
+    /// Returns the columns of a view with their lineages in the view's query.
     fn view_fields(&mut self, name: &str, view: &'q ViewDefinition) -> Option<Vec<FlowField>> {
         let mut view_analysis =
             Self { instance_count: self.instance_count, ..Self::new(&view.sql, &[], self.schema) };
@@ -508,8 +508,8 @@ impl<'q> FlowAnalysis<'q> {
                         _ => None,
                     }
                 };
-                // A subquery's comparison of outer columns does not hold for the rows of the
-                // subquery.
+                // If a subquery compares two outer columns, they are not equal in the subquery's
+                // rows.
                 if let (Some((left, left_is_own)), Some((right, right_is_own))) =
                     (column(left), column(right))
                     && (left_is_own || right_is_own)
@@ -583,7 +583,7 @@ fn rename_fields(mut fields: Vec<FlowField>, names: &[String]) -> Vec<FlowField>
     fields
 }
 
-/// Returns true if a column that no table lists is a table's rowid.
+/// Returns true if the name denotes a rowid, provided that no table has a column of this name.
 fn is_rowid(column: &str) -> bool {
     ["rowid", "oid", "_rowid_"].iter().any(|name| column.eq_ignore_ascii_case(name))
 }

@@ -112,8 +112,8 @@ impl FlowAnalysis<'_> {
         flow
     }
 
-    /// Records the SELECTs whose rows or GROUP BY terms this expression reads; `SQLite` chooses no
-    /// arbitrary row for them.
+    /// Records the SELECTs whose rows or GROUP BY terms this expression reads. For them, `SQLite`
+    /// chooses no arbitrary row.
     fn record_rows_read(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         if is_aggregate_call(expr) {
             // An aggregate belongs to the innermost SELECT that has one of its columns.
@@ -338,7 +338,7 @@ impl FlowAnalysis<'_> {
             if let ExprKind::Call(n, _) = &item.kind {
                 self.usages.entry(*n).or_default().is_in_list = is_answer;
             }
-            // Values of a list have no affinity; the operand keeps its own.
+            // The values of a list have no affinity; the operand keeps its own.
             let right: Vec<Flow> = right.into_iter().map(Flow::without_affinity).collect();
             self.compare_rows(sign, &left, &right);
         }
@@ -432,7 +432,7 @@ impl FlowAnalysis<'_> {
         Flow { calls: [n].into(), ..Flow::default() }
     }
 
-    /// Returns the instances that the keys depend on, and those joined to them.
+    /// Returns the instances that the keys depend on, and the instances joined to them.
     fn reachable_instances(&self, keys: &[Key]) -> Vec<usize> {
         let of_key = |k: &Key| -> Vec<usize> {
             let lineage = k.lineage.as_deref();

@@ -1,4 +1,4 @@
-//! Functional dependencies of groups: values of which each group has exactly one.
+//! Functional dependencies of groups: finds the values that are unique within each group.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::blendsql::usage::ColumnEquality;
 /// Instance and lower-case column name.
 type InstanceColumn = (usize, String);
 
-/// Values of which each group of a SELECT has exactly one.
+/// Values that are unique within each group of a SELECT.
 #[derive(Debug, Default)]
 pub(in crate::blendsql) struct GroupValues<'p> {
     /// Source text of the GROUP BY terms.
@@ -40,7 +40,7 @@ impl GroupValues<'_> {
 
     /// Returns true if a group has only one value of this lineage.
     pub fn has_single_value(&self, lineage: &Lineage) -> bool {
-        // A literal of a LEFT JOIN's subquery is NULL in some rows.
+        // A literal has no instance, and one from a LEFT JOIN's subquery is NULL in some rows.
         let mut is_single = !lineage.instances().is_empty();
         lineage.visit_columns(&mut |instance, _, column| {
             is_single &= self.single_row_instances.contains(&instance)
@@ -54,7 +54,7 @@ impl GroupValues<'_> {
         self.single_row_instances.extend(instances);
     }
 
-    /// Finds the columns and instances that have one value or row per group: columns that joins
+    /// Adds the columns and instances that have one value or row per group: columns that joins
     /// equate with GROUP BY columns, and tables with a unique key among these columns. `tables` are
     /// the FROM instances with their tables.
     ///

@@ -3,10 +3,12 @@
 //!
 //! Answer types are inferred from *flows* (`flow.rs`). The flow of an expression is the set of its
 //! possible values. Names pass flows on: aliases, columns of subqueries and of common table
-//! expressions. A value in a comparison, or in a position that requires a number or a truth, is
-//! recorded for the calls in its flow. The recorded usage is that of a value of the natural type in
-//! `SQLite`. A comparison with a column provides no type unless it is an ordering, because `SQLite`
-//! applies the column's affinity to any answer.
+//! expressions. If a value is compared, or occurs where a number or a truth value is required, this
+//! is recorded for the calls in its flow.
+//!
+//! The recorded usage is that of a value of the natural type in `SQLite`. A comparison with a
+//! column provides no type unless it is an ordering, because `SQLite` applies the column's affinity
+//! to any answer.
 
 pub(in crate::blendsql) mod follow;
 pub(in crate::blendsql) mod follow_expr;
@@ -27,15 +29,15 @@ pub struct Key {
     pub text: String,
     /// Column name, if the value is a column.
     pub name: Option<String>,
-    /// Column of the database that it passes on unchanged, if there is one.
+    /// Database column whose values it passes on unchanged.
     pub origin: Option<ColumnOrigin>,
-    /// The column of a table that it repeats through views.
+    /// Table column that it passes on unchanged through views.
     pub base: Option<ColumnOrigin>,
-    /// Lineage, if it is computed from columns of the database.
+    /// Lineage, if it is computed from database columns.
     pub lineage: Option<Arc<Lineage>>,
 }
 
-/// Operand that an answer is compared with.
+/// Operand with which an answer is compared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ComparedWith {
     /// A text literal.
@@ -62,7 +64,7 @@ pub struct ColumnEquality {
 }
 
 impl ColumnEquality {
-    /// Returns true if it joins these two columns, in any order.
+    /// Returns true if it equates these two columns, in either order.
     #[must_use]
     pub fn connects(&self, one: (usize, &str), other: (usize, &str)) -> bool {
         let is_column = |side: &(usize, String), of: (usize, &str)| (side.0, side.1.as_str()) == of;
@@ -76,11 +78,11 @@ impl ColumnEquality {
 pub struct SelectOutputs {
     /// Column names with their lineages; empty if they are unknown.
     pub columns: Vec<(String, Option<Arc<Lineage>>)>,
-    /// Equalities between the columns of their tables.
+    /// Equalities between columns of the SELECT's tables.
     pub equalities: Vec<ColumnEquality>,
 }
 
-/// A database column that is available to a call in its row.
+/// A database column that is available in the row of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AvailableColumn {
     /// Instance of the table.
@@ -89,7 +91,7 @@ pub struct AvailableColumn {
     pub table: String,
     /// Name of the column in the database.
     pub column: String,
-    /// Name of the table in the query, and of the column there.
+    /// Name of the column in the query, qualified by its table.
     pub query_column: (Option<String>, String),
 }
 
@@ -108,7 +110,7 @@ impl AvailableColumn {
 /// Usage of a call in the query.
 #[derive(Debug, Clone, Default)]
 pub struct CallUsage {
-    /// Whether its truth matters and not its value.
+    /// Whether only the truth of the answer matters.
     pub is_condition: bool,
     /// Operands that its answer is compared with.
     pub compared_with: Vec<ComparedWith>,
@@ -116,33 +118,32 @@ pub struct CallUsage {
     pub is_ordered: bool,
     /// Calls that its answer is compared with.
     pub compared_calls: Vec<usize>,
-    /// Type of the answer: from a CAST, or from the return type of another call with the same
-    /// question.
+    /// Answer type that a CAST states, or the return type of another call with the same question.
     pub stated_type: Option<ReturnType>,
     /// Return type of a call that it is compared with.
     pub compared_type: Option<ReturnType>,
-    /// Whether it follows IN, where its answer is a list.
+    /// Whether the call follows IN, where its answer is a list.
     pub is_in_list: bool,
     /// Its value arguments.
     pub keys: Vec<Key>,
-    /// Columns in the row that belong to the instances of the values, or to instances joined to
+    /// Columns of the row that belong to the instances of the values, or to instances joined to
     /// them.
     pub available_columns: Vec<AvailableColumn>,
     /// Equalities between these instances.
     pub equalities: Vec<ColumnEquality>,
     /// Lineages of the GROUP BY terms, if the call is evaluated per group.
     pub group_terms: Vec<Arc<Lineage>>,
-    /// An argument column with several values per group, for which `SQLite` would choose an
+    /// Argument column with several values per group. `SQLite` would choose its value from an
     /// arbitrary row.
     pub ambiguous_column: Option<String>,
-    /// Column of its options.
+    /// Column that provides its options.
     pub options: Option<OptionsColumn>,
     /// Names of the tables that are visible to the call.
     pub tables: Vec<String>,
 }
 
 impl CallUsage {
-    /// Returns the same with the columns that its values repeat through views.
+    /// Returns this usage with the base columns that its values have in `through`.
     #[must_use]
     pub fn based_on(&self, through: &Self) -> Self {
         let mut usage = self.clone();

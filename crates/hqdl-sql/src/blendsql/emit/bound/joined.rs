@@ -1,4 +1,4 @@
-//! FROM and WHERE clauses over [possible rows](super::possible).
+//! Builds FROM and WHERE clauses that select [possible rows](super::possible).
 
 use super::super::replace_parts;
 use super::possible::Possible;
@@ -6,26 +6,26 @@ use crate::blendsql::frame::Frame;
 use crate::blendsql::scope::{Field, Table};
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 
-/// Maximum number of outer joins in a SELECT whose matches depend on answers. Each doubles the
-/// number of statements.
+/// Maximum number of outer joins per SELECT whose matches depend on answers. Each such join doubles
+/// the number of statements.
 const OUTER: usize = 6;
 
-/// FROM and WHERE clauses over possible rows.
+/// FROM and WHERE clauses that select possible rows.
 pub(in crate::blendsql::emit) struct OpenFrom<'p> {
     pub frame: Frame<'p>,
     parts: Vec<(Span, String)>,
-    /// Replacements for an outer join that finds no match.
+    /// Replacements that make an outer join find no match.
     nulls: Vec<(Span, String)>,
     pub condition: String,
-    /// Whether the rows of each table are exact; likewise those of FROM, and those after WHERE.
+    /// Whether each table has exactly the rows that it has in the query.
     pub exact_tables: bool,
     pub exact_from: bool,
     pub exact: bool,
 }
 
 impl Possible<'_> {
-    /// Opens the FROM clause of a SELECT; `None` if a join by name or the arguments of a function
-    /// depend on answers.
+    /// Builds the FROM and WHERE clauses of a SELECT over possible rows. Returns `None` if answers
+    /// affect a join by name, the arguments of a table function, or too many outer joins.
     pub fn open<'f>(&self, core: &SelectCore, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
         let mut open = OpenFrom {
             frame: Frame::within(around),
@@ -54,7 +54,9 @@ impl Possible<'_> {
         Some(open)
     }
 
-    /// Adds the tables of a FROM clause to its scope.
+    /// Adds the tables of FROM items to the scope. Appends to `exact` whether the rows of each
+    /// table are exact. Returns `None` if a join by name or a function's arguments depend on
+    /// answers.
     fn tables(
         &self,
         items: &[FromItem],
@@ -123,7 +125,8 @@ impl Possible<'_> {
         Some(())
     }
 
-    /// Adds the conditions of joins. Returns whether the rows are exact.
+    /// Replaces the join conditions that depend on answers. Returns true if the joined rows are
+    /// exact, and `None` if an outer join without a match cannot be written.
     fn on(
         &self,
         items: &[FromItem],
@@ -164,8 +167,8 @@ impl Possible<'_> {
         Some(left)
     }
 
-    /// Returns the FROM clause of a SELECT up to `end` in all its variants, each with some of the
-    /// possible rows. `instead` replaces some tables.
+    /// Returns all variants of the FROM clause up to `end`. Each variant yields some of the
+    /// possible rows, and together they yield all of them. `replacements` replaces some tables.
     pub fn from(
         &self,
         core: &SelectCore,

@@ -1,11 +1,12 @@
-//! Upper bound of what a query asks over all its passes: statements that reach every value which
-//! the query can reach, whatever the answers are.
+//! Computes an upper bound of the values that a query asks about in all its passes. The bound
+//! consists of statements that evaluate each call for every value it can receive, whatever the
+//! answers are.
 //!
-//! For each SELECT with calls, a statement evaluates these over its possible rows (`possible`). A
-//! subquery in an expression is evaluated in place, for the rows around it. AND, OR, CASE, `iif` and
-//! `coalesce` are evaluated only as far as their plain parts leave them open, as in a pass. LIMIT,
-//! EXISTS and IN stop nothing here. A call whose argument is an answer cannot be counted; it is
-//! reported.
+//! For each SELECT with calls, one statement evaluates the calls over the SELECT's possible rows
+//! (`possible`). A subquery in an expression is evaluated in place, once per outer row. AND, OR,
+//! CASE, `iif` and `coalesce` skip a part only if their parts without calls allow it, as in a pass.
+//! LIMIT, EXISTS and IN skip nothing here. A call whose argument is an answer cannot be counted and
+//! is reported as unbounded.
 
 use std::collections::BTreeMap;
 
@@ -30,25 +31,25 @@ use hqdl_values::sql::quote_name;
 use joined::OpenFrom;
 use possible::Possible;
 
-/// Upper bound of what a query asks.
+/// Upper bound of the values that a query asks about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestBound {
-    /// Statements that reach its calls.
+    /// Statements that evaluate the query's calls for all reachable values.
     pub probes: Vec<Probe>,
-    /// Reasons why calls cannot be bounded, by the calls' numbers.
+    /// Numbers of the calls that cannot be bounded, with the reasons.
     pub unknown: BTreeMap<usize, &'static str>,
-    /// Whether the counted values are asked together.
+    /// Whether the counted values share requests.
     pub batching: Batching,
 }
 
-/// Whether the values that can be asked share requests.
+/// Extent to which the values that a query asks about share requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Batching {
-    /// All of them are asked in one pass.
+    /// One pass asks about all values.
     All,
-    /// Some of them are asked in one pass. Rows that need different columns share no request.
+    /// One pass asks about all values, but rows that need different columns share no request.
     Partial,
-    /// They are asked in several passes, because something waits for an answer.
+    /// Several passes ask about the values, because a part of the query waits for an answer.
     #[default]
     Never,
 }
@@ -58,7 +59,7 @@ pub enum Batching {
 pub struct Probe {
     /// SQL text.
     pub sql: String,
-    /// Numbers of the calls.
+    /// Numbers of the calls that the statement evaluates.
     pub calls: Vec<usize>,
 }
 
@@ -70,13 +71,13 @@ pub(in crate::blendsql::emit) const CONTEXT: &str = "its context contains calls"
 const RECURSION: &str = "it is in a recursive query";
 const ROWS: &str = "its rows come from answers";
 const BENEATH: &str = "it may be evaluated before tables in parentheses are joined";
-// SQLite evaluates conditions on unmatched rows of the right table first.
+// `SQLite` evaluates a condition on the unmatched rows of the right table first.
 const PARTNERS: &str = "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
-// A condition has no column by which it could wait for such a table.
+// Such a table has no column that makes a condition wait until the table is read.
 const UNNAMED: &str = "it can be evaluated before a table whose columns are all answers";
 const LENGTH: &str = "the query is too long to count its rows";
 
-/// Returns an upper bound of what a query asks.
+/// Returns an upper bound of the values that a query asks about.
 #[must_use]
 pub fn request_bound(
     sql: &str,
@@ -110,8 +111,8 @@ pub fn request_bound(
     out
 }
 
-/// Returns true if each call of a query is evaluated for each of its rows: calls are only in the
-/// results, in positions that are always evaluated.
+/// Returns true if every call is evaluated for every row of the query: calls occur only in result
+/// columns, in positions that are always evaluated.
 fn is_all_asked(query: &Query) -> bool {
     fn always(expr: &Expr) -> bool {
         let known = match &expr.kind {
@@ -144,13 +145,13 @@ fn is_all_asked(query: &Query) -> bool {
         && columns.into_iter().all(always)
 }
 
-/// Position at which an expression is evaluated.
+/// Context in which an expression is evaluated.
 #[derive(Clone, Copy)]
 pub(in crate::blendsql::emit) struct At<'f> {
     pub(in crate::blendsql::emit) frame: &'f Frame<'f>,
-    /// Whether it is evaluated for groups instead of rows.
+    /// Whether the expression is evaluated once per group instead of once per row.
     pub(in crate::blendsql::emit) groups: bool,
-    /// Whether aggregates and window functions are exact here.
+    /// Whether aggregates and window functions have exact values here.
     pub(in crate::blendsql::emit) of_rows: bool,
     /// Whether the SELECT has groups.
     pub(in crate::blendsql::emit) grouped: bool,
@@ -159,11 +160,11 @@ pub(in crate::blendsql::emit) struct At<'f> {
 pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     pub(in crate::blendsql::emit) rows: Possible<'q>,
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
-    /// Whether nothing waits for an answer so far.
+    /// Whether no call has to wait for an answer so far, so that one pass can ask everything.
     pub(in crate::blendsql::emit) once: bool,
     /// Calls that the current statement evaluates.
     pub(in crate::blendsql::emit) calls: Vec<usize>,
-    /// Whether the current SELECT has calls about groups.
+    /// Whether the current SELECT has calls whose arguments contain aggregates.
     pub(in crate::blendsql::emit) of_groups: bool,
 }
 
@@ -180,8 +181,8 @@ impl Probing<'_, '_> {
         });
     }
 
-    /// Passes the SQL that reaches the calls of a query to `give`, piece by piece. The common table
-    /// expressions of the query are declared around each piece.
+    /// Passes SQL that evaluates the calls of a query to `emit`, piece by piece. The caller
+    /// declares the query's common table expressions for each piece.
     fn tables(
         &mut self,
         query: &Query,
@@ -205,7 +206,7 @@ impl Probing<'_, '_> {
         match &query.body {
             Body::Core(core) => self.core(query, core, frame, lone, give),
             Body::Compound(operator, left, right) => {
-                // Answers can change which rows a LIMIT keeps.
+                // The answers can change which rows a LIMIT keeps.
                 self.once &= query.limit.is_none();
                 // EXCEPT and INTERSECT skip the right side if the left side has no rows.
                 self.once &= operator.is_union() || !left.has_call();
@@ -237,7 +238,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Returns the SQL that reaches the calls of a query, as a value in its position.
+    /// Returns an SQL value that evaluates the calls of a query, or `None` if it has no call.
     pub(in crate::blendsql::emit) fn query(
         &mut self,
         query: &Query,
@@ -274,7 +275,7 @@ impl Probing<'_, '_> {
             let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
             core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| all.push(on)));
             all.into_iter().for_each(|e| self.all_unknown(e, ROWS));
-            // A join by name compares answers for rows that no inner condition has excluded yet.
+            // A join by name compares answers before any inner condition has excluded a row.
             if core.from.iter().any(joins_by_name) {
                 core.from.iter().for_each(|i| i.visit_exprs(&mut |e| self.all_unknown(e, BENEATH)));
             }
@@ -318,7 +319,7 @@ impl Probing<'_, '_> {
                 }
             }
         }
-        // A table that no condition can wait for may be read after the conditions.
+        // `SQLite` can evaluate the conditions before it reads a table that they do not wait for.
         if let Some(instead) = instead.filter(|i| !i.is_empty()) {
             let parts = early.iter().filter_map(|e| self.reach(e, at)).collect();
             for from in self.rows.from(core, &open, core.from_end, &instead) {
@@ -326,7 +327,7 @@ impl Probing<'_, '_> {
                 sum(Vec::clone(&parts)).into_iter().for_each(|p| give(self, over(&p, &rows)));
             }
         }
-        // A condition without columns is evaluated first if there is no column to wait for.
+        // If there is no column to wait for, `SQLite` evaluates a condition without columns first.
         if !core.from.is_empty() && join_barrier(&open.frame.scope).is_empty() {
             let all = core.filter.iter().chain(moved.iter().copied()).flat_map(split_conjuncts);
             let scope = &open.frame.scope;
@@ -380,7 +381,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Reaches the calls of the queries that a FROM clause reads.
+    /// Passes SQL that evaluates the calls in the subqueries of a FROM item to `emit`.
     fn beneath(
         &mut self,
         item: &FromItem,
@@ -401,7 +402,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Returns the result columns with calls that a condition refers to by alias.
+    /// Returns the result columns with calls that a condition references by alias.
     fn aliases(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
         visit_own_exprs(condition, &mut |e| {
@@ -414,8 +415,8 @@ impl Probing<'_, '_> {
         named
     }
 
-    /// Returns true if a term of ORDER BY depends on an answer or is random, also through an alias or
-    /// a position.
+    /// Returns true if an ORDER BY term depends on an answer or is random, directly or through an
+    /// alias or a position.
     fn lives(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> bool {
         let live = |e: &Expr| {
             let mut drawn = false;
@@ -434,8 +435,8 @@ impl Probing<'_, '_> {
         live(expr) || named
     }
 
-    /// Returns the tables that conditions with calls do not wait for: all their columns are answers,
-    /// and no condition refers to them.
+    /// Returns the tables that conditions with calls do not wait for: all columns of such a table
+    /// are answers, and no condition references it.
     fn waits_not_for<'s>(&self, conditions: &[&Expr], scope: &'s Scope<'_>) -> Vec<&'s Table> {
         let mut named = Vec::new();
         for condition in conditions.iter().flat_map(|c| split_conjuncts(c)).filter(|c| c.has_call())
@@ -457,7 +458,7 @@ impl Probing<'_, '_> {
         tables.filter(|t| !waits(t)).collect()
     }
 
-    /// Records whether a part of a SELECT waits for an answer of the same SELECT.
+    /// Clears `is_single_pass` if a part of a SELECT waits for an answer of the same SELECT.
     fn waits(&mut self, query: &Query, core: &SelectCore, open: &OpenFrom<'_>) {
         let count = |e: &Expr| self.rows.analysis.count_predicates(e, &open.frame.scope);
         let mut filters: usize = core.filter.iter().map(count).sum();
@@ -469,11 +470,11 @@ impl Probing<'_, '_> {
             || core.group.iter().chain(&core.windows).any(live)
             || query.order.iter().any(|o| live(&o.expr));
         let stages = usize::from(!open.exact_tables) + filters + having + usize::from(values);
-        // Answers can change which rows a LIMIT keeps, and from which row `min` and `max` take the
-        // other columns, so that later passes reach new values.
+        // The answers can change which rows a LIMIT keeps, and from which row `min` and `max` take
+        // the other columns. Later passes then reach new values.
         let chosen =
             query.limit.is_some() && query.order.iter().any(|o| self.lives(&o.expr, core, open));
-        // A row of an outer join counts as unmatched while its matches are undecided.
+        // An outer join counts a row as unmatched while its matches are undecided.
         let mut partners = 0;
         let outer = core.from.iter().filter(|i| i.join != JoinKind::Inner);
         outer.for_each(|i| conditions(i, 0, &mut |on, _| partners += count(on)));
@@ -491,12 +492,13 @@ impl Probing<'_, '_> {
                     let first = matches!(name.as_str(), "min" | "max") && !window;
                     of_rows |= first && args.iter().any(live);
                     of_rows |= *window && query.limit.is_some() && live(e);
-                    // A FILTER with calls is answered before its aggregate's arguments.
+                    // The calls in a FILTER are answered before the aggregate's arguments are
+                    // evaluated.
                     of_rows |= filter.as_deref().is_some_and(live) && args.iter().any(live);
                     let some = matches!(name.as_str(), "iif" | "if" | "coalesce" | "ifnull");
                     of_rows |= some && args.iter().filter(|a| live(a)).count() > 1;
                 }
-                // SQLite compares rows, lists and ranges only as far as needed.
+                // `SQLite` compares rows, lists and ranges only as far as needed.
                 ExprKind::Operation(ExprOperator::Row | ExprOperator::Between, parts)
                 | ExprKind::In { list: parts, .. } => {
                     of_rows |= parts.iter().skip(1).any(live);
@@ -513,8 +515,8 @@ impl Probing<'_, '_> {
     }
 }
 
-/// Returns true if `SQLite` can flatten a source although it is one table for the query: tables in
-/// parentheses with an alias, or a view that is not in the text.
+/// Returns true if `SQLite` can flatten a source that the query treats as one table: parenthesized
+/// tables with an alias, or a view whose text is not part of the query.
 fn is_taken_apart(item: &FromItem) -> bool {
     match &item.source {
         FromSource::Join(items) => item.name.is_some() || items.iter().any(is_taken_apart),
@@ -523,7 +525,7 @@ fn is_taken_apart(item: &FromItem) -> bool {
     }
 }
 
-/// Returns a row of NULLs that replaces a table of the FROM clause.
+/// Returns a row of NULLs that replaces a table of the FROM clause, with the byte range to replace.
 fn a_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
     let nulls = |f: &Field| format!("NULL AS {}", quote_name(&f.name));
     let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
@@ -548,9 +550,10 @@ fn joins_by_name(item: &FromItem) -> bool {
     item.natural || !item.using.is_empty() || inner.iter().any(joins_by_name)
 }
 
-/// Evaluates an expression for all rows of a FROM clause and its conditions.
+/// Returns SQL that evaluates an expression for all rows of a FROM and WHERE clause.
 fn over(text: &str, rows: &str) -> String {
-    // The aggregate has a column as its argument, so that it belongs to this SELECT.
+    // The aggregate's argument is a column of the inner query, so the aggregate belongs to this
+    // SELECT.
     format!("(SELECT total(hq_p) FROM (SELECT {text} AS hq_p{rows}))")
 }
 
@@ -568,7 +571,7 @@ pub(in crate::blendsql::emit) fn sum(mut parts: Vec<String>) -> Option<String> {
     parts.pop()
 }
 
-/// Visits the conditions of joins with the number of parentheses around each.
+/// Visits the join conditions of a FROM item with the number of parentheses around each.
 fn conditions<'e>(item: &'e FromItem, depth: usize, see: &mut dyn FnMut(&'e Expr, usize)) {
     if let FromSource::Join(items) = &item.source {
         items.iter().for_each(|i| conditions(i, depth + 1, see));

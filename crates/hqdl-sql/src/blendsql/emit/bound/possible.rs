@@ -1,12 +1,13 @@
-//! Rows that a part of a query can have while some calls are not answered. The upper bound is
-//! counted over these rows.
+//! Computes the rows that a part of a query can have while some calls are unanswered. The upper
+//! bound is counted over these rows.
 //!
-//! Whatever the answers are, and whichever of them are missing, each row of the part is among its
-//! *possible* rows, with the same values in all columns that depend on no answer. So a condition that
-//! depends on an answer holds, and a column that depends on one is NULL. An outer join whose matches
-//! depend on answers returns the row with and without its matches. EXCEPT removes nothing, and LIMIT
-//! and grouping keep all rows. Parts that depend on no answer are unchanged. A LIMIT in such a part
-//! keeps the same rows in each statement, unlike `random()`.
+//! Whatever the answers are, and whichever of them are missing, each row of the part is one of its
+//! *possible* rows. Both have the same values in all columns that depend on no answer. To guarantee
+//! this, a condition that depends on an answer is assumed to hold, and a column that depends on one
+//! is NULL. An outer join whose matches depend on answers returns the row with and without its
+//! matches. EXCEPT removes nothing, and LIMIT and grouping keep all rows. Parts that depend on no
+//! answer are unchanged. A LIMIT in such a part keeps the same rows in each statement; `random()`
+//! would not.
 
 use super::super::replace_parts;
 use crate::blendsql::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
@@ -19,16 +20,16 @@ use crate::blendsql::terms::{Clause, term_expr};
 use crate::blendsql::tree::{Body, CompoundOperator, Cte, Expr, ExprKind, Query, SelectCore};
 use hqdl_values::sql;
 
-/// SQL of possible rows.
+/// SQL that returns possible rows.
 pub(in crate::blendsql::emit) struct PossibleRows {
     pub text: String,
-    /// Columns. Those that depend on an answer are from a call, and NULL.
+    /// Columns of the rows. A column that depends on an answer is NULL and has `is_from_call` set.
     pub fields: Option<Vec<Field>>,
     /// Whether they are exactly the rows of the query.
     pub exact: bool,
 }
 
-/// Finds possible rows.
+/// Builds SQL that returns possible rows.
 pub(in crate::blendsql::emit) struct Possible<'q> {
     pub sql: &'q str,
     pub sites: &'q [CallSite],
@@ -61,7 +62,7 @@ impl Possible<'_> {
         PossibleRows { text: format!("{}{}", frame.with(), rows.text), ..rows }
     }
 
-    /// Returns a row of NULLs, for columns that depend on answers.
+    /// Returns a single row of NULLs, for a query all of whose columns may depend on answers.
     fn nothing(fields: Option<Vec<Field>>) -> PossibleRows {
         let fields: Option<Vec<Field>> = fields.map(|all| {
             all.into_iter().map(|f| Field { origin: None, is_from_call: true, ..f }).collect()
@@ -72,7 +73,7 @@ impl Possible<'_> {
         PossibleRows { text: format!("SELECT {columns}"), fields, exact: false }
     }
 
-    /// Declares the common table expressions of a query.
+    /// Returns a frame that declares the common table expressions of a query.
     pub fn ctes<'f>(&self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
         let mut frame = Frame::within(around);
         for cte in &query.with {
@@ -96,7 +97,7 @@ impl Possible<'_> {
         frame
     }
 
-    /// Returns the columns of a common table expression that reads itself.
+    /// Returns the columns of a recursive common table expression.
     fn fields_of(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
         let first = match &cte.query.body {
             Body::Compound(_, left, _) => left,
@@ -126,7 +127,7 @@ impl Possible<'_> {
             ExprKind::Column { table, column } => {
                 settled &= match at.find_column(table.as_deref(), column) {
                     Some(hit) => !hit.field.is_from_call,
-                    // It can be the alias of a result of an outer SELECT.
+                    // The name can be the alias of an outer SELECT's result column.
                     None => !opaque && !around.each().any(|f| f.alias(column).is_some()),
                 };
             }
@@ -154,7 +155,7 @@ impl Possible<'_> {
     }
 
     /// Returns true if the value of an expression depends on no answer. Aggregates and window
-    /// functions are computed from possible rows; `groups` is true if these are exact.
+    /// functions depend on all possible rows, so they are certain only if `exact_rows` is true.
     pub fn certain(&self, expr: &Expr, frame: &Frame<'_>, groups: bool) -> bool {
         match &expr.kind {
             ExprKind::Call(..) => return false,
@@ -209,7 +210,7 @@ impl Possible<'_> {
         replace_parts(self.sql, &expr.span, parts)
     }
 
-    /// Returns a condition in which the parts that depend on answers hold.
+    /// Returns a condition in which each part that depends on an answer is assumed to hold.
     pub fn possible(&self, condition: &Expr, frame: &Frame<'_>) -> String {
         let open = split_conjuncts(condition);
         let open = open.into_iter().filter(|c| !self.certain(c, frame, false));
@@ -231,7 +232,8 @@ impl Possible<'_> {
                 format!("({})", parts.join(if all { " AND " } else { " OR " }))
             }
             _ if !self.certain(expr, frame, false) => "1".to_owned(),
-            // A condition that may fail is evaluated only if no earlier one decides the row.
+            // An uncertain condition before this one may guard it from an error, so do not evaluate
+            // it.
             _ if may_fail(expr) && expr.span.start > first => "1".to_owned(),
             _ if wanted => format!("({})", self.text(expr, frame)),
             _ => format!("(NOT ({}))", self.text(expr, frame)),

@@ -1,4 +1,5 @@
-//! SQL that reaches the calls of an expression, for the [upper bound](super) of what a query asks.
+//! Builds SQL that evaluates the calls of an expression, for the [upper bound](super) of the values
+//! that a query asks about.
 
 use super::super::{column_sql, context_sql, sql};
 use super::{ANSWER, At, CONTEXT, Probing, sum};
@@ -9,7 +10,8 @@ use crate::blendsql::runtime::Function;
 use crate::blendsql::tree::{Expr, ExprKind, Query};
 
 impl Probing<'_, '_> {
-    /// Returns the SQL that reaches the calls of an expression: a number, never NULL.
+    /// Returns SQL that evaluates the calls of an expression; its value is a number, never NULL.
+    /// Returns `None` if no call is evaluated in this context.
     pub(in crate::blendsql::emit) fn reach(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
         if !expr.has_call() {
             return None;
@@ -57,7 +59,8 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Reaches a branch of a CASE unless the plain conditions before it decide the CASE.
+    /// Returns SQL that evaluates each branch of a CASE unless plain conditions before it decide
+    /// the CASE.
     fn cases(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
         let ExprKind::Case { operand, whens, otherwise } = &expr.kind else { return None };
         self.several(expr);
@@ -92,7 +95,7 @@ impl Probing<'_, '_> {
         text
     }
 
-    /// Reaches each argument for which all plain arguments before it are NULL.
+    /// Returns SQL that evaluates each argument only if all plain arguments before it are NULL.
     fn until_one(&mut self, args: &[Expr], at: At<'_>) -> Option<String> {
         let mut text: Option<String> = None;
         for arg in args.iter().rev() {
@@ -107,7 +110,7 @@ impl Probing<'_, '_> {
         text
     }
 
-    /// Reaches the parts of AND or OR unless the plain ones decide it.
+    /// Returns SQL that evaluates the parts of an AND or OR unless its plain parts decide it.
     fn guarded(&mut self, parts: &[Expr], open: &str, at: At<'_>) -> Option<String> {
         if parts.iter().filter(|p| p.has_call()).count() > 1 {
             self.once = false;
@@ -128,7 +131,8 @@ impl Probing<'_, '_> {
         Some(format!("(CASE WHEN {} THEN {text} ELSE 0 END)", guards.join(" AND ")))
     }
 
-    /// Records that calls of an expression can wait for one another.
+    /// Clears `is_single_pass` if several parts of an expression have calls, because one can wait
+    /// for another.
     fn several(&mut self, expr: &Expr) {
         let (exprs, _) = expr.children();
         if exprs.into_iter().filter(|e| e.has_call()).count() > 1 {
@@ -138,7 +142,7 @@ impl Probing<'_, '_> {
 
     fn subquery(&mut self, expr: &Expr, query: &Query, at: At<'_>) -> Option<String> {
         if crate::blendsql::plan::analysis::syntactic_decisive_select(expr).is_ok() {
-            // Its rows are asked about in batches.
+            // Requests about the rows of such a subquery are made in batches.
             self.once = false;
         }
         if at.groups {
