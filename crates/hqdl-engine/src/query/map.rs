@@ -1,4 +1,4 @@
-//! Asks one question about each of some values without a query. It uses the same facts as
+//! Asks one question about each of several values without a query. It uses the same facts as
 //! `LLMMap('question', value)`.
 
 use std::time::Instant;
@@ -36,22 +36,22 @@ pub struct ValueQuestion<'q> {
     pub is_list: bool,
     /// Values to choose the answer from.
     pub options: Option<&'q [Value]>,
-    /// Kind of the values, such as `city.name`, if answers are stored for this kind only.
+    /// Kind of the values, such as `city.name`, if answers are stored only for this kind.
     pub value_kind: Option<&'q str>,
 }
 
 /// Answers about some values, with their meta.
 #[derive(Debug, Clone, Default)]
 pub struct MappedAnswers {
-    /// One answer per value, in their order; `None` for NULL.
+    /// One answer per value, in the order of the values; `None` for NULL.
     pub answers: Vec<Option<Answer>>,
     /// Description of how the answers were computed.
     pub meta: Meta,
 }
 
-/// Answers a question about each of some values. Known answers are looked up, and each remaining
-/// value is asked about once, even if it occurs several times or in different spellings. The
-/// request's `sql` is only the name of the run in the journal.
+/// Answers a question about each value. Known answers are looked up. Each remaining value is asked
+/// about once, even if it occurs several times or in different spellings. The request's `sql` is
+/// only the name of the run in the journal.
 ///
 /// # Errors
 /// [`QueryError::NoModel`] if a value must be asked for and there is no model; otherwise the errors
@@ -103,7 +103,7 @@ pub fn map_values(
 }
 
 /// Returns the known answers of [`map_values`] without sending a request. The answer is `None` for
-/// NULL and for a value that would have to be asked for.
+/// NULL and for a value that would require a request.
 ///
 /// # Errors
 /// Those of [`map_values`] that occur without a request.
@@ -161,7 +161,7 @@ fn look_up(
     Ok(KnownAnswers { targets, at, options, entities, answers })
 }
 
-/// Returns the entity of each value; `None` for NULL and NaN.
+/// Returns the entity of each value, or `None` for NULL and NaN.
 fn value_entities(target: &mut TargetExpansion, values: &[Value]) -> Vec<Option<usize>> {
     let mut canonical_bytes = Vec::new();
     let entity = |value: &Value| {

@@ -68,8 +68,8 @@ pub use self::result::query_result::{
 };
 pub use self::statement::{StatementQuestion, StatementWriter};
 
-/// Returns whether a query may need facts or a model. A query that needs neither can run as
-/// `Plain`.
+/// Returns true if a query may need facts or a model. A query that needs neither can run as a
+/// [`PlainQuery`].
 #[must_use]
 pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool {
     // A literal that a column does not contain may become a question.
@@ -79,8 +79,8 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
     }
     match dialect {
         Dialect::Sqlite => may_have_calls(sql),
-        // A query that cannot be translated fails when it is run. The lookup returns one column for
-        // every name, because no column contains a call.
+        // A query that cannot be translated fails when it is run. The lookup can return one column
+        // for every name, because no column contains a call.
         Dialect::Suql => suql::translate_with_columns(sql, &|_| {
             Some(suql::TableColumns {
                 names: vec!["c".to_owned()],

@@ -1,12 +1,12 @@
-//! Expands `*` and `t.*` of a SELECT that is rewritten. Only a FROM clause that consists of tables
-//! of the database is supported.
+//! Expands `*` and `t.*` when a SELECT is rewritten. Only a FROM clause that consists of database
+//! tables is supported.
 
 use std::ops::Range;
 
 use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::sql::quote_name;
 
-/// Columns of a table of the database.
+/// Columns of a database table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableColumns {
     /// Column names, in the order of `*`.
@@ -17,7 +17,7 @@ pub struct TableColumns {
     pub has_rowid: bool,
 }
 
-/// Returns the columns of a table by its name; `None` if the table does not exist.
+/// Function that returns the columns of the table with a name, or `None` if there is no such table.
 pub type ColumnLookup<'c> = &'c dyn Fn(&str) -> Option<TableColumns>;
 
 /// Keywords of a join.
@@ -32,8 +32,8 @@ pub(super) struct StarTable {
     columns: Vec<String>,
 }
 
-/// Returns the tables of the FROM clause at the tokens `rows`. Returns `None` if one of them might
-/// not be a table of the database, or if a join merges columns.
+/// Returns the tables of a FROM clause; `rows` are its tokens. Returns `None` if one of them might
+/// not be a database table, or if a join merges columns.
 pub(super) fn from_tables(
     sql: &str,
     tokens: &[Token],
@@ -123,7 +123,7 @@ fn is_name(token: &Token) -> bool {
     matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
 }
 
-/// Returns true if a word is not an alias but follows the table.
+/// Returns true if a word that follows a table is not its alias.
 fn ends_table(sql: &str, token: &Token) -> bool {
     ["ON", "USING", "NATURAL"]
         .iter()

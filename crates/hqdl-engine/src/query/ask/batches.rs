@@ -10,18 +10,18 @@ use hqdl_values::value::Value;
 /// Maximum size of a document that shares a request with others, in bytes.
 const MAX_SHARED_BYTES: usize = 400;
 
-/// Returns the demands of each expansion. The demands must be sorted.
+/// Groups the demands by expansion. The demands must be sorted.
 pub(in crate::query) fn group_by_target(demands: &[Demand]) -> impl Iterator<Item = &[Demand]> {
     demands.chunk_by(|a, b| a.target == b.target)
 }
 
-/// Returns the demands of each entity. The demands must be sorted.
+/// Groups the demands by entity. The demands must be sorted.
 pub(in crate::query) fn group_by_entity(demands: &[Demand]) -> impl Iterator<Item = &[Demand]> {
     demands.chunk_by(|a, b| (a.target, a.entity) == (b.target, b.entity))
 }
 
-/// Returns the row batches of one expansion as an iterator, so that only those in flight are in
-/// memory. The batches of documents are built at once, because their passages may need requests.
+/// Returns an iterator over the row batches of one expansion, so that only batches in flight are in
+/// memory. Document batches are built immediately, because choosing passages may send requests.
 ///
 /// # Errors
 /// Those of choosing the passages of long documents.
@@ -75,7 +75,7 @@ fn document_batches(
     for demands in group_by_entity(demands) {
         let entity = demands[0].entity;
         match target.stored_document(entity) {
-            // Each question is shown passages of its own.
+            // Each question gets its own passages.
             Some(document) if !selector.fits_whole(document) => {
                 for column in demands.iter().map(|demand| demand.column) {
                     let question = &target.expansion.columns[column].about;
@@ -89,7 +89,7 @@ fn document_batches(
                     });
                 }
             }
-            // A longer document has a request of its own.
+            // A longer document gets its own request.
             Some(document) if document.approximate_size() > MAX_SHARED_BYTES => {
                 let columns: Vec<usize> = demands.iter().map(|demand| demand.column).collect();
                 row_batches.push(RowBatch {

@@ -25,10 +25,10 @@ use hqdl_spec::Expansion;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Usage;
 
-/// Number of answers that are read at once.
+/// Number of answers that are read at a time.
 const READ_CHUNK: usize = 1000;
 
-/// The run of a query and its nested queries, with one budget. It starts with the first request.
+/// Run of a query and its nested queries, with one budget. It starts with the first request.
 pub struct LazyRun<'a> {
     request: Request<'a>,
     started: OnceCell<QueryRun<'a>>,
@@ -76,7 +76,7 @@ pub struct QueryRun<'a> {
     pub(in crate::query) runtime: tokio::runtime::Runtime,
     pub(in crate::query) run: Arc<ModelRun>,
     pub(in crate::query) similarity_source: Mutex<SimilaritySource>,
-    /// Expansions whose documents this run has loaded.
+    /// Expansions whose documents were loaded in this run.
     loaded_evidence: Mutex<HashSet<String>>,
 }
 
@@ -93,7 +93,8 @@ impl<'a> QueryRun<'a> {
             .build()
             .map_err(QueryError::Runtime)?;
         let history = request.facts.history();
-        // The name depends only on the query, so that a killed query resumes with its budget.
+        // The name depends only on the query, so that a killed query resumes its run with the same
+        // budget.
         let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
         let (id, _) = history.resume_or_start_run(request.command, &name)?;
         let (events, interrupt) = (Events::new(&request.listener), request.interrupt.clone());
@@ -116,7 +117,7 @@ impl<'a> QueryRun<'a> {
     /// Asks for the demanded cells and reads their answers.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run; answers received before are kept.
+    /// [`QueryError`] for errors that stop the run. Answers received before the error are kept.
     pub fn send_demands(
         &self,
         targets: &mut [TargetExpansion],

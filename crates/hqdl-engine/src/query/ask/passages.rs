@@ -1,5 +1,5 @@
-//! Selects what is shown of a document that is too long for one question: the passages most similar
-//! to the question, in their order, as many as fit.
+//! Selects passages of a document that is too long for one question: those most similar to the
+//! question, in document order, as many as fit.
 
 use crate::query::cells::documents::Document;
 use crate::query::request::error::QueryError;
@@ -15,18 +15,18 @@ const SEPARATOR_TOKENS: u64 = 3;
 pub(in crate::query) type CompareFn<'c> =
     dyn FnMut(&str, &[&str]) -> Result<Vec<f64>, QueryError> + 'c;
 
-/// Selects the passages of a document that a question is shown.
+/// Selects the passages of a document that the model sees with a question.
 pub(in crate::query) struct PassageSelector<'c> {
     /// Maximum number of tokens of all passages.
     pub max_tokens: u64,
     /// Model whose tokens are counted.
     pub model: &'c str,
-    /// Returns the similarity of passages to the question.
+    /// Function that returns the similarity of passages to a question.
     pub compare: &'c mut CompareFn<'c>,
 }
 
 impl PassageSelector<'_> {
-    /// Returns the tokenizer. It is loaded only if tokens must be counted.
+    /// Returns the tokenizer. Load it only if tokens must be counted.
     fn load_tokenizer(&self) -> Tokenizer {
         Tokenizer::for_model(self.model)
     }
@@ -38,7 +38,7 @@ impl PassageSelector<'_> {
             || self.load_tokenizer().count_tokens(&document.full_text()) <= self.max_tokens
     }
 
-    /// Returns the passages of a document that a question is shown.
+    /// Returns the passages of a document that the model sees with a question.
     ///
     /// # Errors
     /// Those of `compare`.
@@ -74,7 +74,7 @@ impl PassageSelector<'_> {
             })
             .collect();
         let mut order: Vec<usize> = (0..passages.len()).collect();
-        // If all are equally similar, the beginnings of all texts come first.
+        // Among passages of equal similarity, the beginnings of all texts come first.
         order.sort_by(|a, b| {
             let sort_key = |n: usize| (passages[n].1, passages[n].0);
             combined[*b].total_cmp(&combined[*a]).then(sort_key(*a).cmp(&sort_key(*b)))
@@ -83,7 +83,7 @@ impl PassageSelector<'_> {
         for n in order {
             let tokens = tokenizer.count_tokens(passages[n].2) + SEPARATOR_TOKENS;
             if tokens > remaining {
-                // A later, shorter passage may fit, but would be less similar.
+                // A shorter passage further down might fit, but would be less similar.
                 break;
             }
             remaining -= tokens;

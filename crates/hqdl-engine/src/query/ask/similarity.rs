@@ -30,17 +30,17 @@ const MAX_TOKENS: u64 = 40_000;
 /// Maximum number of attempts per request.
 const MAX_ATTEMPTS: u32 = 2;
 
-/// Source of similarities during one run.
+/// Computes similarities during one run.
 #[derive(Default)]
 pub(in crate::query) struct SimilaritySource {
     endpoint_and_vectors: Option<(Arc<EmbeddingsEndpoint>, VectorStore)>,
-    /// Reason why embeddings are no longer used.
+    /// Reason why the run stopped using embeddings.
     failure: Option<String>,
 }
 
 /// Reason why there are no embeddings.
 enum NoEmbeddings {
-    /// Compare by words instead.
+    /// Texts are compared by words instead, for this reason.
     CompareByWords(String),
     /// The query fails.
     QueryFailed(QueryError),
@@ -52,7 +52,7 @@ impl From<rusqlite::Error> for NoEmbeddings {
     }
 }
 
-/// Returns the similarity of each passage to a question, by words alone.
+/// Returns the similarity of each passage to a question, based on words only.
 pub(in crate::query) fn similarity_by_words(question: &str, passages: &[&str]) -> Vec<f64> {
     // If the comparison fails, all passages count as equally similar.
     let similarities =
@@ -61,11 +61,11 @@ pub(in crate::query) fn similarity_by_words(question: &str, passages: &[&str]) -
 }
 
 impl QueryRun<'_> {
-    /// Returns the similarity of each passage to a question.
+    /// Returns the similarity of each passage to a question. If the endpoint fails, compares the
+    /// passages by words.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run. If the endpoint fails, the passages are
-    /// compared by words.
+    /// [`QueryError`] for errors that stop the run.
     pub(in crate::query) fn similarity_to(
         &self,
         question: &str,
@@ -175,7 +175,7 @@ impl QueryRun<'_> {
                 let outcome = joined.map_err(|e| NoEmbeddings::CompareByWords(e.to_string()))?;
                 let (reply, reservation) = match outcome.reply {
                     Ok(answered) => answered,
-                    // The reply that closed the slots reports the reason.
+                    // The reply that closed the slots carries the reason.
                     Err(RequestError::Unsent) => continue,
                     Err(RequestError::Facts(error)) => return Err(failed(error)),
                     Err(error @ RequestError::Model(_)) => {
@@ -324,8 +324,8 @@ impl EmbeddingsRequest {
     }
 }
 
-/// Deletes the vectors of a model whose name now refers to another one, and returns the reason why
-/// texts are not compared by them.
+/// Deletes a model's vectors if its name now refers to a different model. Returns the reason why
+/// texts are not compared by these vectors.
 fn discard_other_vectors(
     vectors: &VectorStore,
     model: &str,

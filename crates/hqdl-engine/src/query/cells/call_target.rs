@@ -1,4 +1,4 @@
-//! Targets of calls, and the conversion of their answers.
+//! Targets of calls, and conversion of their answers.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub enum CallTarget {
 }
 
 impl CallTarget {
-    /// Returns the conversion of the answers; `None` for a join, which has no value of its own.
+    /// Returns the conversion of the answers, or `None` for a join, which has no value of its own.
     #[must_use]
     pub fn conversion(&self) -> Option<&ValueConversion> {
         match self {
@@ -57,7 +57,7 @@ impl CallTarget {
         }
     }
 
-    /// Returns the columns of a call that reduces documents, with their expansion.
+    /// Returns the columns of a call that reduce documents, each with its expansion.
     pub fn reduced_columns(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let columns = match *self {
             Self::Document { target, column, reduction: Some(of), .. } => {
@@ -72,9 +72,9 @@ impl CallTarget {
 /// Conversion of an answer to the value of a call.
 #[derive(Debug, Clone, Default)]
 pub struct ValueConversion {
-    /// Converts integral reals to integers, since the query does not state the type.
+    /// Whether integral reals become integers, because the query does not state the type.
     pub prefers_integer: bool,
-    /// Converts texts that are numbers to numbers, since the query implies no type.
+    /// Whether texts that are numbers become numbers, because the query implies no type.
     pub is_untyped: bool,
     /// Regular expression that the value must match.
     pub regex: Option<Arc<regex::Regex>>,
@@ -110,7 +110,7 @@ impl ValueConversion {
     }
 }
 
-/// Returns the number if a text is its canonical spelling.
+/// Converts a text to a number if it is the number's canonical spelling.
 pub(in crate::query) fn parse_canonical_number(text: &str) -> Option<Sql> {
     if !text.ends_with(|c: char| c.is_ascii_digit()) {
         return None;
@@ -122,7 +122,7 @@ pub(in crate::query) fn parse_canonical_number(text: &str) -> Option<Sql> {
     (format!("{real:?}") == text && !text.contains('e')).then_some(Sql::Real(real))
 }
 
-/// Returns the text that a regular expression is matched against.
+/// Returns the text that a regular expression must match.
 fn regex_text(value: &Sql) -> String {
     match value {
         Sql::Null | Sql::Blob(_) => String::new(),

@@ -1,10 +1,10 @@
-//! Canonical bytes of values: different values have different bytes.
+//! Canonical encoding of values as bytes. Different values have different bytes.
 
 use rusqlite::types::ValueRef;
 
 use hqdl_values::value::Value;
 
-/// Appends the canonical bytes of values, which differ for different values.
+/// Appends the canonical bytes of values.
 pub fn write_canonical_bytes(values: &[ValueRef<'_>], out: &mut Vec<u8>) {
     for value in values {
         match value {
@@ -26,7 +26,7 @@ pub fn write_canonical_bytes(values: &[ValueRef<'_>], out: &mut Vec<u8>) {
     }
 }
 
-/// Returns the values behind canonical bytes; `None` if one is not text, a number or NULL.
+/// Decodes canonical bytes. Returns `None` if a value is not text, a number or NULL.
 pub fn decode_values(mut bytes: &[u8]) -> Option<Vec<Value>> {
     let mut values = Vec::new();
     while let Some((tag, rest)) = bytes.split_first() {

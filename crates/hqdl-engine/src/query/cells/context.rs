@@ -1,5 +1,5 @@
 //! Contexts of questions about rows. Their tokens are counted with the model's tokenizer. A context
-//! over the limit is an error, or is truncated if the user allows it.
+//! over the limit is an error, unless the user allows truncation.
 
 use crate::query::cells::documents::Document;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,7 @@ use hqdl_sql::blendsql::spelling::NormalizedQuery;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// Identity of a context: the number of its call, and the digest of its bytes.
+/// Identity of a call's contexts: the number of the call and the digest of their bytes.
 type ContextId = (usize, [u8; 32]);
 
 /// Contexts of a query's questions about rows.
@@ -25,15 +25,15 @@ pub struct Contexts {
     max_document_tokens: u64,
     is_truncation_allowed: bool,
     model: String,
-    /// Loaded on first use, which takes a while and is only necessary if a context may be too long.
+    /// Tokenizer. Loading it takes a while and is only necessary if a context may be too long.
     tokenizer: OnceLock<Tokenizer>,
-    /// Entities of contexts that were seen before: a call in a condition is evaluated for every row
-    /// with the same context.
+    /// Entities of known contexts. A call in a condition is evaluated for every row with the same
+    /// context.
     entities: HashMap<ContextId, usize>,
     truncations: BTreeMap<usize, Truncated>,
 }
 
-/// Amount truncated from the contexts of a call.
+/// Amount that was truncated from the contexts of a call.
 #[derive(Debug, Clone, Copy, Default)]
 struct Truncated {
     contexts: u64,
@@ -54,7 +54,7 @@ pub struct ContextTooLong {
 }
 
 impl Contexts {
-    /// Returns the settings without any contexts.
+    /// Returns the limits of a request, without any contexts.
     #[must_use]
     pub fn new(request: &Request<'_>) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the entity of contexts that were seen before.
+    /// Returns the entity of contexts that the query has already met.
     #[must_use]
     pub fn known_entity(&self, id: &ContextId) -> Option<usize> {
         self.entities.get(id).copied()
@@ -82,7 +82,7 @@ impl Contexts {
     /// Truncates a call's contexts to the limit if necessary.
     ///
     /// # Errors
-    /// [`TooLong`] if they exceed the limit and must not or cannot be truncated.
+    /// [`ContextTooLong`] if they exceed the limit and must not or cannot be truncated.
     pub fn truncate_to_limit(
         &mut self,
         call: usize,
@@ -115,8 +115,8 @@ impl Contexts {
         if !self.is_truncation_allowed {
             return Err(too_long);
         }
-        // Contexts that are not tables of rows are kept whole. Among the tables, short ones are
-        // kept, and long ones share the remaining tokens.
+        // Keep contexts that are not tables of rows, and short tables. Long tables share the
+        // remaining tokens.
         let fixed_tokens: u64 =
             counts.iter().zip(&tables).filter(|(_, t)| t.is_none()).map(|(n, _)| n).sum();
         let mut order: Vec<usize> = (0..tables.len()).filter(|n| tables[*n].is_some()).collect();
@@ -142,7 +142,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// Returns the maximum number of tokens of a document that is shown as a whole.
+    /// Returns the maximum number of tokens of a document that is sent as a whole.
     #[must_use]
     pub fn max_document_tokens(&self) -> u64 {
         self.max_document_tokens
@@ -160,7 +160,7 @@ impl Contexts {
         *self.tokenizer.get_or_init(|| Tokenizer::for_model(&self.model))
     }
 
-    /// Returns a note per call on how much of its contexts was truncated.
+    /// Returns a note per call about the amount truncated from its contexts.
     #[must_use]
     pub fn truncation_notes(&self) -> Vec<(usize, String)> {
         let note = |(call, truncated): (&usize, &Truncated)| {
@@ -198,11 +198,12 @@ impl ContextRows {
         serde_json::json!({ "columns": self.columns, "rows": rows }).to_string()
     }
 
-    /// Returns as many of the first rows as fit, with their number; `None` if not even one fits.
+    /// Returns the longest prefix of rows that fits, with its number of rows. Returns `None` if not
+    /// even one row fits.
     fn truncate_rows(&self, tokenizer: Tokenizer, max_tokens: u64) -> Option<(String, u64)> {
         let mut tokens = tokenizer.count_tokens(&self.to_json_text(0));
         let mut used = 0;
-        // Row by row, because there may be far more rows than fit.
+        // Count row by row, because there may be far more rows than fit.
         for row in &self.rows {
             tokens += tokenizer.count_tokens(&format!("{row},"));
             if tokens > max_tokens {

@@ -1,5 +1,5 @@
-//! Documents that questions are asked about: one text, or all texts of an array. A document is
-//! identified by a hash of its content, not by its table or row.
+//! Documents that questions ask about: one text, or all texts of an array. A document is identified
+//! by a hash of its content, not by its table or row.
 
 use foldhash::{HashMap, HashSet};
 use rusqlite::types::ValueRef;
@@ -10,10 +10,10 @@ use hqdl_values::value::{Unreadable, Value};
 
 /// Name of the expansion whose entities are documents.
 pub const DOCUMENTS_EXPANSION: &str = "documents";
-/// Name of the context of the expansion [`NAME`].
+/// Name of the context of [`DOCUMENTS_EXPANSION`].
 pub const DOCUMENT_CONTEXT: &str = "text";
 
-/// Number of characters at the beginning of a document that its key contains.
+/// Number of characters from the beginning of a document that its key contains.
 const KEY_PREFIX_CHARS: usize = 32;
 /// Number of hexadecimal digits of the digest in its key.
 const KEY_DIGEST_DIGITS: usize = 24;
@@ -26,7 +26,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// Reads a value. A JSON array yields its elements, any other value its text. Returns `None`
+    /// Reads a value: the elements of a JSON array, or the text of any other value. Returns `None`
     /// for NULL and if there is no text.
     ///
     /// # Errors
@@ -47,7 +47,8 @@ impl Document {
         Ok(Some(Self { texts }).filter(|d| !d.texts.is_empty()))
     }
 
-    /// Returns the key of the document: its beginning, for people, and a digest of its content.
+    /// Returns the key of the document: its beginning, which helps people, and a digest of its
+    /// content.
     #[must_use]
     pub fn entity_key(&self) -> String {
         let mut hasher = blake3::Hasher::new_derive_key("hqdl document v1");
@@ -56,7 +57,7 @@ impl Document {
             hasher.update(text.as_bytes());
         }
         let digest = hasher.finalize().to_hex();
-        // Only the beginning is read, since a text may have megabytes.
+        // Read only the beginning, because a text may have megabytes.
         let head: String =
             self.texts.iter().flat_map(|t| t.chars().chain([' '])).take(200).collect();
         let words = head.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -65,7 +66,7 @@ impl Document {
         format!("{}{more} #{}", short.trim_end(), &digest.as_str()[..KEY_DIGEST_DIGITS])
     }
 
-    /// Returns the whole document as it is shown to a model.
+    /// Returns the whole document as the model sees it.
     #[must_use]
     pub fn full_text(&self) -> String {
         self.texts.join("\n\n")
@@ -78,7 +79,7 @@ impl Document {
     }
 }
 
-/// Parses the elements of a JSON array; `None` for any other text.
+/// Parses the elements of a JSON array. Returns `None` for any other text.
 fn parse_array(text: &str) -> Option<Vec<Json>> {
     text.trim_start().starts_with('[').then(|| serde_json::from_str(text).ok())?
 }
@@ -86,20 +87,19 @@ fn parse_array(text: &str) -> Option<Vec<Json>> {
 /// Maximum size of the documents that one pass stores, in bytes.
 const MAX_STORED_BYTES: usize = 256 << 20;
 
-/// Documents that a pass demands. If they exceed the limit, the next pass stores those that were
-/// missed.
+/// Documents that a pass demands. If they exceed the size limit, the next pass stores the rest.
 #[derive(Debug, Default)]
 pub struct StoredDocuments {
     stored: HashMap<usize, Document>,
     bytes: usize,
-    /// Documents that were not stored when they were to be asked about.
+    /// Documents that the query needed but that were not stored.
     missed: HashSet<usize>,
-    /// The only documents that this pass stores.
+    /// Documents to store in this pass; `None` for all.
     only: Option<HashSet<usize>>,
 }
 
 impl StoredDocuments {
-    /// Stores a document up to the limit.
+    /// Stores a document unless the limit is reached.
     pub fn store_document(&mut self, entity: usize, document: Document) {
         let is_wanted = match &self.only {
             Some(only) => only.contains(&entity),
@@ -117,7 +117,7 @@ impl StoredDocuments {
         self.stored.get(&entity)
     }
 
-    /// Returns whether a document is stored. A document that is not is stored in the next pass.
+    /// Returns true if a document is stored. Otherwise marks it to be stored in the next pass.
     pub fn request_document(&mut self, entity: usize) -> bool {
         let is_stored = self.stored.contains_key(&entity);
         if !is_stored {
@@ -135,7 +135,7 @@ impl StoredDocuments {
     }
 }
 
-/// Returns whether an expansion asks about documents.
+/// Returns true if an expansion asks about documents.
 #[must_use]
 pub fn asks_about_documents(expansion: &Expansion) -> bool {
     expansion.sources.is_empty()

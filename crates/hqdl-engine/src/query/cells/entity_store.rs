@@ -1,5 +1,5 @@
 //! Entities of an expansion that a query has met. A query may meet millions, so the store keeps
-//! only the canonical bytes of their values, one after another, and builds rows from them.
+//! only the canonical bytes of their values in one buffer, and builds rows from them.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use hqdl_spec::Expansion;
 use hqdl_values::Row;
 use hqdl_values::key::Entity;
 
-/// Entities in the order in which the query met them.
+/// Entities in the order in which the query meets them.
 pub struct EntityStore {
     expansion: Arc<Expansion>,
-    /// Canonical bytes of all spellings. Several spellings may be the same entity (`1` and `1.0`).
+    /// Canonical bytes of all spellings. Several spellings can denote one entity (`1` and `1.0`).
     bytes: Vec<u8>,
     /// End of each spelling in `bytes`, and its entity.
     spellings: Vec<(u64, u32)>,
@@ -23,9 +23,9 @@ pub struct EntityStore {
     first_spellings: Vec<u32>,
     by_bytes: NumberIndex,
     by_entity: NumberIndex,
-    /// Rows and entities that the canonical bytes do not give back.
+    /// Rows and entities that cannot be rebuilt from the canonical bytes.
     explicit: HashMap<u32, (Row, Entity)>,
-    /// Entity that was added last, because it is looked up next.
+    /// Entity added last, because it is usually looked up next.
     latest: Option<(usize, Entity)>,
 }
 
@@ -56,11 +56,11 @@ impl EntityStore {
         Some(self.spellings[spelling as usize].1 as usize)
     }
 
-    /// Adds the entity whose key is made of the values behind these bytes. Returns `None` if a
-    /// value cannot be shown to a model.
+    /// Adds the entity whose key consists of the values in these bytes. Returns `None` if the model
+    /// cannot be shown a value.
     pub fn add_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let row = Row { key: decode_values(canonical_bytes)?, context: Vec::new() };
-        // The identity of an image is read from its file only once.
+        // Store it, so that the identity of an image is read from its file only once.
         let is_explicit = self.expansion.has_images();
         Some(self.add(canonical_bytes, row, is_explicit))
     }
@@ -100,7 +100,7 @@ impl EntityStore {
     pub fn row(&self, n: usize) -> Row {
         match self.explicit.get(&(n as u32)) {
             Some((row, _)) => row.clone(),
-            // Only bytes that were decoded before are not explicit.
+            // Every entity that is not explicit was built from decodable bytes.
             None => {
                 let key = decode_values(self.spelling(self.first_spellings[n]));
                 Row { key: key.unwrap_or_default(), context: Vec::new() }
@@ -122,7 +122,7 @@ impl EntityStore {
     }
 }
 
-/// Numbers by a short hash. Numbers with equal hashes are at the next free places.
+/// Index from a short hash to numbers. Numbers with equal hashes occupy the next free places.
 #[derive(Default)]
 struct NumberIndex(HashMap<u32, u32>);
 

@@ -2,8 +2,8 @@
 //! the question is asked about each part, and the answers are combined in groups until one is left.
 //!
 //! The parts are a function of the set of texts. The texts are sorted, and the sequence is split
-//! before the text with the smallest digest until each part fits. A further text therefore changes
-//! its own part, and the combinations above it, but no other part.
+//! before the text with the smallest digest until each part fits. An additional text therefore
+//! changes only its own part and the combinations above that part.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -19,15 +19,15 @@ pub const MAX_COMBINED: u64 = 8;
 /// Maximum number of tokens between two texts of a document.
 const SEPARATOR_TOKENS: u64 = 3;
 
-/// Columns of the questions about the parts of a document, beside the question about a document
-/// that fits.
+/// Columns of the questions about the parts of a document, in addition to the question about a
+/// document that fits.
 #[derive(Debug, Clone, Copy)]
 pub struct ReductionColumns {
-    /// The question about a part. Its answers are texts.
+    /// Question about a part; its answers are texts.
     pub part: usize,
-    /// Combines some answers to a text.
+    /// Question that combines some answers into a text.
     pub combined: usize,
-    /// Combines the last answers to the result.
+    /// Question that combines the last answers into the result.
     pub result: usize,
 }
 
@@ -37,13 +37,13 @@ pub fn combining_question(question: &str) -> String {
     format!("{question} (Each text answers this about a part of the texts: combine the answers.)")
 }
 
-/// Where the answer about a whole document is.
+/// Location of the answer about a whole document.
 pub(in crate::query) enum Reduced {
-    /// In this cell. The document is given if the cell may have to be asked for.
+    /// In this cell. The document is included if the cell may have to be asked for.
     Cell(Demand, Option<Document>),
-    /// Answers about its parts are missing and were demanded.
+    /// Unknown: the parts lack answers, which were demanded.
     Pending,
-    /// There is none.
+    /// There is no answer.
     Nothing,
 }
 
@@ -54,9 +54,9 @@ pub(in crate::query) struct Reduction {
     pub call: usize,
     /// Position of the expansion.
     pub target: usize,
-    /// Position of the column that is asked about a document that fits.
+    /// Position of the column that asks about a document that fits.
     pub column: usize,
-    /// Columns that are asked about parts.
+    /// Columns that ask about parts.
     pub columns: ReductionColumns,
 }
 
@@ -74,11 +74,11 @@ pub struct DocumentPart {
 pub struct Reductions {
     /// Parts of the documents, by their digests.
     parts: HashMap<[u8; 32], Arc<Vec<DocumentPart>>>,
-    /// Cells that answer documents, by call and digest.
+    /// Cells with the answers about documents, by call and digest.
     pub results: HashMap<(usize, [u8; 32]), Demand>,
-    /// By call: parts that have no readable answer.
+    /// Parts without a readable answer, by call.
     pub unreadable_parts: BTreeMap<usize, BTreeSet<Demand>>,
-    /// By call: answers about parts that are too long to be combined.
+    /// Answers about parts that are too long to be combined, by call.
     pub long_answers: BTreeMap<usize, BTreeSet<[u8; 32]>>,
 }
 
@@ -94,7 +94,7 @@ impl Reductions {
         Arc::clone(self.parts.entry(digest).or_insert_with(split))
     }
 
-    /// Returns a note per call on the documents that have no answer.
+    /// Returns a note per call about the documents without an answer.
     #[must_use]
     pub fn notes(&self) -> Vec<(usize, String)> {
         let count = |n: usize, one: &str, more: &str| match n {
@@ -139,15 +139,15 @@ fn split_document(document: &Document, contexts: &Contexts) -> Vec<DocumentPart>
     split_sequence(&weights, max_tokens).into_iter().map(part).collect()
 }
 
-/// Returns a number that depends only on a text.
+/// Returns a number that depends only on the text.
 fn priority(text: &str) -> u64 {
     let digest = blake3::hash(text.as_bytes());
     digest.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Splits `(priority, weight)` items into ranges of at most `max_weight`. A range that is too heavy
-/// is split before the item with the smallest priority, apart from its first item. An item above
-/// `max_weight` is a range of its own.
+/// is split before the item with the smallest priority, excluding its first item. An item heavier
+/// than `max_weight` gets its own range.
 #[must_use]
 pub fn split_sequence(items: &[(u64, u64)], max_weight: u64) -> Vec<Range<usize>> {
     let whole = 0..items.len();
@@ -157,7 +157,7 @@ pub fn split_sequence(items: &[(u64, u64)], max_weight: u64) -> Vec<Range<usize>
         let weight: u64 = items[range.clone()].iter().map(|(_, weight)| weight).sum();
         let splits = range.clone().skip(1);
         match splits.min_by_key(|n| items[*n].0).filter(|_| weight > max_weight) {
-            // The first half is on top, so that the ranges are in order.
+            // Push the first half last, so that the ranges are produced in order.
             Some(at) => stack.extend([at..range.end, range.start..at]),
             None => ranges.push(range),
         }

@@ -1,8 +1,8 @@
 //! Cells that calls ask for, in expansions of the spec and ad-hoc ones. They are found in the fact
 //! store or demanded from the model.
 //!
-//! A query looks up each cell once. A cell is found, or it is missing and the calls that need it
-//! demand it. After its request the cell is found or failed, and it is never demanded again.
+//! A query looks up each cell once. If the cell is missing, the calls that need it demand it. After
+//! the request, the cell is known or failed, and is never demanded again.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub enum Cell {
     Failed,
 }
 
-/// An expansion as a query uses it.
+/// An expansion that a query uses, with the entities and cells that the query has met.
 pub struct TargetExpansion {
     /// The expansion.
     pub expansion: Arc<Expansion>,
@@ -56,18 +56,18 @@ pub struct TargetExpansion {
     cells: Vec<Cell>,
     /// Documents to ask about.
     documents: StoredDocuments,
-    /// Positions of the cells whose answer cannot be read. The model knows the others, or said that
-    /// it does not.
+    /// Positions of the cells whose answer cannot be read. For the others, the model answered,
+    /// possibly that it does not know.
     unreadable: HashSet<usize>,
     prefetch: Prefetch,
-    /// Records read recently, since several columns are looked up in each record.
+    /// Recently read records, because several columns are looked up in the same record.
     recent_records: HashMap<usize, Option<Record>>,
 }
 
 /// Maximum number of records in `recent_records`.
 const MAX_RECENT_RECORDS: usize = 64;
 
-/// Numbers of cells that a query found and asked for.
+/// Numbers of cells that a query found or asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     /// Cells asked for.
@@ -81,7 +81,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts a cell if its state means that it has no value.
+    /// Counts a cell whose state means that it has no value.
     fn count_missing(&mut self, state: State) {
         if !state.has_value() {
             self.without_value += 1;
@@ -112,8 +112,8 @@ impl TargetExpansion {
         }
     }
 
-    /// Returns the entity that was registered with these bytes. `row` builds the row of a new
-    /// entity.
+    /// Returns the entity that was registered with these bytes, or registers a new one with the row
+    /// that `row` builds.
     pub fn intern_entity(&mut self, canonical_bytes: &[u8], row: impl FnOnce() -> Row) -> usize {
         let known = self.entities.find(canonical_bytes);
         let n = known.unwrap_or_else(|| self.entities.add_row(canonical_bytes, row()));
@@ -121,8 +121,8 @@ impl TargetExpansion {
         n
     }
 
-    /// Returns the entity whose key is made of the values behind these bytes; `None` if one of them
-    /// cannot be shown to a model.
+    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if the
+    /// model cannot be shown one of them.
     pub fn intern_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let known = self.entities.find(canonical_bytes);
         let n = known.or_else(|| self.entities.add_values(canonical_bytes));
@@ -130,7 +130,7 @@ impl TargetExpansion {
         n
     }
 
-    /// Adds the cells of an entity that is new.
+    /// Adds the cells of a new entity.
     fn add_cells(&mut self) {
         self.cells.resize(self.entities.len() * self.expansion.columns.len(), Cell::NotLookedUp);
     }
@@ -162,13 +162,13 @@ impl TargetExpansion {
         self.documents.get(entity)
     }
 
-    /// Returns whether an entity may be asked about now. A document that is not stored is asked
-    /// about after the next pass.
+    /// Returns true if an entity may be asked about now. If its document is not stored, the next
+    /// pass stores it.
     pub fn is_available(&mut self, entity: usize) -> bool {
         !asks_about_documents(&self.expansion) || self.documents.request_document(entity)
     }
 
-    /// Returns a cell and looks it up on first use.
+    /// Returns a cell, and looks it up on first use.
     ///
     /// # Errors
     /// [`FactsError`] if the facts cannot be read.
@@ -234,7 +234,7 @@ impl TargetExpansion {
         self.entities.entity(entity)
     }
 
-    /// Returns whether a known cell has an answer that cannot be read.
+    /// Returns true if a known cell has an answer that cannot be read.
     #[must_use]
     pub fn is_unreadable(&self, entity: usize, column: usize) -> bool {
         self.unreadable.contains(&self.cell_position(entity, column))
@@ -266,7 +266,7 @@ impl TargetExpansion {
     }
 }
 
-/// Returns whether the model answered, but not with a value and not that it does not know one.
+/// Returns true if the model answered neither with a value nor that it does not know one.
 fn is_unreadable(state: State) -> bool {
     !state.has_value() && state != State::Unknown
 }

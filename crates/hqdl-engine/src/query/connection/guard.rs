@@ -1,7 +1,7 @@
-//! Read-only connection with time limit and interrupt that queries run on.
+//! Read-only connection with a time limit and an interrupt, on which queries run.
 //!
 //! The file is opened read-only and `query_only` is set. An authorizer denies everything except
-//! reads, with lists of functions and pragmas. Until `Guard::lock` the engine may register
+//! reads, with lists of functions and pragmas. Until [`Guard::lock_temp`] the engine may register
 //! functions and create temporary tables. Nothing else is ever written.
 
 use std::path::Path;
@@ -32,12 +32,12 @@ const OPS_PER_CHECK: i32 = 1000;
 /// Deadline of a connection without a time limit.
 const NO_DEADLINE: u64 = u64::MAX;
 
-/// Maximum size of a value in this process, in bytes. It is needed because `SQLite` builds a value
-/// in one step, which no timeout can interrupt.
+/// Maximum size of a value in this process, in bytes. `SQLite` builds a value in one step, which no
+/// timeout can interrupt.
 static MAX_VALUE_BYTES: AtomicI32 = AtomicI32::new(128 << 20);
 
-/// Sets the maximum size of a value for all guarded connections opened later, so that one client of
-/// a server cannot use all memory.
+/// Sets the maximum size of a value for all guarded connections opened later. This prevents one
+/// client of a server from using all memory.
 pub fn set_max_value_bytes(bytes: i32) {
     MAX_VALUE_BYTES.store(bytes, Ordering::Relaxed);
 }
@@ -73,7 +73,7 @@ const READ_PRAGMAS: [&str; 16] = [
     "table_list",
     "table_xinfo",
 ];
-/// Pragmas that read without an argument and write with one.
+/// Pragmas that read if they have no argument and write if they have one.
 const ARGUMENTLESS_PRAGMAS: [&str; 9] = [
     "application_id",
     "data_version",
@@ -86,7 +86,7 @@ const ARGUMENTLESS_PRAGMAS: [&str; 9] = [
     "user_version",
 ];
 
-/// A guarded read-only connection. It is used by one thread.
+/// A guarded read-only connection, used by one thread.
 #[derive(Debug)]
 pub struct Guard {
     database: Database,
@@ -94,7 +94,7 @@ pub struct Guard {
     authorizer: Arc<Authorizer>,
 }
 
-/// State that the connection's hooks share with it.
+/// State shared by the connection and its hooks.
 #[derive(Debug)]
 struct Authorizer {
     /// Whether temporary tables are read-only, too.
@@ -104,9 +104,9 @@ struct Authorizer {
     origin: Instant,
     /// Deadline of the statement, in nanoseconds after `origin`.
     deadline: AtomicU64,
-    /// Reason why a statement was aborted: a [`Broken`].
+    /// Reason why a statement was aborted: an [`AbortReason`].
     abort_reason: AtomicU8,
-    /// Whether time limit and interrupt are disabled.
+    /// Whether the time limit and the interrupt are disabled.
     is_disarmed: AtomicBool,
 }
 
@@ -119,9 +119,10 @@ enum AbortReason {
 }
 
 impl Guard {
-    /// Opens a database under guard. It is unlocked: the engine creates its temporary tables and
-    /// functions, and then calls [`Self::lock_temp`]. A statement may run for `timeout`, counted
-    /// from [`Self::start_timeout`], and is aborted when `interrupt` becomes true.
+    /// Opens a database under guard. The connection is not locked yet: the engine creates its
+    /// temporary tables and functions, and then calls [`Self::lock_temp`]. A statement may run for
+    /// `timeout`, counted from [`Self::start_timeout`], and is aborted when `interrupt` becomes
+    /// true.
     ///
     /// # Errors
     /// [`StoreError`] if the database is missing, locked or not a database.
@@ -139,7 +140,7 @@ impl Guard {
     }
 
     /// Opens a database under guard without the functions of queries, for other SQL of a client.
-    /// The time limit starts now.
+    /// The time limit starts immediately.
     ///
     /// # Errors
     /// [`StoreError`] if the database is missing, locked or not a database.
@@ -167,14 +168,14 @@ impl Guard {
             abort_reason: AtomicU8::new(AbortReason::NotAborted as u8),
             is_disarmed: AtomicBool::new(false),
         });
-        // With a server, the local database is a private one that no SQL of a client reaches.
+        // If the data is on a server, the local database is private: no SQL of a client reaches it.
         let is_private = database.server_url().is_some();
         install_hooks(database.connection_mut(), &authorizer, interrupt, is_private)
             .map_err(|e| StoreError::from_sqlite(path, &e))?;
         Ok(Self { database, timeout, authorizer })
     }
 
-    /// Returns a function that disables time limit and interrupt. It may be called from any thread.
+    /// Returns a function that disables the time limit and the interrupt. Any thread may call it.
     pub fn disarm_handle(&self) -> impl Fn() + Send + Sync + 'static {
         let authorizer = Arc::clone(&self.authorizer);
         move || authorizer.is_disarmed.store(true, Ordering::Relaxed)
@@ -242,8 +243,8 @@ impl Guard {
         self.authorizer.deadline.store(deadline, Ordering::Relaxed);
     }
 
-    /// Runs `work` with the time limit paused, so that a slow consumer of the rows does not count
-    /// as a slow query.
+    /// Runs `work` with the time limit paused, so that time spent consuming the rows does not
+    /// count.
     pub fn with_timeout_paused<T>(&self, work: impl FnOnce() -> T) -> T {
         let deadline = self.authorizer.deadline.load(Ordering::Relaxed);
         if deadline == NO_DEADLINE {
@@ -283,7 +284,7 @@ impl Guard {
         Ok(count)
     }
 
-    /// Converts an error of this connection: a denial, an abort, a failure of the database, or else
+    /// Converts an error of this connection to a denial, an abort, a database failure, or otherwise
     /// an error in `sql` with its span.
     #[must_use]
     pub fn query_error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
@@ -326,14 +327,14 @@ impl Guard {
             _ => {
                 let message = sqlite_message(error);
                 let help = self.suggest_name(&message);
-                // `SQLite` names an unknown table, but not its offset.
+                // `SQLite` reports the name of an unknown table, but not its offset.
                 let span = span.or_else(|| name_span(sql, unknown_name(&message)));
                 QueryError::in_sql(message, span, "", help)
             }
         }
     }
 
-    /// Returns a hint for a misspelt table or column.
+    /// Returns a hint for a misspelled table or column.
     fn suggest_name(&self, message: &str) -> String {
         let known: Vec<String> = match message.split_once(": ") {
             Some(("no such function", name)) => {
@@ -398,7 +399,7 @@ impl Guard {
     }
 }
 
-/// Returns the first names of a list, with a sign if there are more.
+/// Returns the first names of a list, followed by a sign if there are more.
 fn first_names(names: &[String]) -> String {
     const NAMED: usize = 8;
     let more = if names.len() > NAMED { " …" } else { "" };
@@ -449,8 +450,7 @@ fn install_hooks(
         match denial_reason(&access, authorizer.is_locked.load(Ordering::Relaxed)) {
             None => Authorization::Allow,
             Some(what) => {
-                // Keep the first denial: it is about the user's text, and the others follow from
-                // it.
+                // Keep the first denial, which concerns the user's text; the others follow from it.
                 authorizer
                     .denial
                     .lock()
@@ -478,7 +478,7 @@ fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(NO_DEADLINE)
 }
 
-/// Returns the reason if an action is denied.
+/// Returns the reason why an action is denied, or `None` if it is allowed.
 fn denial_reason(access: &AuthContext<'_>, locked: bool) -> Option<String> {
     let is_listed = |all: &[&str], name: &str| all.iter().any(|n| n.eq_ignore_ascii_case(name));
     match access.action {
@@ -495,7 +495,7 @@ fn denial_reason(access: &AuthContext<'_>, locked: bool) -> Option<String> {
         action => {
             let is_allowed =
                 !locked && access.database_name == Some("temp") && is_temporary(&action);
-            // A transaction has no schema, and only `temp` can be written in one.
+            // A transaction has no schema, but it can write only to `temp`.
             let is_allowed = is_allowed
                 || !locked
                     && matches!(
@@ -507,7 +507,7 @@ fn denial_reason(access: &AuthContext<'_>, locked: bool) -> Option<String> {
     }
 }
 
-/// Returns whether an action creates, fills or drops tables.
+/// Returns true if an action creates, fills or drops temporary tables.
 fn is_temporary(action: &AuthAction<'_>) -> bool {
     matches!(
         action,

@@ -1,11 +1,11 @@
-//! Thread that a query runs on.
+//! Thread on which a query runs.
 
 use crate::query::request::error::QueryError;
 
-/// Stack size of the thread that runs a query, in bytes. Only pages that are touched use memory.
+/// Stack size in bytes of the thread that runs a query. Only pages that are touched use memory.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Runs `work` on a thread with a stack for expressions as deep as `SQLite` accepts.
+/// Runs `work` on a thread whose stack suffices for the deepest expressions that `SQLite` accepts.
 pub fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, QueryError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);

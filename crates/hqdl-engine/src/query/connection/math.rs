@@ -1,6 +1,6 @@
-//! `SQLite`'s math functions, which the bundled build lacks, as documented: NULL for NULL, for
-//! values that are not numeric and for undefined results. `ceil`, `floor` and `trunc` return
-//! integers unchanged.
+//! `SQLite`'s math functions, which the bundled build lacks. As documented, they return NULL for
+//! NULL, for values that are not numeric and for undefined results. `ceil`, `floor` and `trunc`
+//! return integers unchanged.
 
 use rusqlite::Connection;
 use rusqlite::functions::{Context, FunctionFlags};
@@ -48,7 +48,7 @@ const BINARY: [BinaryFunction; 5] = [
     ("power", f64::powf),
 ];
 
-/// Returns a logarithm. That of 0 is undefined here instead of infinite.
+/// Returns a logarithm. The logarithm of 0 is undefined here instead of infinite.
 fn log_of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
     if x > 0.0 { log(x) } else { f64::NAN }
 }
@@ -58,7 +58,7 @@ fn log_of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
 /// # Errors
 /// Those of `SQLite`.
 pub fn register_math_functions(connection: &Connection) -> rusqlite::Result<()> {
-    // Innocuous: views and indexes of the database may use them.
+    // Innocuous, so that views and indexes of the database may use them.
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;
@@ -110,7 +110,7 @@ fn real_or_null(r: f64) -> Value {
     if r.is_nan() { Value::Null } else { Value::Real(r) }
 }
 
-/// Returns the number that a value is, or that its whole text represents.
+/// Returns the numeric value of a number, or of a text that represents a number as a whole.
 fn parse_number(value: ValueRef<'_>) -> Option<SqlNumber> {
     match value {
         ValueRef::Integer(i) => Some(SqlNumber::Integer(i)),

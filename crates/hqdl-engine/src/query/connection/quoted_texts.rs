@@ -1,5 +1,5 @@
-//! Finds names in double quotes that `SQLite` reads as texts because there is no such column
-//! (<https://www.sqlite.org/quirks.html>, 8). A misspelt column then becomes a constant.
+//! Finds double-quoted names that `SQLite` reads as texts because there is no such column
+//! (<https://www.sqlite.org/quirks.html>, 8). A misspelled column then becomes a constant.
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error};
@@ -7,7 +7,7 @@ use rusqlite::{Connection, Error};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_values::sql;
 
-/// Returns a note for each name in double quotes that `SQLite` reads as a text.
+/// Returns a note for each double-quoted name that `SQLite` reads as a text.
 pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connection) -> Vec<String> {
     let max_names = quoted_tokens(statement).len();
     if max_names == 0 || connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).is_err()
@@ -15,7 +15,7 @@ pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connecti
         return Vec::new();
     }
     let (mut statement, mut names) = (statement.to_owned(), Vec::new());
-    // Each iteration finds one of them.
+    // Each iteration finds one such name.
     for _ in 0..max_names {
         let Err(Error::SqlInputError { offset, .. }) = connection.prepare(&statement).map(drop)
         else {
@@ -43,7 +43,7 @@ pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connecti
     names.iter().map(note).collect()
 }
 
-/// Returns the tokens in double quotes.
+/// Returns the double-quoted tokens.
 fn quoted_tokens(statement: &str) -> Vec<Token> {
     let (mut tokens, mut at) = (Vec::new(), 0);
     while let Ok(Some(token)) = lexer::next_token(statement, at, Brackets::Name) {

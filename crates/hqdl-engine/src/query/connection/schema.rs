@@ -15,7 +15,7 @@ use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query, View
 use hqdl_sql::suql::TableColumns;
 
 /// Returns a function that looks up the columns of a table or view, in order. It returns `None` if
-/// there is no such table or it cannot be read. The database is opened at the first lookup.
+/// there is no such table or the table cannot be read. The first lookup opens the database.
 pub(in crate::query) fn column_lookup(database: &Path) -> impl Fn(&str) -> Option<TableColumns> {
     let opened = std::cell::OnceCell::new();
     let database = database.to_owned();
@@ -51,11 +51,11 @@ fn read_columns(connection: &Connection, table: &str) -> Option<TableColumns> {
 pub(in crate::query) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
     affinities: HashMap<(String, String), Affinity>,
-    /// Unique keys of a table.
+    /// Unique keys of each table.
     unique_keys: HashMap<String, Vec<Vec<String>>>,
     /// Columns, in lower case, whose collation may treat different texts as equal.
     collations: HashSet<(String, String)>,
-    /// Views that may be random.
+    /// Views that may have volatile results.
     random_views: HashSet<String>,
     /// Views that join tables, or may do so.
     join_views: HashSet<String>,
@@ -89,7 +89,8 @@ impl KnownSchema {
             .map_err(failed)?;
         let mut unique_keys: HashMap<String, Vec<Vec<String>>> = HashMap::new();
         for (name, schema) in names {
-            // No key is known of a view whose tables were dropped, or of two tables with one name.
+            // A view whose tables were dropped has no known key, nor have two tables with the same
+            // name.
             let own_keys = read_keys(connection, &name, &schema).unwrap_or_default();
             unique_keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own_keys);
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
@@ -142,7 +143,7 @@ impl KnownSchema {
         Ok(known)
     }
 
-    /// Records the properties of views that tables do not have.
+    /// Records the properties that only views have.
     fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
         let views_where = |of: &dyn Fn(&Query) -> bool| views_with_property(views, of);
         self.limit_views = views_where(&has_limit);
@@ -189,8 +190,9 @@ fn column_collation(
     metadata.ok()?.1.map(|name| name.to_string_lossy().into_owned())
 }
 
-/// Reads the sets of columns, in lower case, that are never NULL and unique in a table under their
-/// own collations. An index that tells more values apart than its column is not one.
+/// Reads the unique keys of a table: sets of lower-case column names that are never NULL and unique
+/// under the columns' own collations. An index that distinguishes more values than its column is
+/// not a unique key.
 fn read_keys(
     connection: &Connection,
     table: &str,
@@ -222,8 +224,7 @@ fn read_keys(
     Ok(keys.map(|key| key.into_iter().map(|(column, _)| column).collect()).collect())
 }
 
-/// Returns the views of a database by their names in lower case, with their definitions if these
-/// can be parsed.
+/// Returns the views of a database: the name in lower case, and the definition if it can be parsed.
 fn view_definitions(
     connection: &Connection,
 ) -> rusqlite::Result<Vec<(String, Option<ViewDefinition>)>> {
@@ -263,14 +264,14 @@ fn views_with_property(
     }
 }
 
-/// Returns whether a query or one in it has a LIMIT.
+/// Returns true if a query, or any query inside it, has a LIMIT.
 fn has_limit(query: &Query) -> bool {
     let mut found = false;
     query.visit_queries(&mut |q| found |= q.limit.is_some());
     found
 }
 
-/// Returns whether a view's query certainly reads at most one table.
+/// Returns true if a view's query certainly reads at most one table.
 fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
     let mut exists = false;
     query.visit_exprs(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
@@ -285,7 +286,7 @@ fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
     }
 }
 
-/// The same schema, but values are traced through views to the underlying tables.
+/// A schema that traces values through views to the underlying tables.
 pub(in crate::query) struct ThroughViews<'s>(pub &'s KnownSchema);
 
 impl Schema for ThroughViews<'_> {

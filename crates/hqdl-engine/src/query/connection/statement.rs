@@ -1,4 +1,4 @@
-//! Checks that a query is a single statement that only reads. It looks at the tokens before
+//! Checks that a query is a single statement that only reads. This check inspects the tokens before
 //! `SQLite` does, so that the message can suggest a fix. The [guard](super::guard) denies
 //! statements that pass this check but write (`WITH … DELETE`).
 
@@ -28,7 +28,7 @@ pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
     let mut tokens = QueryTokens::new(sql).peekable();
     let first = loop {
         match tokens.next() {
-            // EXPLAIN and EXPLAIN QUERY PLAN read if the statement that they explain does.
+            // EXPLAIN and EXPLAIN QUERY PLAN only read if the explained statement does.
             Some(t)
                 if ["EXPLAIN", "QUERY", "PLAN"]
                     .iter()
@@ -94,11 +94,12 @@ pub(in crate::query) fn token_at(sql: &str, at: usize) -> Option<Range<usize>> {
     Some(at + token.start..at + token.end)
 }
 
-/// Tokens of a query. An unclosed quote is one token up to the end; parsing the query reports it.
+/// Tokens of a query. An unclosed quote is one token that extends to the end; parsing the query
+/// reports it.
 struct QueryTokens<'s> {
     sql: &'s str,
     at: usize,
-    /// Nesting of `{{…}}`, in which a bracket begins a list instead of a quoted name.
+    /// Nesting depth of `{{…}}`, inside which a bracket begins a list instead of a quoted name.
     braces: usize,
 }
 
@@ -131,7 +132,7 @@ impl Iterator for QueryTokens<'_> {
     }
 }
 
-/// Returns the span of a run-time error. `SQLite` reports no offset, so it is known only if a
+/// Returns the span of a run-time error. `SQLite` reports no offset, so the span is known only if a
 /// single expression can fail with this message.
 pub(in crate::query) fn failing_span(query: &Query, message: &str) -> Option<Range<usize>> {
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));

@@ -1,5 +1,5 @@
-//! Upper bound of the usage for embeddings of a query. The estimate compares texts by words and
-//! counts those that need an embedding.
+//! Upper bound of a query's embedding usage. The estimate compares texts by words and counts the
+//! texts that need an embedding.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,12 +13,13 @@ use hqdl_values::usage::{SpentAmount, Usage};
 #[derive(Default)]
 pub(in crate::query) struct ComparedTexts {
     texts: HashMap<PassageDigest, String>,
-    /// Texts of each comparison, since each one requests its missing embeddings separately.
+    /// Texts of each comparison, because each comparison requests its missing embeddings
+    /// separately.
     comparisons: Vec<HashSet<PassageDigest>>,
 }
 
 impl ComparedTexts {
-    /// Returns the similarity of each passage to a question, by words, and records the texts.
+    /// Returns the similarity of each passage to a question, based on words, and records the texts.
     pub fn compare_texts(&mut self, question: &str, passages: &[&str]) -> Vec<f64> {
         let mut comparison = HashSet::new();
         for text in passages.iter().copied().chain([question]) {
@@ -30,8 +31,8 @@ impl ComparedTexts {
         similarity_by_words(question, passages)
     }
 
-    /// Returns an upper bound of the usage for embeddings that are not stored yet. It is zero if
-    /// the spec names no model for them.
+    /// Returns an upper bound of the usage for embeddings that are not stored yet. The bound is
+    /// zero if the spec names no embeddings model.
     pub fn usage_bound(&self, request: &Request<'_>) -> Usage {
         let Some(settings) = &request.spec.embeddings else { return Usage::default() };
         if request.model.is_none() || self.texts.is_empty() {
@@ -42,7 +43,7 @@ impl ComparedTexts {
         let tokenizer = Tokenizer::for_model(name);
         let requests = self.comparisons.iter().map(|comparison| {
             let texts = comparison.iter().filter_map(|d| Some((*d, *missing.get(d)?)));
-            // In the worst order, texts need twice as many requests minus one.
+            // In the worst order, the texts need twice as many requests minus one.
             (2 * split_into_batches(&texts.collect::<Vec<_>>(), tokenizer).len() as u64)
                 .saturating_sub(1)
         });

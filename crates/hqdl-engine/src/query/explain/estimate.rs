@@ -1,5 +1,5 @@
 //! Upper bounds of requests, tokens and cost. If demands are spread over several passes, the bound
-//! assumes that a request may contain a single value.
+//! assumes that each request contains a single value.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,20 +18,20 @@ use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::usage::Usage;
 
-/// Upper bound of the usage, as it is added up.
+/// Running total of the upper bound of a query's usage.
 #[derive(Default)]
 struct UsageBound {
     usage: Usage,
     value_count: u64,
     /// Expected number of reasoning tokens per answer, by model.
     reasoning: BTreeMap<String, f64>,
-    /// Texts compared on the way, to count their embeddings.
+    /// Texts compared by the estimate, to count their embeddings.
     comparisons: RefCell<ComparedTexts>,
 }
 
 impl Engine<'_, '_> {
-    /// Returns the number of values of some demands and of the joins, and an upper bound of the
-    /// usage for them.
+    /// Returns the number of values in some demands and the joins, and an upper bound of their
+    /// usage.
     pub(in crate::query) fn estimate_usage(
         &self,
         mut demands: Vec<Demand>,
@@ -60,8 +60,8 @@ impl Engine<'_, '_> {
         Ok((bound.value_count, bound.usage))
     }
 
-    /// Adds the pairs of a join. If they are demanded in one pass, each value is sent once with its
-    /// whole list. Otherwise each pair may need a request of its own.
+    /// Adds the pairs of a join. If one pass demands them, each value is sent once with its whole
+    /// list. Otherwise each pair may need its own request.
     fn add_join_pairs(
         &self,
         n: usize,

@@ -1,5 +1,5 @@
 //! Explains a query: its routes, its SQL, and an upper bound of its requests and their price over
-//! all passes. Sends no request.
+//! all passes. This module sends no request.
 
 pub mod embedding_usage;
 pub mod estimate;
@@ -27,7 +27,7 @@ use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;
 
-/// Returns how a query would run, with an upper bound of its requests. Sends none.
+/// Returns how a query would run, with an upper bound of its requests. Sends no request.
 ///
 /// # Errors
 /// [`QueryError`] if the query could not be run.
@@ -45,7 +45,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     engine.sql.clone_from(&rewritten.sql);
     engine.check_statement(&rewritten)?;
     let pass_start = Instant::now();
-    // Compare the documents first: the estimate uses the documents of the most recent run.
+    // Compare the documents first, because the estimate uses the documents of the most recent run.
     let comparisons = engine.compared_documents(&rewritten)?;
     let bound = engine.demand_bound(&rewritten)?;
     let (values, usage) = engine.estimate_usage(bound.demands, bound.batching, comparisons)?;
@@ -65,7 +65,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     Ok(meta)
 }
 
-/// Runs a nested query as far as its values are known, or else explains it.
+/// Runs a nested query if all its values are known, and otherwise explains it.
 pub fn explain_nested(
     request: &Request<'_>,
     _: Option<&LazyRun<'_>>,
@@ -106,7 +106,7 @@ impl Engine<'_, '_> {
             .collect();
         for probe in &bound.probes {
             match self.run_probe(&probe.sql) {
-                // A context that is too long is an error of the query and has a span.
+                // A context that is too long is an error of the query, and that error has a span.
                 Err(QueryError::Sql(problem)) if problem.span.is_none() => {
                     let why = format!("its rows cannot be counted: {}", problem.message);
                     let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };
@@ -123,8 +123,8 @@ impl Engine<'_, '_> {
         Ok(DemandBound { demands, unbounded, batching })
     }
 
-    /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Otherwise returns
-    /// `None`: a call decides which rows are first, the query is random, or not all demands were
+    /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Returns `None` if
+    /// a call decides which rows are first, if the query is random, or if not all demands were
     /// recorded.
     fn limit_demands(
         &mut self,

@@ -1,6 +1,6 @@
-//! Counts the rows and entities for which a pass reached a call.
+//! Counts the rows and entities for which a pass reaches a call.
 
-/// Number of rows that reached a call, and of distinct entities among them.
+/// Number of rows that reached a call, and number of distinct entities among them.
 #[derive(Debug, Clone, Default)]
 pub struct CallStats {
     /// Number of rows.

@@ -1,5 +1,5 @@
 //! Finds the entity that the values of a call identify. Documents and the rows of contexts are not
-//! keys themselves and are identified by their digests.
+//! keys themselves; their digests identify them.
 
 use rusqlite::types::ValueRef;
 
@@ -11,7 +11,7 @@ use hqdl_values::Row;
 use hqdl_values::value::Value;
 
 impl CallRuntime {
-    /// Returns the entity that some values identify; `None` if a NULL leaves no entity.
+    /// Returns the entity that some values identify, or `None` if a NULL prevents it.
     pub(in crate::query) fn value_entity(
         &mut self,
         target: usize,
@@ -34,7 +34,7 @@ impl CallRuntime {
                 return Err(function_error(media.refusal_reason()));
             }
         }
-        // From here on an image is represented by its name, so that its bytes need not be kept.
+        // Represent an image by its name from here on, so that its bytes need not be kept.
         let images: Vec<Option<Value>> = if expansion.has_images() {
             let image_files = &expansion.image_files;
             let image = |(name, value): (&String, &ValueRef<'_>)| match value {
@@ -68,7 +68,7 @@ impl CallRuntime {
         Ok(entity)
     }
 
-    /// Returns the entity of a document; `None` if it has no text.
+    /// Returns the entity of a document, or `None` if it has no text.
     pub(in crate::query) fn document_entity(
         &mut self,
         target: usize,
@@ -85,7 +85,7 @@ impl CallRuntime {
         Ok(Some(self.data.targets[target].intern_entity(&digest, row)))
     }
 
-    /// Reads a document; `None` if it has no text.
+    /// Reads a document. Returns `None` if it has no text.
     pub(in crate::query) fn read_document(
         &mut self,
         target: usize,
@@ -102,7 +102,8 @@ impl CallRuntime {
         Ok(document.unwrap_or_default())
     }
 
-    /// Returns the entity of some rows: the digest of their rendering in the prompt.
+    /// Returns the entity of some rows, which is identified by the digest of their rendering in the
+    /// prompt.
     pub(in crate::query) fn rows_entity(
         &mut self,
         call: usize,
@@ -143,7 +144,7 @@ pub(in crate::query) fn value_digest(value: ValueRef<'_>) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Returns the media type of a value that no text can represent.
+/// Returns the media type of a value that cannot be represented as text.
 fn media_of(value: ValueRef<'_>) -> Option<Media> {
     match value {
         ValueRef::Blob(bytes) => Media::from_blob(bytes),

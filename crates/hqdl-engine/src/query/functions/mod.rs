@@ -1,4 +1,4 @@
-//! SQL functions that replace calls, and what they record during a pass.
+//! SQL functions that replace calls, and the state that they record during a pass.
 
 pub mod call_runtime;
 pub mod call_stats;

@@ -1,5 +1,5 @@
-//! Finds the cell that answers a question about a whole document. The cell of a document that is
-//! too long is known only when the answers about its parts are.
+//! Finds the cell that answers a question about a whole document. If the document is too long, the
+//! cell is known only after the questions about its parts are answered.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ use hqdl_values::value::Value;
 struct PartAnswer {
     priority: u64,
     state: PartState,
-    /// Digest of what was asked about, with that of all below.
+    /// Digest of the document or answers in question, and of everything below.
     digest: [u8; 32],
 }
 
@@ -31,7 +31,7 @@ enum PartState {
 }
 
 impl CallRuntime {
-    /// Returns where the answer about a whole document is.
+    /// Returns the location of the answer about a whole document.
     pub(in crate::query) fn reduce_document(
         &mut self,
         reduction: Reduction,
@@ -77,7 +77,7 @@ impl CallRuntime {
         }
     }
 
-    /// Returns the cell that holds the result for a document.
+    /// Returns the cell with the result for a document.
     fn result_cell(
         &mut self,
         reduction: Reduction,
@@ -108,7 +108,7 @@ impl CallRuntime {
         Ok(PartAnswer { priority: part.priority, state, digest })
     }
 
-    /// Returns the combination of some answers. A single answer needs none.
+    /// Returns the combination of some answers. A single answer is returned unchanged.
     fn combined_answer(
         &mut self,
         reduction: Reduction,
@@ -131,7 +131,8 @@ impl CallRuntime {
         Ok(PartAnswer { priority, state, digest: answers_digest(&answers) })
     }
 
-    /// Returns the document of some answers, or the state of their combination if there is none.
+    /// Returns the document that consists of some answers, or the state of their combination if
+    /// there is no such document.
     fn combine(
         &mut self,
         reduction: Reduction,
@@ -163,7 +164,7 @@ impl CallRuntime {
         Ok(Combined::Document(document))
     }
 
-    /// Returns the answer about a document, and demands it if it is missing.
+    /// Returns the answer about a document. Demands it if it is missing.
     fn ask(
         &mut self,
         reduction: Reduction,
@@ -194,7 +195,8 @@ impl CallRuntime {
         Ok(PartState::Failed)
     }
 
-    /// Demands a combination of answers that are not known yet: of as many tokens as fit.
+    /// Demands the combination of answers that are not known yet, with a placeholder of the maximum
+    /// length.
     fn demand_longest_document(
         &mut self,
         reduction: Reduction,
@@ -202,7 +204,7 @@ impl CallRuntime {
         answers: &[PartAnswer],
     ) -> rusqlite::Result<()> {
         let id = blake3::Hash::from_bytes(answers_digest(answers)).to_hex();
-        // Long enough to have a request of its own.
+        // Make the placeholder long enough that it does not share a request.
         let words = self.data.contexts.max_document_tokens().max(MIN_WORDS);
         let texts = vec![format!("{id}{}", " word".repeat(words as usize))];
         let document = Document { texts };
@@ -230,9 +232,9 @@ const MIN_WORDS: u64 = 100;
 
 /// Result of combining answers.
 enum Combined {
-    /// The answers that are to be combined.
+    /// The answers to combine.
     Document(Document),
-    /// No document: an answer is pending or failed, or no part has an answer.
+    /// There is no document, because an answer is pending or failed, or no part has an answer.
     State(PartState),
 }
 

@@ -19,7 +19,7 @@ use hqdl_values::value::Value;
 /// Maximum number of arguments that need no allocation.
 const INLINE_ARGUMENTS: usize = 8;
 
-/// No function is deterministic, because `SQLite` must not evaluate a call before it is reached.
+/// `SQLite` must not evaluate a call before it is reached, so no function is deterministic.
 const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8;
 
 /// Body of a scalar function.
@@ -100,7 +100,7 @@ fn register_scalar(
 ) -> rusqlite::Result<()> {
     let runtime = Arc::clone(runtime);
     connection.create_scalar_function(function.name(), -1, FLAGS, move |ctx: &Context<'_>| {
-        // Hot path: it runs at least once per row, so short argument lists are not allocated.
+        // This runs at least once per row, so avoid allocating for short argument lists.
         let mut inline = [ValueRef::Null; INLINE_ARGUMENTS];
         let heap: Vec<ValueRef<'_>>;
         let values = match inline.get_mut(..ctx.len()) {
@@ -131,7 +131,7 @@ fn evaluate_kleene(values: &[ValueRef<'_>], decided_value: i64) -> i64 {
 
 /// Implements [`Function::Rows`] and [`Function::Values`].
 struct RowsAggregate {
-    /// A single value of a single row is returned unchanged.
+    /// Whether a single value of a single row is returned unchanged.
     returns_single_value: bool,
 }
 
@@ -140,7 +140,7 @@ struct RowsAggregate {
 struct ContextRowsState {
     titles: Json,
     rows: Vec<Json>,
-    /// The value of the first row, if it has only one.
+    /// Value of the first row, if the row has only one.
     first: Option<Sql>,
     /// Error for a value that cannot be shown as text.
     unreadable: Option<String>,

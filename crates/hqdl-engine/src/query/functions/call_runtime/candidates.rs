@@ -1,6 +1,6 @@
-//! Order in which candidate rows are asked about, if a query needs any few of the rows that
-//! qualify: the rows whose documents are most similar to the questions come first. The order saves
-//! requests; it does not change which rows qualify.
+//! Order in which candidate rows are asked about, if a query needs any few of its qualifying rows.
+//! The rows whose documents are most similar to the questions come first. The order saves requests;
+//! it does not change which rows qualify.
 
 use std::borrow::Cow;
 
@@ -14,11 +14,11 @@ use crate::query::request::error::QueryError;
 #[cfg(doc)]
 use hqdl_sql::blendsql::runtime::Function;
 
-/// Maximum number of candidates to order; beyond it, rows keep their original order.
+/// Maximum number of candidates to order. If there are more, the rows keep their original order.
 const MAX_CANDIDATES: usize = 20_000;
 /// Maximum size of all candidates together, in bytes.
 const MAX_TOTAL_BYTES: usize = 128 << 20;
-/// Maximum number of bytes of a document that are compared.
+/// Number of bytes of a document to which the comparison is limited.
 const MAX_COMPARED_BYTES: usize = 32 << 10;
 
 /// Digest of the documents of a row.
@@ -36,7 +36,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Returns whether candidates have no order yet.
+    /// Returns true if there are candidates without an order.
     #[must_use]
     pub fn needs_order(&self) -> bool {
         !self.is_ordered && !self.unordered.is_empty()
@@ -70,8 +70,8 @@ impl Candidates {
         rank
     }
 
-    /// Orders the candidates by the sum of the similarities of their documents to the questions.
-    /// The similarity of a document is that of its most similar passage.
+    /// Orders the candidates by the sum of their documents' similarities to the questions. The
+    /// similarity of a document is that of its most similar passage.
     ///
     /// # Errors
     /// Those of `compare`.
@@ -154,8 +154,8 @@ impl CallRuntime {
     }
 }
 
-/// Returns the prefix of a text that is compared. For an array, each element is shortened, so that
-/// it remains an array.
+/// Returns the prefix of a text that the comparison uses. In an array, each element is shortened,
+/// so that it remains an array.
 fn compared_prefix(value: ValueRef<'_>) -> Cow<'_, str> {
     let ValueRef::Text(bytes) = value else { return Cow::Borrowed("") };
     let Ok(text) = std::str::from_utf8(bytes) else { return Cow::Borrowed("") };

@@ -1,6 +1,7 @@
 //! Runtime of the SQL functions that replace calls, with the state that they update while `SQLite`
 //! runs the query. A call without a known value returns NULL, counts as *pending* and records a
-//! demand. A condition that depends on it is distinguished from one that fails.
+//! demand. The runtime distinguishes a condition that depends on a pending call from one that
+//! fails.
 
 pub(in crate::query) mod pending_set;
 pub(in crate::query) mod candidates;
@@ -30,27 +31,27 @@ use hqdl_sql::blendsql::rewrite::{RewrittenQuery, Selectivity};
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_values::value::Value;
 
-/// Left value of a join with its canonical bytes, and the candidates for its partners.
+/// Left value of a join with its canonical bytes, and the candidate partners.
 pub type JoinLookup = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
 
 /// Values of both sides of a join seen so far.
 #[derive(Debug, Default)]
 pub struct JoinPairs {
-    /// Answered pairs: left value → right value → whether they are partners.
+    /// Answered pairs: left value → right value → whether they match.
     pub answers: HashMap<Vec<u8>, HashMap<Vec<u8>, bool>>,
     /// Pairs demanded in this pass.
     pub lookups: Vec<JoinLookup>,
     lookup_positions: HashMap<Vec<u8>, usize>,
     lookup_pairs: HashSet<(usize, Vec<u8>)>,
-    /// Length of the longest list that `narrow` shortened; 0 if none was.
+    /// Length of the longest list that `narrow` shortened; 0 if it shortened none.
     pub narrowed_from: usize,
 }
 
 /// State shared by the SQL functions of a query.
 pub struct CallRuntime {
-    /// Known values; unchanged during a pass.
+    /// Known values, which do not change during a pass.
     pub data: QueryData,
-    /// Settings of the statement being run.
+    /// Settings of the current statement.
     pub settings: StatementSettings,
     /// Results of the current pass.
     pub pass: PassState,
@@ -59,7 +60,7 @@ pub struct CallRuntime {
     pub(in crate::query) canonical_buffer: Vec<u8>,
 }
 
-/// Targets of calls and their known values. Unchanged during a pass.
+/// Targets of calls and their known values. They do not change during a pass.
 pub struct QueryData {
     /// Facts of all expansions.
     pub facts: Facts,
@@ -75,36 +76,38 @@ pub struct QueryData {
     pub contexts: Contexts,
     /// Reductions of documents that are too long.
     pub reductions: Reductions,
-    /// Context whose length stops the query.
+    /// Error for a context whose length stops the query.
     pub failure: Option<ContextTooLong>,
     /// Numbers of cells reused and asked for.
     pub counts: Counts,
     /// Answers that do not match the regular expression of their call.
     pub mismatched: HashSet<Demand>,
-    /// Digests of values that cannot be shown to a model. A set, because each pass meets them
-    /// again.
+    /// Digests of values that the model cannot be shown. This is a set, because each pass meets
+    /// them again.
     pub unreadable: HashSet<[u8; 32]>,
 }
 
-/// Settings of the statement being run.
+/// Settings of the current statement.
 #[derive(Default)]
 pub struct StatementSettings {
     /// Whether the selectivity of conditions is measured.
     measures_selectivity: bool,
-    /// By position of a condition: the calls in its subqueries.
+    /// Calls in the subqueries of each condition, by the condition's position.
     predicate_calls: HashMap<usize, Vec<usize>>,
-    /// By condition group: the first rows that are needed of each group.
+    /// First rows that each group needs, by condition group.
     needed_rows: HashMap<usize, NeededRows>,
-    /// Demands are recorded even in lookup-only mode: those of all conditions of a row.
+    /// Whether demands are recorded even in lookup-only mode, for all conditions of a row.
     pub probes_all_conditions: bool,
-    /// Disables lookup-only mode and short-circuiting, so that every demand reached is recorded.
+    /// Whether lookup-only mode and short-circuiting are disabled, so that every reached demand is
+    /// recorded.
     pub no_short_circuit: bool,
-    /// Requests are bounded and not sent: questions that depend on missing answers are demanded, too.
+    /// Whether requests are only bounded, not sent. Questions that depend on missing answers are
+    /// then demanded, too.
     pub bounds_requests: bool,
-    /// The statement reads published tables: an unknown value ends the pass.
+    /// Whether the statement reads published tables. An unknown value then ends the pass.
     pub reads_stored_tables: bool,
-    /// By call number: whether the call is in a recursive common table expression. Its rows may
-    /// never end while the call is pending.
+    /// Whether each call is in a recursive common table expression. Such an expression may produce
+    /// rows forever while the call is pending.
     pub is_recursive: Vec<bool>,
     /// Maximum number of pending recursive calls in a pass.
     max_recursive_pending: u64,
@@ -115,25 +118,25 @@ pub struct StatementSettings {
 pub struct PassState {
     /// Recorded demands.
     pub pending: PendingSet,
-    /// Rows of SELECTs of which only the first that pass are needed.
+    /// Rows of the SELECTs that need only the first passing rows.
     pub needed: NeededGroups,
-    /// Outcomes of conditions, by position and whether calls were only looked up. Lookups cover all
-    /// rows; the others cover only rows left undecided.
+    /// Outcomes of conditions, by position and by whether calls were only looked up. Lookups cover
+    /// all rows; the others cover only rows left undecided.
     pub selectivities: HashMap<(usize, bool), Selectivity>,
-    /// By call number: rows that reached it, and its distinct values.
+    /// Rows that reached each call, and their distinct values.
     pub call_stats: Vec<CallStats>,
-    /// Number of pending calls so far, without those that no row depends on.
+    /// Number of pending calls so far, excluding those that no row depends on.
     pub pending_count: i64,
     /// Number of pending calls, by call number.
     pub pending_by_call: Vec<u64>,
-    /// The pass was aborted; its demands are sent before the next one.
+    /// Whether the pass was aborted. Its demands are sent before the next pass.
     pub is_aborted: bool,
     /// Number of pending calls in recursive common table expressions.
     recursive_pending: u64,
-    /// Truth value of the latest `Note` or `After` function.
+    /// Truth value recorded last, for [`Function::LastTruth`].
     pub last_truth: i64,
-    /// Stack of nested lookup-only scopes, each with the pending count at its start. While it is
-    /// not empty, calls are only looked up and record no demand.
+    /// Stack of open lookup-only scopes, each with the pending count at its start. While the stack
+    /// is not empty, calls are only looked up and record no demand.
     pub lookup_scopes: Vec<(i64, LookupScope)>,
 }
 
@@ -148,7 +151,7 @@ pub enum LookupScope {
     CompleteRow,
 }
 
-/// Maximum number of pending recursive calls in the first pass; each aborted pass doubles it.
+/// Maximum number of pending recursive calls in the first pass. Each aborted pass doubles it.
 const FIRST_MAX_RECURSIVE_PENDING: u64 = 64;
 
 impl CallRuntime {
@@ -259,7 +262,7 @@ impl CallRuntime {
             CallTarget::Rows { target, .. } => (target, 0, self.rows_entity(call, target, values)?),
             CallTarget::Pair { join } => return self.evaluate_pair(call, join, values),
         };
-        // Count a row only when its conditions are first looked up, since a condition may be
+        // Count a row only when its conditions are first looked up, because a condition may be
         // evaluated again.
         if self.settings.measures_selectivity && self.is_first_lookup() {
             self.pass.call_stats[call].count_row(entity);
@@ -292,7 +295,7 @@ impl CallRuntime {
         }
     }
 
-    /// Records the demand of a pending call, unless its row is complete or only looked up.
+    /// Records the demand of a pending call, unless its row is complete or is only being looked up.
     pub(super) fn demand_cell(
         &mut self,
         call: usize,
@@ -315,7 +318,7 @@ impl CallRuntime {
         Ok(())
     }
 
-    /// Records a value that cannot be shown to a model, once per target and column or join.
+    /// Records a value that the model cannot be shown, once per target and column or join.
     pub(in crate::query) fn record_unreadable(
         &mut self,
         asked_by: (usize, usize),
@@ -368,12 +371,12 @@ impl CallRuntime {
         Ok(Sql::Null)
     }
 
-    /// Implements [`Function::Mark`].
+    /// Implements [`Function::PendingMark`].
     pub(in crate::query) fn pending_mark(&self) -> i64 {
         self.pass.pending_count + 1
     }
 
-    /// Implements [`Function::Quiet`].
+    /// Implements [`Function::BeginLookup`].
     pub(in crate::query) fn begin_lookup(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let scope = match integer_argument(values, 0) {
             0 => LookupScope::SomeConditions,
@@ -400,7 +403,7 @@ impl CallRuntime {
         matches!(self.pass.lookup_scopes.as_slice(), [(_, LookupScope::AllConditions)])
     }
 
-    /// Implements [`Function::Settled`]: ends a lookup-only scope and discards its pending calls.
+    /// Implements [`Function::EndLookup`]: ends a lookup-only scope and discards its pending calls.
     /// If their values are needed, a later evaluation demands them.
     pub(in crate::query) fn end_lookup(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let is_complete_row = self.is_complete_row();
@@ -421,25 +424,25 @@ impl CallRuntime {
         }
     }
 
-    /// Implements [`Function::After`].
+    /// Implements [`Function::RememberPending`].
     pub(in crate::query) fn set_truth_after(&mut self, values: &[ValueRef<'_>]) -> Sql {
         self.pass.last_truth =
             if integer_argument(values, 0) == self.pending_mark() { 0 } else { 2 };
         values.get(1).map_or(Sql::Null, |v| to_owned_value(*v))
     }
 
-    /// Implements [`Function::Note`].
+    /// Implements [`Function::RecordTruth`].
     pub(in crate::query) fn set_truth(&mut self, truth: i64) -> Sql {
         self.pass.last_truth = truth;
         Sql::Integer(truth)
     }
 
-    /// Implements [`Function::Noted`].
+    /// Implements [`Function::LastTruth`].
     pub(in crate::query) fn last_truth(&self) -> Sql {
         Sql::Integer(self.pass.last_truth)
     }
 
-    /// Implements [`Function::Leaf`].
+    /// Implements [`Function::PredicateTruth`].
     pub(in crate::query) fn evaluate_predicate(&mut self, values: &[ValueRef<'_>]) -> i64 {
         let at = usize::try_from(integer_argument(values, 0)).unwrap_or_default();
         let has_pending_inner = self.settings.predicate_calls.get(&at).is_some_and(|calls| {
@@ -447,7 +450,7 @@ impl CallRuntime {
         });
         let is_pending = integer_argument(values, 2) != self.pass.pending_count + 1;
         if has_pending_inner && !is_pending {
-            // The pending call was discarded for an earlier row that read it. Count it again: a
+            // An earlier row that read the pending call discarded it. Count it again, because a
             // pass with an undecided condition must not be the last one.
             self.pass.pending_count += 1;
         }

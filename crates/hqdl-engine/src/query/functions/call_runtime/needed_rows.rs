@@ -1,8 +1,8 @@
-//! Rows of the SELECTs of which only the first that pass are needed, group by group. The plan
+//! Rows of SELECTs that need only the first passing rows, grouped by the plan's groups. The plan
 //! decides which SELECTs these are (`rules::first_of_group`).
 //!
 //! An undecided row does not pass for now. Its group is decided once enough rows pass and no
-//! undecided row precedes them. What is recorded depends only on the rows, not on the order in
+//! undecided row precedes them. The recorded state depends only on the rows, not on the order in
 //! which `SQLite` reads them.
 
 use std::cmp::Ordering;
@@ -28,7 +28,7 @@ pub struct NeededGroups {
 struct GroupRows {
     /// Number of rows that must pass.
     needed: u64,
-    /// Number of rows that are decided.
+    /// Number of decided rows.
     decided: u64,
     order: Vec<OrderKey>,
     /// Rows that pass or are undecided.
@@ -69,8 +69,8 @@ impl NeededGroups {
     }
 
     /// Returns the demands to send, or `None` if all groups are decided. The number of rows of a
-    /// group doubles with each request, so that at most twice as many are asked about as needed.
-    /// The first request is filled up to `rows_per_request` demands.
+    /// group doubles with each request, so that at most twice as many rows as needed are asked
+    /// about. The first request is filled up to `rows_per_request` demands.
     pub fn take_demands(&mut self, rows_per_request: u64) -> Option<Vec<Demand>> {
         let (mut chosen, mut more): (Distinct<Demand>, Vec<Demand>) = Default::default();
         let mut is_decided = true;
@@ -100,7 +100,7 @@ impl GroupRows {
     /// of rows that are still missing.
     fn into_undecided(mut self) -> (Vec<Vec<Demand>>, u64) {
         let order = std::mem::take(&mut self.order);
-        // Of rows with the same order, those that pass are as good as any other.
+        // Among rows with the same order, any passing row is a valid result.
         self.rows.sort_by(|a, b| compare_rows(a, b, &order).then(b.passes.cmp(&a.passes)));
         let (mut undecided, mut passed) = (Vec::new(), 0);
         for row in self.rows {

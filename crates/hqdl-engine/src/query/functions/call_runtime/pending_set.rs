@@ -1,10 +1,10 @@
 //! Records the demands of a statement row by row while `SQLite` evaluates its conditions.
 //!
-//! A frame is opened, the condition is evaluated, and the frame is closed, all within the
-//! evaluation of one expression. What is recorded therefore depends only on the row and the known
-//! values, not on the number or order of rows. The recorded demands determine which requests are
-//! sent next. They affect the result of a condition only for EXISTS and IN: one certain row decides
-//! these, whatever rows are pending.
+//! A frame is opened, the condition is evaluated, and the frame is closed, all while `SQLite`
+//! evaluates one expression. The recorded demands therefore depend only on the row and the known
+//! values, not on the number or order of rows. They determine which requests are sent next. They
+//! affect the result of a condition only for EXISTS and IN: one certain row decides these, whatever
+//! rows are pending.
 
 use foldhash::HashMap;
 use indexmap::{IndexMap, IndexSet};
@@ -17,7 +17,7 @@ use crate::query::result::query_result::to_owned_value;
 #[cfg(doc)]
 use hqdl_sql::blendsql::runtime::Function;
 
-/// Maximum number of rows of an EXISTS, or of one value of an IN, that are asked about at once.
+/// Maximum number of rows of an EXISTS, or of one value of an IN, to ask about at once.
 pub const MAX_EXISTS_CANDIDATES: usize = 20;
 /// Maximum number of rows with different demands that one pass records.
 const MAX_PENDING_ROWS: usize = 1_000_000;
@@ -28,9 +28,9 @@ pub type Distinct<T> = IndexSet<T, foldhash::fast::RandomState>;
 /// The rows of an EXISTS or IN that have the same value.
 #[derive(Debug, Default)]
 struct ExistsCandidates {
-    /// One row is certain, so other rows with this value change nothing.
+    /// Whether one row is certain, so that other rows with this value change nothing.
     is_certain: bool,
-    /// At least one row is pending.
+    /// Whether at least one row is pending.
     has_pending: bool,
     failed_count: usize,
     /// Demands of a sample of these rows.
@@ -54,8 +54,8 @@ impl ExistsCandidates {
         }
     }
 
-    /// Returns the demands to send: those of one row, or of more rows if more have failed. None if
-    /// a row is certain.
+    /// Returns the demands to send: those of one row, or of more rows if some have failed. Returns
+    /// none if a row is certain.
     fn into_demands(self) -> impl Iterator<Item = Demand> {
         let max_rows = self.sample_size();
         self.demand_sets.into_iter().take(max_rows).flatten()
@@ -100,10 +100,10 @@ pub enum RowState {
 /// An open frame of recorded demands.
 struct PendingFrame {
     group: usize,
-    /// The frame covers all rows of an EXISTS or IN instead of one row.
+    /// Whether the frame covers all rows of an EXISTS or IN instead of one row.
     is_subquery: bool,
     pending_count: i64,
-    /// Numbers of pending calls before the row, if its group decides whether it is pending.
+    /// Numbers of pending calls before the row, if the row's group decides whether it is pending.
     pending_by_call: Option<Vec<u64>>,
     demands: Vec<Demand>,
     call_values: Vec<Sql>,
@@ -125,8 +125,8 @@ pub struct PendingSet {
     /// Candidates for the first rows, by number, until they are read.
     pub candidates: HashMap<i64, Candidate>,
     candidate_count: i64,
-    /// Subqueries that run only once and have pending rows, since `SQLite` caches their result. The
-    /// values are demands that were not recorded yet.
+    /// Subqueries that run only once and have pending rows, because `SQLite` caches their result.
+    /// The values are demands that were not recorded yet.
     cached_subqueries: HashMap<usize, Vec<Demand>>,
     /// Rows of the subqueries whose outer rows wait only for the rows with their own value. `None`
     /// if calls outside of the rows' conditions are pending, so that all outer rows wait.
@@ -159,7 +159,8 @@ impl PendingSet {
 }
 
 impl CallRuntime {
-    /// Implements [`Function::Open`], and [`Function::Start`] for all rows of an EXISTS or IN.
+    /// Implements [`Function::OpenRow`], and [`Function::OpenSubquery`] for all rows of an EXISTS
+    /// or IN.
     pub(in crate::query) fn open_frame(
         &mut self,
         values: &[ValueRef<'_>],
@@ -183,7 +184,7 @@ impl CallRuntime {
         Sql::Integer(0)
     }
 
-    /// Implements [`Function::Close`].
+    /// Implements [`Function::CloseRow`].
     pub(in crate::query) fn close_frame(
         &mut self,
         values: &[ValueRef<'_>],
@@ -230,7 +231,7 @@ impl CallRuntime {
         Ok(Sql::Integer(i64::from(state == 1)))
     }
 
-    /// Implements [`Function::Run`].
+    /// Implements [`Function::CloseSubquery`].
     pub(in crate::query) fn close_subquery(
         &mut self,
         values: &[ValueRef<'_>],
@@ -255,8 +256,8 @@ impl CallRuntime {
             && !self.settings.no_short_circuit
         {
             self.pass.pending_count = frame.pending_count;
-            // The value is decided only for this row; other rows are compared with the same cached
-            // rows.
+            // The value is decided only for this row, because other rows are compared with the same
+            // cached rows.
             if runs_once && frame.rows.values().any(|value| value.has_pending && !value.is_certain)
             {
                 let missing =
@@ -283,8 +284,8 @@ impl CallRuntime {
         Ok(value)
     }
 
-    /// Records the demands of the rows with the operand's value, of a subquery that `SQLite` runs
-    /// once. Returns false if the outer row must wait for all rows.
+    /// Records the demands of a subquery's rows that have the operand's value, if `SQLite` runs the
+    /// subquery once. Returns false if the outer row must wait for all rows.
     fn wait_for_operand(&mut self, frame: &mut PendingFrame, operand: ValueRef<'_>) -> bool {
         let pending_in_frame = self.pass.pending_count - frame.pending_count;
         let pending = &mut self.pass.pending;
@@ -310,7 +311,7 @@ impl CallRuntime {
         true
     }
 
-    /// Implements [`Function::Hold`].
+    /// Implements [`Function::HoldValues`].
     pub(in crate::query) fn store_call_values(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let is_known = integer_argument(values, 0) == self.pass.pending_count + 1;
         let silent_calls = usize::try_from(integer_argument(values, 1)).unwrap_or_default();
@@ -325,7 +326,7 @@ impl CallRuntime {
         Sql::Integer(if is_known && !is_pending { 1 } else { 3 })
     }
 
-    /// Implements [`Function::RowNote`].
+    /// Implements [`Function::NumberRow`].
     pub(in crate::query) fn close_candidate(
         &mut self,
         values: &[ValueRef<'_>],
@@ -356,7 +357,7 @@ impl CallRuntime {
     }
 }
 
-/// Returns bytes that are equal for values that `SQLite` compares as equal without a collation.
+/// Returns the same bytes for values that `SQLite` compares as equal without a collation.
 fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
     let values: Vec<ValueRef<'_>> = values.iter().map(|value| whole_number(*value)).collect();
     let mut bytes = Vec::new();
@@ -364,7 +365,7 @@ fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a real number without a fraction as an integer.
+/// Converts a real number without a fraction to an integer; returns other values unchanged.
 fn whole_number(value: ValueRef<'_>) -> ValueRef<'_> {
     match value {
         ValueRef::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => ValueRef::Integer(r as i64),
