@@ -1,5 +1,5 @@
-//! A query without calls, run by `SQLite` under guard. It needs neither a model nor facts. The last
-//! pass of every other query runs in the same way.
+//! A query without calls, which `SQLite` runs under guard. It needs neither a model nor facts. The
+//! last pass of every other query runs in the same way.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub struct PlainQuery<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Returns the query as one without calls.
+    /// Returns this query as a query without calls.
     #[must_use]
     pub fn to_plain(&'a self) -> PlainQuery<'a> {
         PlainQuery {

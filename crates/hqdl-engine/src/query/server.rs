@@ -1,6 +1,6 @@
 //! Queries over a database on a server. The server runs them in its own SQL dialect, and a call
 //! that a published column answers becomes a join with its table. No request is sent. If no column
-//! answers a call, or some of its cells are unknown, the query fails with a hint on what to
+//! answers a call, or some of its cells are unknown, the query fails with a hint about what to
 //! materialize.
 
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(in crate::query) struct ServerQuery<'q> {
     pub(in crate::query) interrupt: &'q watch::Receiver<bool>,
 }
 
-/// Checks that a query uses nothing that only works on `SQLite`.
+/// Checks that a query uses nothing that only `SQLite` supports.
 pub(in crate::query) fn check_supported(
     dialect: Dialect,
     params: &[(Param, Value)],
@@ -52,7 +52,7 @@ pub(in crate::query) fn check_supported(
 }
 
 impl ServerQuery<'_> {
-    /// Runs SQL in the server's dialect. Without a sink it is only checked.
+    /// Runs SQL in the server's dialect. Without a sink, only checks it.
     pub(in crate::query) fn run_sql(
         &self,
         sql: &str,
@@ -92,7 +92,7 @@ impl ServerQuery<'_> {
     }
 }
 
-/// Runs a query with calls. Without a sink it is only explained.
+/// Runs a query with calls. Without a sink, only explains it.
 pub(in crate::query) fn run_with_calls(
     request: &Request<'_>,
     sink: Option<&mut dyn RowSink>,
@@ -124,7 +124,7 @@ pub(in crate::query) fn run_with_calls(
     };
     let questions: Vec<String> =
         engine.parsed.calls.iter().map(|call| call.question.clone()).collect();
-    // Name the column of a call by its question instead of its name in the join (`hq_N`).
+    // Name the column of a call after its question instead of its name in the join (`hq_N`).
     let names =
         |name: &str| questions.get(name.strip_prefix("hq_")?.parse::<usize>().ok()?).cloned();
     let is_explain = sink.is_none();

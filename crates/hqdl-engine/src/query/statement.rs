@@ -1,5 +1,5 @@
-//! Asks the model for SQL. An answer is a cell of an ad-hoc expansion, so that it is claimed,
-//! reserved, stored and found again like every other answer.
+//! Asks the model for SQL. Each answer is a cell of an ad-hoc expansion, so that it is claimed,
+//! reserved, stored and found again like any other answer.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 use rusqlite::types::Value as Sql;
 
-/// A question that SQL answers.
+/// A question that the model answers with SQL.
 #[derive(Debug, Clone)]
 pub struct StatementQuestion {
     /// Names and texts that identify the question: the question itself, and for a repair the
     /// earlier query with its problem.
     pub key: Vec<(&'static str, String)>,
-    /// Identity of the database's schema. An answer for another schema is not reused.
+    /// Identity of the database's schema. An answer for a different schema is not reused.
     pub schema: String,
     /// Instructions that are the same for every question.
     pub instructions: String,
@@ -32,14 +32,14 @@ pub struct StatementQuestion {
 pub struct StatementWriter<'a> {
     request: Request<'a>,
     run: LazyRun<'a>,
-    /// Earlier answers that are asked for again.
+    /// Selects the earlier answers to ask for again.
     retried: RefreshScope,
 }
 
 impl<'a> StatementWriter<'a> {
     /// Returns a writer that spends at most the budget of the request's spec. The request's `sql`
-    /// is only the name of the run in the journal. With `rewrites`, it asks again for every answer
-    /// of earlier runs; otherwise only for those that could not be read.
+    /// is only the name of the run in the journal. If `rewrites` is true, asks again for every
+    /// answer of earlier runs. Otherwise asks again only for answers that could not be read.
     ///
     /// # Errors
     /// [`QueryError`] if the journal cannot be read.
@@ -58,8 +58,8 @@ impl<'a> StatementWriter<'a> {
         self.look_up(&mut targets, entity)
     }
 
-    /// Returns the answer to a question as JSON text, from the facts or from the model. `None`
-    /// means that the model's reply could not be read.
+    /// Returns the answer to a question as JSON text, from the facts or from the model. Returns
+    /// `None` if the model's reply could not be read.
     ///
     /// # Errors
     /// [`QueryError`] if the request fails, for example because it would exceed the budget.

@@ -26,7 +26,7 @@ use hqdl_sql::blendsql::spelling::NormalizedQuery;
 /// State of a query that is being run or explained.
 pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) request: &'r Request<'r>,
-    /// The run that sends requests; `None` if the query is only explained.
+    /// Run that sends requests; `None` if the query is only explained.
     pub(in crate::query) lazy_run: Option<&'r LazyRun<'a>>,
     pub(in crate::query) normalized: NormalizedQuery,
     pub(in crate::query) parsed: ParsedQuery,
@@ -35,7 +35,8 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) calls: Calls,
     pub(in crate::query) runtime: SharedRuntime,
     pub(in crate::query) statistics: Statistics,
-    /// Subqueries whose LIMIT is already evaluated: their first rows are known.
+    /// Offsets of the subqueries whose LIMIT has been evaluated, so that their first rows are
+    /// known.
     pub(in crate::query) complete_selects: Vec<usize>,
     /// Whether an unordered LIMIT is evaluated in similarity order.
     pub(in crate::query) similarity_ordering: bool,
@@ -52,7 +53,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
 }
 
 impl Engine<'_, '_> {
-    /// Returns the SQL to run; with `topk_enabled`, LIMIT pushdown is applied where possible.
+    /// Returns the SQL to run. If `topk_enabled` is true, applies LIMIT pushdown where possible.
     pub(in crate::query) fn rewrite_query(&self, topk_enabled: bool) -> RewrittenQuery {
         self.new_rewriter(topk_enabled).rewrite(&self.parsed)
     }
@@ -93,7 +94,7 @@ impl Engine<'_, '_> {
                 self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
                 Ok(Some((stored_plan, buffer)))
             }
-            // If the query itself is wrong, running it the other way reports the error.
+            // If the query itself is wrong, running it without published tables reports the error.
             Err(QueryError::Sql(_)) => {
                 lock_runtime(&self.runtime).settings.reads_stored_tables = false;
                 Ok(None)
@@ -103,7 +104,7 @@ impl Engine<'_, '_> {
     }
 
     /// Returns the query over published tables in the server's SQL dialect, and the columns that it
-    /// reads of each expansion.
+    /// reads from each expansion.
     pub(in crate::query) fn server_plan(
         &mut self,
     ) -> Result<(RewrittenQuery, BTreeMap<usize, Vec<String>>), QueryError> {
@@ -160,7 +161,7 @@ impl Engine<'_, '_> {
         self.stream_rows(&mut statement, &rewritten.sql, &mut names)
     }
 
-    /// Runs a statement only to evaluate its calls, and discards its rows.
+    /// Runs a statement only to evaluate its calls, discarding its rows.
     pub(in crate::query) fn run_probe(&self, sql: &str) -> Result<(), QueryError> {
         // Spans in this SQL do not point into the user's text.
         let mut statement =
@@ -212,10 +213,10 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Returns the span of the name that an error message is about.
+    /// Returns the span of the name that an error message mentions.
     fn find_name_span(&self, message: &str) -> Option<Range<usize>> {
         if message.starts_with("Expression tree is too large") || message == "Recursion limit" {
-            // Conditions around a call are nested around it in the rewritten SQL.
+            // The rewritten SQL nests the conditions around a call.
             let deepest = self.parsed.calls.last()?;
             return Some(self.normalized.original_span(&deepest.span));
         }
@@ -235,7 +236,7 @@ impl Engine<'_, '_> {
                 return Some(at);
             }
         }
-        // The name may come from a column in the old syntax, 't::c'.
+        // The name may come from a column in the legacy syntax, 't::c'.
         self.parsed.calls.iter().flat_map(|call| &call.values).find_map(|value| match value {
             Argument::Column { table: Some(table), column, span } => {
                 (format!("{table}.{column}") == name).then(|| self.normalized.original_span(span))
@@ -244,7 +245,7 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Records the questions that are about to be asked, with the origin of their values.
+    /// Records the questions that are about to be asked, with the origins of their values.
     pub(in crate::query) fn record_questions(
         &mut self,
         demands: &[Demand],

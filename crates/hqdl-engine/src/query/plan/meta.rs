@@ -1,4 +1,4 @@
-//! Report on a query, besides its rows.
+//! Report on a query, in addition to its rows.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ impl QueryReport {
 }
 
 impl Engine<'_, '_> {
-    /// Returns what is reported about the query.
+    /// Returns the report on the query.
     pub(in crate::query) fn build_meta(&self, usage: Usage, began: Instant) -> Meta {
         let mut report =
             QueryReport { routes: self.calls.routes.clone(), notes: self.notes.clone() };
@@ -70,7 +70,7 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Notes which contexts were shortened.
+    /// Reports which contexts were shortened.
     fn report_contexts(&self, report: &mut QueryReport) {
         let runtime = lock_runtime(&self.runtime);
         let reduction_notes = runtime.data.reductions.notes();
@@ -91,7 +91,7 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Notes in which order documents are asked about, and settings without effect.
+    /// Reports the order in which documents are asked about, and settings without effect.
     fn report_order(&self, report: &mut QueryReport) {
         let similarity_ordered = self.rewrite_query(true).similarity_calls;
         let ordering = match &self.request.spec.embeddings {

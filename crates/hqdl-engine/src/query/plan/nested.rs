@@ -1,4 +1,4 @@
-//! Nested queries. A query that returns the options of a call may contain calls itself. It is run
+//! Nested queries. A query that returns the options of a call may contain calls itself. It runs
 //! first, within the same run.
 
 use rusqlite::types::ValueRef;
@@ -17,12 +17,12 @@ use hqdl_sql::blendsql;
 use hqdl_sql::blendsql::usage::{self, SelectOutputs};
 use hqdl_values::value::Value;
 
-/// Runs a nested query within the run of the outer one. A nested query that lacks a model has no
-/// rows but only an estimate, if the outer query is explained.
+/// Runs a nested query within the run of the outer one. If the outer query is only explained and no
+/// model is available, returns an estimate without rows.
 pub type NestedRunner =
     fn(&Request<'_>, Option<&LazyRun<'_>>) -> Result<(Meta, Option<RowBuffer>), QueryError>;
 
-/// Runs the queries and lookups that a query needs before it runs.
+/// Runs the queries and lookups that a query needs before it starts.
 pub(in crate::query) struct NestedQueries<'n, 'a> {
     pub(in crate::query) request: &'n Request<'n>,
     pub(in crate::query) guard: &'n Guard,
@@ -42,7 +42,7 @@ impl ValueListProvider for NestedQueries<'_, '_> {
     ) -> Result<Option<Vec<Value>>, QueryError> {
         let mut buffer = RowBuffer::default();
         if self.guard.database().server_url().is_some() {
-            // On a server, texts always compare by their bytes.
+            // A server always compares texts by their bytes.
             let server_sql = sql.replace(" COLLATE BINARY", "");
             let rows = self.guard.database().select_rows(&server_sql, max_values);
             let rows = rows.map_err(|e| QueryError::in_sql(e, None, "", ""))?;

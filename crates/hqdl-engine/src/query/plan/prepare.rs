@@ -30,7 +30,7 @@ use hqdl_sql::blendsql::usage;
 use hqdl_values::problem::find_nearest;
 
 impl<'r, 'a> Engine<'r, 'a> {
-    /// Parses a query and decides its routes. Without `lazy_run`, no request is sent.
+    /// Parses a query and chooses the targets of its calls. Without `lazy_run`, sends no request.
     pub(in crate::query) fn prepare_query(
         request: &'r Request<'r>,
         lazy_run: Option<&'r LazyRun<'a>>,
@@ -132,7 +132,7 @@ fn parse_calls(
     Ok(parsed)
 }
 
-/// Chooses the target of each call by its usage in the query.
+/// Chooses the target of each call according to its usage in the query.
 fn choose_targets(
     text: &str,
     parsed: &ParsedQuery,

@@ -1,5 +1,5 @@
-//! Values of a column if all of them are known. A question may name one of these values although
-//! the column has no value list.
+//! Values of a column if all of them are known. A question may name one of these values even if the
+//! column has no value list.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use hqdl_spec::SourceRows;
 use hqdl_spec::overrides::Overrides;
 use hqdl_values::value::Value;
 
-/// Alias of the source of an expansion.
+/// Alias of an expansion's source.
 const SOURCE: &str = "hqdl_source";
 
-/// Returns the distinct values of a column of the spec, given by the positions of its expansion and
-/// itself; `None` if the value of any key is unknown.
+/// Returns the distinct values of a spec column, which is given by the positions of its expansion
+/// and of itself. Returns `None` if the value of any key is unknown.
 ///
 /// # Errors
 /// [`QueryError`] if the sources or the facts cannot be read.
@@ -28,7 +28,7 @@ pub(in crate::query) fn read_stored_values(
     (number, column): (usize, usize),
 ) -> Result<Option<Vec<String>>, QueryError> {
     if guard.database().server_url().is_some() {
-        // The sources on a server are not scanned.
+        // Do not scan sources on a server.
         return Ok(None);
     }
     let expansion = &request.spec.expansions[number];
@@ -44,7 +44,7 @@ pub(in crate::query) fn read_stored_values(
         // If each source has only a part of the key, the other columns are NULL.
         let part = expansion.key_parts.get(n);
         let selected = expansion.key.names().iter().enumerate().map(|(at, name)| {
-            // Qualified, because `SQLite` reads an unknown name in double quotes as a text.
+            // Qualify the name, because `SQLite` reads an unknown double-quoted name as a text.
             let name = hqdl_values::sql::quote_name(name);
             if part.is_none_or(|part| part.contains(&at)) {
                 format!("{SOURCE}.{name}")

@@ -1,5 +1,5 @@
-//! Lets `SQLite` check a query before any request is sent. Calls are replaced by placeholders, so
-//! that an error has a span in the original text.
+//! Makes `SQLite` check a query before any request is sent. Placeholders replace the calls, so that
+//! an error has a span in the original text.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ pub(in crate::query) fn validate_query(
         return Ok(Vec::new());
     }
     // An aggregate belongs to the SELECT whose columns it uses, even inside the arguments of a
-    // call. A call is therefore replaced by a function of its arguments.
+    // call. Therefore replace each call by a function of its arguments.
     let flags = FunctionFlags::SQLITE_UTF8;
     let connection = guard.connection();
     connection
@@ -59,7 +59,7 @@ pub(in crate::query) fn validate_query(
     Ok(notes)
 }
 
-/// Returns for each call whether it is the list after an IN.
+/// Returns whether each call is the list after an IN.
 fn find_list_calls(parsed: &ParsedQuery) -> Vec<bool> {
     let mut list_flags = vec![false; parsed.calls.len()];
     parsed.query.visit_exprs(&mut |e| {
@@ -144,7 +144,7 @@ impl Replacement<'_> {
     }
 }
 
-/// Returns the outermost calls in the order of the text.
+/// Returns the outermost calls in text order.
 fn outermost_calls(parsed: &ParsedQuery) -> Vec<Call> {
     let mut all: Vec<&Call> = parsed.calls.iter().collect();
     all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));

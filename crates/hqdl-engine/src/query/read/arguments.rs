@@ -1,5 +1,5 @@
-//! Reads a call of an ingredient from its tokens: splits it at its commas and matches its arguments
-//! by keyword or position.
+//! Parses a call of an ingredient from its tokens: splits it at its commas and matches its
+//! arguments by keyword or position.
 
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
 pub(in crate::query) struct CallArgument {
     pub(in crate::query) keyword: Option<Token>,
     pub(in crate::query) tokens: Vec<Token>,
-    /// Span with its keyword and the comma after it.
+    /// Byte range of the argument with its keyword and the comma after it.
     pub(in crate::query) full_span: Range<usize>,
 }
 
@@ -66,7 +66,7 @@ impl CallArgument {
 }
 
 impl<'t> CallText<'t> {
-    /// Reads the call that the `n`th token opens; `None` if it is not closed.
+    /// Parses the call that the `n`th token opens. Returns `None` if it is not closed.
     pub(in crate::query) fn parse_call(text: &'t str, tokens: &[Token], n: usize) -> Option<Self> {
         let [open, name, paren] = *tokens.get(n..n + 3)? else { return None };
         let mut arguments = Vec::new();
@@ -131,8 +131,8 @@ impl<'t> CallText<'t> {
         self.error_at_name(format!("`{name}` needs {what}"), "in this call", "")
     }
 
-    /// Matches arguments by keyword or position; each may have several names. Also returns those
-    /// with unknown keywords.
+    /// Matches arguments by keyword or position; each may have several names. Also returns the
+    /// arguments with unknown keywords.
     pub(in crate::query) fn match_arguments(
         &self,
         arguments: &[ArgumentNames<'_>],

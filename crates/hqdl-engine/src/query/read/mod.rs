@@ -1,5 +1,6 @@
-//! Reads a query: translates its dialect, expands macros, and turns words that no column contains
-//! into questions. Every rewrite passes its text on and maps error spans back to the original.
+//! Reads a query: translates its dialect, expands macros, and turns literals that no column
+//! contains into questions. Each rewrite passes its text on and maps error spans back to the
+//! original.
 
 pub mod arguments;
 pub mod classify;
@@ -67,8 +68,8 @@ pub fn with_translation<T>(
     })
 }
 
-/// Runs a query whose words that no column has are brought into questions first, and
-/// whose questions about one row are brought to the column that answers them.
+/// Runs a query after two rewrites. The first one turns literals that no column contains into
+/// questions. The second one rewrites questions about one row to calls that a column answers.
 fn with_classified_literals<T>(
     request: &Request<'_>,
     sql: &str,

@@ -30,8 +30,8 @@ use hqdl_sql::suql::TranslatedQuery;
 
 type Edits = Vec<(Range<usize>, String)>;
 
-/// Returns the query with such calls rewritten; `None` if there are none. A query that cannot be
-/// parsed is unchanged; its error is reported when it runs.
+/// Returns the query with these calls rewritten, or `None` if there are none. A query that cannot
+/// be parsed is unchanged; its error is reported when it runs.
 ///
 /// # Errors
 /// Returns [`QueryError::Runtime`] if no thread can be started.
@@ -64,7 +64,7 @@ fn rewrite(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
     (!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits))
 }
 
-/// Returns whether a column of the spec has this question.
+/// Returns true if a column of the spec has this question.
 fn is_asked(spec: &Spec, asked: &str) -> bool {
     spec.expansions.iter().any(|expansion| {
         (0..expansion.columns.len()).any(|column| {
@@ -85,7 +85,7 @@ fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option
     {
         return None;
     }
-    // In FROM or JOIN, the call returns a table.
+    // After FROM or JOIN, the call returns a table.
     let before = text[..call.span.start].trim_end().to_lowercase();
     if ["from", "join", ","].iter().any(|word| before.ends_with(word)) && !lone {
         return None;
@@ -114,13 +114,13 @@ fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option
     Some(vec![
         (call.span.start..call.span.start, open.to_owned()),
         (name_at..name_at + name.len(), "LLMMap".to_owned()),
-        // The query is already in parentheses; several columns are listed side by side.
+        // The query already has parentheses, so separate several columns only.
         (query.clone(), named.join("), (")),
         (call.span.end..call.span.end, format!(" {}{close}", rest.trim())),
     ])
 }
 
-/// Returns the only SELECT of a query that reads a table, and its end.
+/// Returns the only SELECT in a query that reads a table, and its end.
 fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
     fn arms<'q>(query: &'q Query, found: &mut Vec<&'q SelectCore>) -> Option<()> {
         match &query.body {
@@ -149,7 +149,7 @@ fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
     }
 }
 
-/// Returns whether a query has exactly one row; false if it cannot be run by itself.
+/// Returns true if a query has exactly one row. Returns false if the query cannot run separately.
 fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     let sql = format!("SELECT count(*) FROM (SELECT 1 FROM ({rows}) LIMIT 2)");
     let mut counted = QueryResult::default();
@@ -157,7 +157,7 @@ fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
 }
 
-/// Returns whether a column of the spec answers a call of a query.
+/// Returns true if a column of the spec answers a call of a query.
 fn is_routed(request: &Request<'_>, sql: &str, call: usize) -> bool {
     let request = Request { sql, ..request.clone() };
     let engine = Engine::prepare_query(&request, None, explain_nested);

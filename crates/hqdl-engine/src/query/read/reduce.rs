@@ -16,7 +16,8 @@ use hqdl_sql::blendsql::split_legacy_column;
 use hqdl_values::sql;
 
 impl CallText<'_> {
-    /// Returns the edits that make the values an aggregate. `rest` are the tokens after the call.
+    /// Returns the edits that turn the values of the call into an aggregate. `rest` contains the
+    /// tokens after the call.
     pub(super) fn reduce(&self, rest: &[Token]) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let arguments: [ArgumentNames<'_>; 2] = [&["question"], &["value", "values"]];
         let (matched, others) = self.match_arguments(&arguments)?;
@@ -34,7 +35,7 @@ impl CallText<'_> {
                 "use GROUP BY, and join its rows to the others",
             ));
         }
-        // The values come last, so that a FILTER after the call can follow them in it.
+        // Write the values last, so that a FILTER after the call can follow them.
         let mut head = "LLMReduce(".to_owned();
         let mut edits = Vec::new();
         for argument in question.into_iter().chain(others) {
@@ -90,14 +91,14 @@ fn is_query(text: &str, argument: &CallArgument) -> bool {
     closes_last && tokens.get(1).is_some_and(is_word)
 }
 
-/// Returns the offset after a FILTER that the tokens begin with.
+/// Returns the end of the FILTER with which the tokens begin, if there is one.
 fn filter_end(text: &str, tokens: &[Token]) -> Option<usize> {
     let filter = tokens.first().filter(|token| token.is_word(text, "FILTER"));
     filter.and(tokens.get(1)).filter(|token| token.is_symbol(b'('))?;
     closing_position(tokens, 1).map(|at| tokens[at].end)
 }
 
-/// Returns the position of the parenthesis that closes the one at a position.
+/// Returns the index of the parenthesis that closes the one at `open`.
 fn closing_position(tokens: &[Token], open: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {

@@ -14,7 +14,7 @@ use hqdl_values::problem::{Problem, Severity};
 /// Reason why a query failed or was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// The query is wrong. The span is in bytes of the query as the user wrote it.
+    /// The query is wrong. The span is a byte range of the query as the user wrote it.
     #[error("{}", .0.message)]
     Sql(Box<Problem>),
     /// The database failed.

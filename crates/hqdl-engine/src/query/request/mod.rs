@@ -24,7 +24,7 @@ use hqdl_values::value::Value;
 /// A query with all its settings.
 #[derive(Clone)]
 pub struct Request<'a> {
-    /// The spec; it has no expansions if the user has none.
+    /// The spec. It has no expansions if the user has no spec.
     pub spec: &'a Spec,
     /// The database to query: the expanded copy, if there is one.
     pub database: &'a Path,
@@ -38,8 +38,8 @@ pub struct Request<'a> {
     pub dialect: Dialect,
     /// Values of the query's parameters.
     pub params: Vec<(Param, Value)>,
-    /// Whether to map literals that a low-cardinality column does not contain to the values that
-    /// mean the same. The spec can also enable this for a column.
+    /// Whether a literal that a low-cardinality column does not contain stands for the values with
+    /// the same meaning. The spec can also enable this for a column.
     pub classify: bool,
     /// Whether to truncate a context that is too long instead of failing.
     pub truncate: bool,
@@ -104,9 +104,9 @@ impl<'a> Request<'a> {
 /// Selects the known values to ask for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefreshScope {
-    /// Facts of completions up to this id are ignored.
+    /// Largest completion id whose facts are ignored.
     pub up_to: i64,
-    /// Ignore only those of these facts that have no value.
+    /// Whether only those of these facts that have no value are ignored.
     pub failed_only: bool,
 }
 

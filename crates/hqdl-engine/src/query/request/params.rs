@@ -10,14 +10,14 @@ use hqdl_values::value::Value;
 /// Identifies a parameter of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Param {
-    /// By name, with its `:`, `@` or `$`, or without (any of them).
+    /// By name: with its `:`, `@` or `$`, or without a prefix for any of them.
     Name(String),
-    /// By position, from 1: `?` and `?1`.
+    /// By position, starting at 1: `?` and `?1`.
     Position(usize),
 }
 
 impl Param {
-    /// Parses the name of a parameter; a number is a position.
+    /// Parses the name of a parameter. A number is a position.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text.strip_prefix('?').unwrap_or(text).parse() {
@@ -48,7 +48,8 @@ impl std::fmt::Display for Param {
     }
 }
 
-/// Binds every parameter of a statement. Returns which of `params` the statement has.
+/// Binds every parameter of a statement. Returns for each of `params` whether the statement uses
+/// it.
 ///
 /// # Errors
 /// [`QueryError::Sql`] for a parameter of the statement without a value.
@@ -58,7 +59,7 @@ pub fn bind_params(
 ) -> Result<Vec<bool>, QueryError> {
     let mut used = vec![false; params.len()];
     let count = statement.parameter_count();
-    // `?5` alone makes five parameters, four of which do not occur in the query.
+    // A single `?5` creates five parameters, four of which do not occur in the query.
     let numbered = (1..=count)
         .rev()
         .find(|n| statement.parameter_name(*n).is_some_and(|name| name.starts_with('?')))
@@ -88,8 +89,8 @@ pub fn bind_params(
     Ok(used)
 }
 
-/// Checks that every value belongs to a parameter. `used` is the result of `bind`, combined for
-/// all statements of a query; `names` are their parameters.
+/// Checks that every value belongs to a parameter. `used` combines the results of [`bind_params`]
+/// for all statements of a query; `names` are their parameters.
 ///
 /// # Errors
 /// [`QueryError::Sql`] for the first value without a parameter.
@@ -117,7 +118,7 @@ pub fn check_all_used(
     Err(QueryError::in_sql(format!("the query has no parameter {param}"), None, "", help))
 }
 
-/// Returns the names of a statement's parameters; `?n` for those without a name.
+/// Returns the names of a statement's parameters. A parameter without a name is called `?n`.
 #[must_use]
 pub fn param_names(statement: &Statement<'_>) -> Vec<String> {
     (1..=statement.parameter_count())

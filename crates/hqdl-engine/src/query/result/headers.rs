@@ -1,5 +1,6 @@
 //! Names result columns after the original query. `SQLite` names a column without an alias by the
-//! text of its expression, but runs a rewritten text. A call is named by its question.
+//! text of its expression, but it runs a rewritten text. A call's column gets its question as the
+//! name.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 /// Header of a result column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SourceHeader {
-    /// Its text in the query, or the question of a call.
+    /// Source text of the column, or the question of a call.
     Text(String),
     /// The name that `SQLite` returns: an alias or the name of a column.
     FromSqlite,
@@ -86,12 +87,12 @@ const END_KEYWORDS: [&str; 11] = [
     "INTERSECT",
     "EXCEPT",
 ];
-/// Keywords that cannot be followed by an alias, and that are not an alias after an operand.
+/// Keywords that neither precede an alias nor are one after an operand.
 const OPERATORS: [&str; 19] = [
     "AND", "BETWEEN", "COLLATE", "DISTINCT", "ELSE", "ESCAPE", "FROM", "GLOB", "ILIKE", "IN", "IS",
     "LIKE", "MATCH", "NOT", "OR", "REGEXP", "SELECT", "THEN", "WHEN",
 ];
-/// Further keywords that are not an alias.
+/// Other keywords that are not an alias.
 const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 
 /// Returns the headers of the first SELECT of a query; `None` if the query starts differently.
@@ -126,7 +127,7 @@ fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
             _ => match begin {
                 None if token.is_word(sql, "SELECT") => begin = Some(n + 1),
                 Some(from) if from == n && is_one_of(token, &["DISTINCT", "ALL"]) => {
-                    // `DISTINCT ON (…)` has its expressions in parentheses.
+                    // `DISTINCT ON (…)` contains expressions in parentheses.
                     if tokens.get(n + 1).is_some_and(|t| t.is_word(sql, "ON")) {
                         return None;
                     }
@@ -179,7 +180,7 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     Some(SourceHeader::Text(text.to_owned()))
 }
 
-/// Returns whether the first bracket is closed by the last token.
+/// Returns true if the last token closes the first bracket.
 fn is_closed_by_last(item: &[Token]) -> bool {
     let mut depth = 0_usize;
     for (n, token) in item.iter().enumerate() {
@@ -220,7 +221,7 @@ fn is_aliased(sql: &str, item: &[Token], dialect: Dialect) -> bool {
 /// Returns the question of a call in braces: its first text, or its `question` argument.
 fn call_question(sql: &str, call: &[Token]) -> Option<String> {
     let [_, name, paren, arguments @ ..] = call else { return None };
-    // Calls of the spec's own ingredients and captions contain no question.
+    // Calls of the spec's own ingredients, and captions, contain no question.
     let asking_ingredients = ["LLM", "VQA", "RAGQA", "DocumentSearch", "MultiLabelMap"];
     let name = name.text(sql);
     let is_known = name.to_ascii_lowercase().starts_with("llm")

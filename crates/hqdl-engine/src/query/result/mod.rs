@@ -1,4 +1,4 @@
-//! Rows of a query, and what is reported about them.
+//! Rows of a query, and the report about them.
 
 pub mod headers;
 pub mod json;

@@ -1,6 +1,6 @@
 //! The result of a query (`BlendSQL` calls it a smoothie): rows, and the [`Meta`] that describes
-//! how they were computed. A [`RowSink`] receives the rows one by one as `SQLite` yields them, so that
-//! a result need not fit in memory. [`QueryResult`] is the sink that keeps them.
+//! how they were computed. A [`RowSink`] receives the rows one by one as `SQLite` yields them, so
+//! that a result need not fit in memory. [`QueryResult`] is a sink that stores them.
 
 use rusqlite::types::{Value, ValueRef};
 use serde_json::{Value as Json, json};
@@ -11,11 +11,11 @@ use hqdl_values::usage::Usage;
 /// How a call is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
-    /// The question belongs to a column, and its stored values answer.
+    /// The question belongs to a column, whose stored values answer it.
     Column,
-    /// The question is bound to SQL over an expansion's columns.
+    /// A binding defines the answer as SQL over an expansion's columns.
     Bound,
-    /// No expansion answers it: the model is asked, and the answers are stored.
+    /// No expansion answers the question. The model is asked, and its answers are stored.
     AdHoc,
 }
 
@@ -58,7 +58,7 @@ impl Route {
 /// One run of the query's SQL.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pass {
-    /// Number of values that it needed and that were not known yet.
+    /// Number of values that the pass needed and that were not known yet.
     pub demanded: u64,
     /// Duration in seconds, without the requests that follow it.
     pub seconds: f64,
@@ -74,15 +74,14 @@ pub struct Meta {
     pub values_asked: u64,
     /// Number of values known before the query.
     pub values_reused: u64,
-    /// Number of needed values that do not exist (unknown, refused, failed …), whether asked for
-    /// now or before. They are NULL in the rows.
+    /// Number of needed values that do not exist (unknown, refused, failed …), whether they were
+    /// asked for now or earlier. They are NULL in the rows.
     pub values_missing: u64,
     /// Number of missing values that the model reports as unknown.
     pub values_unknown: u64,
-    /// Those of the missing values that belong to rows which were not asked about yet, since
-    /// the database is on a server.
+    /// Number of missing values that were not asked for, because the database is on a server.
     pub values_unanswered: u64,
-    /// Runs of the SQL, in order. The last one demands nothing.
+    /// Passes in order. The last one demands nothing.
     pub passes: Vec<Pass>,
     /// Number of input tokens.
     pub input_tokens: u64,
@@ -98,16 +97,16 @@ pub struct Meta {
     pub seconds: f64,
     /// Routes of the calls, in the order of the query.
     pub routes: Vec<Route>,
-    /// Notes for the user. They are not in the JSON, because its routes contain them.
+    /// Notes for the user. The JSON omits them, because its routes contain them.
     pub notes: Vec<String>,
-    /// For a query that was only explained: calls whose values cannot be counted in advance.
-    /// `values_asked` does not include them.
+    /// Calls of an explained query whose values cannot be counted in advance. `values_asked` does
+    /// not include them.
     pub unbounded: Vec<Unbounded>,
-    /// For a query that was only explained: its SELECTs and the optimization rules.
+    /// SELECTs of an explained query, with the optimization rules.
     pub plan: DemandPlan,
     /// SQL that was run.
     pub sql: String,
-    /// Description of the intervals beside its aggregates, if the caller wanted them.
+    /// Description of the confidence intervals of the aggregates, if the caller requested them.
     pub interval: Option<Json>,
 }
 
@@ -130,8 +129,8 @@ impl Meta {
         self.price_notes.extend(usage.price_note());
     }
 
-    /// Returns the object `meta` of `hqdl query --json`, a stable format. `passes` is their number,
-    /// and `demand` lists the values that each of them demanded.
+    /// Returns the object `meta` of `hqdl query --json`, whose format is stable. `passes` is the
+    /// number of passes, and `demand` lists how many values each of them demanded.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let mut json = json!({
@@ -178,7 +177,7 @@ impl Meta {
     }
 
     /// Returns the meta of an explained query as `hqdl explain --json` prints it. `unbounded` lists
-    /// the calls that `values_asked` does not include, and `plan` is the plan of each SELECT.
+    /// the calls that `values_asked` does not include, and `plan` describes each SELECT.
     #[must_use]
     pub fn explained_to_json(&self) -> Json {
         let mut json = self.to_json();
@@ -193,14 +192,14 @@ impl Meta {
 }
 
 /// Receiver of rows: the columns once, then every row, then the end. An I/O error of a method ends
-/// the query. A query calls it from a thread of its own.
+/// the query. A query calls the sink from its own thread.
 pub trait RowSink: Send {
     /// Receives the names of the columns. Called once before the first row, even if there are no
     /// rows.
     fn write_columns(&mut self, names: &[String]) -> std::io::Result<()>;
     /// Receives a row, with one value per column.
     fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()>;
-    /// Called after the last row.
+    /// Ends the result. Called after the last row.
     fn finish(&mut self) -> std::io::Result<()>;
 }
 

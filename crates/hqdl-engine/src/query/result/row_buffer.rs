@@ -4,8 +4,8 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::query::result::query_result::{RowSink, to_owned_value};
 
-/// Maximum number of buffered values. If the result of the last pass is larger, the query runs once
-/// more and streams its rows.
+/// Maximum number of buffered values. If the last pass returns more, the query runs once more and
+/// streams its rows.
 const MAX_VALUES: usize = 1_000_000;
 
 /// Rows in memory, up to a limit.

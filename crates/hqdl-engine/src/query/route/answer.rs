@@ -12,7 +12,7 @@ use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 
 impl Calls {
     /// Sets the target of a question about each document to an ad-hoc column. `usage` combines all
-    /// calls with the same question; `own_usage` is the usage of this call only.
+    /// calls with the same question; `own_usage` is the usage of this call alone.
     pub(in crate::query) fn set_document_target(
         &mut self,
         n: usize,
@@ -28,7 +28,7 @@ impl Calls {
         };
         let is_list = returns_list(call);
         let mut column = column_of(question, data_type, is_list);
-        // A text that the answer is compared with serves as an example of its format.
+        // Use a text that the answer is compared with as an example of its format.
         column.example = usage.compared_with.iter().find_map(|c| match c {
             ComparedWith::Text(text) if data_type == Type::Text => Some(text.clone()),
             _ => None,
@@ -68,7 +68,7 @@ impl Calls {
         self.wrap_lists(n, call, usage);
     }
 
-    /// Records the origin of the values of a question.
+    /// Records the origins of the values that a question asks about.
     pub(in crate::query) fn record_question(
         &mut self,
         target: usize,

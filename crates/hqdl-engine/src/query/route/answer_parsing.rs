@@ -1,5 +1,5 @@
-//! How the answers of a call are parsed: their type, whether they are lists, and the pattern they
-//! must match.
+//! Parsing of a call's answers: their type, whether they are lists, and the pattern that they must
+//! match.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,17 +27,17 @@ pub(in crate::query) fn answer_regex(call: &Call) -> Result<Option<Arc<regex::Re
     }
 }
 
-/// Returns whether a call's answers are lists.
+/// Returns true if a call's answers are lists.
 pub(in crate::query) fn returns_list(call: &Call) -> bool {
     call.return_type.is_some_and(|t| t.is_list) || call.quantifier.is_some_and(|q| q.max != Some(1))
 }
 
-/// Returns how many values a list must have, if the call specifies it.
+/// Returns the required number of values in a list, if the call specifies one.
 pub(in crate::query) fn required_item_count(call: &Call) -> Option<Quantifier> {
     call.quantifier.filter(|q| returns_list(call) && (q.min > 0 || q.max.is_some()))
 }
 
-/// Returns that number as text, because it is part of the question.
+/// Returns the required number of values as text, which becomes part of the question.
 pub(in crate::query) fn format_item_count(call: &Call) -> String {
     match required_item_count(call) {
         Some(Quantifier { min, max: Some(max) }) if min == max => {
@@ -87,7 +87,7 @@ pub(in crate::query) fn merge_usages(
         }
     }
     for (n, usage) in &mut all {
-        // Applies to this call only: if it is compared with a text, it remains a text.
+        // This applies to a single call: one that is compared with a text remains a text.
         let texts = usages.get(n).is_some_and(|own| own.compared_with.iter().any(is_text));
         usage.is_ordered &= !texts;
         let declared_type =
@@ -143,8 +143,8 @@ fn is_text(compared: &ComparedWith) -> bool {
     matches!(compared, ComparedWith::Text(_) | ComparedWith::ComputedText)
 }
 
-/// Returns whether neither the query nor the column implies a type. The answer is then a text, and
-/// a number's spelling becomes the number, as in a column without affinity.
+/// Returns true if neither the query nor the column implies a type. The answer is then a text, and
+/// the spelling of a number becomes a number, as in a column without affinity.
 pub(in crate::query) fn is_untyped(call: &Call, usage: &CallUsage, column: &Column) -> bool {
     column.kind == Type::Text
         && column.values.is_none()
@@ -153,8 +153,8 @@ pub(in crate::query) fn is_untyped(call: &Call, usage: &CallUsage, column: &Colu
         && !usage.compared_with.iter().any(is_text)
 }
 
-/// Returns whether a call's texts are converted to numbers: the call is ordered, the query implies
-/// no type, and all its options and compared values parse as numbers.
+/// Returns true if a call's texts are converted to numbers. This is the case if the call is
+/// ordered, the query implies no type, and all its options and compared values parse as numbers.
 pub(in crate::query) fn is_ordered_number(call: &Call, usage: &CallUsage, column: &Column) -> bool {
     let is_number = |text: &str| parse_canonical_number(text).is_some();
     let options = column.values.as_ref().map(|list| &list.values);
@@ -170,7 +170,7 @@ pub(in crate::query) fn is_ordered_number(call: &Call, usage: &CallUsage, column
         && usage.compared_with.iter().all(compared)
 }
 
-/// Returns whether a document is asked a yes/no question: the question is phrased as one, or its
+/// Returns true if a question about a document is a yes/no question: it is phrased as one, or its
 /// answer is compared only with yes and no.
 fn is_yes_no(call: &Call, usage: &CallUsage) -> bool {
     if call.ingredient.subject() != Subject::Document {
@@ -189,8 +189,8 @@ fn is_yes_no(call: &Call, usage: &CallUsage) -> bool {
     }
 }
 
-/// Returns the words that a call uses for yes and no, taken from the values it is compared with.
-/// Returns `None` if the call is used as a truth value or a number.
+/// Returns a call's words for yes and no, taken from the values that it is compared with. Returns
+/// `None` if the call is used as a truth value or a number.
 pub(in crate::query) fn yes_no_words(call: &Call, usage: &CallUsage) -> Option<[String; 2]> {
     let is_truth_or_number =
         |c: &ComparedWith| matches!(c, ComparedWith::Truth | ComparedWith::Number);

@@ -10,13 +10,13 @@ use hqdl_sql::blendsql::{Call, Choices};
 use hqdl_values::problem::Problem;
 use hqdl_values::value::Value;
 
-/// Maximum number of values of a compared column that are inferred as options.
+/// Maximum number of a compared column's values that may be inferred as options.
 const MAX_INFERRED: usize = 300;
 
-/// Reads values that a query needs before it runs.
+/// Reads the values that a query needs before it runs.
 pub trait ValueListProvider {
     /// Returns the distinct values of a query's columns in order, without NULLs. Returns `None` if
-    /// a call in the query is unanswered and no request may be sent.
+    /// the query has an unanswered call and may send no request.
     ///
     /// # Errors
     /// [`QueryError`] if the query fails.
@@ -29,7 +29,7 @@ pub trait ValueListProvider {
     /// Returns the columns that a SELECT yields, with their lineage.
     fn outputs_of(&mut self, select: &str) -> SelectOutputs;
 
-    /// Returns the values of a column of the spec, given by position, if the values of all keys are
+    /// Returns the values of a spec column, given by its position, if the values of all keys are
     /// known.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ pub(in crate::query) fn read_options(
     use hqdl_sql::blendsql::usage::OptionsColumn;
     use hqdl_values::sql::quote_name;
     let column = |table: &str, column: &str| {
-        // Qualified, because `SQLite` reads an unknown name in double quotes as a text.
+        // Qualify the name, because `SQLite` reads an unknown double-quoted name as a text.
         format!("SELECT DISTINCT {1}.{0} FROM {1}", quote_name(column), quote_name(table))
     };
     let with = |text: &str| format!("{}{text}", with_clause_for(sql, parsed, call, text));
@@ -107,7 +107,7 @@ pub(in crate::query) fn read_options(
 }
 
 /// Maps an error in SQL that was assembled for a part of the query to that part. If the part was
-/// copied to the offset `copied_at`, the span is exact; otherwise it covers the whole part.
+/// copied to the offset `copied_at`, the span is exact. Otherwise it covers the whole part.
 fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize>) -> QueryError {
     let QueryError::Sql(problem) = error else { return error };
     let exact_span = problem.span.as_ref().zip(copied_at).and_then(|(span, begins)| {
@@ -146,7 +146,7 @@ fn with_clause_for(sql: &str, parsed: &ParsedQuery, call: &Call, separate_sql: &
     if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
 }
 
-/// Returns whether an SQL text contains the name of a column.
+/// Returns true if an SQL text contains the name of a column.
 pub(in crate::query) fn mentions_name(sql: &str, column: &str) -> bool {
     let (sql, column) = (sql.to_lowercase(), column.to_lowercase());
     sql.match_indices(&column).any(|(at, _)| {

@@ -1,5 +1,5 @@
 //! Checks that a column's values have the type that a call declares or is used as. The declaration
-//! holds for every route, so a column that cannot satisfy it does not answer the call.
+//! applies to every route, so a column that cannot satisfy it does not answer the call.
 
 use crate::query::route::answer_parsing::{answer_type, returns_list};
 use hqdl_spec::{Column, SLOTS, Type};
@@ -14,9 +14,9 @@ use hqdl_values::value::Value;
 pub(in crate::query) enum Coercion {
     /// No conversion.
     Unchanged,
-    /// A truth value as words, for yes and for no.
+    /// Converts a truth value to the words for yes and no.
     YesNo([String; 2]),
-    /// An integer as a real number.
+    /// Converts an integer to a real number.
     Real,
 }
 
@@ -35,7 +35,7 @@ impl Coercion {
     }
 }
 
-/// Returns whether a binding's SQL is a condition.
+/// Returns true if a binding's SQL is a condition.
 pub(in crate::query) fn is_condition(sql: &str) -> bool {
     let mut sql = sql.trim().to_owned();
     if sql.get(..6).is_some_and(|word| word.eq_ignore_ascii_case("exists")) {
@@ -65,9 +65,8 @@ pub(in crate::query) fn is_condition(sql: &str) -> bool {
 }
 
 /// Returns the conversion if a column's answer has the type that the call declares or is used as.
-/// The same question may be asked for a value in one call and for its truth in another. `computed`
-/// means that a binding computes the answer from the column. `options` are the call's options, if
-/// it has any.
+/// One call may ask a question for a value, and another call for its truth. `computed` means that a
+/// binding computes the answer from the column. `options` are the call's options, if it has any.
 ///
 /// # Errors
 /// The reason why the answer does not fit.
@@ -102,7 +101,7 @@ pub(in crate::query) fn choose_coercion(
     }
 }
 
-/// Checks a truth value: 1 and 0, unless the call uses other words for it.
+/// Checks a truth value, which is 1 or 0 unless the call uses other words for it.
 fn coerce_truth(
     call: &Call,
     usage: &CallUsage,
@@ -158,7 +157,7 @@ fn coerce_truth(
     Ok(Coercion::YesNo([word(true), word(false)]))
 }
 
-/// Returns the words for yes and no, if the options are exactly these two.
+/// Returns the words for yes and no if the options are exactly these two words.
 fn yes_no_options(options: impl Iterator<Item = String>) -> Option<[String; 2]> {
     let (mut yes, mut no) = (None, None);
     for option in options {
@@ -184,7 +183,7 @@ fn coerce_value(
         (Some(Type::Text), data_type) if data_type.is_text() => Coercion::Unchanged,
         (Some(declared_type), data_type) if declared_type == data_type => Coercion::Unchanged,
         (Some(Type::Real), Type::Integer) => Coercion::Real,
-        // A computed value may have another type than the column.
+        // A computed value may have a different type than the column.
         (Some(declared_type), _) if computed && declared_type != Type::Boolean => {
             Coercion::Unchanged
         }

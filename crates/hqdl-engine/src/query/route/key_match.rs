@@ -32,18 +32,19 @@ pub(in crate::query) enum KeyMatch {
     Concatenation,
 }
 
-/// A column of the key, or an expression that is a part of it.
+/// A column of the key, or an expression that is a part of the key.
 struct KeyColumn<'k> {
     /// Position of its part in the key.
     part: usize,
     lineage: &'k Lineage,
-    /// Names that a label may use for it.
+    /// Names by which a label may refer to it.
     names: Vec<String>,
 }
 
-/// Returns how the values of a call match the key made of `parts`; `None` if they do not. `names`
-/// returns the possible labels of a column, given the position of its part. `is_number` returns
-/// whether a part is a number, and all others are texts, in every row of the source.
+/// Returns how the values of a call match the key that consists of `parts`, or `None` if they do
+/// not match. `names` returns the possible labels of a column, given the position of its part.
+/// `is_number` returns true if a part is a number in every row of the source; all other parts are
+/// texts in every row.
 pub(in crate::query) fn match_key(
     values: &[&Lineage],
     parts: &[Arc<Lineage>],
@@ -61,7 +62,7 @@ pub(in crate::query) fn match_key(
             .extend(concatenation_items(part).into_iter().filter(|i| !is_literal(i)).map(column));
     }
     let mut found: Vec<usize> = Vec::new();
-    // Number of labels that name exactly one column.
+    // Number of labels that refer to exactly one column.
     let mut labels = 0;
     for value in values {
         // Text between the previous column and the next one.
@@ -104,8 +105,8 @@ pub(in crate::query) fn match_key(
     is_labelled_part.then_some(KeyMatch::LabelledPart)
 }
 
-/// Returns the operands of a concatenation, without casts to text. Any other expression is returned
-/// as the only item.
+/// Returns the operands of a concatenation, without casts to text. Returns any other expression as
+/// the only item.
 fn concatenation_items(lineage: &Lineage) -> Vec<&Lineage> {
     match lineage {
         Lineage::Operation(op, parts) if op == "||" || op == "concat" => {
@@ -122,14 +123,14 @@ fn is_literal(lineage: &Lineage) -> bool {
     matches!(lineage, Lineage::Literal(_))
 }
 
-/// Returns the text of a literal; `None` for a number.
+/// Returns the text of a literal, or `None` for a number.
 fn literal_text(literal: &str) -> Option<String> {
     let inner = literal.strip_prefix('\'')?.strip_suffix('\'')?;
     Some(inner.replace("''", "'"))
 }
 
-/// Returns the label at the end of the text before a column, or an empty text if there is none;
-/// `None` if the text is anything else.
+/// Returns the label at the end of the text before a column, or an empty text if there is no label.
+/// Returns `None` if the text contains anything but separators and a label.
 fn trailing_label(text: &str, is_first: bool) -> Option<&str> {
     let mut label = text;
     if !is_first {
@@ -143,7 +144,7 @@ fn trailing_label(text: &str, is_first: bool) -> Option<&str> {
 }
 
 impl KeyColumn<'_> {
-    /// Returns whether a label names the column, by its whole name or its first words.
+    /// Returns true if a label consists of the column's whole name or its first words.
     fn is_called(&self, label: &str) -> bool {
         let label = lowercase_words(label);
         self.names.iter().any(|name| {

@@ -5,10 +5,10 @@
 //! The lineage of each value leads to columns of one row of a table, or of rows of several tables.
 //! The query must join these tables by the same equalities as the source of the keys, and there
 //! must be only one way to match them. The values identify the entity of that row if they *are* its
-//! key (`key_match`), and
+//! key (`key_match`) and one of two conditions is met:
 //!
-//! * they are a part of the key and the row has the rest of it, or
-//! * they differ for each key, which is checked in the current rows of the source.
+//! * The values are a part of the key, and the row has the rest of it.
+//! * The values differ for each key. This is checked in the current rows of the source.
 //!
 //! In the first case, and whenever the row has the whole key, the key is read from the row.
 //! Otherwise it is looked up by the values. If the rows are grouped by the values, the rest of the
@@ -58,7 +58,7 @@ pub(in crate::query) fn bound_key(
     Err(reason)
 }
 
-/// Match between the source's table instances and the query's.
+/// Result of matching the source's table instances with those of the query.
 enum InstanceMatch {
     Unique(BTreeMap<usize, usize>),
     Ambiguous,
@@ -66,7 +66,7 @@ enum InstanceMatch {
 }
 
 /// Matches the source's table instances with those of the query: the tables must be the same and
-/// joined in the same way. The instances of `first` must be among them.
+/// joined in the same way. The match must include the instances of `first`.
 fn match_instances(source: &KeySource, first: &Lineage, usage: &CallUsage) -> InstanceMatch {
     let mut source_instances: Vec<(usize, &str)> = Vec::new();
     for (instance, table) in source.parts.iter().flat_map(|p| p.instances()) {
@@ -112,10 +112,10 @@ fn match_instances(source: &KeySource, first: &Lineage, usage: &CallUsage) -> In
     }
 }
 
-/// Maximum number of candidate matches before the search gives up.
+/// Maximum number of candidate matches. The search gives up if there are more.
 const MAX_MATCHES: usize = 64;
 
-/// Returns whether the query joins the matched instances by the equalities of the source.
+/// Returns true if the query joins the matched instances by the equalities of the source.
 fn is_joined_alike(
     joins: &[ColumnEquality],
     instance_map: &BTreeMap<usize, usize>,
@@ -154,7 +154,7 @@ fn bound_key_by_part(
     Err(reasons.into_iter().max_by_key(String::len).unwrap_or_default())
 }
 
-/// Returns the source of the keys; `None` if the lineage of a part is unknown.
+/// Returns the source of the keys, or `None` if the lineage of a part is unknown.
 fn key_source(
     expansion: &Expansion,
     rows: &SourceRows,
@@ -206,7 +206,7 @@ fn key_source(
     }
 }
 
-/// Returns whether joins connect all of these tables.
+/// Returns true if joins connect all of these tables.
 fn are_connected(instances: &[(usize, &str)], joins: &[ColumnEquality]) -> bool {
     let mut known = vec![instances[0].0];
     let mut at = 0;

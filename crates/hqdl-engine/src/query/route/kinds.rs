@@ -1,9 +1,9 @@
-//! Kinds of the values of columns. An entity is a value and its kind: 'Washington' in
+//! Kinds of the values of columns. An entity is a value together with its kind: 'Washington' in
 //! `president.name` and in `state.name` are two entities.
 //!
-//! Each column is its own kind, with these exceptions: a foreign key has the kind of the column
+//! Each column has its own kind, with these exceptions: a foreign key has the kind of the column
 //! that it references, the key columns of one expansion's sources share a kind, and the spec can
-//! join columns.
+//! assign the same kind to several columns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use hqdl_sql::blendsql::scope::ColumnOrigin;
 use hqdl_sql::blendsql::usage::{CallUsage, Key};
 use hqdl_values::key::ColumnIdentity;
 
-/// Maximum length of an expression that is shown, in characters.
+/// Maximum length in characters of an expression in an origin that the model sees.
 const LONGEST_EXPRESSION: usize = 200;
 
 /// Columns of a database that share a kind, and the spec's descriptions of columns.
@@ -28,7 +28,7 @@ pub(in crate::query) struct Kinds {
 }
 
 impl Kinds {
-    /// Reads the foreign keys of a database, and joins the columns that the spec joins.
+    /// Reads the foreign keys of a database and merges the kinds of columns as the spec specifies.
     pub fn read(connection: &Connection, spec: &Spec) -> Self {
         let mut pairs = foreign_keys(connection).unwrap_or_default();
         let mut about = BTreeMap::new();
@@ -56,8 +56,8 @@ impl Kinds {
         Self { shared: share(&pairs), about }
     }
 
-    /// Sets the kinds of the values that a column asks about: the origin that the model sees, the
-    /// kinds in the column's identity, and the other identities under which answers are stored.
+    /// Sets a column's origin, which the model sees, the kinds of its values in its identity, and
+    /// the other identities under which answers are stored.
     pub fn tell(&self, column: &mut Column, usage: &CallUsage) {
         column.origin = self.describe(&usage.keys);
         let kinds: Vec<Vec<String>> = usage.keys.iter().map(|key| self.kinds_of(key)).collect();
@@ -77,7 +77,7 @@ impl Kinds {
         column.fingerprint = column.meaning.fingerprint();
     }
 
-    /// Returns the names of the columns that share the kind of a call's value; the first one names
+    /// Returns the names of the columns that share the kind of a call's value. The first one names
     /// the kind.
     fn kinds_of(&self, key: &Key) -> Vec<String> {
         let Some(origin) = base(key) else { return Vec::new() };
@@ -123,7 +123,7 @@ fn name_of(table: &str, column: &str) -> String {
 
 /// Returns the columns of foreign keys, each with the column that it references.
 fn foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
-    // A key without columns references the primary key.
+    // A foreign key without columns references the primary key.
     let sql = "SELECT t.name || '.' || f.\"from\", f.\"table\" || '.' || coalesce(f.\"to\", \
                  (SELECT name FROM pragma_table_xinfo(f.\"table\") WHERE pk = f.seq + 1)) \
                FROM pragma_table_list AS t, pragma_foreign_key_list(t.name) AS f \
@@ -136,8 +136,8 @@ fn foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, String
     Ok(named.map(|(from, to)| (from.to_lowercase(), to.to_lowercase())).collect())
 }
 
-/// Returns for each column all columns of its kind, from pairs of columns with the same kind. The
-/// column that comes first in no pair names the kind.
+/// Returns for each column all columns of its kind, given pairs of columns with the same kind. The
+/// column that is the first element of no pair names the kind.
 fn share(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
     for (one, other) in pairs {

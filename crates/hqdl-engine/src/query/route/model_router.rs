@@ -1,6 +1,6 @@
 //! Asks the model once which column answers a question that no binding of the spec covers. The
 //! reply is checked against the schema and stored as a binding. A reply that fails the check is
-//! stored as `none`, so that nothing is asked twice.
+//! stored as `none`, so that the question is not asked again.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use hqdl_values::Row;
 use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 
-/// Maximum number of values of a list that the model is shown. It may answer with others.
+/// Maximum number of values of a list that the model sees. It may answer with other values.
 const MAX_LISTED_VALUES: usize = 100;
 
 const PROMPT_ABOUT: &str = "Each row is a question about one thing and, in `columns`, what is known of \
@@ -37,7 +37,7 @@ a value of its type; for \"in\" a JSON array of them, as text; nothing for \"is\
 pub struct ModelRouter<'b, 'a> {
     request: &'b Request<'b>,
     model: &'b str,
-    /// The run that sends requests; `None` if the query is only explained.
+    /// Run that sends requests; `None` if the query is only explained.
     lazy_run: Option<&'b LazyRun<'a>>,
 }
 
@@ -55,11 +55,11 @@ pub enum BindingAnswer {
         /// Date of the model's reply.
         date: String,
     },
-    /// No column answers it, or no model was asked; holds the reason.
+    /// No column answers the question, or no model was asked. Contains the reason.
     NoColumn(String),
 }
 
-/// Prefix of the reason if the model would have to be asked first.
+/// Prefix of the reason if the model has not been asked yet.
 pub(in crate::query) const WOULD_ASK: &str = "would ask the model";
 
 impl<'b, 'a> ModelRouter<'b, 'a> {
@@ -129,7 +129,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         Ok(check_stored_binding(expansion, &learned))
     }
 
-    /// Asks the model about a question, as about any other cell.
+    /// Asks the model about a question, in the same way as about any other cell.
     fn ask_model(
         &mut self,
         expansion: &Expansion,
@@ -168,7 +168,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
             match targets[0].look_up_cell(entity, column, facts, None, &mut counts)? {
                 Cell::Known(Sql::Text(text)) => text.trim().clone_into(value),
                 Cell::Known(_) => {}
-                // A failed request is no answer to the question.
+                // A failed request does not answer the question.
                 Cell::Failed | Cell::Missing | Cell::NotLookedUp => {
                     return Ok(BindingReply::Failed);
                 }
@@ -188,7 +188,7 @@ enum BindingReply {
     Failed,
 }
 
-/// Column, operator and literal of the reply (empty if missing), and its completion.
+/// The reply's column, operator and literal, each empty if it is missing, and its completion.
 struct LiteralAnswers {
     values: [String; 3],
     completion: i64,
@@ -221,8 +221,7 @@ fn check_stored_binding(expansion: &Expansion, learned: &QuestionBinding) -> Bin
     }
 }
 
-/// Returns the expansion that asks which column answers. The offered columns are part of its
-/// identity.
+/// Returns the expansion that asks which column answers. Its identity includes the offered columns.
 fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansion {
     let column = |(name, description): (&str, &str)| {
         let identity = ColumnIdentity {

@@ -1,4 +1,4 @@
-//! The key of a call in the rows of one source: read from the row, or looked up by the call's
+//! The key of a call in the rows of one source. It is read from the row, or looked up by the call's
 //! values.
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use hqdl_values::sql::quote_name;
 pub(in crate::query) struct BoundKey {
     /// Key columns as SQL at the call.
     pub texts: Vec<String>,
-    /// Text for the route's reason.
+    /// Explanation for the route's reason.
     pub why: String,
-    /// For a published table: its source, the key columns qualified with their tables, and the
-    /// table of the query that has all of them.
+    /// Join with a published table: the source, the key columns qualified with their tables, and
+    /// the query table that has all of them.
     pub stored: Option<(String, Vec<String>, Option<String>)>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct KeySource {
     /// The table, or the SELECT if it reads several tables.
     pub(super) relation: KeyRelation,
     pub(super) parts: Vec<Arc<Lineage>>,
-    /// The source is a table, and the parts are its columns.
+    /// Whether the source is a table and the parts are its columns.
     pub(super) is_table: bool,
 }
 
@@ -72,7 +72,7 @@ impl KeyRelation {
     }
 }
 
-/// Returns the key from a source whose table instances are matched with the query's.
+/// Returns the key from a source whose table instances are matched with those of the query.
 ///
 /// # Errors
 /// The reason why the key cannot be determined.
@@ -93,7 +93,7 @@ pub(super) fn key_from_source(
     call_key.key_from_lookup(value_provider)
 }
 
-/// The values of a call that come from columns of the key.
+/// Values of a call that come from columns of the key.
 struct CallKey<'k> {
     expansion: &'k Expansion,
     usage: &'k CallUsage,
@@ -158,7 +158,7 @@ impl<'k> CallKey<'k> {
         })
     }
 
-    /// Returns whether some expressions of the query differ for each key of the source.
+    /// Returns true if some expressions of the query differ for each key of the source.
     fn determine_key(
         &self,
         all: &[&Lineage],
@@ -167,7 +167,7 @@ impl<'k> CallKey<'k> {
         self.evaluator.determines_key(all, value_provider).map_err(|e| e.to_string())
     }
 
-    /// Checks that a group of rows has only one key, if the rows are grouped by the value.
+    /// Checks that each group has only one key if the rows are grouped by the value.
     fn check_groups(&self, value_provider: &mut dyn ValueListProvider) -> Result<(), String> {
         let is_matched = |of: usize| self.evaluator.instance_map.values().any(|known| *known == of);
         let is_of_source = |term: &&Lineage| {
@@ -198,7 +198,7 @@ impl<'k> CallKey<'k> {
         })
     }
 
-    /// Returns the key as the row has it, if the row has all of it and the values identify it.
+    /// Returns the key from the row, if the row has the whole key and the values identify it.
     fn key_from_row(
         &self,
         matched: KeyMatch,
@@ -231,7 +231,7 @@ impl<'k> CallKey<'k> {
         Ok(Some(BoundKey { texts, why: String::new(), stored }))
     }
 
-    /// Returns the key as a look-up by the values, which must determine it.
+    /// Returns the key as a lookup by the values, which must determine it.
     fn key_from_lookup(
         &self,
         value_provider: &mut dyn ValueListProvider,
@@ -265,7 +265,7 @@ impl<'k> CallKey<'k> {
     }
 }
 
-/// Returns where a published table can be joined: all parts of the key with their tables.
+/// Returns how to join a published table: the source, and all parts of the key with their tables.
 fn stored_key<'r>(
     expansion: &Expansion,
     source: &str,
@@ -286,7 +286,7 @@ fn stored_key<'r>(
     Some((source.to_owned(), keys, is_one_table.then_some(table)))
 }
 
-/// The rows of a source, to evaluate expressions of the query on them.
+/// Evaluates expressions of the query on the rows of a source.
 struct SourceEvaluator<'s> {
     source: &'s KeySource,
     instance_map: &'s BTreeMap<usize, usize>,
@@ -310,7 +310,7 @@ impl SourceEvaluator<'_> {
         all.iter().map(|l| l.to_sql(&column)).collect()
     }
 
-    /// Returns how a call's values match the key made of `parts`.
+    /// Returns how a call's values match the key that consists of `parts`.
     fn match_call_key(
         &self,
         values: &[&Lineage],
@@ -350,7 +350,7 @@ impl SourceEvaluator<'_> {
         match_key(values, parts, &labels, &mut is_number)
     }
 
-    /// Returns whether the expressions differ for each key of the source.
+    /// Returns true if the expressions differ for each key of the source.
     fn determines_key(
         &self,
         all: &[&Lineage],
@@ -379,7 +379,7 @@ impl SourceEvaluator<'_> {
         Ok(value_provider.query_values(&duplicates_sql, 1)?.is_none_or(|found| found.is_empty()))
     }
 
-    /// Creates a table that maps values of expressions to keys of the source, and returns its name.
+    /// Creates a table that maps values of expressions to keys of the source. Returns its name.
     fn create_lookup(
         &self,
         all: &[&Lineage],

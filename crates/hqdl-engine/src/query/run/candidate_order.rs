@@ -1,4 +1,4 @@
-//! Orders the candidates of a query by similarity before they are asked about.
+//! Orders the candidate rows of a query by similarity before the model is asked about them.
 
 use crate::query::ask::passages::CompareFn;
 use crate::query::functions::call_runtime::lock_runtime;
@@ -35,7 +35,7 @@ impl Engine<'_, '_> {
         }
         let calls = &self.parsed.calls;
         let question = |n: usize| calls.get(n).map(|c| c.question.clone()).unwrap_or_default();
-        // Only the relative length of passages matters, so an estimate of the tokens is enough.
+        // Only the relative length of passages matters, so a token estimate is sufficient.
         let passages = |text: &str| {
             split_passages(text, Tokenizer::Estimate, COMPARED_TOKENS)
                 .into_iter()

@@ -1,7 +1,7 @@
 //! Joins by the model: finds the partners of each left value among the right values. Each left
-//! value is asked about with the whole list, in as many requests as necessary. Only if the query
-//! sets `narrow=N`, the model sees just the N most similar values, and a note reports how many
-//! there were.
+//! value is sent with the whole list, in as many requests as necessary. If the query sets
+//! `narrow=N`, the model sees only the N most similar values, and a note reports how many there
+//! were.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ use hqdl_values::Row;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::value::Value;
 
-/// A list up to this length is not split, whatever its size in bytes.
+/// Length up to which a list is not split, whatever its size in bytes.
 const MAX_UNSPLIT: usize = 200;
-/// Maximum number of values and of their bytes in one request for a longer list. Endpoints do not
-/// accept larger response schemas.
+/// Maximum number of values in a request for a longer list, and maximum size of these values in
+/// bytes. Endpoints do not accept larger response schemas.
 const MAX_LIST: (usize, usize) = (999, 14_999);
 
 /// Asks about all pairs of a join that a pass demanded. Returns the number of values asked for.
@@ -41,7 +41,7 @@ pub fn ask_pairs(
     let lookups = lock_runtime(runtime).data.joins[number].take_lookups();
     let by_list = group_by_list(number, join, &lookups, runtime, request);
     for (_, canonical_bytes, rights) in lookups {
-        // A value that the model is not shown is not a partner.
+        // A value that the model does not see is not a partner.
         let mut runtime = lock_runtime(runtime);
         let known = runtime.data.joins[number].answers.entry(canonical_bytes).or_default();
         known.extend(rights.into_iter().map(|(_, canonical_bytes)| (canonical_bytes, false)));
@@ -69,7 +69,7 @@ pub fn ask_pairs(
     Ok(counts.asked)
 }
 
-/// Groups the demanded left values by the list that they are compared with.
+/// Groups the demanded left values by the list of their candidate partners.
 pub(in crate::query) fn group_by_list(
     number: usize,
     join: &JoinCall,
@@ -98,7 +98,7 @@ pub(in crate::query) fn group_by_list(
     by_list
 }
 
-/// Questions about the values that share a list.
+/// Questions about the left values that share a list.
 pub(in crate::query) struct PartnerQuestions {
     /// The expansion.
     pub targets: [TargetExpansion; 1],
@@ -199,7 +199,7 @@ fn most_similar(text: &str, mut list: Vec<String>, max_values: usize) -> Vec<Str
     list
 }
 
-/// Returns the expansion for one list of a join. The list is part of its identity, because a value
+/// Returns the expansion for one list of a join. Its identity includes the list, because a value
 /// compared with fewer values may have other partners.
 fn join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
     let hash = ListHash::new(&list);

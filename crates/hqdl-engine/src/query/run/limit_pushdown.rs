@@ -1,5 +1,5 @@
-//! LIMIT pushdown at run time (the rule is `blendsql::rules::first_rows`): reads candidate rows as
-//! they arrive, and decides whether the result is complete or which demands to send.
+//! LIMIT pushdown at run time (the rule is `blendsql::rules::limit_pushdown`). Reads candidate rows
+//! as they arrive, and decides whether the result is complete or which demands to send.
 
 use std::collections::HashMap;
 
@@ -17,8 +17,8 @@ use hqdl_sql::blendsql::plan::LimitPushdown;
 
 /// Maximum number of values in the first batch, before any outcome is known.
 const FIRST_BATCH: u64 = 20;
-/// Number of rows to keep reading after enough demands are known, because a later row may complete
-/// the result without a request.
+/// Number of rows to read after enough demands are known, because a later row may complete the
+/// result without a request.
 const MIN_ROWS_READ: u64 = 100_000;
 
 /// Sink that reads candidate rows.
@@ -27,7 +27,7 @@ pub struct CandidateReader<'r> {
     runtime: SharedRuntime,
     /// Rows per request.
     rows_per_request: u64,
-    /// Number of rows already asked about, and how many of them passed.
+    /// Number of rows whose conditions were decided, and how many of them passed.
     tested_rows: (u64, u64),
     columns: Vec<String>,
     /// Rows in their order; with DISTINCT, one entry for all equal rows.
@@ -41,7 +41,7 @@ pub struct CandidateReader<'r> {
     demands: Distinct<Demand>,
     /// Whether the order of the conditions is still being sampled.
     is_sampling: bool,
-    /// No request was sent yet, so rows may be certain because of earlier queries.
+    /// Whether no request was sent yet, so that rows may be certain because of earlier queries.
     is_first_request: bool,
 }
 
@@ -59,8 +59,8 @@ struct CandidateRow {
 }
 
 impl CandidateRow {
-    /// Returns the demands to send for the row. For equal rows these are the demands of one of
-    /// them, or of more if more of them have failed.
+    /// Returns the demands to send for the row. For equal rows, returns the demands of one of them,
+    /// or of more if some of them have failed.
     fn sampled_demands(&self) -> &[Vec<Demand>] {
         &self.demand_sets
             [..self.demand_sets.len().min(self.failed_count.clamp(1, MAX_EXISTS_CANDIDATES))]
@@ -101,7 +101,8 @@ impl<'r> CandidateReader<'r> {
         }
     }
 
-    /// Returns the number of rows to ask about next, so that about as many pass as are missing.
+    /// Returns the number of rows to ask about next, chosen so that about as many pass as are
+    /// missing.
     fn next_batch_size(&self, certain: u64) -> u64 {
         let missing_count = match self.rule.rows_needed {
             Some(need) => need.saturating_sub(certain).max(1),
@@ -111,13 +112,13 @@ impl<'r> CandidateReader<'r> {
         let batch_size = missing_count.saturating_mul(asked + 2) / (passed + 2).min(asked + 2);
         let batch_size = batch_size.clamp(1, FIRST_BATCH.max(missing_count).max(asked / 32));
         if self.rule.is_ranked {
-            // The most likely rows come first, and few documents share a request.
+            // The most likely rows come first, and only few documents share a request.
             return batch_size;
         }
         batch_size.div_ceil(self.rows_per_request).saturating_mul(self.rows_per_request)
     }
 
-    /// Returns whether later rows can no longer matter. If rows are equal or unordered, a later row
+    /// Returns true if later rows can no longer matter. If rows are equal or unordered, a later row
     /// may be certain and save a request, so reading continues for a while.
     fn needs_no_more_rows(&self) -> bool {
         if self.rule.is_ranked || self.rule.is_distinct && self.read_count < MIN_ROWS_READ {
@@ -227,7 +228,7 @@ impl<'r> CandidateReader<'r> {
         };
         let is_better = better(state) > better(known.state);
         match (known.state, state) {
-            // For a row whose values are missing, send only the demands of these values.
+            // For a passing row whose values are missing, send only the demands of these values.
             _ if is_better => {
                 (known.state, known.call_values, known.demand_sets) =
                     (state, row.call_values, row.demand_sets);
@@ -243,7 +244,7 @@ impl<'r> CandidateReader<'r> {
         self.rows[at] = known;
     }
 
-    /// Adds `by` to the counter that the row belongs to.
+    /// Adds `by` to the counter for rows in this row's state.
     fn update_counters(&mut self, row: &CandidateRow, by: i64) {
         let counter = match row.state {
             RowState::Failed => return,
@@ -269,7 +270,7 @@ impl<'r> CandidateReader<'r> {
     }
 }
 
-/// Returns the value in the form in which DISTINCT compares it.
+/// Returns a value in the form that DISTINCT compares.
 fn distinct_value(value: &Sql) -> ValueRef<'_> {
     match value {
         Sql::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => ValueRef::Integer(*r as i64),
@@ -293,7 +294,7 @@ impl RowSink for CandidateReader<'_> {
         let candidate = number(row.last());
         let rank = if self.rule.is_ranked { number(row.get(width)) } else { 0 };
         let candidate = lock_runtime(&self.runtime).pass.pending.candidates.remove(&candidate);
-        // With DISTINCT, rows that failed are counted, too.
+        // With DISTINCT, count rows that failed, too.
         if let Some(candidate) = candidate {
             let values = row[..width].iter().map(|v| to_owned_value(*v)).collect();
             self.add_row(values, rank, candidate);
@@ -307,12 +308,12 @@ impl RowSink for CandidateReader<'_> {
     }
 }
 
-/// Error with which a [`Reader`] ends a statement when it needs no more rows.
+/// Error by which a [`CandidateReader`] ends a statement when it needs no more rows.
 #[derive(Debug, thiserror::Error)]
 #[error("enough rows")]
 struct StopReading;
 
-/// Returns whether a [`Reader`] ended the statement because it needs no more rows.
+/// Returns true if a [`CandidateReader`] ended the statement because it needs no more rows.
 pub(in crate::query) fn is_stop_reading(error: &std::io::Error) -> bool {
     error.get_ref().and_then(|inner| inner.downcast_ref::<StopReading>()).is_some()
 }

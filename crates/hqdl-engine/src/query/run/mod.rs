@@ -33,8 +33,8 @@ pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, 
     Ok(meta)
 }
 
-/// Runs a query within a run that has started. The usage of the run is not added to the meta, since
-/// the outer query reports it.
+/// Runs a query within a run that has started. The usage of the run is not added to the meta,
+/// because the outer query reports it.
 pub fn run_within(
     request: &Request<'_>,
     lazy_run: Option<&LazyRun<'_>>,

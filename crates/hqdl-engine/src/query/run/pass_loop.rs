@@ -1,4 +1,4 @@
-//! Pass loop of a query: run the SQL, choose the next step, take it, and repeat.
+//! Pass loop of a query: runs the SQL, chooses the next step, takes it, and repeats.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use hqdl_sql::blendsql::plan::LimitPushdown;
 use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 
 /// Ratio of distinct values to rows below which a condition is cheap. A cheap condition is
-/// evaluated first without sampling the others.
+/// evaluated first, without sampling the others.
 const CHEAP_RATIO: f64 = 0.25;
 
 /// Runs passes until one is final, and sends its rows to the sink.
@@ -49,12 +49,12 @@ pub fn run_passes(engine: &mut Engine<'_, '_>, sink: &mut dyn RowSink) -> Result
 enum Statement {
     /// The whole query.
     Query,
-    /// A subquery with LIMIT, alone until its first rows are known.
+    /// A subquery with LIMIT, which runs separately until its first rows are known.
     Subquery(usize),
 }
 
-/// Rules that a pass applies to save requests. A query that waits for a value without recording a
-/// demand is evaluated with fewer of them.
+/// Rules that a pass applies to save requests. If the query waits for a value without recording a
+/// demand, the next pass applies fewer rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Evaluation {
     /// All rules.
@@ -65,17 +65,18 @@ enum Evaluation {
     NoShortCircuit,
 }
 
-/// End of a pass.
+/// How a pass ended.
 enum PassEnd<'r> {
     /// The statement returned all its rows.
     Rows(RowBuffer),
     /// The reader has read enough candidates, or all of them.
     Candidates(CandidateReader<'r>),
-    /// The pass recorded enough demands before its end.
+    /// The pass ended early, because it had recorded enough demands.
     Aborted,
 }
 
-/// Step after a pass. Unless it is final, the next pass runs with what the step has changed.
+/// Step after a pass. Unless the pass is final, the next pass runs with the changes that the step
+/// made.
 enum PassStep<'r> {
     /// The rows are the result.
     Finish(RowBuffer),
@@ -87,15 +88,15 @@ enum PassStep<'r> {
     SkipSample,
     /// Evaluate the conditions in the order that the last answers suggest.
     Reorder,
-    /// Run a subquery alone.
+    /// Run a subquery separately.
     EnterSubquery(usize),
-    /// Run the query with the first rows of the subquery, which are known now.
+    /// Run the query again, now that the first rows of the subquery are known.
     CompleteSubquery(usize),
-    /// Run the whole query, because the subquery alone gets no further.
+    /// Run the whole query, because the subquery cannot get any further by itself.
     LeaveSubquery,
-    /// Run again: other rows decided what the aborted pass recorded.
+    /// Run again, because other rows decided the demands that the aborted pass recorded.
     Repeat,
-    /// Evaluate with fewer rules, because the pass is pending but recorded no demand.
+    /// Evaluate with fewer rules, because calls are pending but the pass recorded no demand.
     Relax,
 }
 
@@ -104,7 +105,7 @@ struct PassLoop<'e, 'r, 'a> {
     engine: &'e mut Engine<'r, 'a>,
     sampler: SelectivitySampler,
     statement: Statement,
-    /// Subqueries that are not run alone again.
+    /// Subqueries that are not run separately again.
     tried: Vec<usize>,
     evaluation: Evaluation,
     /// Whether the conditions were reordered since the last request.
@@ -123,7 +124,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         }
     }
 
-    /// Returns the SQL to run now.
+    /// Returns the SQL of the next pass.
     fn current_rewrite(&self) -> RewrittenQuery {
         match self.statement {
             Statement::Query => {
@@ -133,8 +134,8 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         }
     }
 
-    /// Runs the statement once. Returns `None` if it is a subquery that cannot run alone; if the
-    /// query is wrong, running it as a whole reports the error.
+    /// Runs the statement once. Returns `None` for a subquery that cannot run separately. If the
+    /// query itself is wrong, running it as a whole reports the error.
     fn run_pass<'q>(
         &self,
         rewritten: &'q RewrittenQuery,
@@ -169,7 +170,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         Ok(Some(reader.map_or_else(|| PassEnd::Rows(buffer), PassEnd::Candidates)))
     }
 
-    /// Chooses what follows a pass.
+    /// Chooses the step after a pass.
     fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> PassStep<'q> {
         self.engine.update_statistics();
         if self.has_cheap_condition() {
@@ -227,7 +228,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         }
     }
 
-    /// Takes a step, and records the pass before it. Returns the rows if the pass is final.
+    /// Takes a step and records the preceding pass. Returns the rows if the pass was final.
     fn take_step(
         &mut self,
         step: PassStep<'_>,
@@ -235,7 +236,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     ) -> Result<Option<RowBuffer>, QueryError> {
         let (mut demanded, mut result) = (0, None);
         match step {
-            // The same rows are read again, so this is not a pass of its own.
+            // The same rows are read again, so do not record this as a separate pass.
             PassStep::Reorder => {
                 self.is_reordered = true;
                 return Ok(None);
@@ -262,13 +263,14 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         Ok(result)
     }
 
-    /// Returns whether a condition has so few distinct values that it comes first without sampling.
+    /// Returns true if a condition has so few distinct values that it is evaluated first without
+    /// sampling.
     fn has_cheap_condition(&self) -> bool {
         lock_runtime(&self.engine.runtime).settings.probes_all_conditions
             && self.engine.statistics.values_per_row.values().any(|ratio| *ratio < CHEAP_RATIO)
     }
 
-    /// Returns whether the last answers have changed the best order of the conditions.
+    /// Returns true if the last answers have changed the best order of the conditions.
     fn is_order_outdated(&self, rewritten: &RewrittenQuery) -> bool {
         !self.is_reordered
             && self.sampler.is_measuring()
@@ -276,7 +278,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Returns a subquery that has pending calls and whose first rows can be found by running it
-    /// alone.
+    /// separately.
     fn pending_subquery(&self, rewritten: &RewrittenQuery) -> Option<usize> {
         let runtime = lock_runtime(&self.engine.runtime);
         let is_pending =
@@ -285,7 +287,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         inner.find(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at)
     }
 
-    /// Evaluates the next passes with fewer rules.
+    /// Makes the next passes apply fewer rules.
     fn relax_evaluation(&mut self) -> Result<(), QueryError> {
         self.evaluation = match self.evaluation {
             Evaluation::LimitPushdown => Evaluation::NoLimitPushdown,
@@ -308,7 +310,8 @@ impl Engine<'_, '_> {
         lock_runtime(&self.runtime).data.joins.iter().any(|join| !join.lookups.is_empty())
     }
 
-    /// Removes demands of reductions if others are sent: their groups may still lack rows.
+    /// Removes the demands of reductions if there are others, because more rows may still join
+    /// their groups.
     fn defer_reductions(&self, demands: &mut Vec<Demand>) {
         let runtime = lock_runtime(&self.runtime);
         let reduced: HashSet<(usize, usize)> =
@@ -335,7 +338,7 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Sends demands and those of the joins. Returns how many values were demanded.
+    /// Sends the demands and those of the joins. Returns the number of demanded values.
     fn send_demands(&mut self, demands: Vec<Demand>) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
         let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start()?;
@@ -364,7 +367,7 @@ impl Engine<'_, '_> {
         }
         let all = std::mem::take(&mut runtime.pass.selectivities);
         for (&(at, looked_up), &selectivity) in &all {
-            // Undecided rows are not a representative sample.
+            // The undecided rows are not a representative sample.
             if !looked_up && all.contains_key(&(at, true)) {
                 continue;
             }
@@ -392,7 +395,7 @@ impl Engine<'_, '_> {
         group_sizes.chain(first.map(|rule| rule.condition_count)).max().unwrap_or(0)
     }
 
-    /// Returns the number of rows whose conditions were decided, and of those that passed.
+    /// Returns the number of rows whose conditions were decided, and how many of them passed.
     fn tested_rows(&self, rewritten: &RewrittenQuery) -> (u64, u64) {
         let of = |at: &usize| self.statistics.selectivities.get(at);
         let seen = rewritten.predicates.keys().filter_map(of);

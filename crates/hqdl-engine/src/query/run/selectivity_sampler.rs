@@ -28,16 +28,15 @@ pub struct SelectivitySampler {
 }
 
 impl SelectivitySampler {
-    /// Returns the initial state, given the rows per request and the number of conditions in a
-    /// SELECT.
+    /// Creates a sampler, given the rows per request and the number of conditions in a SELECT.
     pub fn new(rows_per_request: u64, condition_count: usize) -> Self {
         let batch_size = rows_per_request.clamp(FIRST_SAMPLE.0, FIRST_SAMPLE.1);
         let rows_per_request = usize::try_from(rows_per_request).unwrap_or(usize::MAX).max(1);
         Self { rows_per_request, condition_count, batch_size, has_sampled: false }
     }
 
-    /// Returns whether the next pass must record the demands of all conditions of a row, instead of
-    /// only the first undecided one.
+    /// Returns true if the next pass must record the demands of all conditions of a row, instead of
+    /// only those of the first undecided condition.
     pub fn should_probe_all(&self, rewritten: &RewrittenQuery) -> bool {
         let several = match &rewritten.limit_pushdown {
             Some(rule) => rule.rows_needed.is_none() && rule.condition_count > 1,
@@ -46,7 +45,7 @@ impl SelectivitySampler {
         several && !self.has_sampled
     }
 
-    /// Returns whether the measured selectivity can change the order of the conditions.
+    /// Returns true if the measured selectivity can change the order of the conditions.
     pub fn is_measuring(&self) -> bool {
         self.has_sampled && self.condition_count > 1
     }
@@ -97,10 +96,10 @@ impl SelectivitySampler {
         if self.has_sampled { self.fill_requests(&rows) } else { self.sample_each_condition(&rows) }
     }
 
-    /// Returns some demands of each condition. A condition that fails decides its row, so at most
-    /// one condition is asked about each row.
+    /// Returns some demands of each condition. A condition that fails decides its row, so only one
+    /// condition is sampled per row.
     fn sample_each_condition(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // So few rows reveal nothing about other rows.
+        // So few rows say little about other rows.
         if rows.len() <= 2 * self.condition_count {
             return rows.iter().filter_map(|r| r.first().copied()).collect();
         }
@@ -126,10 +125,10 @@ impl SelectivitySampler {
         chosen
     }
 
-    /// Returns the demands of the first rows that fill whole requests. The remaining rows wait for
-    /// others with the same columns.
+    /// Returns the demands of the first rows that fill whole requests. The remaining rows wait
+    /// until more rows need the same columns.
     fn fill_requests(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // By the columns demanded: the number of rows to ask about now, and all rows.
+        // Number of rows to ask about now, and all rows, by the demanded columns.
         let mut by_columns: BTreeMap<Vec<_>, (usize, Vec<&[Demand]>)> = BTreeMap::new();
         let max_rows = usize::try_from(self.batch_size).unwrap_or(usize::MAX);
         for (n, row) in rows.iter().enumerate() {

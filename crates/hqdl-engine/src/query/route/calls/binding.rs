@@ -1,5 +1,5 @@
-//! Binds calls to columns of the spec that answer their questions, and finds the columns of the
-//! query that make up the key.
+//! Binds calls to spec columns that answer their questions, and finds the query columns that make
+//! up the key.
 
 use crate::query::cells::call_target::{CallTarget, ValueConversion};
 use crate::query::request::error::QueryError;
@@ -21,7 +21,7 @@ use hqdl_values::sql::quote_name;
 use hqdl_values::value::Value;
 
 impl Calls {
-    /// Sets the target of a call to the column of the spec that answers it.
+    /// Sets the target of a call to the spec column that answers it.
     pub(in crate::query) fn bind_call(
         &mut self,
         n: usize,
@@ -78,8 +78,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Returns the position of an expansion of the spec among those that the query uses, and adds
-    /// it if necessary.
+    /// Returns the position of a spec expansion among the expansions that the query uses, adding it
+    /// if necessary.
     fn spec_target(&mut self, in_spec: usize, expansion: &Expansion) -> usize {
         let known = self.expansions.iter().position(|e| e.in_spec == Some(in_spec));
         known.unwrap_or_else(|| {
@@ -93,7 +93,7 @@ impl Calls {
     }
 
     /// Wraps a call in the SQL of its binding, and demands the other columns that the binding
-    /// reads. Returns how a published table answers the call, if it still can.
+    /// reads. Returns how a published table can still answer the call, if it can.
     fn wrap_in_binding(
         &mut self,
         n: usize,
@@ -148,12 +148,13 @@ pub(in crate::query) struct BoundColumn {
     /// Conversion of the value.
     coercion: coercion::Coercion,
     why: String,
-    /// True if the model chose the binding; false if the spec defines it.
+    /// Whether the model chose the binding; otherwise the spec defines it.
     is_by_model: bool,
 }
 
 impl BoundColumn {
-    /// Returns how a published table answers the call, if the key is that of its source.
+    /// Returns how a published table answers the call, if the call has the key of the table's
+    /// source.
     fn stored_call(&self, column: &Column) -> Option<StoredCall> {
         let (source, keys, table) = self.keys.stored.clone().filter(|_| column.many.is_none())?;
         Some(StoredCall {
@@ -166,7 +167,7 @@ impl BoundColumn {
         })
     }
 
-    /// Returns the SQL of a binding with the value of its slot.
+    /// Returns the SQL of a binding with its slot filled.
     fn fill_slot(&self, binding: &str) -> String {
         match SLOTS.into_iter().find(|slot| binding.contains(slot)) {
             Some(slot) => binding.replace(slot, &self.slot.to_sql_literal()),
@@ -175,12 +176,12 @@ impl BoundColumn {
     }
 }
 
-/// Reads the options of a call when they are needed.
+/// Reads the options of a call on demand.
 pub(in crate::query) type OptionsReader<'o> =
     &'o dyn Fn(&mut dyn ValueListProvider) -> Result<Option<Vec<Value>>, QueryError>;
 
-/// Returns the column of the spec that a call's question is bound to. The inner `Err` is the reason
-/// why the nearest column does not answer it.
+/// Returns the spec column to which a call's question is bound. The inner `Err` is the reason why
+/// the nearest column does not answer it.
 ///
 /// # Errors
 /// Returns [`QueryError`] if stored values cannot be read.
@@ -305,7 +306,8 @@ pub(in crate::query) fn route_by_model(
     Ok(Err(reason))
 }
 
-/// Returns the SQL before the list of a list column: a binding over the list's values.
+/// Returns the SQL before the list of a list column, which applies the binding to the list's
+/// values.
 fn list_binding_sql(binding: &str, filled: String, column: &str) -> String {
     let trimmed = binding.trim();
     let is_exists = trimmed.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"))

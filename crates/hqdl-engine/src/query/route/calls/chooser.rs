@@ -19,11 +19,11 @@ pub(super) struct TargetChooser<'c, 'm, 'a> {
     pub(super) sql: &'c str,
     pub(super) parsed: &'c ParsedQuery,
     pub(super) spec: &'c Spec,
-    /// Usage of each call, as the query writes it.
+    /// Usage of each call as written in the query.
     pub(super) own_usages: &'c HashMap<usize, CallUsage>,
-    /// Usage of each call, with those of equal calls.
+    /// Usage of each call, combined with that of equal calls.
     pub(super) usages: &'c HashMap<usize, CallUsage>,
-    /// The same over the tables behind the views, if the query reads a view.
+    /// The same usages over the tables behind the views, if the query reads a view.
     pub(super) through: Option<&'c HashMap<usize, CallUsage>>,
     /// Usage of a call without an entry.
     pub(super) unknown: &'c CallUsage,
@@ -32,7 +32,7 @@ pub(super) struct TargetChooser<'c, 'm, 'a> {
 }
 
 impl<'c> TargetChooser<'c, '_, '_> {
-    /// Chooses the target of a call by what it asks about.
+    /// Chooses the target of a call according to its subject.
     pub(super) fn choose_target(&mut self, n: usize) -> Result<(), QueryError> {
         let (sql, parsed) = (self.sql, self.parsed);
         let call = &parsed.calls[n];
@@ -75,7 +75,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
         self.through.and_then(|through| through.get(&n))
     }
 
-    /// Returns the column of the spec that answers a call, or the reason why none does.
+    /// Returns the spec column that answers a call, or the reason why none does.
     fn find_column(
         &mut self,
         n: usize,
@@ -86,7 +86,8 @@ impl<'c> TargetChooser<'c, '_, '_> {
             read_options(sql, parsed, call, usage, value_provider, false)
         };
         let mut found = find_bound_column(spec, call, usage, self.value_provider, &options)?;
-        // Columns of the view itself come first, since a view may be the source of an expansion.
+        // Columns of the view itself have priority, because a view may be the source of an
+        // expansion.
         if let (Some(through), false) = (self.usage_through_views(n), matches!(found, Ok(Some(_))))
             && let Ok(Some(bound)) =
                 find_bound_column(spec, call, through, self.value_provider, &options)?

@@ -1,4 +1,4 @@
-//! Maps each call to its target: the column of the spec that answers it, or a column of an ad-hoc
+//! Maps each call to its target: the spec column that answers it, or a column of an ad-hoc
 //! expansion with the type, options and key that the query specifies.
 
 pub(in crate::query) mod binding;
@@ -41,7 +41,7 @@ use hqdl_values::value::Value;
 pub struct Calls {
     /// Call sites, by call number.
     pub sites: Vec<CallSite>,
-    /// Targets, by call number. Targets of further columns that bindings read follow at the end.
+    /// Targets, by call number. The targets of other columns that bindings read follow at the end.
     pub call_targets: Vec<CallTarget>,
     /// Bound calls that a published table may answer, by call number.
     pub(in crate::query) stored: HashMap<usize, StoredCall>,
@@ -53,7 +53,7 @@ pub struct Calls {
     pub new_questions: Vec<NewQuestion>,
     /// Routes, by call number.
     pub routes: Vec<Route>,
-    /// Name of the model of each call in the spec; `None` for that of `[model]`.
+    /// Name of each call's model in the spec; `None` for the default model.
     pub(in crate::query) models: Vec<Option<String>>,
     /// Positions of the columns of ad-hoc expansions.
     column_positions: HashMap<(usize, CallColumn), usize>,
@@ -70,7 +70,7 @@ fn column_identity(column: &Column) -> CallColumn {
     (column.fingerprint.clone(), column.values.as_ref().map(|v| v.hash.clone()))
 }
 
-/// Origin of the values that an ad-hoc question is asked about.
+/// Origin of the values that an ad-hoc question asks about.
 #[derive(Debug, Clone)]
 pub struct NewQuestion {
     /// Position of the expansion.
@@ -94,20 +94,20 @@ pub struct PlannedExpansion {
 /// A join of two sides by the model.
 #[derive(Debug, Clone)]
 pub struct JoinCall {
-    /// The condition that two values must meet to be partners.
+    /// Condition under which two values are partners.
     pub criterion: String,
     /// Name of the left key column.
     pub left_name: String,
     /// Number of the call.
     pub call_number: usize,
-    /// Maximum number of right values shown to the model, those most similar to the left value
+    /// Maximum number of right values that the model sees, those most similar to the left value
     /// (`narrow=N`).
     pub narrow: Option<usize>,
-    /// Name of the model in the spec; `None` for that of `[model]`.
+    /// Name of the model in the spec; `None` for the default model.
     pub model: Option<String>,
 }
 
-/// Usages of the calls, derived from their places in the query.
+/// Usages of the calls, derived from their positions in the query.
 pub(in crate::query) struct CallUsages<'u> {
     /// Usages over the tables and views that the query reads.
     pub plain: &'u HashMap<usize, CallUsage>,
@@ -160,7 +160,7 @@ impl Calls {
         Ok(chooser.calls)
     }
 
-    /// Returns the reason if a column cannot answer a call because they name different models.
+    /// Returns the reason why a column cannot answer a call because they name different models.
     fn model_mismatch(&self, n: usize, call: &Call, expansion: &Expansion) -> Option<String> {
         let model = call.model.as_ref().map(|(name, _)| name)?;
         (self.models[n] != expansion.model)
@@ -209,8 +209,8 @@ impl Calls {
         let values = read_options(sql, parsed, call, usage, value_provider, false)?;
         let data_type = answer_type(call, usage, values.as_deref());
         check_options(call, data_type, values.as_deref(), parsed)?;
-        // The names do not depend on the query, so that the same question about a value has one
-        // identity.
+        // The names do not depend on the query, so that the same question about a value always has
+        // the same identity.
         let names: Vec<String> = (1..=usage.keys.len())
             .map(|n| match n {
                 1 if call.is_image => IMAGE_COLUMN.to_owned(),
@@ -220,7 +220,7 @@ impl Calls {
             .collect();
         let question = fill_slots(&call.question, &names) + &format_item_count(call);
         let mut column = ad_hoc_column(&question, data_type, values, returns_list(call), &names);
-        // A text that the answer is compared with serves as an example of its format.
+        // Use a text that the answer is compared with as an example of its format.
         column.example = usage.compared_with.iter().find_map(|c| match c {
             ComparedWith::Text(text) if column.values.is_none() => Some(text.clone()),
             _ => None,
@@ -276,7 +276,7 @@ impl Calls {
         column.pattern.clone_from(&call.regex);
         let is_untyped =
             is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
-        // Each question about rows has an expansion of its own, because the rows differ.
+        // Rows differ between questions, so each question about rows has its own expansion.
         let question_key = (self.models[n].clone(), contexts.clone(), column_identity(&column));
         let target = match self.question_targets.get(&question_key) {
             Some(target) => *target,
@@ -296,7 +296,8 @@ impl Calls {
             yes_no_words: None,
         };
         self.call_targets[n] = CallTarget::Rows { target, conversion };
-        // `t.c` of a table that the query does not read means all values of that column.
+        // If the query does not read the table of `t.c`, the argument means all values of that
+        // column.
         let column_sql: Option<Vec<String>> = usage
             .keys
             .iter()
@@ -310,7 +311,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Wraps the call so that a list becomes a set after IN or a row of VALUES.
+    /// Wraps the call so that a list becomes a set after IN, or a row of VALUES.
     pub(in crate::query) fn wrap_lists(&mut self, n: usize, call: &Call, usage: &CallUsage) {
         let site = &mut self.sites[n];
         if call.is_values_row {
@@ -333,8 +334,7 @@ impl Calls {
         }
     }
 
-    /// Returns the position of the expansion for values of these kinds, and creates it if
-    /// necessary.
+    /// Returns the position of the expansion for values of these kinds, creating it if necessary.
     pub(in crate::query) fn values(
         &mut self,
         model: Option<String>,
@@ -356,8 +356,8 @@ impl Calls {
         self.expansions.len() - 1
     }
 
-    /// Returns the position of the ad-hoc expansion with this model, name, key and context, and
-    /// creates it if necessary.
+    /// Returns the position of the ad-hoc expansion with this model, name, key and context,
+    /// creating it if necessary.
     pub(in crate::query) fn add_target(
         &mut self,
         model: Option<String>,
@@ -387,12 +387,13 @@ impl Calls {
         self.expansions.len() - 1
     }
 
-    /// Returns the position of the ad-hoc column with this question, and creates it if necessary.
+    /// Returns the position of the ad-hoc column with this question, creating it if necessary.
     pub(in crate::query) fn add_column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
         match self.column_positions.entry((target, column_identity(&column))) {
             Entry::Occupied(known) => {
-                // Calls with different patterns share the answer; each call checks its own pattern.
+                // Calls with different patterns share the answer, and each call checks its own
+                // pattern.
                 let same = columns.get_mut(*known.get()).filter(|c| c.pattern != column.pattern);
                 same.into_iter().for_each(|column| column.pattern = None);
                 let other = columns.get_mut(*known.get()).filter(|c| c.origin != column.origin);
@@ -453,13 +454,14 @@ impl Calls {
 /// Name of a key column that is an image.
 const IMAGE_COLUMN: &str = "image";
 
-/// Returns the reason if a column cannot answer a call because it does not see the call's image.
+/// Returns the reason why a column cannot answer a call because the column does not see the call's
+/// image.
 fn image_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
     let seen = expansion.key.names().first().is_some_and(|key| expansion.is_image(key));
     (call.is_image && !seen).then(|| "its column is about the value, not the image".to_owned())
 }
 
-/// Returns the name in the spec of the model that a call names; `None` for that of `[model]`.
+/// Returns the name in the spec of the model that a call names, or `None` for the default model.
 fn model_name_in_spec(call: &Call, spec: &Spec) -> Option<String> {
     let (name, _) = call.model.as_ref()?;
     spec.resolve_model(name).flatten().map(str::to_owned)
@@ -473,7 +475,7 @@ fn check_options(
     parsed: &ParsedQuery,
 ) -> Result<(), QueryError> {
     let Some(values) = values.filter(|_| call.options.is_some()) else { return Ok(()) };
-    // If another call may return the options, an empty list is not an error of the query.
+    // An empty list is not an error if another call may return the options.
     let is_literal_list = matches!(call.options, Some(Choices::List(_))) || parsed.calls.len() == 1;
     if values.is_empty() && is_literal_list {
         return Err(QueryError::in_sql(
@@ -499,7 +501,7 @@ fn check_options(
     }
 }
 
-/// Rejects a question about rows that would see one arbitrary row of each group.
+/// Rejects a question about rows for which `SQLite` would choose an arbitrary row of each group.
 fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
     let Some(column) = usage.ambiguous_column.as_ref().filter(|_| call.ingredient.needs_all_rows())
     else {

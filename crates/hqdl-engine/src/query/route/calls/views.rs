@@ -1,6 +1,6 @@
-//! Calls that published tables can answer. Each call must be bound to a column whose table exists,
-//! was built from this spec, these facts and these overrides, and contains no value that has
-//! changed since. In any other case the SQL function answers, which reads the facts themselves.
+//! Calls that published tables can answer. Each call must be bound to a column whose table exists
+//! and was built from this spec, these facts and these overrides. No value of the table may have
+//! changed since. In any other case the SQL function answers, which reads the facts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,8 +32,8 @@ pub(in crate::query) struct StoredCall {
     pub table: Option<String>,
 }
 
-/// Returns how to read each call from a published table; `None` if any call cannot be read from
-/// one.
+/// Returns how to read each call from a published table, or `None` if one of the calls cannot be
+/// read from a table.
 ///
 /// # Errors
 /// [`QueryError`] if the journal fails.
@@ -88,7 +88,7 @@ pub(in crate::query) fn published_views(
             key_sql: if server { cast_keys(stored, request, guard) } else { stored.keys.clone() },
             query_table: stored.table.clone(),
             value: match stored.value.strip_suffix(" AS REAL)").filter(|_| server) {
-                // On a server, REAL has half the width.
+                // REAL on a server has only half the precision.
                 Some(value) => format!("{value} AS DOUBLE PRECISION)"),
                 None => stored.value.clone(),
             },
@@ -99,8 +99,8 @@ pub(in crate::query) fn published_views(
     Ok(Some(views))
 }
 
-/// Returns the key cast to the column types of the published table, since a server does not compare
-/// different types.
+/// Returns the key cast to the column types of the published table, because a server does not
+/// compare different types.
 fn cast_keys(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> Vec<String> {
     let expansion = &request.spec.expansions[stored.expansion];
     let columns = guard.database().table_columns(&expansion.name).unwrap_or_default();
@@ -113,8 +113,8 @@ fn cast_keys(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> Vec<S
     .collect()
 }
 
-/// Returns whether the key's columns have the affinities of the published table, so that at most
-/// one row has the key.
+/// Returns true if the key's columns have the same affinities as those of the published table, so
+/// that at most one row has the key.
 fn has_matching_affinities(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> bool {
     let expansion = &request.spec.expansions[stored.expansion];
     let types = |table: &str| guard.database().table_columns(table).unwrap_or_default();
