@@ -63,7 +63,7 @@ pub fn map_values(
 ) -> Result<MappedAnswers, QueryError> {
     let began = Instant::now();
     let KnownAnswers { mut targets, at, options, entities, mut answers } =
-        look_up(request, question, values)?;
+        look_up_known(request, question, values)?;
     let count = answers.len();
     let missing: Vec<usize> = (0..count).filter(|e| answers[*e].is_none()).collect();
 
@@ -84,12 +84,12 @@ pub fn map_values(
                     options.as_deref(),
                 )?;
             }
-            ask_about(request, asker, &mut targets, at, &missing, &mut meta)
+            ask_about_entities(request, asker, &mut targets, at, &missing, &mut meta)
         });
         let usage = lazy_run.finish_run(result.is_ok())?;
         result?;
         meta.set_usage(&usage);
-        load_known(request, &targets[at], &missing, &mut answers)?;
+        load_known_answers(request, &targets[at], &missing, &mut answers)?;
     }
     // The request for this value failed.
     let failed_answer =
@@ -112,7 +112,7 @@ pub fn map_known_values(
     question: &ValueQuestion<'_>,
     values: &[Value],
 ) -> Result<Vec<Option<Answer>>, QueryError> {
-    let KnownAnswers { entities, answers, .. } = look_up(request, question, values)?;
+    let KnownAnswers { entities, answers, .. } = look_up_known(request, question, values)?;
     Ok(entities.into_iter().map(|e| answers[e?].clone()).collect())
 }
 
@@ -128,7 +128,7 @@ struct KnownAnswers {
     answers: Vec<Option<Answer>>,
 }
 
-fn look_up(
+fn look_up_known(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
     values: &[Value],
@@ -140,9 +140,9 @@ fn look_up(
     let mut column_spec =
         ad_hoc_column(&text, question.data_type, option_values, question.is_list, &names);
     if let Some(kind) = question.value_kind {
-        kinds::tell_kind(&mut column_spec, kind);
+        kinds::set_kind(&mut column_spec, kind);
     }
-    let at = calls.values(None, names.to_vec(), column_spec.meaning.kinds.clone());
+    let at = calls.values_target(None, names.to_vec(), column_spec.meaning.kinds.clone());
     let options = column_spec.values.as_ref().map(|list| list.values.clone());
     calls.add_column(at, column_spec);
     let mut targets = calls.build_targets(request)?;
@@ -157,7 +157,7 @@ fn look_up(
     let count = entities.iter().flatten().max().map_or(0, |last| last + 1);
     let mut answers: Vec<Option<Answer>> = vec![None; count];
     let all: Vec<usize> = (0..count).collect();
-    load_known(request, &targets[at], &all, &mut answers)?;
+    load_known_answers(request, &targets[at], &all, &mut answers)?;
     Ok(KnownAnswers { targets, at, options, entities, answers })
 }
 
@@ -180,7 +180,7 @@ fn value_entities(target: &mut TargetExpansion, values: &[Value]) -> Vec<Option<
 }
 
 /// Looks up the known answers of some entities.
-fn load_known(
+fn load_known_answers(
     request: &Request<'_>,
     target: &TargetExpansion,
     entities: &[usize],
@@ -201,7 +201,7 @@ fn load_known(
 }
 
 /// Asks the model about some entities.
-fn ask_about(
+fn ask_about_entities(
     request: &Request<'_>,
     query_run: &QueryRun<'_>,
     targets: &mut [TargetExpansion],

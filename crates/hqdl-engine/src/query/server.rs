@@ -100,7 +100,7 @@ pub(in crate::query) fn run_with_calls(
     check_supported(request.dialect, &request.params)?;
     let began = Instant::now();
     let mut engine = Engine::prepare_query(request, None, explain_nested)?;
-    let (stored_plan, reads) = engine.server_plan()?;
+    let (stored_plan, reads) = engine.plan_for_server()?;
     let database = Database::open(request.database)?;
     let (mut unanswered, mut notes) = (0, Vec::new());
     for (expansion, columns) in &reads {

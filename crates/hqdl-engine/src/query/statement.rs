@@ -55,7 +55,7 @@ impl<'a> StatementWriter<'a> {
     /// [`QueryError`] if the facts cannot be read.
     pub fn find_stored(&self, question: &StatementQuestion) -> Result<Option<String>, QueryError> {
         let (mut targets, entity) = self.build_target(question)?;
-        self.look_up(&mut targets, entity)
+        self.look_up_answer(&mut targets, entity)
     }
 
     /// Returns the answer to a question as JSON text, from the facts or from the model. Returns
@@ -68,12 +68,12 @@ impl<'a> StatementWriter<'a> {
         question: &StatementQuestion,
     ) -> Result<Option<String>, QueryError> {
         let (mut targets, entity) = self.build_target(question)?;
-        if let Some(stored) = self.look_up(&mut targets, entity)? {
+        if let Some(stored) = self.look_up_answer(&mut targets, entity)? {
             return Ok(Some(stored));
         }
         let demands = vec![Demand { target: 0, entity, column: 0 }];
         self.run.get_or_start()?.send_demands(&mut targets, demands, &mut Counts::default())?;
-        self.look_up(&mut targets, entity)
+        self.look_up_answer(&mut targets, entity)
     }
 
     /// Ends the run and returns its usage.
@@ -99,7 +99,7 @@ impl<'a> StatementWriter<'a> {
         Ok((targets, entity))
     }
 
-    fn look_up(
+    fn look_up_answer(
         &self,
         targets: &mut [TargetExpansion; 1],
         entity: usize,

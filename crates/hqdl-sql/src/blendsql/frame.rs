@@ -8,48 +8,48 @@ pub(super) struct Frame<'p> {
     pub scope: Scope<'p>,
     pub parent: Option<&'p Frame<'p>>,
     /// Common table expressions declared here, and whether their rows are exact.
-    pub exact: Vec<(String, bool)>,
+    pub exact_ctes: Vec<(String, bool)>,
     /// SQL of these common table expressions.
-    pub with: Vec<String>,
+    pub cte_sql: Vec<String>,
     /// Result columns that have an alias.
     pub aliases: Vec<(String, Expr)>,
     /// Whether a table has unknown columns and inexact rows.
-    pub opaque: bool,
+    pub is_opaque: bool,
 }
 
 impl<'p> Frame<'p> {
     pub fn root() -> Self {
-        Self::of(Scope::new(None), None)
+        Self::new(Scope::new(None), None)
     }
 
-    pub fn within(around: &'p Frame<'p>) -> Self {
-        Self::of(Scope::new(Some(&around.scope)), Some(around))
+    pub fn child_of(around: &'p Frame<'p>) -> Self {
+        Self::new(Scope::new(Some(&around.scope)), Some(around))
     }
 
-    fn of(scope: Scope<'p>, parent: Option<&'p Frame<'p>>) -> Self {
-        let (exact, with, aliases) = (Vec::new(), Vec::new(), Vec::new());
-        Self { scope, parent, exact, with, aliases, opaque: false }
+    fn new(scope: Scope<'p>, parent: Option<&'p Frame<'p>>) -> Self {
+        let (exact_ctes, cte_sql, aliases) = (Vec::new(), Vec::new(), Vec::new());
+        Self { scope, parent, exact_ctes, cte_sql, aliases, is_opaque: false }
     }
 
-    pub fn each(&self) -> impl Iterator<Item = &Frame<'p>> {
+    pub fn self_and_enclosing(&self) -> impl Iterator<Item = &Frame<'p>> {
         std::iter::successors(Some(self), |f| f.parent)
     }
 
     /// Returns true if a table has exactly the rows of the query.
     pub fn is_exact(&self, table: &str) -> bool {
         let named = |f: &Frame<'_>| {
-            f.exact.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(table)).map(|(_, e)| *e)
+            f.exact_ctes.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(table)).map(|(_, e)| *e)
         };
-        self.each().find_map(named).unwrap_or(true)
+        self.self_and_enclosing().find_map(named).unwrap_or(true)
     }
 
-    pub fn alias(&self, column: &str) -> Option<&Expr> {
+    pub fn find_alias(&self, column: &str) -> Option<&Expr> {
         self.aliases.iter().find(|(a, _)| a.eq_ignore_ascii_case(column)).map(|(_, e)| e)
     }
 
     /// Returns the WITH clause that declares these common table expressions, or an empty string.
-    pub fn with(&self) -> String {
-        match self.with.as_slice() {
+    pub fn with_clause(&self) -> String {
+        match self.cte_sql.as_slice() {
             [] => String::new(),
             all => format!("WITH RECURSIVE {} ", all.join(", ")),
         }

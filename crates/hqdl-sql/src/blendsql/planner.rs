@@ -10,7 +10,7 @@ use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
 use crate::blendsql::plan::{
     ConditionClause, ConditionStage, Conjunct, DemandPlan, ValueCondition,
 };
-use crate::blendsql::rules::condition_order::order_outside;
+use crate::blendsql::rules::condition_order::order_conditions_outside_selects;
 use crate::blendsql::rules::{AFTER_SOURCES, BEFORE_SOURCES, Rule};
 use crate::blendsql::runtime::Function;
 use crate::blendsql::scope::Scope;
@@ -32,7 +32,7 @@ pub(crate) fn plan_query(mut analysis: Analysis<'_>, parsed: &ParsedQuery) -> De
     let mut planner = Planner { analysis, plan: DemandPlan::default(), current_select: usize::MAX };
     planner.plan_query(&parsed.query, &Scope::new(None), RowUse::All);
     let Planner { analysis, mut plan, .. } = planner;
-    order_outside(&mut plan, &analysis);
+    order_conditions_outside_selects(&mut plan, &analysis);
     plan.cte_calls = analysis.cte_calls;
     plan.sort_selects();
     plan
@@ -67,8 +67,8 @@ impl Planner<'_> {
         match &query.body {
             Body::Core(core) => self.plan_select(query, core, &scope, row_use),
             Body::Compound(operator, left, right) => {
-                let of_left = self.use_of_side(query, (*operator, right, true), row_use);
-                let of_right = self.use_of_side(query, (*operator, left, false), row_use);
+                let of_left = self.side_row_use(query, (*operator, right, true), row_use);
+                let of_right = self.side_row_use(query, (*operator, left, false), row_use);
                 self.plan_query(left, &scope, of_left);
                 self.plan_query(right, &scope, of_right);
             }
@@ -85,7 +85,7 @@ impl Planner<'_> {
     }
 
     /// Returns how the rows of one side of a compound are used, given the other side.
-    fn use_of_side<'s>(
+    fn side_row_use<'s>(
         &self,
         compound: &'s Query,
         (operator, other, is_left): (CompoundOperator, &'s Query, bool),
@@ -93,14 +93,14 @@ impl Planner<'_> {
     ) -> RowUse<'s> {
         match row_use {
             RowUse::Arm(_) if operator == CompoundOperator::UnionAll => row_use,
-            _ if self.are_limited_arms(compound) => RowUse::Arm(compound),
+            _ if self.has_limited_arms(compound) => RowUse::Arm(compound),
             _ => RowUse::Side { operator, other, is_left },
         }
     }
 
     /// Returns true if a query is a UNION ALL with a LIMIT whose arms all have conditions with
     /// calls, so that the rows of all arms are recorded.
-    fn are_limited_arms(&self, query: &Query) -> bool {
+    fn has_limited_arms(&self, query: &Query) -> bool {
         fn have_calls(query: &Query) -> bool {
             match &query.body {
                 Body::Core(core) => core.filter.as_ref().is_some_and(Expr::has_call),
@@ -138,7 +138,7 @@ impl Planner<'_> {
         let outer_aliases = std::mem::replace(&mut self.analysis.aliases, aliases);
         let conditions = core.filter.iter().chain(core.from.iter().filter_map(|i| i.on.as_ref()));
         for condition in conditions.chain(&core.having) {
-            self.plan_parts_of_condition(condition, Some(true), &scope);
+            self.plan_condition_parts(condition, Some(true), &scope);
         }
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let order = query.order.iter().map(|o| &o.expr);
@@ -201,7 +201,7 @@ impl Planner<'_> {
         calls.sort_unstable();
         calls.dedup();
         let text = analysis.text_on_one_line(&core.span);
-        let select = self.plan.select_mut(core.span.start);
+        let select = self.plan.find_or_add_select(core.span.start);
         (select.text, select.calls, select.conjuncts) = (text, calls, conjuncts);
     }
 
@@ -226,22 +226,22 @@ impl Planner<'_> {
     /// Plans the condition of an expression of which only the truth matters.
     fn add_condition(&mut self, expr: &Expr, scope: &Scope<'_>) {
         let holds = Condition::all_of(&[expr], &self.analysis, scope);
-        self.plan_parts_of_condition(expr, Some(true), scope);
+        self.plan_condition_parts(expr, Some(true), scope);
         let (key, select) = ((expr.span.start, expr.span.end), self.current_select);
         self.plan.value_conditions.insert(key, ValueCondition { select, holds, fails: None });
     }
 
     /// Plans the predicates of a condition. `wanted` is the truth that it must have, or `None` if
     /// its value matters.
-    fn plan_parts_of_condition(&mut self, expr: &Expr, wanted: Option<bool>, scope: &Scope<'_>) {
+    fn plan_condition_parts(&mut self, expr: &Expr, wanted: Option<bool>, scope: &Scope<'_>) {
         match &expr.kind {
             ExprKind::And(parts) | ExprKind::Or(parts) => {
-                parts.iter().for_each(|p| self.plan_parts_of_condition(p, wanted, scope));
+                parts.iter().for_each(|p| self.plan_condition_parts(p, wanted, scope));
             }
             ExprKind::Not(inner) => {
-                self.plan_parts_of_condition(inner, wanted.map(|w| !w), scope);
+                self.plan_condition_parts(inner, wanted.map(|w| !w), scope);
             }
-            ExprKind::Paren(inner) => self.plan_parts_of_condition(inner, wanted, scope),
+            ExprKind::Paren(inner) => self.plan_condition_parts(inner, wanted, scope),
             ExprKind::In { negated: false, operand, query: Some(query), .. }
                 if wanted == Some(true) =>
             {
@@ -262,7 +262,7 @@ impl Planner<'_> {
             ExprKind::And(_) | ExprKind::Or(_) => {
                 let holds = Condition::of(expr, true, &self.analysis, scope);
                 let fails = Some(Condition::of(expr, false, &self.analysis, scope));
-                self.plan_parts_of_condition(expr, None, scope);
+                self.plan_condition_parts(expr, None, scope);
                 let (key, select) = ((expr.span.start, expr.span.end), self.current_select);
                 self.plan.value_conditions.insert(key, ValueCondition { select, holds, fails });
                 return;

@@ -31,7 +31,7 @@ mod tests {
     use crate::blendsql::tree::ViewDefinition;
 
     #[test]
-    fn the_query_of_a_view_is_found_whatever_its_names_are() {
+    fn view_query_is_parsed_despite_unusual_names() {
         let tables = |create: &str| {
             let view = ViewDefinition::parse(create)?;
             let mut tables = Vec::new();

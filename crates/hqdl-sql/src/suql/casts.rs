@@ -134,7 +134,7 @@ impl Parser<'_> {
                     "write INTERVAL '1 day'",
                 ));
             };
-            return Self::interval_from_text(&text.clone(), span);
+            return Self::parse_interval_text(&text.clone(), span);
         }
         if let SqlType::Literal(text) = &operand.sql_type
             && type_name.length.is_none()
@@ -233,10 +233,10 @@ impl Parser<'_> {
             text = format!("{text} {}", unit.text(self.sql));
             span.end = unit.end;
         }
-        Self::interval_from_text(&text, span)
+        Self::parse_interval_text(&text, span)
     }
 
-    pub fn interval_from_text(text: &str, span: Range<usize>) -> Result<TypedSql, SqlError> {
+    pub fn parse_interval_text(text: &str, span: Range<usize>) -> Result<TypedSql, SqlError> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let is_ago = words.last().is_some_and(|w| w.eq_ignore_ascii_case("ago"));
         let words = &words[..words.len() - usize::from(is_ago)];

@@ -39,7 +39,7 @@ pub(super) fn parse_moment(text: &str) -> Option<DateTime> {
         };
         for word in std::iter::once(word).chain(rest_of_word) {
             if word.contains(':') {
-                time = Some(time_of_day(word)?);
+                time = Some(parse_time_of_day(word)?);
             } else if ["am", "pm"].iter().any(|half| word.eq_ignore_ascii_case(half)) {
                 half = Some(word.eq_ignore_ascii_case("pm"));
             } else {
@@ -146,7 +146,7 @@ fn parse_year(text: &str) -> Option<i16> {
     })
 }
 
-fn time_of_day(text: &str) -> Option<Time> {
+fn parse_time_of_day(text: &str) -> Option<Time> {
     // Drop the time zone offset: +02, -05:30.
     let text = text.split(['+', '-']).next()?;
     let lower = text.to_ascii_lowercase();

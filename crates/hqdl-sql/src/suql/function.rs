@@ -264,7 +264,7 @@ impl Parser<'_> {
         }
         if let (true, [_, pattern, ..]) = (name.starts_with("regexp_"), exprs.as_slice()) {
             check_pattern(pattern, "match")?;
-            self.check_flags(&name, &exprs)?;
+            self.check_regex_flags(&name, &exprs)?;
         }
         if let ("count", [one]) = (name.as_str(), exprs.as_mut_slice())
             && let [SourceFragment::Star(span, Some(table))] = one.text.as_slice()
@@ -276,7 +276,7 @@ impl Parser<'_> {
         }
         if let (true, "string_agg", [of, between]) = (is_distinct, name.as_str(), exprs.as_slice())
         {
-            return Ok(string_agg_distinct(of, between, start..end));
+            return Ok(translate_string_agg_distinct(of, between, start..end));
         }
         if let Some((_, count, template)) = FUNCTIONS
             .iter()
@@ -346,7 +346,7 @@ impl Parser<'_> {
 
     /// Checks the literal flags and start position of a regular expression function, so that an
     /// invalid one is reported before any request is made.
-    fn check_flags(&self, name: &str, exprs: &[TypedSql]) -> Result<(), SqlError> {
+    fn check_regex_flags(&self, name: &str, exprs: &[TypedSql]) -> Result<(), SqlError> {
         let first = if name == "regexp_replace" { 3 } else { 2 };
         for (n, expr) in exprs.iter().enumerate().skip(first) {
             let error = |message: String| Err(SqlError::new(expr.span.clone(), message, "here"));
@@ -643,7 +643,7 @@ fn abbreviate_boolean(expr: &mut TypedSql) {
 
 /// Translates `string_agg(DISTINCT x, ',')`. The translation sorts the values, as `PostgreSQL`'s
 /// implementation does.
-fn string_agg_distinct(
+fn translate_string_agg_distinct(
     of: &TypedSql,
     between: &TypedSql,
     span: std::ops::Range<usize>,

@@ -73,7 +73,7 @@ fn known_tables(sql: &str, columns: ColumnLookup<'_>) -> HashMap<String, TableCo
 }
 
 /// Overwrites the default schema `public.` with spaces in front of a table and a column.
-fn without_schema(sql: &str) -> Cow<'_, str> {
+fn blank_out_public_schema(sql: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(sql);
     let (mut at, mut last) = (0, [None; 4]);
     while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::List) {
@@ -112,7 +112,7 @@ pub fn translate_with_columns(
     sql: &str,
     columns: ColumnLookup<'_>,
 ) -> Result<TranslatedQuery, SqlError> {
-    let sql = without_schema(sql);
+    let sql = blank_out_public_schema(sql);
     let sql = sql.as_ref();
     // Call `columns` before the thread starts, because it need not be `Sync`.
     let rewritten = distinct_on::rewrite_distinct_on(sql, columns)?;

@@ -305,7 +305,7 @@ impl Parser<'_> {
                 let end = span.end;
                 match_pattern(left, right, syntax, sign.starts_with('!'), end)?
             }
-            "#>" | "#>>" => json_path(left, &right, sign, span)?,
+            "#>" | "#>>" => translate_json_path(left, &right, sign, span)?,
             // The result is always a text.
             "->>" => {
                 let template = "CAST(suql_json_text({} -> {}) AS TEXT)";
@@ -342,7 +342,7 @@ impl Parser<'_> {
                 let right_type = right.sql_type.clone();
                 let right = as_number(right, &left.sql_type)?;
                 let left = as_number(left, &right_type)?;
-                if let Some(days) = self.date_arithmetic(&left, &right, sign)? {
+                if let Some(days) = self.translate_date_arithmetic(&left, &right, sign)? {
                     return Ok(days);
                 }
                 let is_fractional =
@@ -389,7 +389,7 @@ impl Parser<'_> {
     ///
     /// # Errors
     /// [`SqlError`] for an invalid combination, such as a timestamp plus a number.
-    fn date_arithmetic(
+    fn translate_date_arithmetic(
         &self,
         left: &TypedSql,
         right: &TypedSql,
@@ -493,7 +493,7 @@ impl Parser<'_> {
         let length = |expr: &TypedSql| -> Result<SqlText, SqlError> {
             let interval_type = match &expr.sql_type {
                 SqlType::Literal(text) => {
-                    Self::interval_from_text(text, expr.span.clone())?.sql_type
+                    Self::parse_interval_text(text, expr.span.clone())?.sql_type
                 }
                 sql_type => sql_type.clone(),
             };
@@ -646,13 +646,13 @@ fn join_operands(left: TypedSql, right: TypedSql, precedence: u8) -> TypedSql {
 }
 
 /// Translates the JSON operators `#>` and `#>>`.
-fn json_path(
+fn translate_json_path(
     left: TypedSql,
     path: &TypedSql,
     sign: &str,
     span: Range<usize>,
 ) -> Result<TypedSql, SqlError> {
-    let Some(operators) = path_operators(path) else {
+    let Some(operators) = json_path_operators(path) else {
         let help = "use json_extract(x, '$.path')";
         return Err(unsupported(span, &format!("`{sign}` by a computed path"), help));
     };
@@ -666,7 +666,7 @@ fn json_path(
 }
 
 /// Converts a JSON path literal `'{a,0}'` to `->` operators. Returns `None` for a computed path.
-fn path_operators(path: &TypedSql) -> Option<String> {
+fn json_path_operators(path: &TypedSql) -> Option<String> {
     let SqlType::Literal(text) = &path.sql_type else { return None };
     let path: Vec<serde_json::Value> =
         serde_json::from_str(&super::casts::parse_array_literal(text)?).ok()?;

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_back_from_their_bytes() {
+    fn canonical_bytes_decode_to_the_same_values() {
         let values = [
             ValueRef::Text("Zürich".as_bytes()),
             ValueRef::Integer(-7),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_more_than_its_values_is_kept() {
+    fn row_with_additional_values_is_stored() {
         let mut entities = store(&["rows"]);
         let row = Row {
             key: vec![Value::Text("digest".to_owned())],
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_with_the_same_hash_are_told_apart() {
+    fn numbers_with_equal_hashes_are_distinguished() {
         let mut index = NumberIndex::default();
         for number in [3, 4, 5] {
             index.insert(u32::MAX, number);

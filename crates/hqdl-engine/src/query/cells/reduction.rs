@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_fit_and_are_the_sequence() {
+    fn parts_fit_and_cover_the_sequence() {
         let texts = sorted_texts(0..20_000);
         let parts = split_texts(&texts);
         assert!(parts.iter().all(|part| (1..=100).contains(&part.len())));

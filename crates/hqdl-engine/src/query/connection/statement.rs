@@ -45,7 +45,7 @@ pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
         }
     };
     if begins_write(&sql[first.clone()]) {
-        return Err(denied_statement(&sql[first.clone()].to_ascii_uppercase(), first));
+        return Err(denied_statement_error(&sql[first.clone()].to_ascii_uppercase(), first));
     }
     while let Some(token) = tokens.next() {
         if &sql[token] == ";"
@@ -63,7 +63,7 @@ pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
 }
 
 /// Returns the error for a statement that does not only read.
-fn denied_statement(word: &str, span: Range<usize>) -> QueryError {
+fn denied_statement_error(word: &str, span: Range<usize>) -> QueryError {
     let help = match word {
         "PRAGMA" => {
             "use the table form of a pragma: SELECT * FROM pragma_table_info('t')".to_owned()

@@ -30,7 +30,7 @@ impl CallRuntime {
             return Ok(None);
         }
         for (name, value) in expansion.key.names().iter().zip(values) {
-            if let Some(media) = media_of(*value).filter(|_| !expansion.is_image(name)) {
+            if let Some(media) = media_type(*value).filter(|_| !expansion.is_image(name)) {
                 return Err(function_error(media.refusal_reason()));
             }
         }
@@ -92,7 +92,7 @@ impl CallRuntime {
         digest: &[u8; 32],
         value: ValueRef<'_>,
     ) -> rusqlite::Result<Option<Document>> {
-        if let Some(media) = media_of(value) {
+        if let Some(media) = media_type(value) {
             return Err(function_error(media.refusal_reason()));
         }
         let document = Document::from_value(value);
@@ -145,7 +145,7 @@ pub(in crate::query) fn value_digest(value: ValueRef<'_>) -> [u8; 32] {
 }
 
 /// Returns the media type of a value that cannot be represented as text.
-fn media_of(value: ValueRef<'_>) -> Option<Media> {
+fn media_type(value: ValueRef<'_>) -> Option<Media> {
     match value {
         ValueRef::Blob(bytes) => Media::from_blob(bytes),
         ValueRef::Text(text) => Media::from_data_url(text),

@@ -40,7 +40,7 @@ impl CallRuntime {
         let Reduction { call, target, column, columns } = reduction;
         let digest = value_digest(value);
         if let Some(cell) = self.data.reductions.results.get(&(call, digest)).copied()
-            && !matches!(self.look_up(cell)?, Cell::Missing | Cell::NotLookedUp)
+            && !matches!(self.look_up_cell(cell)?, Cell::Missing | Cell::NotLookedUp)
         {
             return Ok(Reduced::Cell(cell, None));
         }
@@ -59,7 +59,7 @@ impl CallRuntime {
             let weights: Vec<(u64, u64)> = answers.iter().map(|a| (a.priority, 1)).collect();
             let ranges = split_sequence(&weights, MAX_COMBINED);
             if let [_] = ranges.as_slice() {
-                return match self.combine(reduction, columns.result, &answers)? {
+                return match self.combine_answers(reduction, columns.result, &answers)? {
                     Combined::Document(document) => {
                         Ok(self.result_cell(reduction, columns.result, digest, document))
                     }
@@ -104,7 +104,7 @@ impl CallRuntime {
         part: &DocumentPart,
     ) -> rusqlite::Result<PartAnswer> {
         let digest = texts_digest(&part.document.texts);
-        let state = self.ask(reduction, reduction.columns.part, &part.document)?;
+        let state = self.ask_about_document(reduction, reduction.columns.part, &part.document)?;
         Ok(PartAnswer { priority: part.priority, state, digest })
     }
 
@@ -120,11 +120,13 @@ impl CallRuntime {
             return Ok(single);
         }
         let column = reduction.columns.combined;
-        let state = match self.combine(reduction, column, &answers)? {
+        let state = match self.combine_answers(reduction, column, &answers)? {
             Combined::Document(document) if document.texts.len() == 1 => {
                 PartState::Known(document.texts.into_iter().next())
             }
-            Combined::Document(document) => self.ask(reduction, column, &document)?,
+            Combined::Document(document) => {
+                self.ask_about_document(reduction, column, &document)?
+            }
             Combined::State(state) => state,
         };
         let priority = answers.first().map_or(0, |first| first.priority);
@@ -133,7 +135,7 @@ impl CallRuntime {
 
     /// Returns the document that consists of some answers, or the state of their combination if
     /// there is no such document.
-    fn combine(
+    fn combine_answers(
         &mut self,
         reduction: Reduction,
         column: usize,
@@ -165,14 +167,14 @@ impl CallRuntime {
     }
 
     /// Returns the answer about a document. Demands it if it is missing.
-    fn ask(
+    fn ask_about_document(
         &mut self,
         reduction: Reduction,
         column: usize,
         document: &Document,
     ) -> rusqlite::Result<PartState> {
         let cell = self.document_cell(reduction.target, column, document);
-        let is_readable = match self.look_up(cell)? {
+        let is_readable = match self.look_up_cell(cell)? {
             Cell::Known(Sql::Null) => {
                 !self.data.targets[cell.target].is_unreadable(cell.entity, cell.column)
             }
@@ -212,7 +214,7 @@ impl CallRuntime {
         self.demand_cell(reduction.call, cell, Some(document))
     }
 
-    fn look_up(&mut self, cell: Demand) -> rusqlite::Result<Cell> {
+    fn look_up_cell(&mut self, cell: Demand) -> rusqlite::Result<Cell> {
         let counts = &mut self.data.counts;
         self.data.targets[cell.target]
             .look_up_cell(

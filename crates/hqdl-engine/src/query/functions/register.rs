@@ -67,7 +67,7 @@ pub fn register_functions(
                 register(function, |runtime, values| Ok(runtime.evaluate_limit(values)))
             }
             Function::RememberPending => {
-                register(function, |runtime, values| Ok(runtime.set_truth_after(values)))
+                register(function, |runtime, values| Ok(runtime.remember_pending(values)))
             }
             Function::All => {
                 register(function, |_, values| Ok(Sql::Integer(evaluate_kleene(values, 0))))
@@ -76,7 +76,7 @@ pub fn register_functions(
                 register(function, |_, values| Ok(Sql::Integer(evaluate_kleene(values, 1))))
             }
             Function::RecordTruth => register(function, |runtime, values| {
-                Ok(runtime.set_truth(integer_argument(values, 0)))
+                Ok(runtime.record_truth(integer_argument(values, 0)))
             }),
             Function::LastTruth => register(function, |runtime, _| Ok(runtime.last_truth())),
             Function::Texts => {

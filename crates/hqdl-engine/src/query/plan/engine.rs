@@ -105,10 +105,12 @@ impl Engine<'_, '_> {
 
     /// Returns the query over published tables in the server's SQL dialect, and the columns that it
     /// reads from each expansion.
-    pub(in crate::query) fn server_plan(
+    pub(in crate::query) fn plan_for_server(
         &mut self,
     ) -> Result<(RewrittenQuery, BTreeMap<usize, Vec<String>>), QueryError> {
-        let Some(stored_plan) = self.stored_plan.take() else { return Err(self.server_refusal()) };
+        let Some(stored_plan) = self.stored_plan.take() else {
+            return Err(self.server_refusal_error());
+        };
         let mut reads: BTreeMap<usize, Vec<String>> = BTreeMap::new();
         for stored in self.calls.stored.values() {
             let columns = &self.request.spec.expansions[stored.expansion].columns;
@@ -119,7 +121,7 @@ impl Engine<'_, '_> {
     }
 
     /// Returns the error for a query that cannot run on a server, with a hint.
-    fn server_refusal(&self) -> QueryError {
+    fn server_refusal_error(&self) -> QueryError {
         let spec = self.request.spec.path.display();
         let ad_hoc_call = self.calls.routes.iter().position(|r| r.route == RouteKind::AdHoc);
         let unbound_call = (0..self.calls.sites.len()).find(|n| !self.calls.stored.contains_key(n));
@@ -156,7 +158,7 @@ impl Engine<'_, '_> {
         rewritten: &RewrittenQuery,
         sink: &mut dyn RowSink,
     ) -> Result<(), QueryError> {
-        let mut statement = self.prepared_statement(rewritten)?;
+        let mut statement = self.prepare_statement(rewritten)?;
         let mut names = ResultNames { sink, rewritten };
         self.stream_rows(&mut statement, &rewritten.sql, &mut names)
     }
@@ -175,10 +177,10 @@ impl Engine<'_, '_> {
         &self,
         rewritten: &RewrittenQuery,
     ) -> Result<(), QueryError> {
-        self.prepared_statement(rewritten).map(drop)
+        self.prepare_statement(rewritten).map(drop)
     }
 
-    fn prepared_statement(
+    fn prepare_statement(
         &self,
         rewritten: &RewrittenQuery,
     ) -> Result<rusqlite::Statement<'_>, QueryError> {

@@ -82,7 +82,7 @@ impl ValueListProvider for NestedQueries<'_, '_> {
         Ok(Some(values))
     }
 
-    fn outputs_of(&mut self, select: &str) -> SelectOutputs {
+    fn analyze_select_outputs(&mut self, select: &str) -> SelectOutputs {
         let parsed = blendsql::parse::parse_query(select);
         parsed.map_or_else(
             |_| SelectOutputs::default(),

@@ -21,7 +21,7 @@ use crate::query::route::kinds::Kinds;
 use crate::query::route::model_router::ModelRouter;
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
-use hqdl_sql::blendsql::emit::stored_columns::stored_plan;
+use hqdl_sql::blendsql::emit::stored_columns::rewrite_to_stored_columns;
 use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with};
 use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::Statistics;
@@ -81,8 +81,8 @@ impl<'r, 'a> Engine<'r, 'a> {
         let views = published_views(&calls, &targets, overrides.as_ref(), request, &guard)?;
         let views = views.filter(|_| request.refresh.is_none());
         let no_stored_plan_reason = stored_plan_refusal(request, &calls, views.is_some());
-        let stored_plan =
-            views.and_then(|v| stored_plan(text, &parsed, &calls.sites, &v, is_server));
+        let stored_plan = views
+            .and_then(|v| rewrite_to_stored_columns(text, &parsed, &calls.sites, &v, is_server));
         let mut runtime = CallRuntime::new(
             request.facts.with_recent().clone(),
             calls.call_targets.clone(),
@@ -143,7 +143,7 @@ fn choose_targets(
     let through = schema
         .reads_view(&parsed.query)
         .then(|| usage::analyze_calls(text, parsed, &ThroughViews(schema)));
-    let kinds = Kinds::read(nested.guard.connection(), request.spec);
+    let kinds = Kinds::read_kinds(nested.guard.connection(), request.spec);
     let usages = CallUsages { plain: &plain, through: through.as_ref(), kinds };
     let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
     let mut router = ModelRouter::new(request, model, nested.lazy_run);

@@ -40,7 +40,8 @@ pub(in crate::query) fn validate_query(
         .create_scalar_function(OPAQUE_FUNCTION, -1, flags, |_| Ok(Null))
         .map_err(|error| guard.query_error(&error, ""))?;
     let replacement = Replacement { text, parsed, list_flags: find_list_calls(parsed) };
-    let with_functions = replacement.with_functions(0..text.len(), &outermost_calls(parsed));
+    let with_functions =
+        replacement.replace_with_functions(0..text.len(), &outermost_calls(parsed));
     let prepared = connection.prepare(&with_functions).map(drop);
     let notes = match prepared {
         Ok(()) => note_quoted_texts(&with_functions, connection),
@@ -54,7 +55,7 @@ pub(in crate::query) fn validate_query(
     drop(guard.query_error(&error, &with_functions));
     // NULLs padded to the same length keep every offset. If only a call's arguments are wrong, the
     // statement with the arguments reports the error.
-    let nulls = replacement.with_nulls();
+    let nulls = replacement.replace_with_nulls();
     connection.prepare(&nulls).map(drop).map_err(|error| guard.query_error(&error, &nulls))?;
     Ok(notes)
 }
@@ -82,7 +83,7 @@ struct Replacement<'q> {
 
 impl Replacement<'_> {
     /// Returns the query with each call replaced by a NULL of the same length.
-    fn with_nulls(&self) -> String {
+    fn replace_with_nulls(&self) -> String {
         let mut nulls = String::with_capacity(self.text.len());
         let mut at = 0;
         for call in outermost_calls(self.parsed) {
@@ -97,7 +98,7 @@ impl Replacement<'_> {
     }
 
     /// Returns a part of the query with some calls replaced by a function of their arguments.
-    fn with_functions(&self, span: Range<usize>, calls: &[Call]) -> String {
+    fn replace_with_functions(&self, span: Range<usize>, calls: &[Call]) -> String {
         let (mut sql, mut at) = (String::with_capacity(span.len()), span.start);
         for call in calls {
             if call.span.start < at || call.span.end > span.end {
@@ -121,9 +122,9 @@ impl Replacement<'_> {
                 format!("{}.{}", sql::quote_name(table), sql::quote_name(column))
             }
             Argument::Column { table: None, column, .. } => sql::quote_name(column),
-            Argument::Sql(span) => self.with_functions(span.clone(), &call.inner),
+            Argument::Sql(span) => self.replace_with_functions(span.clone(), &call.inner),
             Argument::Query(span) => {
-                format!("EXISTS ({})", self.with_functions(span.clone(), &call.inner))
+                format!("EXISTS ({})", self.replace_with_functions(span.clone(), &call.inner))
             }
         }
     }

@@ -232,10 +232,10 @@ impl CallText<'_> {
                 format!("LLMMap({}", self.unless("image", "image=true, ")),
             )]),
             Macro::Summary => self.summary(),
-            Macro::Reduce => self.reduce(rest),
+            Macro::Reduce => self.rewrite_reduce(rest),
             Macro::Classify => self.classify(),
             Macro::Documents => self.documents(),
-            Macro::Dates => self.dates(),
+            Macro::Dates => self.rewrite_date_filter(),
             Macro::Refused(why, instead) => Err(self.error_at_name(
                 format!("`{name}` cannot be called: {why}"),
                 "not an ingredient",
@@ -513,7 +513,7 @@ impl CallText<'_> {
     }
 
     /// Rewrites a date filter to plain SQL; it makes no request.
-    fn dates(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn rewrite_date_filter(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.missing_argument_error("a column")) };
         let old = match value.tokens.as_slice() {

@@ -75,7 +75,7 @@ fn with_classified_literals<T>(
     sql: &str,
     run: impl FnOnce(&str) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
-    let run = |sql: &str| match one_row::written(request, sql)? {
+    let run = |sql: &str| match one_row::rewrite_one_row_questions(request, sql)? {
         Some(written) => remap_spans(&written, run),
         None => run(sql),
     };

@@ -35,28 +35,32 @@ type Edits = Vec<(Range<usize>, String)>;
 ///
 /// # Errors
 /// Returns [`QueryError::Runtime`] if no thread can be started.
-pub(in crate::query) fn written(
+pub(in crate::query) fn rewrite_one_row_questions(
     request: &Request<'_>,
     text: &str,
 ) -> Result<Option<TranslatedQuery>, QueryError> {
     if request.spec.expansions.is_empty() || !may_have_calls(text) {
         return Ok(None);
     }
-    with_large_stack(|| rewrite(request, text))
+    with_large_stack(|| rewrite_query(request, text))
 }
 
-fn rewrite(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
+fn rewrite_query(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
     let asks_rows = |call: &Call| call.ingredient.subject() == Subject::Rows;
     let spelled = NormalizedQuery::normalize(text).ok()?;
     // The spans of these calls are positions in the original text.
     let calls = scan_calls(text).ok()?;
-    calls.iter().find(|call| asks_rows(call) && is_asked(request.spec, &call.question))?;
+    calls
+        .iter()
+        .find(|call| asks_rows(call) && has_question_column(request.spec, &call.question))?;
     let parsed = parse_query(&spelled.text).ok()?;
     let mut edits = Edits::new();
     for call in calls.iter().filter(|call| asks_rows(call)) {
         let at = |other: &Call| spelled.original_span(&other.span) == call.span;
         let Some(n) = parsed.calls.iter().position(at) else { continue };
-        let Some(found) = of_call(request, text, call, parsed.is_single_call) else { continue };
+        let Some(found) = rewrite_call(request, text, call, parsed.is_single_call) else {
+            continue;
+        };
         if is_routed(request, &TranslatedQuery::with_edits(text, found.clone()).sql, n) {
             edits.extend(found);
         }
@@ -65,7 +69,7 @@ fn rewrite(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
 }
 
 /// Returns true if a column of the spec has this question.
-fn is_asked(spec: &Spec, asked: &str) -> bool {
+fn has_question_column(spec: &Spec, asked: &str) -> bool {
     spec.expansions.iter().any(|expansion| {
         (0..expansion.columns.len()).any(|column| {
             let found = question::find_binding(&expansion.columns, column, asked, &mut |_| None);
@@ -75,13 +79,13 @@ fn is_asked(spec: &Spec, asked: &str) -> bool {
 }
 
 /// Returns the edits that rewrite a call, or `None` if it cannot be rewritten.
-fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option<Edits> {
+fn rewrite_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option<Edits> {
     let [Argument::Query(query)] = call.values.as_slice() else { return None };
     let is_list = call.return_type.is_some_and(|t| t.is_list) || call.quantifier.is_some();
     if call.is_values_row
         || is_list
         || !call.inner.is_empty()
-        || !is_asked(request.spec, &call.question)
+        || !has_question_column(request.spec, &call.question)
     {
         return None;
     }
@@ -122,12 +126,12 @@ fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option
 
 /// Returns the only SELECT in a query that reads a table, and its end.
 fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
-    fn arms<'q>(query: &'q Query, found: &mut Vec<&'q SelectCore>) -> Option<()> {
+    fn collect_arms<'q>(query: &'q Query, found: &mut Vec<&'q SelectCore>) -> Option<()> {
         match &query.body {
             Body::Core(core) => found.push(core),
             Body::Compound(operator, left, right) if operator.is_union() => {
-                arms(left, found)?;
-                arms(right, found)?;
+                collect_arms(left, found)?;
+                collect_arms(right, found)?;
             }
             Body::Compound(..) | Body::Values(..) => return None,
         }
@@ -140,7 +144,7 @@ fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
         return (!core.from.is_empty()).then_some((core, query.span.end));
     }
     let mut found = Vec::new();
-    arms(query, &mut found)?;
+    collect_arms(query, &mut found)?;
     found.retain(|core| !core.from.is_empty());
     let whole = query.order.is_empty() && query.limit.is_none() && query.offset.is_none();
     match found.as_slice() {

@@ -18,7 +18,10 @@ use hqdl_values::sql;
 impl CallText<'_> {
     /// Returns the edits that turn the values of the call into an aggregate. `rest` contains the
     /// tokens after the call.
-    pub(super) fn reduce(&self, rest: &[Token]) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    pub(super) fn rewrite_reduce(
+        &self,
+        rest: &[Token],
+    ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let arguments: [ArgumentNames<'_>; 2] = [&["question"], &["value", "values"]];
         let (matched, others) = self.match_arguments(&arguments)?;
         let [question, Some(value)] = matched[..] else {

@@ -164,7 +164,7 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
         0 => matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name),
         _ => token.is_symbol(b'.') || token.lexeme == Lexeme::Colons && dialect == Dialect::Sqlite,
     });
-    if names_column || is_aliased(sql, item, dialect) {
+    if names_column || has_alias(sql, item, dialect) {
         return Some(SourceHeader::FromSqlite);
     }
     // A call is named by its question, if it has one.
@@ -198,7 +198,7 @@ fn is_closed_by_last(item: &[Token]) -> bool {
     false
 }
 
-fn is_aliased(sql: &str, item: &[Token], dialect: Dialect) -> bool {
+fn has_alias(sql: &str, item: &[Token], dialect: Dialect) -> bool {
     let [.., before, last] = item else { return false };
     if before.is_word(sql, "AS") {
         return true;

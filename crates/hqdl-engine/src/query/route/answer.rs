@@ -33,7 +33,7 @@ impl Calls {
             ComparedWith::Text(text) if data_type == Type::Text => Some(text.clone()),
             _ => None,
         });
-        column.origin = self.kinds.describe(&usage.keys);
+        column.origin = self.kinds.describe_origins(&usage.keys);
         let target = self.add_target(
             self.models[n].clone(),
             DOCUMENTS_EXPANSION,

@@ -27,7 +27,7 @@ pub trait ValueListProvider {
     ) -> Result<Option<Vec<Value>>, QueryError>;
 
     /// Returns the columns that a SELECT yields, with their lineage.
-    fn outputs_of(&mut self, select: &str) -> SelectOutputs;
+    fn analyze_select_outputs(&mut self, select: &str) -> SelectOutputs;
 
     /// Returns the values of a spec column, given by its position, if the values of all keys are
     /// known.

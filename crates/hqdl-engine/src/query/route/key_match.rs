@@ -77,8 +77,8 @@ pub(in crate::query) fn match_key(
             let at = (0..columns.len()).find(free)?;
             match trailing_label(&text, is_first)? {
                 "" => {}
-                label if columns[at].is_called(label) => {
-                    let called = columns.iter().filter(|column| column.is_called(label));
+                label if columns[at].matches_label(label) => {
+                    let called = columns.iter().filter(|column| column.matches_label(label));
                     labels += usize::from(called.count() == 1);
                 }
                 _ => return None,
@@ -145,7 +145,7 @@ fn trailing_label(text: &str, is_first: bool) -> Option<&str> {
 
 impl KeyColumn<'_> {
     /// Returns true if a label consists of the column's whole name or its first words.
-    fn is_called(&self, label: &str) -> bool {
+    fn matches_label(&self, label: &str) -> bool {
         let label = lowercase_words(label);
         self.names.iter().any(|name| {
             let name = lowercase_words(name);

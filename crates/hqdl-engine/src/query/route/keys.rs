@@ -92,7 +92,7 @@ fn match_instances(source: &KeySource, first: &Lineage, usage: &CallUsage) -> In
             for (of, _) in free {
                 let mut instance_map = instance_map.clone();
                 instance_map.insert(*instance, *of);
-                if is_joined_alike(source.relation.joins(), &instance_map, usage) {
+                if has_same_joins(source.relation.joins(), &instance_map, usage) {
                     next.push(instance_map);
                 }
             }
@@ -116,7 +116,7 @@ fn match_instances(source: &KeySource, first: &Lineage, usage: &CallUsage) -> In
 const MAX_MATCHES: usize = 64;
 
 /// Returns true if the query joins the matched instances by the equalities of the source.
-fn is_joined_alike(
+fn has_same_joins(
     joins: &[ColumnEquality],
     instance_map: &BTreeMap<usize, usize>,
     usage: &CallUsage,
@@ -171,7 +171,7 @@ fn key_source(
             Some(KeySource { relation: KeyRelation::Table(table.clone()), parts, is_table: true })
         }
         SourceRows::Select(select) => {
-            let outputs = value_provider.outputs_of(select);
+            let outputs = value_provider.analyze_select_outputs(select);
             let part = |key: &String| {
                 let found = outputs.columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
                 found.and_then(|(_, lineage)| lineage.clone())

@@ -29,8 +29,8 @@ pub(in crate::query) struct Kinds {
 
 impl Kinds {
     /// Reads the foreign keys of a database and merges the kinds of columns as the spec specifies.
-    pub fn read(connection: &Connection, spec: &Spec) -> Self {
-        let mut pairs = foreign_keys(connection).unwrap_or_default();
+    pub fn read_kinds(connection: &Connection, spec: &Spec) -> Self {
+        let mut pairs = read_foreign_keys(connection).unwrap_or_default();
         let mut about = BTreeMap::new();
         for expansion in &spec.expansions {
             let tables: Vec<&String> = (expansion.sources.iter())
@@ -40,26 +40,30 @@ impl Kinds {
                 })
                 .collect();
             for key in expansion.key.names() {
-                let columns: Vec<String> = tables.iter().map(|table| name_of(table, key)).collect();
+                let columns: Vec<String> =
+                    tables.iter().map(|table| qualified_name(table, key)).collect();
                 pairs.extend(columns.windows(2).map(|two| (two[1].clone(), two[0].clone())));
                 let described = columns.into_iter().map(|name| (name, expansion.about.clone()));
                 about.extend(described.filter(|(_, about)| !about.trim().is_empty()));
             }
             let columns = expansion.columns.iter().filter(|column| !column.about.trim().is_empty());
-            about.extend(columns.map(|c| (name_of(&expansion.name, &c.name), c.about.clone())));
+            about.extend(
+                columns.map(|c| (qualified_name(&expansion.name, &c.name), c.about.clone())),
+            );
         }
         for kind in &spec.kinds {
-            let names: Vec<String> = kind.iter().map(|(table, c)| name_of(table, c)).collect();
+            let names: Vec<String> =
+                kind.iter().map(|(table, c)| qualified_name(table, c)).collect();
             let others = names.iter().skip(1).map(|name| (name.clone(), names[0].clone()));
             pairs.extend(others);
         }
-        Self { shared: share(&pairs), about }
+        Self { shared: group_by_kind(&pairs), about }
     }
 
     /// Sets a column's origin, which the model sees, the kinds of its values in its identity, and
     /// the other identities under which answers are stored.
-    pub fn tell(&self, column: &mut Column, usage: &CallUsage) {
-        column.origin = self.describe(&usage.keys);
+    pub fn set_kinds(&self, column: &mut Column, usage: &CallUsage) {
+        column.origin = self.describe_origins(&usage.keys);
         let kinds: Vec<Vec<String>> = usage.keys.iter().map(|key| self.kinds_of(key)).collect();
         if kinds.iter().all(Vec::is_empty) {
             return;
@@ -80,16 +84,16 @@ impl Kinds {
     /// Returns the names of the columns that share the kind of a call's value. The first one names
     /// the kind.
     fn kinds_of(&self, key: &Key) -> Vec<String> {
-        let Some(origin) = base(key) else { return Vec::new() };
-        let name = name_of(&origin.table, &origin.column);
+        let Some(origin) = base_column(key) else { return Vec::new() };
+        let name = qualified_name(&origin.table, &origin.column);
         self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])
     }
 
     /// Describes the origins of values: columns with the spec's descriptions, or expressions over
     /// columns.
-    pub fn describe(&self, keys: &[Key]) -> Option<String> {
+    pub fn describe_origins(&self, keys: &[Key]) -> Option<String> {
         let describe = |key: &Key| {
-            let Some(origin) = base(key) else {
+            let Some(origin) = base_column(key) else {
                 let is_short = key.text.chars().nth(LONGEST_EXPRESSION).is_none();
                 return (key.lineage.is_some() && is_short).then(|| key.text.clone());
             };
@@ -105,7 +109,7 @@ impl Kinds {
 }
 
 /// Sets the kind of the values that a column asks about.
-pub(in crate::query) fn tell_kind(column: &mut Column, kind: &str) {
+pub(in crate::query) fn set_kind(column: &mut Column, kind: &str) {
     column.origin = Some(kind.to_owned());
     column.also = vec![column.meaning.clone()];
     column.meaning.kinds = vec![kind.to_lowercase()];
@@ -113,16 +117,16 @@ pub(in crate::query) fn tell_kind(column: &mut Column, kind: &str) {
 }
 
 /// Returns the database column that a value comes from.
-fn base(key: &Key) -> Option<&ColumnOrigin> {
+fn base_column(key: &Key) -> Option<&ColumnOrigin> {
     key.base.as_ref().or(key.origin.as_ref())
 }
 
-fn name_of(table: &str, column: &str) -> String {
+fn qualified_name(table: &str, column: &str) -> String {
     format!("{table}.{column}").to_lowercase()
 }
 
 /// Returns the columns of foreign keys, each with the column that it references.
-fn foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
+fn read_foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     // A foreign key without columns references the primary key.
     let sql = "SELECT t.name || '.' || f.\"from\", f.\"table\" || '.' || coalesce(f.\"to\", \
                  (SELECT name FROM pragma_table_xinfo(f.\"table\") WHERE pk = f.seq + 1)) \
@@ -138,7 +142,7 @@ fn foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, String
 
 /// Returns for each column all columns of its kind, given pairs of columns with the same kind. The
 /// column that is the first element of no pair names the kind.
-fn share(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
+fn group_by_kind(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
     for (one, other) in pairs {
         let mut group = groups.remove(one).unwrap_or_else(|| BTreeSet::from([one]));
@@ -158,12 +162,12 @@ fn share(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::share;
+    use super::group_by_kind;
 
     #[test]
-    fn columns_that_are_alike_share_the_name_of_the_one_that_is_like_no_other() {
+    fn columns_of_a_kind_share_the_name_of_the_referenced_column() {
         let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
-        let shared = share(&[
+        let shared = group_by_kind(&[
             pair("orders.city", "city.name"),
             pair("trip.city", "orders.city"),
             pair("a.x", "b.x"),

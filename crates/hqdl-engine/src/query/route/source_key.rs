@@ -159,7 +159,7 @@ impl<'k> CallKey<'k> {
     }
 
     /// Returns true if some expressions of the query differ for each key of the source.
-    fn determine_key(
+    fn values_determine_key(
         &self,
         all: &[&Lineage],
         value_provider: &mut dyn ValueListProvider,
@@ -177,7 +177,7 @@ impl<'k> CallKey<'k> {
         let groups: Vec<&Lineage> =
             self.usage.group_terms.iter().map(AsRef::as_ref).filter(is_of_source).collect();
         let is_grouped = groups.iter().any(|group| group.is_same(self.first));
-        if is_grouped && !self.determine_key(&groups, value_provider)? {
+        if is_grouped && !self.values_determine_key(&groups, value_provider)? {
             return Err("the rows are grouped by it, and a group can have several keys".to_owned());
         }
         Ok(())
@@ -208,7 +208,7 @@ impl<'k> CallKey<'k> {
         let Some(texts) = texts else { return Ok(None) };
         let is_part = matched == KeyMatch::LabelledPart
             || self.parts.iter().any(|part| part.is_same(self.first));
-        if !is_part && !self.determine_key(&self.lineages(), value_provider)? {
+        if !is_part && !self.values_determine_key(&self.lineages(), value_provider)? {
             return Ok(None);
         }
         let source = self.evaluator.source;
@@ -239,7 +239,7 @@ impl<'k> CallKey<'k> {
         let all = self.lineages();
         let value_list: Vec<&str> = self.values.iter().map(|(text, _)| *text).collect();
         let value_list = value_list.join(", ");
-        if !self.determine_key(&all, value_provider)? {
+        if !self.values_determine_key(&all, value_provider)? {
             let key: Vec<String> =
                 self.expansion.key.names().iter().map(|name| quote_name(name)).collect();
             return Err(format!(

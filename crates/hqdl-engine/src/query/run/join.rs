@@ -85,7 +85,7 @@ pub(in crate::query) fn group_by_list(
         if let Some(narrow) = join.narrow.filter(|n| *n < texts.len()) {
             let narrowed = &mut lock_runtime(runtime).data.joins[number].narrowed_from;
             *narrowed = (*narrowed).max(texts.len());
-            texts = most_similar(&left.to_string(), texts, narrow);
+            texts = select_most_similar(&left.to_string(), texts, narrow);
         }
         let max_tokens = usize::try_from(request.spec.limits.context_tokens).unwrap_or(usize::MAX);
         for list in split_list(texts, max_tokens) {
@@ -186,7 +186,7 @@ fn split_list(texts: Vec<String>, max_bytes: usize) -> Vec<Vec<String>> {
 }
 
 /// Returns the `max_values` values that are most similar to a text.
-fn most_similar(text: &str, mut list: Vec<String>, max_values: usize) -> Vec<String> {
+fn select_most_similar(text: &str, mut list: Vec<String>, max_values: usize) -> Vec<String> {
     let lower = text.to_lowercase();
     let similarity = |other: &String| {
         let other = other.to_lowercase();

@@ -27,7 +27,7 @@ impl Emitter<'_> {
     }
 
     /// Returns the truth of a condition that is part of a value.
-    pub(super) fn write_condition_of(&mut self, expr: &Expr) -> String {
+    pub(super) fn write_nested_condition(&mut self, expr: &Expr) -> String {
         match self.planned_condition(expr) {
             Some(planned) => self.write_truth(&planned.holds),
             None => sql::plain_truth(self.source(expr), true),

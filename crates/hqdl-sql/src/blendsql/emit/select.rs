@@ -24,7 +24,7 @@ impl Emitter<'_> {
             Some(truth) => self.write_truth(truth),
             None => "1".to_owned(),
         };
-        for deferred in select.at_stage(ConditionStage::AfterCalls) {
+        for deferred in select.conjuncts_at_stage(ConditionStage::AfterCalls) {
             text = sql::and_then(&text, &sql::plain_truth(self.source(deferred), true));
         }
         let is_result = select.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
@@ -42,14 +42,14 @@ impl Emitter<'_> {
         if let (Some(having), Some(condition)) = (&core.having, &select.having) {
             let text = self.write_truth(condition);
             let condition_group = self.condition_group_index(having.span.start, 1);
-            parts.push((having.span.clone(), sql::record_row(condition_group, &text, &[])));
+            parts.push((having.span.clone(), sql::record_row_sql(condition_group, &text, &[])));
         }
         if let Some(limit) = &select.limit {
             self.write_limited_select(limit, &truth, query, core, parts);
         }
         self.write_values(query, core, parts);
         self.write_limits(query, parts);
-        self.name_results(core, parts);
+        self.record_result_names(core, parts);
     }
 
     /// Returns the WHERE condition that evaluates the conditions with calls for each row.
@@ -86,7 +86,7 @@ impl Emitter<'_> {
             values.extend(&select.candidate_value);
         }
         let values: Vec<&str> = values.into_iter().map(|s| &self.text[s.clone()]).collect();
-        format!("(SELECT {})", sql::record_row(condition_group, &text, &values))
+        format!("(SELECT {})", sql::record_row_sql(condition_group, &text, &values))
     }
 
     fn write_membership(&self, membership: &Membership) -> String {
@@ -94,11 +94,11 @@ impl Emitter<'_> {
             membership.columns.iter().map(|span| &self.text[span.clone()]).collect();
         match &membership.rows {
             MemberRows::Query(span) => {
-                sql::membership(&columns, &self.text[span.clone()], membership.keeps)
+                sql::membership_condition(&columns, &self.text[span.clone()], membership.keeps)
             }
             MemberRows::Groups { after } => {
                 let rows = format!("SELECT {}{}", columns.join(", "), &self.text[after.clone()]);
-                sql::membership(&columns, &rows, membership.keeps)
+                sql::membership_condition(&columns, &rows, membership.keeps)
             }
         }
     }
@@ -208,7 +208,7 @@ impl Emitter<'_> {
             values.push(format!("({})", self.write_value(expr)));
             let placeholder = format!("(NULL+{n})");
             if column.alias.is_none() {
-                self.out.result_names.insert(placeholder.clone(), self.name_of_result(expr));
+                self.out.result_names.insert(placeholder.clone(), self.original_result_name(expr));
             }
             parts.push((expr.span.clone(), placeholder));
         }
@@ -216,7 +216,7 @@ impl Emitter<'_> {
         let truth = if values.is_empty() {
             truth.to_owned()
         } else {
-            sql::hold_values(truth, &limit.shared_calls, values)
+            sql::hold_values_sql(truth, &limit.shared_calls, values)
         };
         let mut rank = String::new();
         if limit.is_ranked {
@@ -241,18 +241,18 @@ impl Emitter<'_> {
     }
 
     /// Records the original names of the result columns whose text has changed.
-    fn name_results(&mut self, core: &SelectCore, parts: &[(Span, String)]) {
+    fn record_result_names(&mut self, core: &SelectCore, parts: &[(Span, String)]) {
         for expr in
             core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
         {
             if let Some((_, text)) = parts.iter().find(|(span, _)| *span == expr.span) {
-                self.out.result_names.insert(text.clone(), self.name_of_result(expr));
+                self.out.result_names.insert(text.clone(), self.original_result_name(expr));
             }
         }
     }
 
     /// Returns the name of a result column in the original query.
-    fn name_of_result(&self, expr: &Expr) -> String {
+    fn original_result_name(&self, expr: &Expr) -> String {
         match &without_parens(expr).kind {
             ExprKind::Call(n, _) => self.questions.get(*n).map_or("", |q| *q).to_owned(),
             _ => self.source(expr).to_owned(),
@@ -292,7 +292,7 @@ impl Emitter<'_> {
                 for inner in items {
                     self.write_source(inner, select, parts);
                     if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
-                        let text = self.write_condition_of(on);
+                        let text = self.write_nested_condition(on);
                         parts.push((on.span.clone(), format!("(SELECT {text}) = 1")));
                     }
                 }

@@ -186,7 +186,7 @@ pub(super) fn materialization_fence(source: &str, conditions: &[String]) -> Stri
 
 /// Returns the condition that a row's columns are among `rows`, or the opposite unless `keeps` is
 /// true. With `keeps`, the condition also holds for a row with NULL.
-pub(super) fn membership(columns: &[&str], rows: &str, keeps: bool) -> String {
+pub(super) fn membership_condition(columns: &[&str], rows: &str, keeps: bool) -> String {
     let is_member = format!("({}) IN ({rows})", columns.join(", "));
     if !keeps {
         return format!("(({is_member}) IS NOT TRUE)");
@@ -197,7 +197,7 @@ pub(super) fn membership(columns: &[&str], rows: &str, keeps: bool) -> String {
 
 /// Returns the SQL that records whether a row of a SELECT passes. Rows with the same values are
 /// equivalent candidates, or belong to one group.
-pub(super) fn record_row(condition_group: usize, truth: &str, values: &[&str]) -> String {
+pub(super) fn record_row_sql(condition_group: usize, truth: &str, values: &[&str]) -> String {
     let begin = Function::OpenRow.call_sql(&[condition_group.to_string()]);
     let mut arguments = vec![begin.as_str(), truth];
     arguments.extend(values);
@@ -206,7 +206,7 @@ pub(super) fn record_row(condition_group: usize, truth: &str, values: &[&str]) -
 
 /// Returns the value of an EXISTS or IN, and records its rows together. If there is an operand,
 /// only rows with the operand's value matter.
-pub(super) fn record_subquery(
+pub(super) fn record_subquery_sql(
     is_decisive: bool,
     once: bool,
     condition_group: usize,
@@ -220,7 +220,7 @@ pub(super) fn record_subquery(
 }
 
 /// Returns the truth of a candidate row of a LIMIT and stores its values that contain calls.
-pub(super) fn hold_values(truth: &str, shared_calls: &[usize], values: Vec<String>) -> String {
+pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<String>) -> String {
     let mut arguments = vec![pending_mark(), shared_calls.len().to_string()];
     arguments.extend(shared_calls.iter().map(usize::to_string));
     arguments.extend(values);
@@ -256,12 +256,12 @@ pub(super) fn unless_pending(value: &str) -> String {
 }
 
 /// Returns the WHEN condition of a CASE branch.
-pub(super) fn when_true(truth: &str) -> String {
+pub(super) fn when_condition(truth: &str) -> String {
     format!("{} = 1", Function::RecordTruth.call_sql(&[truth]))
 }
 
 /// Returns the THEN value of a branch, followed by a second branch that ends the CASE if the
 /// condition is pending.
-pub(super) fn or_pending(then: &str) -> String {
+pub(super) fn then_or_pending(then: &str) -> String {
     format!("{then} WHEN {} = 2 THEN NULL", Function::LastTruth.call_sql::<&str>(&[]))
 }

@@ -40,7 +40,7 @@ pub struct PublishedColumn {
 /// position. If `is_postgres` is true, generates `PostgreSQL` syntax without runtime functions, so
 /// unpublished values are NULL.
 #[must_use]
-pub fn stored_plan(
+pub fn rewrite_to_stored_columns(
     sql: &str,
     parsed: &ParsedQuery,
     sites: &[CallSite],

@@ -33,7 +33,7 @@ impl<'q> Emitter<'q> {
     }
 
     /// Writes a count of calls that records each row until enough rows count.
-    fn write_counted(&mut self, expr: &Expr) -> String {
+    fn write_call_count(&mut self, expr: &Expr) -> String {
         let (Some(counted), ExprKind::Function { filter: Some(filter), .. }) =
             (self.counted_calls(expr), &expr.kind)
         else {
@@ -44,7 +44,7 @@ impl<'q> Emitter<'q> {
         self.out.needed_rows.insert(condition_group, counted.needed.clone());
         let groups: Vec<&str> =
             counted.needed.groups.iter().map(|span| &self.text[span.clone()]).collect();
-        let record = sql::record_row(condition_group, &truth, &groups);
+        let record = sql::record_row_sql(condition_group, &truth, &groups);
         self.replace_parts(&expr.span, vec![(filter.span.clone(), record)])
     }
 
@@ -58,7 +58,7 @@ impl<'q> Emitter<'q> {
         };
         let condition_group = self.condition_group_index(core.span.start, 0);
         let operand = rows.operand.as_ref().map(|span| &self.text[span.clone()]);
-        sql::record_subquery(rows.makes_true, rows.runs_once, condition_group, (&text, operand))
+        sql::record_subquery_sql(rows.makes_true, rows.runs_once, condition_group, (&text, operand))
     }
 
     /// Rewrites an expression whose value matters.
@@ -89,10 +89,10 @@ impl<'q> Emitter<'q> {
                 let mut parts = Vec::new();
                 for (when, then) in whens {
                     if when.has_call() {
-                        let text = self.write_condition_of(when);
-                        parts.push((when.span.clone(), sql::when_true(&text)));
+                        let text = self.write_nested_condition(when);
+                        parts.push((when.span.clone(), sql::when_condition(&text)));
                         let then_text = self.write_value(then);
-                        parts.push((then.span.clone(), sql::or_pending(&then_text)));
+                        parts.push((then.span.clone(), sql::then_or_pending(&then_text)));
                     } else {
                         self.push_value(then, &mut parts);
                     }
@@ -120,9 +120,9 @@ impl<'q> Emitter<'q> {
                     && args.len() == 3
                     && args[0].has_call() =>
             {
-                let truth = self.write_condition_of(&args[0]);
+                let truth = self.write_nested_condition(&args[0]);
                 let (then, otherwise) = (self.write_value(&args[1]), self.write_value(&args[2]));
-                let (when, then) = (sql::when_true(&truth), sql::or_pending(&then));
+                let (when, then) = (sql::when_condition(&truth), sql::then_or_pending(&then));
                 format!("CASE WHEN {when} THEN {then} ELSE {otherwise} END")
             }
             ExprKind::Function { name, args, filter: None, window: false }
@@ -141,13 +141,13 @@ impl<'q> Emitter<'q> {
                 format!("{name}({})", texts.join(", "))
             }
             ExprKind::Function { .. } if self.counted_calls(expr).is_some() => {
-                self.write_counted(expr)
+                self.write_call_count(expr)
             }
             ExprKind::Function { filter: Some(filter), args, .. } => {
                 let mut parts = Vec::new();
                 args.iter().for_each(|a| self.push_value(a, &mut parts));
                 if filter.has_call() {
-                    let text = self.write_condition_of(filter);
+                    let text = self.write_nested_condition(filter);
                     parts.push((filter.span.clone(), format!("{text} = 1")));
                 }
                 self.replace_parts(&expr.span, parts)

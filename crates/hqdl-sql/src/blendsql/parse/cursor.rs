@@ -181,7 +181,7 @@ impl QueryParser<'_> {
         }
         let is_window =
             || self.peek_after(1).is_some_and(|t| self.is_name(t)) && self.is_word_after(2, "AS");
-        keywords::is_no_alias(self.text(token)) || token.is_word(self.sql, "WINDOW") && is_window()
+        keywords::requires_as(self.text(token)) || token.is_word(self.sql, "WINDOW") && is_window()
     }
 
     /// Reads a list of one or more items, separated by commas.

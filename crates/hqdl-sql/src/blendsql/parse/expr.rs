@@ -58,7 +58,7 @@ enum Infix {
 }
 
 /// Returns the operator that consists of these symbols, and its precedence.
-fn infix_of_sign(sign: &str) -> Option<(Infix, Precedence)> {
+fn infix_for_sign(sign: &str) -> Option<(Infix, Precedence)> {
     Some(match sign {
         "=" | "==" => (Infix::Compare("="), Precedence::Equality),
         "<>" | "!=" => (Infix::Compare("<>"), Precedence::Equality),
@@ -116,7 +116,7 @@ impl QueryParser<'_> {
             if sign == "::" {
                 return self.is_server.then_some((Infix::Cast, 1, Precedence::Prefix));
             }
-            return infix_of_sign(sign).map(|(infix, level)| (infix, tokens, level));
+            return infix_for_sign(sign).map(|(infix, level)| (infix, tokens, level));
         }
         if token.lexeme != Lexeme::Word {
             return None;
@@ -294,11 +294,11 @@ impl QueryParser<'_> {
                 let operand = self.parse_binary(Precedence::Prefix, false)?;
                 ExprKind::Operation(ExprOperator::Prefix(sign), vec![operand])
             }
-            Lexeme::Number if is_number(self.text(token)) => self.take_literal(1),
+            Lexeme::Number if is_number(self.text(token)) => self.read_literal(1),
             Lexeme::Text
                 if self.text(token).starts_with('\'') && !self.is_symbol_after(1, b'.') =>
             {
-                self.take_literal(1)
+                self.read_literal(1)
             }
             Lexeme::Parameter if is_parameter(self.text(token)) => {
                 self.at += 1;
@@ -319,7 +319,7 @@ impl QueryParser<'_> {
         Ok(Expr { span: self.span_from(start), kind })
     }
 
-    fn take_literal(&mut self, tokens: usize) -> ExprKind {
+    fn read_literal(&mut self, tokens: usize) -> ExprKind {
         self.at += tokens;
         ExprKind::Literal
     }
@@ -329,7 +329,7 @@ impl QueryParser<'_> {
         const TIMES: [&str; 3] = ["CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP"];
         let is = |word: &str| token.is_word(self.sql, word);
         if is("NULL") || TIMES.iter().any(|word| is(word)) {
-            return Ok(self.take_literal(1));
+            return Ok(self.read_literal(1));
         }
         if is("NOT") {
             self.at += 1;
@@ -353,9 +353,9 @@ impl QueryParser<'_> {
             return self.parse_blob();
         }
         if self.is_server
-            && let Some(tokens) = self.typed_literal_length()
+            && let Some(tokens) = self.typed_literal_token_count()
         {
-            return Ok(self.take_literal(tokens));
+            return Ok(self.read_literal(tokens));
         }
         self.parse_name()
     }
@@ -365,7 +365,7 @@ impl QueryParser<'_> {
         let digits = self.peek_after(1).map(|t| t.unquoted_text(self.sql)).unwrap_or_default();
         let is_hex =
             digits.len().is_multiple_of(2) && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        if is_hex { Ok(self.take_literal(2)) } else { Err(self.unexpected()) }
+        if is_hex { Ok(self.read_literal(2)) } else { Err(self.unexpected()) }
     }
 
     /// Parses a column with its qualifiers, or a function.

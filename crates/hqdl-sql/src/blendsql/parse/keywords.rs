@@ -65,23 +65,23 @@ const RESERVED: [&str; 58] = [
 /// Words that begin a join.
 const JOIN: [&str; 7] = ["CROSS", "FULL", "INNER", "LEFT", "NATURAL", "OUTER", "RIGHT"];
 
-fn contains(words: &[&str], word: &str) -> bool {
+fn contains_word(words: &[&str], word: &str) -> bool {
     words.iter().any(|w| w.eq_ignore_ascii_case(word))
 }
 
 /// Returns true if a word is never a name.
 pub(super) fn is_reserved(word: &str) -> bool {
-    contains(&RESERVED, word)
+    contains_word(&RESERVED, word)
 }
 
 /// Returns true if a word cannot be an alias without AS, although it may be a name.
-pub(super) fn is_no_alias(word: &str) -> bool {
+pub(super) fn requires_as(word: &str) -> bool {
     begins_join(word) || word.eq_ignore_ascii_case("INDEXED")
 }
 
 /// Returns true if a word begins a join.
 pub(super) fn begins_join(word: &str) -> bool {
-    contains(&JOIN, word)
+    contains_word(&JOIN, word)
 }
 
 /// Words that begin a statement that does not only read.
@@ -111,10 +111,10 @@ const WRITE_STATEMENTS: [&str; 20] = [
 /// Returns true if a word begins a statement that does not only read.
 #[must_use]
 pub fn begins_write(word: &str) -> bool {
-    contains(&WRITE_STATEMENTS, word)
+    contains_word(&WRITE_STATEMENTS, word)
 }
 
 /// Returns true if a word begins a statement that is not a SELECT.
 pub(super) fn begins_other_statement(word: &str) -> bool {
-    begins_write(word) || contains(&["EXPLAIN", "START"], word)
+    begins_write(word) || contains_word(&["EXPLAIN", "START"], word)
 }

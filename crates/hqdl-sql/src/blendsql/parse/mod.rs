@@ -126,7 +126,7 @@ impl QueryParser<'_> {
             };
             Query::from_core(SelectCore::with_columns(vec![column], span))
         } else if keywords::begins_other_statement(self.text(first)) {
-            return Err(self.not_a_select());
+            return Err(self.not_a_select_error());
         } else {
             self.parse_query()?
         };
@@ -142,7 +142,7 @@ impl QueryParser<'_> {
         Ok((query, is_single_call))
     }
 
-    fn not_a_select(&self) -> SqlError {
+    fn not_a_select_error(&self) -> SqlError {
         let message = "hqdl runs only SELECT statements here";
         let error = SqlError::new(0..self.sql.len(), message, "this is not a SELECT");
         error.with_help("`hqdl query` is read-only")

@@ -34,7 +34,7 @@ const LONG_TYPES: [&str; 4] = ["DOUBLE", "CHARACTER", "TIME", "TIMESTAMP"];
 
 impl QueryParser<'_> {
     /// Returns the number of tokens of a literal that begins with its type.
-    pub(super) fn typed_literal_length(&self) -> Option<usize> {
+    pub(super) fn typed_literal_token_count(&self) -> Option<usize> {
         let is_text = self.peek_after(1).is_some_and(|t| t.lexeme == Lexeme::Text);
         if !is_text || !TYPES.iter().any(|word| self.is_word(word)) {
             return None;

@@ -309,7 +309,7 @@ impl DemandPlan {
     }
 
     /// Returns the plan of the SELECT that starts at an offset, adding it if needed.
-    pub(crate) fn select_mut(&mut self, at: usize) -> &mut SelectPlan {
+    pub(crate) fn find_or_add_select(&mut self, at: usize) -> &mut SelectPlan {
         let n = match self.selects.iter().position(|s| s.at == at) {
             Some(n) => n,
             None => {
@@ -327,7 +327,7 @@ impl DemandPlan {
             RuleResult::Refused(why) => RuleOutcome { rule, fired: false, why: why.to_owned() },
             RuleResult::Irrelevant => return,
         };
-        self.select_mut(at).rules.push(outcome);
+        self.find_or_add_select(at).rules.push(outcome);
     }
 
     /// Sorts the SELECTs in text order, and each SELECT's applied rules before the others.
@@ -341,7 +341,7 @@ impl DemandPlan {
 
 impl SelectPlan {
     /// Returns the conjuncts at a stage.
-    pub(crate) fn at_stage(&self, stage: ConditionStage) -> impl Iterator<Item = &Expr> {
+    pub(crate) fn conjuncts_at_stage(&self, stage: ConditionStage) -> impl Iterator<Item = &Expr> {
         self.conjuncts.iter().filter(move |c| c.stage == stage).map(|c| &c.expr)
     }
 

@@ -18,12 +18,15 @@ use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{CompoundOperator, Expr, ExprKind, Query, Span};
 
 /// Restricts the SELECT to rows that the other side lets through.
-pub(crate) fn ask_members(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+pub(crate) fn restrict_to_other_side(
+    plan: &mut DemandPlan,
+    select: &SelectScope<'_>,
+) -> RuleResult {
     let RowUse::Side { operator, other, is_left } = select.row_use else {
         return RuleResult::Irrelevant;
     };
-    let planned = plan.select_mut(select.at());
-    if operator.is_union() || planned.at_stage(ConditionStage::Last).next().is_none() {
+    let planned = plan.find_or_add_select(select.at());
+    if operator.is_union() || planned.conjuncts_at_stage(ConditionStage::Last).next().is_none() {
         return RuleResult::Irrelevant;
     }
     match check_sides(select, other) {

@@ -37,7 +37,7 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
         order(&mut value.holds);
         value.fails.iter_mut().for_each(&mut order);
     }
-    let planned = plan.select_mut(select.at());
+    let planned = plan.find_or_add_select(select.at());
     planned.truth.iter_mut().chain(&mut planned.having).for_each(&mut order);
     planned.outer_joins.iter_mut().for_each(|join| order(&mut join.truth));
     planned.counted.iter_mut().for_each(|counted| order(&mut counted.condition));
@@ -55,7 +55,7 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
 }
 
 /// Orders the parts of the conditions that are outside of all SELECTs.
-pub(crate) fn order_outside(plan: &mut DemandPlan, analysis: &Analysis<'_>) {
+pub(crate) fn order_conditions_outside_selects(plan: &mut DemandPlan, analysis: &Analysis<'_>) {
     let values = plan.value_conditions.values_mut().filter(|v| v.select == usize::MAX);
     for value in values {
         order_condition(&mut value.holds, analysis, &mut |_, _| {});
@@ -86,7 +86,7 @@ fn evaluation_order(
 ) -> Vec<usize> {
     let parts = &parts.parts;
     let mut estimates: Vec<ConditionEstimate> =
-        parts.iter().map(|p| estimate(p, analysis)).collect();
+        parts.iter().map(|p| estimate_condition(p, analysis)).collect();
     if has_hidden {
         // Conditions that cannot be checked in advance must have the same order in every run.
         // Otherwise a later run would make requests that an earlier one did not make.
@@ -98,14 +98,18 @@ fn evaluation_order(
     let first = estimates.iter().position(|o| o.cost > 0.0).unwrap_or(parts.len());
     let mut order: Vec<usize> = (0..parts.len()).collect();
     let rank = |n: usize| {
-        if n > first && parts[n].may_fail() { -1.0 } else { priority(&estimates[n], is_all) }
+        if n > first && parts[n].may_fail() {
+            -1.0
+        } else {
+            decision_priority(&estimates[n], is_all)
+        }
     };
     order.sort_by(|a, b| rank(*b).total_cmp(&rank(*a)));
     order
 }
 
 /// Returns the probability that a condition decides the row, per value asked about.
-fn priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
+fn decision_priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
     let decides = if is_all { 1.0 - estimate.holds } else { estimate.holds };
     if estimate.cost == 0.0 { f64::INFINITY } else { decides / estimate.cost }
 }
@@ -116,7 +120,7 @@ fn call_cost(call: usize, analysis: &Analysis<'_>) -> f64 {
     one * analysis.statistics.values_per_row.get(&call).copied().unwrap_or(1.0).max(0.001)
 }
 
-fn estimate(condition: &Condition, analysis: &Analysis<'_>) -> ConditionEstimate {
+fn estimate_condition(condition: &Condition, analysis: &Analysis<'_>) -> ConditionEstimate {
     let is_all = matches!(condition, Condition::All(_));
     match condition {
         Condition::Predicate(predicate) => {
@@ -134,8 +138,10 @@ fn estimate(condition: &Condition, analysis: &Analysis<'_>) -> ConditionEstimate
         }
         Condition::All(parts) | Condition::Any(parts) => {
             let mut estimates: Vec<ConditionEstimate> =
-                parts.parts.iter().map(|p| estimate(p, analysis)).collect();
-            estimates.sort_by(|a, b| priority(b, is_all).total_cmp(&priority(a, is_all)));
+                parts.parts.iter().map(|p| estimate_condition(p, analysis)).collect();
+            estimates.sort_by(|a, b| {
+                decision_priority(b, is_all).total_cmp(&decision_priority(a, is_all))
+            });
             // Share of rows that reach each part.
             let (mut reached_share, mut cost) = (1.0, 0.0);
             for o in &estimates {

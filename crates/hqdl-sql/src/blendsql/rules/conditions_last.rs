@@ -25,12 +25,12 @@ use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, JoinKind, Quer
 /// Plans the conditions with calls, and what must be evaluated before them.
 pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let SelectScope { analysis, core, scope, .. } = *select;
-    let planned = plan.select_mut(select.at());
+    let planned = plan.find_or_add_select(select.at());
     let is_movable = core.from.iter().all(|i| i.join != JoinKind::Outer);
     let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());
     planned.fences = find_fences(planned, select);
     defer_failing_conditions(planned);
-    let last: Vec<Expr> = planned.at_stage(ConditionStage::Last).cloned().collect();
+    let last: Vec<Expr> = planned.conjuncts_at_stage(ConditionStage::Last).cloned().collect();
     let last: Vec<&Expr> = last.iter().collect();
     // With a LIMIT, the statement returns whole rows and evaluates the conditions as a result
     // column.
@@ -88,7 +88,8 @@ fn add_guards(planned: &mut SelectPlan, select: &SelectScope<'_>, is_movable: bo
             conjunct.stage = ConditionStage::BeforeCalls;
         }
     }
-    let mut guards: Vec<Expr> = planned.at_stage(ConditionStage::BeforeCalls).cloned().collect();
+    let mut guards: Vec<Expr> =
+        planned.conjuncts_at_stage(ConditionStage::BeforeCalls).cloned().collect();
     if is_movable {
         // `SQLite` evaluates join conditions after the WHERE conditions unless something else
         // determines the order.

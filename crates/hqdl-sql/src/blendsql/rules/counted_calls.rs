@@ -18,9 +18,9 @@ use crate::blendsql::rules::first_of_group::check_groups_are_plain;
 use crate::blendsql::tree::{Expr, ExprKind};
 
 /// Plans the number of rows that each compared count needs.
-pub(crate) fn stop_counting(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+pub(crate) fn limit_counted_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let SelectScope { analysis, query, core, .. } = *select;
-    let planned = plan.select_mut(select.at());
+    let planned = plan.find_or_add_select(select.at());
     let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
     let exprs = columns.chain(&core.having).chain(query.order.iter().map(|o| &o.expr));
     let mut counts: Vec<(&Expr, u64)> = Vec::new();
@@ -64,7 +64,7 @@ fn collect_counts<'e>(
     }
     if let ExprKind::Compare(operator, left, right) = &expr.kind
         && let Some((count, needed)) = compared_count(operator, left, right, select.analysis.sql)
-        && counted_call(count).is_some_and(|call| reports_for_itself(call, select))
+        && counted_call(count).is_some_and(|call| reports_own_pending_calls(call, select))
     {
         counts.push((count, needed));
         return true;
@@ -76,7 +76,7 @@ fn collect_counts<'e>(
 }
 
 /// Returns true if each row reports its own pending calls.
-fn reports_for_itself(call: &Expr, select: &SelectScope<'_>) -> bool {
+fn reports_own_pending_calls(call: &Expr, select: &SelectScope<'_>) -> bool {
     let SelectScope { analysis, scope, .. } = *select;
     let mut asks_pairs = false;
     visit_own_calls(call, &mut |n| asks_pairs |= analysis.sites[n].subject == Subject::Pair);

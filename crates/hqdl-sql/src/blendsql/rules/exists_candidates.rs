@@ -28,7 +28,7 @@ pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     if !matches!(expr.kind, ExprKind::Exists(_) | ExprKind::In { .. }) {
         return RuleResult::Irrelevant;
     }
-    let planned = plan.select_mut(select.at());
+    let planned = plan.find_or_add_select(select.at());
     if matches!(expr.kind, ExprKind::In { .. }) {
         let value = find_candidate_value(select.analysis, select.core, select.scope);
         planned.candidate_value = value.map(|e| e.span.clone());

@@ -41,10 +41,10 @@ const ALL_ROWS: RefusalReason = "its result depends on all rows that pass";
 /// Plans the number of rows that must pass in each group.
 pub(crate) fn stop_at_first_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let is_limited = plan.subquery_limits.iter().any(|limit| limit.at == select.at());
-    let planned = plan.select_mut(select.at());
+    let planned = plan.find_or_add_select(select.at());
     if planned.limit.is_some()
         || is_limited
-        || planned.at_stage(ConditionStage::Last).next().is_none()
+        || planned.conjuncts_at_stage(ConditionStage::Last).next().is_none()
     {
         return RuleResult::Irrelevant;
     }
@@ -95,7 +95,10 @@ fn check_conditions(select: &SelectScope<'_>, calls: &[Expr]) -> Result<(), Refu
         return Err("a RIGHT or FULL JOIN evaluates conditions for rows before they are matched");
     }
     if calls.iter().any(hidden)
-        || core.from.iter().any(|item| !analysis.calls_in_source(item).is_empty() && !is_own(item))
+        || core
+            .from
+            .iter()
+            .any(|item| !analysis.calls_in_source(item).is_empty() && !is_inner_table(item))
     {
         return Err("a call is in a subquery or in a source");
     }
@@ -116,7 +119,7 @@ fn check_conditions(select: &SelectScope<'_>, calls: &[Expr]) -> Result<(), Refu
 }
 
 /// Returns true if a FROM item is a table, whose join condition may have calls.
-fn is_own(item: &FromItem) -> bool {
+fn is_inner_table(item: &FromItem) -> bool {
     matches!(item.source, FromSource::Table { .. }) && item.join == JoinKind::Inner
 }
 
@@ -131,12 +134,12 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     let limited = limited.filter(|q| q.limit.is_some());
     match limited {
         _ if is_grouped && !matches!(select.row_use, RowUse::Arm(_)) => {
-            read_aggregates(select, &mut needed)?;
+            add_aggregate_needs(select, &mut needed)?;
         }
         Some(limited) if !is_grouped && !core.distinct => {
             needed.set = limited.span.start;
             needed.count = count_limited_rows(select, limited)?;
-            needed.order = read_order(select, &limited.order)?;
+            needed.order = find_limit_order(select, &limited.order)?;
         }
         _ => return Err(ALL_ROWS),
     }
@@ -163,7 +166,7 @@ fn count_limited_rows(select: &SelectScope<'_>, limited: &Query) -> Result<u64, 
 }
 
 /// Returns the order in which a LIMIT takes rows.
-fn read_order(
+fn find_limit_order(
     select: &SelectScope<'_>,
     terms: &[OrderTerm],
 ) -> Result<Vec<OrderKey>, RefusalReason> {
@@ -187,7 +190,10 @@ fn read_order(
 }
 
 /// Determines the rows that the grouping columns and aggregates of a SELECT need.
-fn read_aggregates(select: &SelectScope<'_>, needed: &mut NeededRows) -> Result<(), RefusalReason> {
+fn add_aggregate_needs(
+    select: &SelectScope<'_>,
+    needed: &mut NeededRows,
+) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     let groups = check_groups_are_plain(select)?;
     needed.groups = groups.iter().map(|e| e.span.clone()).collect();
@@ -205,13 +211,13 @@ fn read_aggregates(select: &SelectScope<'_>, needed: &mut NeededRows) -> Result<
     for expr in exprs
         .chain(query.order.iter().map(|o| term_expr(&o.expr, Clause::Order, core, analysis.sql)))
     {
-        read_result(expr.ok_or(ALL_ROWS)?, &groups, select, needed)?;
+        add_result_needs(expr.ok_or(ALL_ROWS)?, &groups, select, needed)?;
     }
     Ok(())
 }
 
 /// Determines the rows that one result column of a group needs.
-fn read_result(
+fn add_result_needs(
     expr: &Expr,
     groups: &[&Expr],
     select: &SelectScope<'_>,
@@ -258,7 +264,9 @@ fn read_result(
     }
     match expr.children() {
         (_, Some(_)) => Err("a result has a subquery"),
-        (exprs, None) => exprs.into_iter().try_for_each(|e| read_result(e, groups, select, needed)),
+        (exprs, None) => {
+            exprs.into_iter().try_for_each(|e| add_result_needs(e, groups, select, needed))
+        }
     }
 }
 

@@ -16,9 +16,12 @@ use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term};
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, Span};
 
 /// Restricts the SELECT to rows of the groups that are kept.
-pub(crate) fn ask_kept_groups(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+pub(crate) fn restrict_to_kept_groups(
+    plan: &mut DemandPlan,
+    select: &SelectScope<'_>,
+) -> RuleResult {
     let SelectScope { query, core, .. } = *select;
-    let planned = plan.select_mut(select.at());
+    let planned = plan.find_or_add_select(select.at());
     let has_calls = core.columns.iter().filter_map(|c| c.expr.as_ref()).any(has_aggregated_call);
     if core.group.is_empty()
         || core.having.is_none() && query.limit.is_none()
@@ -29,7 +32,7 @@ pub(crate) fn ask_kept_groups(plan: &mut DemandPlan, select: &SelectScope<'_>) -
     }
     match check_groups(select) {
         Ok(columns) => {
-            let rows = MemberRows::Groups { after: core_tail(select) };
+            let rows = MemberRows::Groups { after: span_from_from_clause(select) };
             planned.memberships.push(Membership { columns, rows, keeps: true });
             RuleResult::Applied("only for rows of groups that HAVING and LIMIT keep".to_owned())
         }
@@ -38,7 +41,7 @@ pub(crate) fn ask_kept_groups(plan: &mut DemandPlan, select: &SelectScope<'_>) -
 }
 
 /// Returns the byte range from FROM to the end of the query.
-fn core_tail(select: &SelectScope<'_>) -> Span {
+fn span_from_from_clause(select: &SelectScope<'_>) -> Span {
     let start = select.core.columns.last().map_or(select.core.span.start, |c| c.span.end);
     start..select.query.span.end.max(select.core.span.end)
 }

@@ -41,7 +41,7 @@ use crate::blendsql::tree::{Expr, ExprKind, ResultColumn, SelectCore};
 
 /// Plans the number of needed rows, or lists a nested SELECT that runs alone.
 pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
-    let calls = plan.select_mut(select.at()).conditions_with_calls();
+    let calls = plan.find_or_add_select(select.at()).conditions_with_calls();
     let is_nested = select.at() != select.analysis.root;
     let found = check_limit(select, &calls).and_then(|limit| {
         if is_nested {
@@ -66,7 +66,7 @@ pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -
                 select.analysis.collect_shared_calls(expr, select.scope, &mut limit.shared_calls);
             }
         }
-        plan.select_mut(select.at()).limit = Some(limit);
+        plan.find_or_add_select(select.at()).limit = Some(limit);
     }
     RuleResult::Applied(rows)
 }

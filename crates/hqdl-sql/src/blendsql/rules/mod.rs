@@ -32,9 +32,9 @@ pub(crate) const BEFORE_SOURCES: &[Rule] = &[
     Rule { name: "conditions on groups", apply: group_conditions::move_group_conditions },
     Rule { name: "conditions last", apply: conditions_last::evaluate_last },
     Rule { name: "first of each group", apply: first_of_group::stop_at_first_rows },
-    Rule { name: "counted calls", apply: counted_calls::stop_counting },
-    Rule { name: "kept groups", apply: group_members::ask_kept_groups },
-    Rule { name: "kept by the other side", apply: compound_members::ask_members },
+    Rule { name: "counted calls", apply: counted_calls::limit_counted_rows },
+    Rule { name: "kept groups", apply: group_members::restrict_to_kept_groups },
+    Rule { name: "kept by the other side", apply: compound_members::restrict_to_other_side },
     Rule { name: "one witness", apply: exists_candidates::find_decisive_rows },
 ];
 

@@ -13,7 +13,7 @@ use crate::blendsql::tree::{Expr, ExprKind, Span};
 
 /// Adds the documents that determine the order of candidate rows.
 pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
-    let planned = plan.select_mut(select.at());
+    let planned = plan.find_or_add_select(select.at());
     let conditions = planned.conditions_with_calls();
     let Some(limit) = planned.limit.as_mut().filter(|_| select.analysis.standalone.is_none())
     else {
@@ -27,7 +27,8 @@ pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_
             "an ORDER BY, DISTINCT or GROUP BY determines which rows are needed",
         );
     }
-    let documents = conditions.iter().flat_map(|c| documents_of(c, select)).collect::<Vec<_>>();
+    let documents =
+        conditions.iter().flat_map(|c| find_document_calls(c, select)).collect::<Vec<_>>();
     if documents.is_empty() {
         return RuleResult::Refused("no condition asks about a document");
     }
@@ -37,7 +38,7 @@ pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_
 }
 
 /// Returns a condition's calls about documents, with the byte range of each document.
-fn documents_of(condition: &Expr, select: &SelectScope<'_>) -> Vec<(usize, Span)> {
+fn find_document_calls(condition: &Expr, select: &SelectScope<'_>) -> Vec<(usize, Span)> {
     let mut documents = Vec::new();
     visit_own_exprs(condition, &mut |e| {
         if let ExprKind::Call(n, args) = &e.kind

@@ -214,7 +214,7 @@ impl<'q> FlowAnalysis<'q> {
                 }
                 self.recursion_depth -= 1;
                 names.aliases = fields.clone().unwrap_or_default();
-                self.follow_tail(query, &names);
+                self.follow_order_and_limit(query, &names);
                 fields
             }
             Body::Values(exprs, width) => {
@@ -227,13 +227,13 @@ impl<'q> FlowAnalysis<'q> {
                     }
                 }
                 let named = |(n, flow)| FlowField { name: format!("column{}", n + 1), flow };
-                self.follow_tail(query, &names);
+                self.follow_order_and_limit(query, &names);
                 Some(columns.into_iter().enumerate().map(named).collect())
             }
         }
     }
 
-    fn follow_tail(&mut self, query: &Query, names: &SelectNames<'_>) {
+    fn follow_order_and_limit(&mut self, query: &Query, names: &SelectNames<'_>) {
         for term in &query.order {
             let mut flow = self.follow_expr(&term.expr, names);
             if let Body::Core(core) = &query.body
@@ -278,12 +278,12 @@ impl<'q> FlowAnalysis<'q> {
                 self.record_equalities(condition, &names);
             }
         }
-        let groups = self.group_values(core, &names);
+        let groups = self.follow_group_terms(core, &names);
         names.group_terms.clone_from(&groups.lineages);
         names.groups = shows_arbitrary_rows(query, core).then_some(groups);
         let fields = self.follow_columns(core, &names);
         names.aliases = fields.iter().flatten().filter(|f| !f.name.is_empty()).cloned().collect();
-        self.follow_tail(query, &names);
+        self.follow_order_and_limit(query, &names);
         if let Some(having) = &core.having {
             self.follow_condition(having, &names);
         }
@@ -299,13 +299,17 @@ impl<'q> FlowAnalysis<'q> {
     }
 
     /// Follows the GROUP BY terms, and returns the values that are unique within each group.
-    fn group_values(&mut self, core: &SelectCore, names: &SelectNames<'_>) -> GroupValues<'q> {
+    fn follow_group_terms(
+        &mut self,
+        core: &SelectCore,
+        names: &SelectNames<'_>,
+    ) -> GroupValues<'q> {
         let mut groups = GroupValues::default();
         let mut grouped = BTreeSet::new();
         for expr in &core.group {
             let flow = self.follow_expr(expr, names);
             let column = match flow.lineage.as_deref() {
-                None | Some(Lineage::Literal(_)) => self.result_column(core, expr),
+                None | Some(Lineage::Literal(_)) => self.referenced_result_column(core, expr),
                 Some(_) => None,
             };
             let flow = column.map_or(flow, |expr| self.follow_expr(expr, names));
@@ -344,7 +348,7 @@ impl<'q> FlowAnalysis<'q> {
     }
 
     /// Returns the result column that a GROUP BY term refers to by number or alias.
-    fn result_column<'c>(&self, core: &'c SelectCore, term: &Expr) -> Option<&'c Expr> {
+    fn referenced_result_column<'c>(&self, core: &'c SelectCore, term: &Expr) -> Option<&'c Expr> {
         // The caller has found no column of the FROM clause, so aliases resolve as in ORDER BY.
         match resolve_term(term, Clause::Order, core, self.sql) {
             ResolvedTerm::Result(n) => core.columns.get(n)?.expr.as_ref(),

@@ -145,7 +145,7 @@ pub struct CallUsage {
 impl CallUsage {
     /// Returns this usage with the base columns that its values have in `through`.
     #[must_use]
-    pub fn based_on(&self, through: &Self) -> Self {
+    pub fn with_base_columns(&self, through: &Self) -> Self {
         let mut usage = self.clone();
         for (key, other) in usage.keys.iter_mut().zip(&through.keys) {
             key.base.clone_from(&other.origin);

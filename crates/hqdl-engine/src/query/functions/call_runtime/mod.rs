@@ -425,14 +425,14 @@ impl CallRuntime {
     }
 
     /// Implements [`Function::RememberPending`].
-    pub(in crate::query) fn set_truth_after(&mut self, values: &[ValueRef<'_>]) -> Sql {
+    pub(in crate::query) fn remember_pending(&mut self, values: &[ValueRef<'_>]) -> Sql {
         self.pass.last_truth =
             if integer_argument(values, 0) == self.pending_mark() { 0 } else { 2 };
         values.get(1).map_or(Sql::Null, |v| to_owned_value(*v))
     }
 
     /// Implements [`Function::RecordTruth`].
-    pub(in crate::query) fn set_truth(&mut self, truth: i64) -> Sql {
+    pub(in crate::query) fn record_truth(&mut self, truth: i64) -> Sql {
         self.pass.last_truth = truth;
         Sql::Integer(truth)
     }

@@ -117,7 +117,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
     /// Sets the target of a question about a value or a document to an ad-hoc column.
     fn set_ad_hoc_target(&mut self, n: usize, call: &Call) -> Result<(), QueryError> {
         let usage = self.usage(n);
-        let based = self.usage_through_views(n).map(|through| usage.based_on(through));
+        let based = self.usage_through_views(n).map(|through| usage.with_base_columns(through));
         let usage = based.as_ref().unwrap_or(usage);
         if call.ingredient.subject() == Subject::Document {
             self.calls.set_document_target(n, call, usage, self.own_usage(n));

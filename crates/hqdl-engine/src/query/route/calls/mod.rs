@@ -227,11 +227,11 @@ impl Calls {
         });
         column.pattern.clone_from(&call.regex);
         column.part_of = (call.is_substring && !call.is_image).then_some(0);
-        self.kinds.tell(&mut column, usage);
+        self.kinds.set_kinds(&mut column, usage);
         let is_untyped =
             is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
         let kinds = column.meaning.kinds.clone();
-        let target = self.values(self.models[n].clone(), names, kinds);
+        let target = self.values_target(self.models[n].clone(), names, kinds);
         if call.is_image {
             let expansion = &mut self.expansions[target].expansion;
             expansion.images = vec![IMAGE_COLUMN.to_owned()];
@@ -335,7 +335,7 @@ impl Calls {
     }
 
     /// Returns the position of the expansion for values of these kinds, creating it if necessary.
-    pub(in crate::query) fn values(
+    pub(in crate::query) fn values_target(
         &mut self,
         model: Option<String>,
         key: Vec<String>,

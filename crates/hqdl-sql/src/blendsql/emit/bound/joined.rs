@@ -1,14 +1,14 @@
 //! Builds FROM and WHERE clauses that select [possible rows](super::possible).
 
 use super::super::replace_parts;
-use super::possible::Possible;
+use super::possible::PossibleRowsBuilder;
 use crate::blendsql::frame::Frame;
 use crate::blendsql::scope::{Field, Table};
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 
 /// Maximum number of outer joins per SELECT whose matches depend on answers. Each such join doubles
 /// the number of statements.
-const OUTER: usize = 6;
+const MAX_OUTER_JOINS: usize = 6;
 
 /// FROM and WHERE clauses that select possible rows.
 pub(in crate::blendsql::emit) struct OpenFrom<'p> {
@@ -23,12 +23,12 @@ pub(in crate::blendsql::emit) struct OpenFrom<'p> {
     pub exact: bool,
 }
 
-impl Possible<'_> {
+impl PossibleRowsBuilder<'_> {
     /// Builds the FROM and WHERE clauses of a SELECT over possible rows. Returns `None` if answers
     /// affect a join by name, the arguments of a table function, or too many outer joins.
-    pub fn open<'f>(&self, core: &SelectCore, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
+    pub fn open_from<'f>(&self, core: &SelectCore, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
         let mut open = OpenFrom {
-            frame: Frame::within(around),
+            frame: Frame::child_of(around),
             parts: Vec::new(),
             nulls: Vec::new(),
             condition: "1".to_owned(),
@@ -37,19 +37,20 @@ impl Possible<'_> {
             exact: true,
         };
         let mut exact = Vec::new();
-        self.tables(&core.from, around, &mut open, &mut exact)?;
+        self.add_tables(&core.from, around, &mut open, &mut exact)?;
         open.frame.aliases = (core.columns.iter())
             .filter_map(|c| Some((c.alias.clone()?, c.expr.clone()?)))
             .collect();
         open.exact_tables = exact.iter().all(|e| *e);
-        open.exact_from = self.on(&core.from, &mut exact.into_iter(), &mut open)?;
-        if open.nulls.len() > OUTER {
+        open.exact_from =
+            self.add_join_conditions(&core.from, &mut exact.into_iter(), &mut open)?;
+        if open.nulls.len() > MAX_OUTER_JOINS {
             return None;
         }
         open.exact = open.exact_from;
         if let Some(filter) = &core.filter {
-            open.exact &= self.certain(filter, &open.frame, false);
-            open.condition = self.possible(filter, &open.frame);
+            open.exact &= self.is_certain(filter, &open.frame, false);
+            open.condition = self.possible_condition(filter, &open.frame);
         }
         Some(open)
     }
@@ -57,7 +58,7 @@ impl Possible<'_> {
     /// Adds the tables of FROM items to the scope. Appends to `exact` whether the rows of each
     /// table are exact. Returns `None` if a join by name or a function's arguments depend on
     /// answers.
-    fn tables(
+    fn add_tables(
         &self,
         items: &[FromItem],
         around: &Frame<'_>,
@@ -73,7 +74,7 @@ impl Possible<'_> {
                     }
                 }
                 FromSource::Function { name, args } => {
-                    if !args.iter().all(|a| self.certain(a, &open.frame, false)) {
+                    if !args.iter().all(|a| self.is_certain(a, &open.frame, false)) {
                         return None;
                     }
                     let field = |name| Field {
@@ -86,7 +87,7 @@ impl Possible<'_> {
                     (columns.map(|all| all.into_iter().map(field).collect()), true)
                 }
                 FromSource::Query(query) => {
-                    let rows = self.rows(query, around);
+                    let rows = self.possible_rows(query, around);
                     if !rows.exact || rows.fields.iter().flatten().any(|f| f.is_from_call) {
                         open.parts.push((query.span.clone(), rows.text));
                     }
@@ -94,7 +95,7 @@ impl Possible<'_> {
                 }
                 FromSource::Join(inner) => {
                     let at = open.frame.scope.tables.len();
-                    self.tables(inner, around, open, exact)?;
+                    self.add_tables(inner, around, open, exact)?;
                     if item.name.is_none() {
                         continue;
                     }
@@ -118,7 +119,7 @@ impl Possible<'_> {
             if natural || item.using.iter().any(|name| live(name)) {
                 return None;
             }
-            open.frame.opaque |= fields.is_none() && !of;
+            open.frame.is_opaque |= fields.is_none() && !of;
             exact.push(of);
             open.frame.scope.tables.push(Table { name: item.name.clone(), fields });
         }
@@ -127,7 +128,7 @@ impl Possible<'_> {
 
     /// Replaces the join conditions that depend on answers. Returns true if the joined rows are
     /// exact, and `None` if an outer join without a match cannot be written.
-    fn on(
+    fn add_join_conditions(
         &self,
         items: &[FromItem],
         exact: &mut dyn Iterator<Item = bool>,
@@ -136,14 +137,14 @@ impl Possible<'_> {
         let mut left = true;
         for item in items {
             let right = match &item.source {
-                FromSource::Join(inner) => self.on(inner, exact, open)?,
+                FromSource::Join(inner) => self.add_join_conditions(inner, exact, open)?,
                 _ => exact.next()?,
             };
             let mut on = true;
             if let Some(condition) = &item.on {
-                on = self.certain(condition, &open.frame, false);
+                on = self.is_certain(condition, &open.frame, false);
                 if !on {
-                    let text = self.possible(condition, &open.frame);
+                    let text = self.possible_condition(condition, &open.frame);
                     open.parts.push((condition.span.clone(), text));
                 }
             }
@@ -169,12 +170,12 @@ impl Possible<'_> {
 
     /// Returns all variants of the FROM clause up to `end`. Each variant yields some of the
     /// possible rows, and together they yield all of them. `replacements` replaces some tables.
-    pub fn from(
+    pub fn from_variants(
         &self,
         core: &SelectCore,
         open: &OpenFrom<'_>,
         end: usize,
-        instead: &[(Span, String)],
+        replacements: &[(Span, String)],
     ) -> Vec<String> {
         let Some(last) = core.columns.last().filter(|_| !core.from.is_empty()) else {
             return vec![String::new()];
@@ -183,7 +184,7 @@ impl Possible<'_> {
         let nulls: Vec<&(Span, String)> = open.nulls.iter().filter(|(s, _)| s.end <= end).collect();
         let all = 0..1_usize << nulls.len();
         let of = |which: usize| {
-            let mut parts: Vec<(Span, String)> = instead.to_vec();
+            let mut parts: Vec<(Span, String)> = replacements.to_vec();
             parts.extend(
                 nulls
                     .iter()

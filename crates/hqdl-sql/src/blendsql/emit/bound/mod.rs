@@ -29,7 +29,7 @@ use crate::blendsql::tree::{
 };
 use hqdl_values::sql::quote_name;
 use joined::OpenFrom;
-use possible::Possible;
+use possible::PossibleRowsBuilder;
 
 /// Upper bound of the values that a query asks about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,18 +64,19 @@ pub struct Probe {
 }
 
 /// Maximum length of a statement in bytes.
-const LONG: usize = 8 << 20;
+const MAX_STATEMENT_BYTES: usize = 8 << 20;
 
-pub(in crate::blendsql::emit) const ANSWER: &str = "its argument is an answer";
-pub(in crate::blendsql::emit) const CONTEXT: &str = "its context contains calls";
-const RECURSION: &str = "it is in a recursive query";
-const ROWS: &str = "its rows come from answers";
-const BENEATH: &str = "it may be evaluated before tables in parentheses are joined";
+pub(in crate::blendsql::emit) const ANSWER_ARGUMENT: &str = "its argument is an answer";
+pub(in crate::blendsql::emit) const CALL_IN_CONTEXT: &str = "its context contains calls";
+const RECURSIVE_QUERY: &str = "it is in a recursive query";
+const ROWS_FROM_ANSWERS: &str = "its rows come from answers";
+const INNER_TABLES: &str = "it may be evaluated before tables in parentheses are joined";
 // `SQLite` evaluates a condition on the unmatched rows of the right table first.
-const PARTNERS: &str = "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
+const OUTER_JOIN_ROWS: &str =
+    "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
 // Such a table has no column that makes a condition wait until the table is read.
-const UNNAMED: &str = "it can be evaluated before a table whose columns are all answers";
-const LENGTH: &str = "the query is too long to count its rows";
+const ANSWER_TABLE: &str = "it can be evaluated before a table whose columns are all answers";
+const QUERY_TOO_LONG: &str = "the query is too long to count its rows";
 
 /// Returns an upper bound of the values that a query asks about.
 #[must_use]
@@ -88,22 +89,27 @@ pub fn request_bound(
 ) -> RequestBound {
     let costs = Statistics::default();
     let analysis = Analysis::new(sql, sites, schema, &costs);
-    let rows = Possible { sql, sites, analysis };
+    let rows = PossibleRowsBuilder { sql, sites, analysis };
     let mut out = RequestBound::default();
-    let mut probing =
-        Probing { rows, out: &mut out, once: true, calls: Vec::new(), of_groups: false };
+    let mut probing = Probing {
+        rows,
+        out: &mut out,
+        is_single_pass: true,
+        calls: Vec::new(),
+        has_group_calls: false,
+    };
     let root = Frame::root();
-    let frame = probing.rows.ctes(query, &root);
-    let with = frame.with();
-    probing.tables(query, &frame, lone, &mut |probing, text| {
+    let frame = probing.rows.declare_ctes(query, &root);
+    let with = frame.with_clause();
+    probing.probe_parts(query, &frame, lone, &mut |probing, text| {
         let calls = std::mem::take(&mut probing.calls);
-        if with.len() + text.len() > LONG {
-            calls.iter().for_each(|n| probing.unknown(*n, LENGTH));
+        if with.len() + text.len() > MAX_STATEMENT_BYTES {
+            calls.iter().for_each(|n| probing.mark_unbounded(*n, QUERY_TOO_LONG));
         } else {
             probing.out.probes.push(Probe { sql: format!("{with}SELECT {text}"), calls });
         }
     });
-    out.batching = match probing.once {
+    out.batching = match probing.is_single_pass {
         false => Batching::Never,
         true if is_all_asked(query) => Batching::All,
         true => Batching::Partial,
@@ -114,7 +120,7 @@ pub fn request_bound(
 /// Returns true if every call is evaluated for every row of the query: calls occur only in result
 /// columns, in positions that are always evaluated.
 fn is_all_asked(query: &Query) -> bool {
-    fn always(expr: &Expr) -> bool {
+    fn is_always_evaluated(expr: &Expr) -> bool {
         let known = match &expr.kind {
             ExprKind::Function { name, filter, window, .. } => {
                 let chooses = ["iif", "if", "coalesce", "ifnull", "nullif", "min", "max"];
@@ -129,7 +135,7 @@ fn is_all_asked(query: &Query) -> bool {
             | ExprKind::Not(_) => true,
             _ => false,
         };
-        !expr.has_call() || known && expr.children().0.into_iter().all(always)
+        !expr.has_call() || known && expr.children().0.into_iter().all(is_always_evaluated)
     }
     let Body::Core(core) = &query.body else { return false };
     let mut calls = 0;
@@ -142,104 +148,114 @@ fn is_all_asked(query: &Query) -> bool {
     query.limit.is_none()
         && core.group.is_empty()
         && calls == results
-        && columns.into_iter().all(always)
+        && columns.into_iter().all(is_always_evaluated)
 }
 
 /// Context in which an expression is evaluated.
 #[derive(Clone, Copy)]
-pub(in crate::blendsql::emit) struct At<'f> {
+pub(in crate::blendsql::emit) struct EvalPosition<'f> {
     pub(in crate::blendsql::emit) frame: &'f Frame<'f>,
     /// Whether the expression is evaluated once per group instead of once per row.
-    pub(in crate::blendsql::emit) groups: bool,
+    pub(in crate::blendsql::emit) per_group: bool,
     /// Whether aggregates and window functions have exact values here.
-    pub(in crate::blendsql::emit) of_rows: bool,
+    pub(in crate::blendsql::emit) exact_aggregates: bool,
     /// Whether the SELECT has groups.
-    pub(in crate::blendsql::emit) grouped: bool,
+    pub(in crate::blendsql::emit) is_grouped: bool,
 }
 
 pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
-    pub(in crate::blendsql::emit) rows: Possible<'q>,
+    pub(in crate::blendsql::emit) rows: PossibleRowsBuilder<'q>,
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
     /// Whether no call has to wait for an answer so far, so that one pass can ask everything.
-    pub(in crate::blendsql::emit) once: bool,
+    pub(in crate::blendsql::emit) is_single_pass: bool,
     /// Calls that the current statement evaluates.
     pub(in crate::blendsql::emit) calls: Vec<usize>,
     /// Whether the current SELECT has calls whose arguments contain aggregates.
-    pub(in crate::blendsql::emit) of_groups: bool,
+    pub(in crate::blendsql::emit) has_group_calls: bool,
 }
 
 impl Probing<'_, '_> {
-    pub(in crate::blendsql::emit) fn unknown(&mut self, call: usize, why: &'static str) {
+    pub(in crate::blendsql::emit) fn mark_unbounded(&mut self, call: usize, why: &'static str) {
         self.out.unknown.entry(call).or_insert(why);
     }
 
-    fn all_unknown(&mut self, expr: &Expr, why: &'static str) {
+    fn mark_all_unbounded(&mut self, expr: &Expr, why: &'static str) {
         expr.visit_exprs(&mut |e| {
             if let ExprKind::Call(n, _) = &e.kind {
-                self.unknown(*n, why);
+                self.mark_unbounded(*n, why);
             }
         });
     }
 
     /// Passes SQL that evaluates the calls of a query to `emit`, piece by piece. The caller
     /// declares the query's common table expressions for each piece.
-    fn tables(
+    fn probe_parts(
         &mut self,
         query: &Query,
         frame: &Frame<'_>,
         lone: bool,
-        give: &mut dyn FnMut(&mut Self, String),
+        emit: &mut dyn FnMut(&mut Self, String),
     ) {
         for cte in query.with.iter().filter(|cte| cte.query.has_call()) {
             if reads_table(&cte.query, &cte.name) {
                 cte.query.visit_exprs(&mut |e| {
                     if let ExprKind::Call(n, _) = &e.kind {
-                        self.unknown(*n, RECURSION);
+                        self.mark_unbounded(*n, RECURSIVE_QUERY);
                     }
                 });
                 continue;
             }
-            if let Some(text) = self.query(&cte.query, frame) {
-                give(self, text);
+            if let Some(text) = self.probe_query(&cte.query, frame) {
+                emit(self, text);
             }
         }
         match &query.body {
-            Body::Core(core) => self.core(query, core, frame, lone, give),
+            Body::Core(core) => self.probe_select(query, core, frame, lone, emit),
             Body::Compound(operator, left, right) => {
                 // The answers can change which rows a LIMIT keeps.
-                self.once &= query.limit.is_none();
+                self.is_single_pass &= query.limit.is_none();
                 // EXCEPT and INTERSECT skip the right side if the left side has no rows.
-                self.once &= operator.is_union() || !left.has_call();
+                self.is_single_pass &= operator.is_union() || !left.has_call();
                 for side in [left, right] {
-                    if let Some(text) = self.query(side, frame) {
-                        give(self, text);
+                    if let Some(text) = self.probe_query(side, frame) {
+                        emit(self, text);
                     }
                 }
                 for term in query.order.iter().filter(|o| o.expr.has_call()) {
                     if result_column_of(self.rows.sql, &term.expr, query).is_none() {
-                        self.all_unknown(&term.expr, ROWS);
+                        self.mark_all_unbounded(&term.expr, ROWS_FROM_ANSWERS);
                     }
                 }
             }
             Body::Values(exprs, _) => {
-                let at = At { frame, groups: false, of_rows: false, grouped: false };
-                let parts = exprs.iter().filter_map(|e| self.reach(e, at)).collect();
-                if let Some(text) = sum(parts) {
-                    give(self, text);
+                let at = EvalPosition {
+                    frame,
+                    per_group: false,
+                    exact_aggregates: false,
+                    is_grouped: false,
+                };
+                let parts = exprs.iter().filter_map(|e| self.probe_expr(e, at)).collect();
+                if let Some(text) = add_terms(parts) {
+                    emit(self, text);
                 }
             }
         }
         for limit in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
-            self.once = false;
-            let at = At { frame, groups: false, of_rows: false, grouped: false };
-            if let Some(text) = self.reach(limit, at) {
-                give(self, text);
+            self.is_single_pass = false;
+            let at = EvalPosition {
+                frame,
+                per_group: false,
+                exact_aggregates: false,
+                is_grouped: false,
+            };
+            if let Some(text) = self.probe_expr(limit, at) {
+                emit(self, text);
             }
         }
     }
 
     /// Returns an SQL value that evaluates the calls of a query, or `None` if it has no call.
-    pub(in crate::blendsql::emit) fn query(
+    pub(in crate::blendsql::emit) fn probe_query(
         &mut self,
         query: &Query,
         around: &Frame<'_>,
@@ -247,84 +263,94 @@ impl Probing<'_, '_> {
         if !query.has_call() {
             return None;
         }
-        let frame = self.rows.ctes(query, around);
+        let frame = self.rows.declare_ctes(query, around);
         let mut parts = Vec::new();
-        self.tables(query, &frame, false, &mut |_, text| parts.push(text));
-        let text = sum(parts)?;
-        let with = frame.with();
+        self.probe_parts(query, &frame, false, &mut |_, text| parts.push(text));
+        let text = add_terms(parts)?;
+        let with = frame.with_clause();
         Some(if with.is_empty() { text } else { format!("({with}SELECT {text})") })
     }
 
-    fn core(
+    fn probe_select(
         &mut self,
         query: &Query,
         core: &SelectCore,
         around: &Frame<'_>,
         lone: bool,
-        give: &mut dyn FnMut(&mut Self, String),
+        emit: &mut dyn FnMut(&mut Self, String),
     ) {
         for item in &core.from {
-            self.beneath(item, around, give);
+            self.probe_source(item, around, emit);
         }
         let values = || {
             let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
             let order = query.order.iter().map(|o| &o.expr);
             columns.chain(&core.group).chain(&core.windows).chain(order)
         };
-        let Some(open) = self.rows.open(core, around) else {
+        let Some(open) = self.rows.open_from(core, around) else {
             let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
-            core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| all.push(on)));
-            all.into_iter().for_each(|e| self.all_unknown(e, ROWS));
+            core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| all.push(on)));
+            all.into_iter().for_each(|e| self.mark_all_unbounded(e, ROWS_FROM_ANSWERS));
             // A join by name compares answers before any inner condition has excluded a row.
             if core.from.iter().any(joins_by_name) {
-                core.from.iter().for_each(|i| i.visit_exprs(&mut |e| self.all_unknown(e, BENEATH)));
+                core.from
+                    .iter()
+                    .for_each(|i| i.visit_exprs(&mut |e| self.mark_all_unbounded(e, INNER_TABLES)));
             }
             return;
         };
-        self.waits(query, core, &open);
+        self.check_single_pass(query, core, &open);
         let outer = core.from.iter().any(|i| i.join == JoinKind::Outer);
         let mut early: Vec<&Expr> = core.filter.iter().collect();
-        core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| early.push(on)));
-        let unnamed = self.waits_not_for(&early, &open.frame.scope);
-        let instead: Option<Vec<(Span, String)>> = unnamed.iter().map(|t| a_row(t, core)).collect();
-        if outer || core.from.iter().any(is_taken_apart) || instead.is_none() {
-            let why = match (outer, &instead) {
-                (true, _) => PARTNERS,
-                (false, None) => UNNAMED,
-                (false, Some(_)) => BENEATH,
+        core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| early.push(on)));
+        let unnamed = self.tables_not_waited_for(&early, &open.frame.scope);
+        let replacements: Option<Vec<(Span, String)>> =
+            unnamed.iter().map(|t| null_row(t, core)).collect();
+        if outer || core.from.iter().any(can_be_flattened) || replacements.is_none() {
+            let why = match (outer, &replacements) {
+                (true, _) => OUTER_JOIN_ROWS,
+                (false, None) => ANSWER_TABLE,
+                (false, Some(_)) => INNER_TABLES,
             };
-            early.iter().for_each(|e| self.all_unknown(e, why));
+            early.iter().for_each(|e| self.mark_all_unbounded(e, why));
         }
         let grouped = self.rows.is_grouped(query, core, &open.frame);
         let windows = open.exact && core.windows.is_empty();
-        let mut at =
-            At { frame: &open.frame, groups: false, of_rows: windows && !grouped, grouped };
-        let before = std::mem::take(&mut self.of_groups);
+        let mut at = EvalPosition {
+            frame: &open.frame,
+            per_group: false,
+            exact_aggregates: windows && !grouped,
+            is_grouped: grouped,
+        };
+        let before = std::mem::take(&mut self.has_group_calls);
         // Join conditions that cannot move to WHERE are evaluated first.
         let mut kept: Vec<(&Expr, usize)> = Vec::new();
         let mut moved: Vec<&Expr> = Vec::new();
         for item in &core.from {
             let movable = item.join == JoinKind::Inner && !outer;
-            conditions(item, 0, &mut |on, depth| {
+            visit_join_conditions(item, 0, &mut |on, depth| {
                 if movable && depth == 0 { moved.push(on) } else { kept.push((on, depth)) }
             });
         }
         for (on, depth) in kept {
-            let aliases = Self::aliases(on, &open);
-            let mut parts: Vec<String> = aliases.iter().filter_map(|e| self.reach(e, at)).collect();
-            parts.extend(self.reach(on, at));
-            if let Some(text) = sum(parts) {
-                for from in self.rows.from(core, &open, on.span.end, &[]) {
-                    give(self, over(&text, &format!("{from}{}", ")".repeat(depth))));
+            let aliases = Self::aliased_results_with_calls(on, &open);
+            let mut parts: Vec<String> =
+                aliases.iter().filter_map(|e| self.probe_expr(e, at)).collect();
+            parts.extend(self.probe_expr(on, at));
+            if let Some(text) = add_terms(parts) {
+                for from in self.rows.from_variants(core, &open, on.span.end, &[]) {
+                    emit(self, evaluate_for_rows(&text, &format!("{from}{}", ")".repeat(depth))));
                 }
             }
         }
         // `SQLite` can evaluate the conditions before it reads a table that they do not wait for.
-        if let Some(instead) = instead.filter(|i| !i.is_empty()) {
-            let parts = early.iter().filter_map(|e| self.reach(e, at)).collect();
-            for from in self.rows.from(core, &open, core.from_end, &instead) {
+        if let Some(replacements) = replacements.filter(|i| !i.is_empty()) {
+            let parts = early.iter().filter_map(|e| self.probe_expr(e, at)).collect();
+            for from in self.rows.from_variants(core, &open, core.from_end, &replacements) {
                 let rows = format!("{from} WHERE {}", open.condition);
-                sum(Vec::clone(&parts)).into_iter().for_each(|p| give(self, over(&p, &rows)));
+                add_terms(Vec::clone(&parts))
+                    .into_iter()
+                    .for_each(|p| emit(self, evaluate_for_rows(&p, &rows)));
             }
         }
         // If there is no column to wait for, `SQLite` evaluates a condition without columns first.
@@ -334,8 +360,10 @@ impl Probing<'_, '_> {
             let first: Vec<&Expr> = all
                 .filter(|e| e.has_call() && !self.rows.analysis.references_own_rows(e, scope))
                 .collect();
-            if let Some(text) = sum(first.into_iter().filter_map(|e| self.reach(e, at)).collect()) {
-                give(self, text);
+            if let Some(text) =
+                add_terms(first.into_iter().filter_map(|e| self.probe_expr(e, at)).collect())
+            {
+                emit(self, text);
             }
         }
         // An aggregate in a subquery can belong to this SELECT.
@@ -343,73 +371,82 @@ impl Probing<'_, '_> {
         let within = analysis.outer_aggregates(core, query, &open.frame.scope);
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let rows = rows.chain(&within);
-        let parts = rows.filter_map(|e| self.reach(e, at)).collect();
-        if let Some(text) = sum(parts) {
+        let parts = rows.filter_map(|e| self.probe_expr(e, at)).collect();
+        if let Some(text) = add_terms(parts) {
             if core.from.is_empty() && lone {
-                give(self, text);
+                emit(self, text);
             } else {
-                for from in self.rows.from(core, &open, core.from_end, &[]) {
-                    give(self, over(&text, &format!("{from} WHERE {}", open.condition)));
+                for from in self.rows.from_variants(core, &open, core.from_end, &[]) {
+                    emit(
+                        self,
+                        evaluate_for_rows(&text, &format!("{from} WHERE {}", open.condition)),
+                    );
                 }
             }
         }
-        if std::mem::replace(&mut self.of_groups, before) {
-            at = At { groups: true, of_rows: open.exact, ..at };
-            let parts = values().chain(&core.having).filter_map(|e| self.reach(e, at)).collect();
-            let Some(text) = sum(parts) else { return };
+        if std::mem::replace(&mut self.has_group_calls, before) {
+            at = EvalPosition { per_group: true, exact_aggregates: open.exact, ..at };
+            let parts =
+                values().chain(&core.having).filter_map(|e| self.probe_expr(e, at)).collect();
+            let Some(text) = add_terms(parts) else { return };
             let group: Vec<String> =
-                core.group.iter().map(|g| self.group(g, core, &open)).collect();
+                core.group.iter().map(|g| self.group_term_sql(g, core, &open)).collect();
             let by = if group.is_empty() {
                 String::new()
             } else {
                 format!(" GROUP BY {}", group.join(", "))
             };
-            for from in self.rows.from(core, &open, core.from_end, &[]) {
-                give(self, over(&text, &format!("{from} WHERE {}{by}", open.condition)));
+            for from in self.rows.from_variants(core, &open, core.from_end, &[]) {
+                emit(
+                    self,
+                    evaluate_for_rows(&text, &format!("{from} WHERE {}{by}", open.condition)),
+                );
             }
         }
     }
 
     /// Returns the SQL of the expression that a GROUP BY term refers to.
-    fn group(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> String {
+    fn group_term_sql(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> String {
         match resolve_term(term, Clause::Group, core, self.rows.sql) {
             ResolvedTerm::Result(n) => match core.columns.get(n).and_then(|c| c.expr.as_ref()) {
-                Some(expr) => format!("({})", self.rows.text(expr, &open.frame)),
-                None => self.rows.text(term, &open.frame),
+                Some(expr) => format!("({})", self.rows.expr_sql(expr, &open.frame)),
+                None => self.rows.expr_sql(term, &open.frame),
             },
-            _ => self.rows.text(term, &open.frame),
+            _ => self.rows.expr_sql(term, &open.frame),
         }
     }
 
     /// Passes SQL that evaluates the calls in the subqueries of a FROM item to `emit`.
-    fn beneath(
+    fn probe_source(
         &mut self,
         item: &FromItem,
         around: &Frame<'_>,
-        give: &mut dyn FnMut(&mut Self, String),
+        emit: &mut dyn FnMut(&mut Self, String),
     ) {
         match &item.source {
             FromSource::Table { .. } => {}
             FromSource::Function { args, .. } => {
-                args.iter().for_each(|a| self.all_unknown(a, ROWS));
+                args.iter().for_each(|a| self.mark_all_unbounded(a, ROWS_FROM_ANSWERS));
             }
             FromSource::Query(query) => {
-                if let Some(text) = self.query(query, around) {
-                    give(self, text);
+                if let Some(text) = self.probe_query(query, around) {
+                    emit(self, text);
                 }
             }
-            FromSource::Join(items) => items.iter().for_each(|i| self.beneath(i, around, give)),
+            FromSource::Join(items) => {
+                items.iter().for_each(|i| self.probe_source(i, around, emit))
+            }
         }
     }
 
     /// Returns the result columns with calls that a condition references by alias.
-    fn aliases(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
+    fn aliased_results_with_calls(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
         visit_own_exprs(condition, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind
                 && open.frame.scope.find_column(None, column).is_none()
             {
-                named.extend(open.frame.alias(column).filter(|e| e.has_call()).cloned());
+                named.extend(open.frame.find_alias(column).filter(|e| e.has_call()).cloned());
             }
         });
         named
@@ -417,7 +454,7 @@ impl Probing<'_, '_> {
 
     /// Returns true if an ORDER BY term depends on an answer or is random, directly or through an
     /// alias or a position.
-    fn lives(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> bool {
+    fn is_undetermined_term(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> bool {
         let live = |e: &Expr| {
             let mut drawn = false;
             visit_own_exprs(e, &mut |e| {
@@ -429,7 +466,7 @@ impl Probing<'_, '_> {
         let mut named = false;
         visit_own_exprs(expr, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind {
-                named |= open.frame.alias(column).is_some_and(live);
+                named |= open.frame.find_alias(column).is_some_and(live);
             }
         });
         live(expr) || named
@@ -437,7 +474,11 @@ impl Probing<'_, '_> {
 
     /// Returns the tables that conditions with calls do not wait for: all columns of such a table
     /// are answers, and no condition references it.
-    fn waits_not_for<'s>(&self, conditions: &[&Expr], scope: &'s Scope<'_>) -> Vec<&'s Table> {
+    fn tables_not_waited_for<'s>(
+        &self,
+        conditions: &[&Expr],
+        scope: &'s Scope<'_>,
+    ) -> Vec<&'s Table> {
         let mut named = Vec::new();
         for condition in conditions.iter().flat_map(|c| split_conjuncts(c)).filter(|c| c.has_call())
         {
@@ -459,10 +500,12 @@ impl Probing<'_, '_> {
     }
 
     /// Clears `is_single_pass` if a part of a SELECT waits for an answer of the same SELECT.
-    fn waits(&mut self, query: &Query, core: &SelectCore, open: &OpenFrom<'_>) {
+    fn check_single_pass(&mut self, query: &Query, core: &SelectCore, open: &OpenFrom<'_>) {
         let count = |e: &Expr| self.rows.analysis.count_predicates(e, &open.frame.scope);
         let mut filters: usize = core.filter.iter().map(count).sum();
-        core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| filters += count(on)));
+        core.from
+            .iter()
+            .for_each(|i| visit_join_conditions(i, 0, &mut |on, _| filters += count(on)));
         let having: usize = core.having.iter().map(count).sum();
         let live = |e: &Expr| self.rows.analysis.depends_on_call(e, &open.frame.scope);
         let mut values = core.columns.iter().filter_map(|c| c.expr.as_ref());
@@ -472,19 +515,21 @@ impl Probing<'_, '_> {
         let stages = usize::from(!open.exact_tables) + filters + having + usize::from(values);
         // The answers can change which rows a LIMIT keeps, and from which row `min` and `max` take
         // the other columns. Later passes then reach new values.
-        let chosen =
-            query.limit.is_some() && query.order.iter().any(|o| self.lives(&o.expr, core, open));
+        let chosen = query.limit.is_some()
+            && query.order.iter().any(|o| self.is_undetermined_term(&o.expr, core, open));
         // An outer join counts a row as unmatched while its matches are undecided.
         let mut partners = 0;
         let outer = core.from.iter().filter(|i| i.join != JoinKind::Inner);
-        outer.for_each(|i| conditions(i, 0, &mut |on, _| partners += count(on)));
+        outer.for_each(|i| visit_join_conditions(i, 0, &mut |on, _| partners += count(on)));
         let chosen = chosen || query.limit.is_some() && partners > 0;
         let mut of_rows = query.limit.is_some()
             && (core.distinct && values || core.windows.iter().chain(&core.group).any(live));
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let order = query.order.iter().map(|o| &o.expr);
         let mut on: Vec<&Expr> = Vec::new();
-        core.from.iter().for_each(|i| conditions(i, 0, &mut |condition, _| on.push(condition)));
+        core.from
+            .iter()
+            .for_each(|i| visit_join_conditions(i, 0, &mut |condition, _| on.push(condition)));
         let rows = columns.chain(&core.filter).chain(&core.having).chain(order);
         for expr in rows.chain(&core.group).chain(&core.windows).chain(on) {
             visit_own_exprs(expr, &mut |e| match &e.kind {
@@ -510,23 +555,23 @@ impl Probing<'_, '_> {
             });
         }
         if stages > 1 || chosen || of_rows {
-            self.once = false;
+            self.is_single_pass = false;
         }
     }
 }
 
 /// Returns true if `SQLite` can flatten a source that the query treats as one table: parenthesized
 /// tables with an alias, or a view whose text is not part of the query.
-fn is_taken_apart(item: &FromItem) -> bool {
+fn can_be_flattened(item: &FromItem) -> bool {
     match &item.source {
-        FromSource::Join(items) => item.name.is_some() || items.iter().any(is_taken_apart),
+        FromSource::Join(items) => item.name.is_some() || items.iter().any(can_be_flattened),
         FromSource::Table { span, .. } => span.is_empty(),
         _ => false,
     }
 }
 
 /// Returns a row of NULLs that replaces a table of the FROM clause, with the byte range to replace.
-fn a_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
+fn null_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
     let nulls = |f: &Field| format!("NULL AS {}", quote_name(&f.name));
     let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
     let row = format!("SELECT {}", row.join(", "));
@@ -551,14 +596,14 @@ fn joins_by_name(item: &FromItem) -> bool {
 }
 
 /// Returns SQL that evaluates an expression for all rows of a FROM and WHERE clause.
-fn over(text: &str, rows: &str) -> String {
+fn evaluate_for_rows(text: &str, rows: &str) -> String {
     // The aggregate's argument is a column of the inner query, so the aggregate belongs to this
     // SELECT.
     format!("(SELECT total(hq_p) FROM (SELECT {text} AS hq_p{rows}))")
 }
 
 /// Returns an expression that evaluates all parts, with as little nesting as possible.
-pub(in crate::blendsql::emit) fn sum(mut parts: Vec<String>) -> Option<String> {
+pub(in crate::blendsql::emit) fn add_terms(mut parts: Vec<String>) -> Option<String> {
     while parts.len() > 1 {
         parts = parts
             .chunks(2)
@@ -572,9 +617,13 @@ pub(in crate::blendsql::emit) fn sum(mut parts: Vec<String>) -> Option<String> {
 }
 
 /// Visits the join conditions of a FROM item with the number of parentheses around each.
-fn conditions<'e>(item: &'e FromItem, depth: usize, see: &mut dyn FnMut(&'e Expr, usize)) {
+fn visit_join_conditions<'e>(
+    item: &'e FromItem,
+    depth: usize,
+    see: &mut dyn FnMut(&'e Expr, usize),
+) {
     if let FromSource::Join(items) = &item.source {
-        items.iter().for_each(|i| conditions(i, depth + 1, see));
+        items.iter().for_each(|i| visit_join_conditions(i, depth + 1, see));
     }
     if let Some(on) = &item.on {
         see(on, depth);

@@ -30,20 +30,20 @@ pub(in crate::blendsql::emit) struct PossibleRows {
 }
 
 /// Builds SQL that returns possible rows.
-pub(in crate::blendsql::emit) struct Possible<'q> {
+pub(in crate::blendsql::emit) struct PossibleRowsBuilder<'q> {
     pub sql: &'q str,
     pub sites: &'q [CallSite],
     pub analysis: Analysis<'q>,
 }
 
-impl Possible<'_> {
+impl PossibleRowsBuilder<'_> {
     pub(in crate::blendsql::emit) fn resolver(&self) -> Resolver<'_> {
         self.analysis.resolver()
     }
 
     /// Returns the possible rows of a query.
-    pub fn rows(&self, query: &Query, around: &Frame<'_>) -> PossibleRows {
-        if self.is_settled(query, around) {
+    pub fn possible_rows(&self, query: &Query, around: &Frame<'_>) -> PossibleRows {
+        if self.is_certain_query(query, around) {
             let text = self.sql[query.span.clone()].to_owned();
             return PossibleRows {
                 text,
@@ -51,19 +51,19 @@ impl Possible<'_> {
                 exact: true,
             };
         }
-        let frame = self.ctes(query, around);
+        let frame = self.declare_ctes(query, around);
         let rows = match &query.body {
-            Body::Core(core) => self.core(query, core, &frame),
+            Body::Core(core) => self.select_rows(query, core, &frame),
             Body::Compound(operator, left, right) => {
-                self.compound(query, *operator, (left, right), &frame)
+                self.compound_rows(query, *operator, (left, right), &frame)
             }
-            Body::Values(exprs, width) => self.values(query, exprs, *width, &frame),
+            Body::Values(exprs, width) => self.values_rows(query, exprs, *width, &frame),
         };
-        PossibleRows { text: format!("{}{}", frame.with(), rows.text), ..rows }
+        PossibleRows { text: format!("{}{}", frame.with_clause(), rows.text), ..rows }
     }
 
     /// Returns a single row of NULLs, for a query all of whose columns may depend on answers.
-    fn nothing(fields: Option<Vec<Field>>) -> PossibleRows {
+    fn null_row(fields: Option<Vec<Field>>) -> PossibleRows {
         let fields: Option<Vec<Field>> = fields.map(|all| {
             all.into_iter().map(|f| Field { origin: None, is_from_call: true, ..f }).collect()
         });
@@ -74,14 +74,15 @@ impl Possible<'_> {
     }
 
     /// Returns a frame that declares the common table expressions of a query.
-    pub fn ctes<'f>(&self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
-        let mut frame = Frame::within(around);
+    pub fn declare_ctes<'f>(&self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
+        let mut frame = Frame::child_of(around);
         for cte in &query.with {
-            let rows = if reads_table(&cte.query, &cte.name) && !self.is_settled(&cte.query, &frame)
+            let rows = if reads_table(&cte.query, &cte.name)
+                && !self.is_certain_query(&cte.query, &frame)
             {
-                Self::nothing(self.fields_of(cte, &frame))
+                Self::null_row(self.recursive_cte_fields(cte, &frame))
             } else {
-                self.rows(&cte.query, &frame)
+                self.possible_rows(&cte.query, &frame)
             };
             let columns: Vec<String> = cte.columns.iter().map(|c| sql::quote_name(c)).collect();
             let columns = if columns.is_empty() {
@@ -89,8 +90,12 @@ impl Possible<'_> {
             } else {
                 format!("({})", columns.join(", "))
             };
-            frame.with.push(format!("{}{columns} AS ({})", sql::quote_name(&cte.name), rows.text));
-            frame.exact.push((cte.name.clone(), rows.exact));
+            frame.cte_sql.push(format!(
+                "{}{columns} AS ({})",
+                sql::quote_name(&cte.name),
+                rows.text
+            ));
+            frame.exact_ctes.push((cte.name.clone(), rows.exact));
             let fields = rows.fields.map(|f| rename_fields(f, &cte.columns));
             frame.scope.ctes.push((cte.name.clone(), fields));
         }
@@ -98,7 +103,7 @@ impl Possible<'_> {
     }
 
     /// Returns the columns of a recursive common table expression.
-    fn fields_of(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
+    fn recursive_cte_fields(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
         let first = match &cte.query.body {
             Body::Compound(_, left, _) => left,
             _ => &cte.query,
@@ -107,7 +112,7 @@ impl Possible<'_> {
     }
 
     /// Returns true if neither the rows nor the values of a query depend on an answer.
-    fn is_settled(&self, query: &Query, around: &Frame<'_>) -> bool {
+    fn is_certain_query(&self, query: &Query, around: &Frame<'_>) -> bool {
         if query.has_call() {
             return false;
         }
@@ -122,13 +127,16 @@ impl Possible<'_> {
         query.visit_tables(&mut |name| {
             settled &= around.is_exact(name) && !(by_name && live(name));
         });
-        let opaque = around.each().any(|f| f.opaque);
+        let opaque = around.self_and_enclosing().any(|f| f.is_opaque);
         self.resolver().visit_exprs(query, &around.scope, &mut |e, at, _| match &e.kind {
             ExprKind::Column { table, column } => {
                 settled &= match at.find_column(table.as_deref(), column) {
                     Some(hit) => !hit.field.is_from_call,
                     // The name can be the alias of an outer SELECT's result column.
-                    None => !opaque && !around.each().any(|f| f.alias(column).is_some()),
+                    None => {
+                        !opaque
+                            && !around.self_and_enclosing().any(|f| f.find_alias(column).is_some())
+                    }
                 };
             }
             ExprKind::Function { name, args, window: false, .. }
@@ -156,26 +164,26 @@ impl Possible<'_> {
 
     /// Returns true if the value of an expression depends on no answer. Aggregates and window
     /// functions depend on all possible rows, so they are certain only if `exact_rows` is true.
-    pub fn certain(&self, expr: &Expr, frame: &Frame<'_>, groups: bool) -> bool {
+    pub fn is_certain(&self, expr: &Expr, frame: &Frame<'_>, exact_rows: bool) -> bool {
         match &expr.kind {
             ExprKind::Call(..) => return false,
             ExprKind::Column { table, column } => {
-                return self.certain_name(table.as_deref(), column, frame);
+                return self.is_certain_column(table.as_deref(), column, frame);
             }
             ExprKind::Function { name, window, .. }
-                if is_random(name) || !groups && (*window || is_aggregate_call(expr)) =>
+                if is_random(name) || !exact_rows && (*window || is_aggregate_call(expr)) =>
             {
                 return false;
             }
             _ => {}
         }
         let (exprs, query) = expr.children();
-        exprs.into_iter().all(|e| self.certain(e, frame, groups))
-            && query.is_none_or(|q| self.is_settled(q, frame))
+        exprs.into_iter().all(|e| self.is_certain(e, frame, exact_rows))
+            && query.is_none_or(|q| self.is_certain_query(q, frame))
     }
 
-    fn certain_name(&self, table: Option<&str>, column: &str, frame: &Frame<'_>) -> bool {
-        let alias = frame.alias(column).filter(|_| table.is_none());
+    fn is_certain_column(&self, table: Option<&str>, column: &str, frame: &Frame<'_>) -> bool {
+        let alias = frame.find_alias(column).filter(|_| table.is_none());
         match (frame.scope.find_column(table, column), alias) {
             (Some(hit), None) => !hit.field.is_from_call,
             (Some(hit), Some(_)) => hit.depth == frame.scope.depth && !hit.field.is_from_call,
@@ -186,23 +194,23 @@ impl Possible<'_> {
                         found &= frame.scope.find_column(table.as_deref(), column).is_some();
                     }
                 });
-                found && self.certain(expr, frame, false)
+                found && self.is_certain(expr, frame, false)
             }
             (None, None) => {
                 let truth = ["true", "false"].iter().any(|t| column.eq_ignore_ascii_case(t));
                 let row = frame.scope.row_scope_depth(table, column).is_some();
-                row && !frame.each().any(|f| f.opaque) || truth && table.is_none()
+                row && !frame.self_and_enclosing().any(|f| f.is_opaque) || truth && table.is_none()
             }
         }
     }
 
     /// Returns the SQL of an expression, with aliases replaced by their expressions.
-    pub fn text(&self, expr: &Expr, frame: &Frame<'_>) -> String {
+    pub fn expr_sql(&self, expr: &Expr, frame: &Frame<'_>) -> String {
         let mut parts = Vec::new();
         visit_own_exprs(expr, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind
                 && frame.scope.find_column(None, column).is_none()
-                && let Some(alias) = frame.alias(column)
+                && let Some(alias) = frame.find_alias(column)
             {
                 parts.push((e.span.clone(), format!("({})", &self.sql[alias.span.clone()])));
             }
@@ -211,32 +219,39 @@ impl Possible<'_> {
     }
 
     /// Returns a condition in which each part that depends on an answer is assumed to hold.
-    pub fn possible(&self, condition: &Expr, frame: &Frame<'_>) -> String {
+    pub fn possible_condition(&self, condition: &Expr, frame: &Frame<'_>) -> String {
         let open = split_conjuncts(condition);
-        let open = open.into_iter().filter(|c| !self.certain(c, frame, false));
+        let open = open.into_iter().filter(|c| !self.is_certain(c, frame, false));
         let first = open.map(|c| c.span.start).min().unwrap_or(usize::MAX);
-        self.taken(condition, true, frame, first)
+        self.write_possible_condition(condition, true, frame, first)
     }
 
-    fn taken(&self, expr: &Expr, wanted: bool, frame: &Frame<'_>, first: usize) -> String {
+    fn write_possible_condition(
+        &self,
+        expr: &Expr,
+        wanted: bool,
+        frame: &Frame<'_>,
+        first: usize,
+    ) -> String {
         match &expr.kind {
-            ExprKind::Paren(inner) => self.taken(inner, wanted, frame, first),
-            ExprKind::Not(inner) => self.taken(inner, !wanted, frame, first),
+            ExprKind::Paren(inner) => self.write_possible_condition(inner, wanted, frame, first),
+            ExprKind::Not(inner) => self.write_possible_condition(inner, !wanted, frame, first),
             ExprKind::And(parts) | ExprKind::Or(parts) => {
                 let all = matches!(expr.kind, ExprKind::And(_)) == wanted;
-                let parts = parts.iter().map(|p| self.taken(p, wanted, frame, first));
+                let parts =
+                    parts.iter().map(|p| self.write_possible_condition(p, wanted, frame, first));
                 let parts: Vec<String> = parts.filter(|p| p != "1" || !all).collect();
                 if parts.iter().any(|p| p == "1") || parts.is_empty() {
                     return "1".to_owned();
                 }
                 format!("({})", parts.join(if all { " AND " } else { " OR " }))
             }
-            _ if !self.certain(expr, frame, false) => "1".to_owned(),
+            _ if !self.is_certain(expr, frame, false) => "1".to_owned(),
             // An uncertain condition before this one may guard it from an error, so do not evaluate
             // it.
             _ if may_fail(expr) && expr.span.start > first => "1".to_owned(),
-            _ if wanted => format!("({})", self.text(expr, frame)),
-            _ => format!("(NOT ({}))", self.text(expr, frame)),
+            _ if wanted => format!("({})", self.expr_sql(expr, frame)),
+            _ => format!("(NOT ({}))", self.expr_sql(expr, frame)),
         }
     }
 
@@ -247,7 +262,7 @@ impl Possible<'_> {
             || !self.analysis.outer_aggregates(core, query, &frame.scope).is_empty()
     }
 
-    fn core(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> PossibleRows {
+    fn select_rows(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> PossibleRows {
         let named = || {
             self.resolver().select_fields(
                 core,
@@ -255,19 +270,19 @@ impl Possible<'_> {
                 &mut |_| true,
             )
         };
-        let Some(open) = self.open(core, frame) else { return Self::nothing(named()) };
+        let Some(open) = self.open_from(core, frame) else { return Self::null_row(named()) };
         let grouped = self.is_grouped(query, core, &open.frame);
-        let fine = |e: &Expr| self.certain(e, &open.frame, false);
-        let having = core.having.iter().all(|e| self.certain(e, &open.frame, true));
+        let fine = |e: &Expr| self.is_certain(e, &open.frame, false);
+        let having = core.having.iter().all(|e| self.is_certain(e, &open.frame, true));
         let of_term = |g| term_expr(g, Clause::Group, core, self.sql).is_some_and(fine);
         let by_groups = open.exact && core.group.iter().all(of_term) && having;
         let windows = open.exact && core.windows.is_empty();
         let of_rows = if grouped { by_groups } else { windows };
-        let certain = |e: &Expr| self.certain(e, &open.frame, of_rows);
+        let certain = |e: &Expr| self.is_certain(e, &open.frame, of_rows);
         let fields = self.resolver().select_fields(core, &open.frame.scope, &mut |e| !certain(e));
         let exprs = || core.columns.iter().filter_map(|c| c.expr.as_ref());
         if grouped && core.group.is_empty() && !(by_groups && exprs().all(certain)) {
-            return Self::nothing(fields);
+            return Self::null_row(fields);
         }
         let columns: Vec<String> = core
             .columns
@@ -297,7 +312,7 @@ impl Possible<'_> {
         }
         let distinct = if core.distinct { "DISTINCT " } else { "" };
         let (columns, condition) = (columns.join(", "), &open.condition);
-        let each = self.from(core, &open, core.from_end, &[]).into_iter();
+        let each = self.from_variants(core, &open, core.from_end, &[]).into_iter();
         let each: Vec<String> = each
             .map(|from| format!("SELECT {distinct}{columns}{from} WHERE {condition}{tail}"))
             .collect();
@@ -310,14 +325,14 @@ impl Possible<'_> {
         PossibleRows { text: each.join(" UNION ALL "), fields, exact }
     }
 
-    fn compound(
+    fn compound_rows(
         &self,
         query: &Query,
         operator: CompoundOperator,
         (left, right): (&Query, &Query),
         frame: &Frame<'_>,
     ) -> PossibleRows {
-        let (a, b) = (self.rows(left, frame), self.rows(right, frame));
+        let (a, b) = (self.possible_rows(left, frame), self.possible_rows(right, frame));
         let live = |rows: &PossibleRows| {
             rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.is_from_call))
         };
@@ -348,7 +363,7 @@ impl Possible<'_> {
         }
     }
 
-    fn values(
+    fn values_rows(
         &self,
         query: &Query,
         exprs: &[Expr],
@@ -361,14 +376,14 @@ impl Possible<'_> {
             _ => false,
         };
         if width == 0 || exprs.iter().any(is_row) {
-            return Self::nothing(fields);
+            return Self::null_row(fields);
         }
         let mut live = vec![false; width];
         let mut rows = Vec::new();
         for row in exprs.chunks(width) {
             let mut texts = Vec::new();
             for (n, expr) in row.iter().enumerate() {
-                let certain = self.certain(expr, frame, false);
+                let certain = self.is_certain(expr, frame, false);
                 live[n] |= !certain;
                 texts.push(if certain {
                     self.sql[expr.span.clone()].to_owned()
