@@ -54,6 +54,10 @@ fn report_test_environment() {
     if shared.is_dir() {
         println!("cargo::rustc-cfg=shared_data");
     }
+    println!("cargo::rustc-check-cfg=cfg(sembench)");
+    if shared.join("sembench").is_dir() {
+        println!("cargo::rustc-cfg=sembench");
+    }
     println!("cargo::rustc-check-cfg=cfg(postgres)");
     println!("cargo::rerun-if-env-changed=PATH");
     println!("cargo::rerun-if-changed={SYSTEM}");

@@ -74,6 +74,7 @@ mod regressions;
 mod replies;
 mod rounds;
 mod routing;
+mod sembench;
 mod sharing;
 mod shots;
 mod snapshots;
