@@ -46,8 +46,8 @@ impl OpenCache {
 /// Connects to the server of a cache's URL; `None` if the cache is a directory.
 fn connect_server(cache: &Path, description: &str) -> Option<Result<Facts, FactsError>> {
     let url = cache.to_str().filter(|_| is_server(cache))?.to_owned();
-    let say: hqdl::facts::StatusCallback = Arc::new(|_| {});
-    Some(Cache::Server { url, holder: description.to_owned(), say }.open())
+    let on_status: hqdl::facts::StatusCallback = Arc::new(|_| {});
+    Some(Cache::Server { url, owner_description: description.to_owned(), on_status }.open())
 }
 
 /// Open caches and active runs of this process.

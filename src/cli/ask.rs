@@ -158,7 +158,7 @@ struct Conversation<'s> {
     output_options: OutputOptions,
     model: Option<Arc<dyn Model>>,
     /// Reason why the model could not be connected.
-    no_model: Option<Failure>,
+    connect_failure: Option<Failure>,
 }
 
 impl<'s> Conversation<'s> {
@@ -167,7 +167,7 @@ impl<'s> Conversation<'s> {
         session: &'s Session,
         output_options: OutputOptions,
     ) -> Result<Self, Failure> {
-        session::print_place(session.facts()?, output_options);
+        session::print_cache_location(session.facts()?, output_options);
         let settings = &session.spec.model;
         let is_named = options.spec.is_some() || options.flags.model.is_some();
         if settings.provider != Provider::Replay && !is_named {
@@ -176,13 +176,13 @@ impl<'s> Conversation<'s> {
                 "pass --model NAME (and --base-url URL), or --spec SPEC with a [model]",
             ));
         }
-        let (model, no_model) = match session.connect_model() {
+        let (model, connect_failure) = match session.connect_model() {
             Ok(model) => (Some(model), None),
             // A stored query without calls needs no API key.
             Err(missing @ SetupError::NoKey(_)) => (None, Some(missing.into())),
             Err(error) => return Err(error.into()),
         };
-        Ok(Self { options, session, output_options, model, no_model })
+        Ok(Self { options, session, output_options, model, connect_failure })
     }
 
     fn build_request<'r>(
@@ -203,10 +203,10 @@ impl<'s> Conversation<'s> {
 
     fn to_failure(&self, error: AskError) -> Failure {
         match error {
-            AskError::AskQuestion(message) => {
+            AskError::InvalidQuestion(message) => {
                 Failure::wrong_input(message, "ask one question in a few sentences")
             }
-            AskError::Query(QueryError::NoModel) => match &self.no_model {
+            AskError::Query(QueryError::NoModel) => match &self.connect_failure {
                 Some(failure) => failure.clone(),
                 None => QueryError::NoModel.into(),
             },
@@ -263,7 +263,7 @@ impl<'s> Conversation<'s> {
                     written = repaired.map_err(|error| self.to_failure(error))?;
                     continue;
                 }
-                Err(error) => return Err(run_failure(error)),
+                Err(error) => return Err(to_run_failure(error)),
             }
             let searched = asker.describe_search(&result.meta);
             let has_rows = !result.rows.is_empty();
@@ -376,7 +376,7 @@ impl<'s> Conversation<'s> {
                 return Ok(None);
             }
             let message = format!("plan {approved} is not the present one: {cost}");
-            return Err(approval_failure(plan, message));
+            return Err(to_approval_failure(plan, message));
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             anstream::eprint!("{cost}. Run it? [y/N] ");
@@ -386,11 +386,11 @@ impl<'s> Conversation<'s> {
             let approved = read > 0 && (word == "y" || word == "yes");
             return Ok((!approved).then_some(APPROVAL));
         }
-        Err(approval_failure(plan, format!("approval needed: {cost}")))
+        Err(to_approval_failure(plan, format!("approval needed: {cost}")))
     }
 }
 
-fn approval_failure(plan: &AskPlan, message: String) -> Failure {
+fn to_approval_failure(plan: &AskPlan, message: String) -> Failure {
     Failure::Message {
         message,
         hint: format!("run it with --approve {}, or with --yes", plan.id),
@@ -405,7 +405,7 @@ fn to_safe_lines(text: &str) -> String {
 }
 
 /// Returns the failure for an error while the query ran.
-fn run_failure(error: QueryError) -> Failure {
+fn to_run_failure(error: QueryError) -> Failure {
     match Failure::from(error) {
         Failure::Message { message, exit: BUDGET, .. } => Failure::Message {
             message,

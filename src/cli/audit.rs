@@ -103,7 +103,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut audit = Audit::read(&session.spec, expansion)?;
     if options.report {
         let published = open_published(&session)?;
-        let report = audit.report(&session.database, &published, expansion, CONFIDENCE)?;
+        let report = audit.build_report(&session.database, &published, expansion, CONFIDENCE)?;
         print_report(&report, output_options);
     } else if let Some(reference) = &options.truth {
         let filled = audit.fill_from_reference(&session.spec, n, reference)?;
@@ -170,7 +170,7 @@ fn fill_from_model(
     let command = format!("audit {}", options.spec.display());
     let mut session = session::open_spec(&options.spec, flags, options.budget, &command)?;
     session.spec.model.reuse = Reuse::SameModel;
-    session::print_place(session.facts()?, output_options);
+    session::print_cache_location(session.facts()?, output_options);
     let expansion = session.spec.expansions[expansion].clone();
     let selection = Selection {
         columns: Some(audit.draw.columns.clone()),
@@ -314,11 +314,17 @@ fn to_failure(error: QueryError, sql: &str) -> Failure {
     }
 }
 
-fn print_step(talk: OutputOptions, event: &str, what: &str, cells: u64, file: &std::path::Path) {
-    if talk.json {
+fn print_step(
+    output_options: OutputOptions,
+    event: &str,
+    what: &str,
+    cells: u64,
+    file: &std::path::Path,
+) {
+    if output_options.json {
         let file = file.display().to_string();
         anstream::println!("{}", json!({ "event": event, "cells": cells, "file": file }));
-    } else if !talk.quiet {
+    } else if !output_options.quiet {
         anstream::eprintln!("{what} in {}", file.display());
     }
 }

@@ -66,7 +66,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         ));
     }
     let facts = cache.open()?;
-    session::print_place(&facts, output_options);
+    session::print_cache_location(&facts, output_options);
     match &options.command {
         Command::List { filter, limit } => {
             list_facts(

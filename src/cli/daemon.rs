@@ -27,7 +27,7 @@ pub struct Options {
     specs: PathBuf,
     /// Address and port to listen on; port 0 picks a free port. If the address is not loopback,
     /// clients must send the token in `HQDL_TOKEN`.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, default_value = daemon::LISTEN)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address, default_value = daemon::LISTEN)]
     listen: SocketAddr,
     /// Unix socket to listen on, too. Its file mode is 0660: this user and this group may connect.
     #[arg(long, value_name = "FILE")]
@@ -82,7 +82,7 @@ struct ClientFlags {
     trusted_proxy: Vec<IpAddr>,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "expected an address and a port, such as 127.0.0.1:4735".to_owned())
 }
 

@@ -51,7 +51,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let command = format!("import {}", options.spec.display());
     let session = session::open_spec(&options.spec, &flags, None, &command)?;
     session::print_warnings(&session.warnings, output_options);
-    session::print_place(session.facts()?, output_options);
+    session::print_cache_location(session.facts()?, output_options);
     let selection = Selection::default();
     let materializer = session.materializer(
         model::connect_for_planning(&session.spec)?,
@@ -70,7 +70,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             "name the output files of batches: JSON lines with `custom_id` and `response`",
         ));
     }
-    print_imported(&imported, output_options);
+    print_import_result(&imported, output_options);
     let mut report = materializer.materialize(&command, &listener, &interrupt)?;
     report.usage = imported.usage;
     report.requested = imported.cells;
@@ -87,7 +87,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(exit)
 }
 
-fn print_imported(imported: &ImportResult, output_options: OutputOptions) {
+fn print_import_result(imported: &ImportResult, output_options: OutputOptions) {
     let lines = &imported.lines;
     if output_options.json {
         let line = serde_json::json!({

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::database::{Database, StoreError};
 use crate::format::count_noun;
-use crate::init::FirstSpec;
+use crate::init::SpecDraft;
 use crate::init::advice::{self, TableAdvice};
 use crate::init::csv_import::{self, CsvImportError};
 use crate::model;
@@ -27,7 +27,7 @@ pub struct Options {
     #[arg(long, short, value_name = "FILE")]
     spec: Option<PathBuf>,
     /// Ask a model for the key, a description and three columns of up to three tables. Prints the
-    /// price first.
+    /// price spec_draft.
     #[arg(long)]
     ask: bool,
     /// Most USD that --ask may spend.
@@ -63,27 +63,27 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if let Some(folder) = options.spec.as_deref().and_then(Path::parent) {
         std::fs::create_dir_all(folder).map_err(|e| failed(folder, &e))?;
     }
-    let mut first = FirstSpec::look(&database)?;
+    let mut spec_draft = SpecDraft::sample_database(&database)?;
     if options.ask {
-        advise(&mut first, &path, options, output_options)?;
+        ask_for_advice(&mut spec_draft, &path, options, output_options)?;
     }
     let spec_path = path_for_spec(&path, options.spec.as_deref());
-    let scaffold = first.write(&spec_path, &session::to_overrides(&options.flags))?;
+    let generated = spec_draft.write(&spec_path, &session::to_overrides(&options.flags))?;
     if let Some(spec) = &options.spec {
         let mut file = std::fs::File::create_new(spec).map_err(|e| failed(spec, &e))?;
-        std::io::Write::write_all(&mut file, scaffold.toml.as_bytes())
+        std::io::Write::write_all(&mut file, generated.toml.as_bytes())
             .map_err(|e| failed(spec, &e))?;
     }
     if output_options.json {
         anstream::println!(
             "{}",
-            json!({ "spec": scaffold.toml, "notes": scaffold.notes, "file": options.spec })
+            json!({ "spec": generated.toml, "notes": generated.notes, "file": options.spec })
         );
     } else if options.spec.is_none() {
-        anstream::print!("{}", scaffold.toml);
+        anstream::print!("{}", generated.toml);
     }
     if !output_options.quiet {
-        scaffold.notes.iter().for_each(|n| anstream::eprintln!("note: {n}"));
+        generated.notes.iter().for_each(|n| anstream::eprintln!("note: {n}"));
         if let Some(spec) = &options.spec {
             anstream::eprintln!("wrote {}; next: hqdl check {0}", spec.display());
         } else {
@@ -94,11 +94,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Prints the price, then asks a model for advice about the tables.
-fn advise(
-    first: &mut FirstSpec<'_>,
+fn ask_for_advice(
+    spec_draft: &mut SpecDraft<'_>,
     path: &Path,
     options: &Options,
-    talk: OutputOptions,
+    output_options: OutputOptions,
 ) -> Result<(), Failure> {
     if is_server(path) || options.flags.db.is_some() || options.flags.output.is_some() {
         return Err(Failure::wrong_input(
@@ -106,7 +106,7 @@ fn advise(
             "remove --db and --output; for a database on a server, leave out --ask",
         ));
     }
-    let cards = first.cards();
+    let cards = spec_draft.describe_tables();
     if cards.is_empty() {
         return Ok(());
     }
@@ -114,13 +114,13 @@ fn advise(
     if flags.recordings.is_empty() {
         flags.model.get_or_insert_with(|| MODEL.to_owned());
     }
-    let session = session::open_bare(path, &flags, options.budget, "init")?;
-    session::print_place(session.facts()?, talk);
-    let sql = advice::query(&cards);
+    let session = session::open_without_spec(path, &flags, options.budget, "init")?;
+    session::print_cache_location(session.facts()?, output_options);
+    let sql = advice::build_query(&cards);
     let mut request = session.new_query(path, &sql)?;
     request.model = Some(model::connect_for_planning(&session.spec)?);
     let planned = query::explain(&request)?;
-    if !talk.quiet {
+    if !output_options.quiet {
         let price = if session.spec.is_priced() {
             format!("at most about ${:.4}", planned.cost_usd)
         } else {
@@ -138,13 +138,13 @@ fn advise(
     let mut answers = QueryResult::default();
     query::run(&request, &mut answers)?;
     let advised: Vec<TableAdvice> = answers.rows.iter().map(|row| TableAdvice::read(row)).collect();
-    first.follow(&advised);
+    spec_draft.apply_advice(&advised);
     Ok(())
 }
 
 /// Returns the path of the database, after creating it if the path names CSV files.
 fn resolve_database(path: &Path, output_options: OutputOptions) -> Result<PathBuf, Failure> {
-    let Some(files) = csv_import::csv_files(path) else { return Ok(path.to_owned()) };
+    let Some(files) = csv_import::list_csv_files(path) else { return Ok(path.to_owned()) };
     let (created, notes) = csv_import::create_database(path, &files).map_err(|e| {
         let hint = match &e {
             CsvImportError::DatabaseExists(existing) => {

@@ -138,7 +138,7 @@ impl<'o> Input<'o> {
 
     /// Opens the facts and prints their warnings.
     pub fn open_facts(&self, output_options: OutputOptions) -> Result<(), Failure> {
-        session::print_place(self.session.facts()?, output_options);
+        session::print_cache_location(self.session.facts()?, output_options);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ pub fn open_for_query(
             let draft = UncheckedSpec::read(spec)?.allow_no_expansions();
             session::open_draft(draft, flags, budget, command)?
         }
-        (None, Some(db)) => session::open_bare(db, flags, budget, command)?,
+        (None, Some(db)) => session::open_without_spec(db, flags, budget, command)?,
         (None, None) => {
             return Err(Failure::wrong_input(
                 "no database to query",

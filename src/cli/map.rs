@@ -51,20 +51,20 @@ struct MapRequest {
     #[serde(rename = "kind")]
     value_kind: Option<String>,
     /// Whether to ask the model for answers that are not stored.
-    #[serde(default = "yes")]
+    #[serde(default = "default_ask")]
     ask: bool,
     /// Budget in USD.
     budget: Option<f64>,
 }
 
-fn yes() -> bool {
+fn default_ask() -> bool {
     true
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let spec = base_spec(options)?;
+    let spec = build_base_spec(options)?;
     let facts = session::select_cache(&options.flags.cache, "map").open()?;
-    session::print_place(&facts, output_options);
+    session::print_cache_location(&facts, output_options);
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
     let answerer = LineAnswerer { options, spec, facts: &facts, interrupt };
     let mut out = std::io::stdout().lock();
@@ -88,7 +88,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Returns a spec with the model and the limits of the requests.
-fn base_spec(options: &Options) -> Result<Spec, Failure> {
+fn build_base_spec(options: &Options) -> Result<Spec, Failure> {
     let Options { spec, budget, flags } = options;
     // Open no cache here, because `run` opens the fact store once for all requests.
     let mut flags = ModelFlags { cache: super::CacheFlags::default(), ..flags.clone() };
@@ -105,7 +105,8 @@ fn base_spec(options: &Options) -> Result<Spec, Failure> {
     let empty = std::env::temp_dir().join(format!("hqdl-map-{}.sqlite", std::process::id()));
     let made = std::fs::write(&empty, "");
     made.map_err(|e| Failure::wrong_input(format!("{}: {e}", empty.display()), ""))?;
-    let opened = session::open_bare(&empty, &flags, *budget, "map").map(|s: Session| s.spec);
+    let opened =
+        session::open_without_spec(&empty, &flags, *budget, "map").map(|s: Session| s.spec);
     let _ = std::fs::remove_file(&empty);
     opened
 }

@@ -95,7 +95,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let open = || session::open_spec(&options.spec, &options.flags, options.budget, &command);
     let mut session = open()?;
     session::print_warnings(&session.warnings, output_options);
-    session::print_place(session.facts()?, output_options);
+    session::print_cache_location(session.facts()?, output_options);
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
     let selection = options.select.to_selection();
     let mut earlier: Vec<Report> = Vec::new();

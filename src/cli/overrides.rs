@@ -92,10 +92,15 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Prints which file has changed: as an event on stdout with --json, otherwise on stderr.
-fn report_change(talk: OutputOptions, event: &str, what: &str, path: &std::path::Path) -> ExitCode {
-    if talk.json {
+fn report_change(
+    output_options: OutputOptions,
+    event: &str,
+    what: &str,
+    path: &std::path::Path,
+) -> ExitCode {
+    if output_options.json {
         anstream::println!("{}", json!({ "event": event, "file": path.display().to_string() }));
-    } else if !talk.quiet {
+    } else if !output_options.quiet {
         anstream::eprintln!(
             "{what} in {}; the next `hqdl materialize` publishes it",
             path.display()

@@ -47,7 +47,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let command = format!("plan {}", options.spec.display());
     let session = session::open_spec(&options.spec, &options.flags, options.budget, &command)?;
     session::print_warnings(&session.warnings, output_options);
-    session::print_place(session.facts()?, output_options);
+    session::print_cache_location(session.facts()?, output_options);
     if options.show_prompt {
         return show_prompts(&session, output_options);
     }

@@ -49,10 +49,11 @@ impl Failures {
 
 impl Progress {
     /// Returns a progress display and the listener that updates it.
-    pub fn new(talk: OutputOptions) -> (Self, Listener) {
+    pub fn new(output_options: OutputOptions) -> (Self, Listener) {
         // Hide the bar until the run has cells to request.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        let has_bar = !talk.quiet && !talk.json && std::io::stderr().is_terminal();
+        let has_bar =
+            !output_options.quiet && !output_options.json && std::io::stderr().is_terminal();
         let style = ProgressStyle::with_template(
             "{bar:20} {percent:>3}% {pos}/{len} cells, {msg}, ETA {eta}",
         );
@@ -71,7 +72,7 @@ impl Progress {
         let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
         let listener: Listener = Arc::new(move |event: &Event| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            show_event(event, &mut state, &bar, has_bar, talk);
+            show_event(event, &mut state, &bar, has_bar, output_options);
         });
         (progress, listener)
     }

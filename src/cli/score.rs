@@ -77,7 +77,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             "note: ignored columns that belong to no expansion of this file: {names}"
         );
     }
-    anstream::println!("{}", summary_table(&scores));
+    anstream::println!("{}", build_summary_table(&scores));
     for score in &scores {
         print_column(score, options.differences);
     }
@@ -91,7 +91,7 @@ fn format_share(share: Share) -> String {
 }
 
 /// Returns a table with one row per column.
-fn summary_table(scores: &[ColumnScore]) -> Table {
+fn build_summary_table(scores: &[ColumnScore]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["column", "truths", "right", "accuracy (95 %)", "F1 (95 %)"]);

@@ -22,7 +22,7 @@ pub fn open_spec(
 }
 
 /// Opens a database without a spec: there are no expansions, and the flags name the model.
-pub fn open_bare(
+pub fn open_without_spec(
     database: &Path,
     flags: &ModelFlags,
     budget: Option<f64>,
@@ -72,7 +72,7 @@ pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
     }
     let owner_description = format!("hqdl {command}");
     match server_url(flags) {
-        Some(url) => Cache::Server { url, holder: owner_description, say: warning_printer() },
+        Some(url) => Cache::Server { url, owner_description, on_status: warning_printer() },
         None => {
             // An empty HQDL_CACHE counts as unset.
             let dir = flags.cache.clone().filter(|dir| !dir.as_os_str().is_empty());
@@ -93,7 +93,7 @@ pub fn warning_printer() -> StatusCallback {
 }
 
 /// Prints the location of the opened facts, and warns about damage.
-pub fn print_place(facts: &Facts, output_options: OutputOptions) {
+pub fn print_cache_location(facts: &Facts, output_options: OutputOptions) {
     if output_options.verbose {
         anstream::eprintln!("facts      {}", facts.location());
     }

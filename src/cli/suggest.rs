@@ -26,7 +26,7 @@ pub struct Options {
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let facts = session::select_cache(&options.cache, "suggest").open()?;
-    session::print_place(&facts, output_options);
+    session::print_cache_location(&facts, output_options);
     let open = |spec: &Path| -> Result<Session, Failure> {
         let cache = Cache::Open(facts.clone());
         Ok(Session::open(UncheckedSpec::read(spec)?, &SpecOverrides::default(), cache)?)
@@ -59,7 +59,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         anstream::eprintln!("no query has asked a live question yet");
     }
     match (&options.spec, additions) {
-        (Some(path), Some(additions)) => print_added(path, &additions),
+        (Some(path), Some(additions)) => print_additions(path, &additions),
         (Some(path), None) if !all.questions.is_empty() || !all.bound_questions.is_empty() => {
             anstream::eprintln!("hint: --write adds the columns to {}", path.display());
         }
@@ -160,7 +160,7 @@ fn format_suggestion(question: &Suggestion) -> String {
     }
     if !matches!(question.location, ColumnLocation::Existing(..)) {
         out.push('\n');
-        out.push_str(&edit::column_toml(&question.column));
+        out.push_str(&edit::format_column_toml(&question.column));
     }
     out
 }
@@ -183,12 +183,12 @@ fn format_bound_question(bound: &BoundQuestion) -> String {
     let date = learned.bound_at.get(..10).unwrap_or_default();
     out.push_str(&format!("  {:<9} {at}\n  {:<9} {}, {date}\n", "bound", "by", learned.model));
     if !bound.in_spec {
-        out.push_str(&format!("\nquestions = [{}]\n", edit::question_toml(bound)));
+        out.push_str(&format!("\nquestions = [{}]\n", edit::format_question_toml(bound)));
     }
     out
 }
 
-fn print_added(path: &Path, additions: &Additions) {
+fn print_additions(path: &Path, additions: &Additions) {
     let path = path.display();
     if additions.is_empty() {
         anstream::eprintln!("nothing to add to {path}");

@@ -36,7 +36,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let all: Vec<_> = cells.iter().map(CellProvenance::to_json).collect();
         anstream::println!("{}", serde_json::Value::Array(all));
     } else {
-        cells.iter().for_each(print_origin);
+        cells.iter().for_each(print_provenance);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -64,7 +64,7 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
             draft.file.expansion.iter().any(|e| {
                 let many = e.column.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
                 std::iter::once(&e.name).chain(many).any(|t| t.eq_ignore_ascii_case(&options.table))
-            }) || shows_view(draft, &options.table)
+            }) || publishes_view(draft, &options.table)
         })
         .map(target_of)
         .collect();
@@ -82,13 +82,13 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
 }
 
 /// Returns whether the spec's target contains this joined view.
-fn shows_view(draft: &UncheckedSpec, view: &str) -> bool {
+fn publishes_view(draft: &UncheckedSpec, view: &str) -> bool {
     let target = draft.output().unwrap_or_else(|| draft.database());
     view.to_lowercase().ends_with("_expanded")
         && Database::open(&target).is_ok_and(|db| db.table_columns(view).is_some())
 }
 
-fn print_origin(cell: &CellProvenance) {
+fn print_provenance(cell: &CellProvenance) {
     anstream::println!("{} {} {}", cell.expansion, cell.key, cell.column);
     let line = |name: &str, value: Option<String>| {
         if let Some(value) = value {

@@ -40,9 +40,9 @@ pub(super) fn read_spec(
     facts: &Facts,
     metrics: &Arc<Metrics>,
 ) -> SpecReading {
-    let mut files = vec![(path.to_owned(), FileFingerprint::of(path))];
+    let mut files = vec![(path.to_owned(), FileFingerprint::read(path))];
     let mut add_file = |path: PathBuf| {
-        let fingerprint = FileFingerprint::of(&path);
+        let fingerprint = FileFingerprint::read(&path);
         files.push((path, fingerprint));
     };
     let draft = match UncheckedSpec::read(path) {
@@ -65,7 +65,7 @@ pub(super) fn read_spec(
     let spec = &session.spec;
     let recordings = || spec.all_models().flat_map(|m| &m.recordings);
     recordings().cloned().for_each(&mut add_file);
-    let recordings: Vec<FileFingerprint> = recordings().map(|p| FileFingerprint::of(p)).collect();
+    let recordings: Vec<FileFingerprint> = recordings().map(|p| FileFingerprint::read(p)).collect();
     let questions: Vec<_> =
         spec.expansions.iter().flat_map(|e| &e.columns).map(|c| (&c.name, &c.bindings)).collect();
     let model_inputs = format!(

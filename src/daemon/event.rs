@@ -99,6 +99,6 @@ pub(super) enum FollowUp {
 }
 
 /// Returns the failure for a request during shutdown.
-pub(super) fn ending_failure() -> Failure {
+pub(super) fn shutdown_failure() -> Failure {
     Failure::wrong_input("the daemon is shutting down", "retry after its restart")
 }

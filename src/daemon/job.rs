@@ -43,7 +43,7 @@ pub(super) fn check_spec(
         let (files, result) = match catch_unwind(AssertUnwindSafe(read)) {
             Ok(reading) => (reading.files, reading.spec.map(Arc::new).map_err(Arc::new)),
             Err(_) => {
-                (vec![(path.clone(), FileFingerprint::of(&path))], Err(Arc::new(bug_failure())))
+                (vec![(path.clone(), FileFingerprint::read(&path))], Err(Arc::new(bug_failure())))
             }
         };
         drop(facts);
@@ -134,7 +134,7 @@ impl RunProgress {
 
     /// After a short delay, notifies the loop about events that were not reported yet. Without it,
     /// the last event before a long silence would never be shown.
-    pub(super) fn report_later(self: &Arc<Self>, id: u64, events: &mpsc::Sender<DaemonEvent>) {
+    pub(super) fn notify_later(self: &Arc<Self>, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         let (progress, events) = (Arc::clone(self), events.clone());
         tokio::spawn(async move {
             tokio::time::sleep(PROGRESS_INTERVAL).await;

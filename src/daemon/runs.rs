@@ -105,7 +105,7 @@ impl DaemonRuns {
     pub(super) fn update_progress(&mut self, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         if let Some(run) = self.running.iter_mut().find(|r| r.status.id == id) {
             copy_counters(run);
-            run.progress.report_later(id, events);
+            run.progress.notify_later(id, events);
         }
     }
 

@@ -9,7 +9,7 @@ const FORCED_EXIT: i32 = 130;
 
 /// Turns signals into events.
 #[cfg(unix)]
-pub(super) fn listen(events: Sender<DaemonEvent>) -> std::io::Result<()> {
+pub(super) fn forward_signals(events: Sender<DaemonEvent>) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -35,7 +35,7 @@ pub(super) fn listen(events: Sender<DaemonEvent>) -> std::io::Result<()> {
 
 /// Turns Ctrl-C into events.
 #[cfg(not(unix))]
-pub(super) fn listen(events: Sender<DaemonEvent>) -> std::io::Result<()> {
+pub(super) fn forward_signals(events: Sender<DaemonEvent>) -> std::io::Result<()> {
     tokio::spawn(async move {
         let mut ending = false;
         while tokio::signal::ctrl_c().await.is_ok() {

@@ -52,7 +52,7 @@ pub(super) struct SpecState {
     /// Number of consecutive failed runs.
     pub(super) failures: u32,
     /// Reason why the spec waits for approval.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<Hold>,
     /// Failure of the last run, if it may be temporary.
     retried_failure: Option<Arc<Failure>>,
     /// Cause of a run that should start as soon as possible.
@@ -66,13 +66,13 @@ pub(super) struct SpecState {
 }
 
 /// A hold: the spec sends no request until a client approves it, for this reason.
-pub(super) struct Held {
+pub(super) struct Hold {
     why: String,
     /// End of the hold, if it ends by itself because the next day has a new budget.
     until: Option<Timestamp>,
 }
 
-impl Held {
+impl Hold {
     /// Holds the spec until a client approves a run.
     fn until_approved(why: impl Into<String>) -> Self {
         Self { why: why.into(), until: None }
@@ -205,7 +205,7 @@ impl SpecState {
         let at = self
             .files
             .iter()
-            .position(|(file, fingerprint)| FileFingerprint::of(file) != *fingerprint);
+            .position(|(file, fingerprint)| FileFingerprint::read(file) != *fingerprint);
         // The spec's own file is the first, the overrides are the second.
         at.map(|n| match n {
             0 => Cause::Spec,
@@ -293,7 +293,7 @@ impl SpecState {
         let copy = self.active_spec.as_ref()?.spec.output.clone()?;
         for (path, fingerprint) in self.files.iter_mut().filter(|(path, _)| *path == copy) {
             // A copy that was deleted in the meantime must still be detected as a change.
-            let now = FileFingerprint::of(path);
+            let now = FileFingerprint::read(path);
             if now != FileFingerprint::Missing {
                 *fingerprint = now;
             }
@@ -305,7 +305,7 @@ impl SpecState {
     /// spec.
     pub(super) fn hold_after_cancel(&mut self) {
         if self.is_full_run {
-            self.held = Some(Held::until_approved("a client stopped the run"));
+            self.held = Some(Hold::until_approved("a client stopped the run"));
         }
     }
 
@@ -337,7 +337,7 @@ impl SpecState {
                     (Some(_), 1..) => Some(self.held.take().unwrap_or_else(|| {
                         let verb = if unasked == 1 { "is" } else { "are" };
                         let missing = format!("{} {verb} missing", count_noun(unasked, "cell"));
-                        Held::until_approved(format!(
+                        Hold::until_approved(format!(
                             "{missing}, and the daemon sends no requests on its own"
                         ))
                     })),
@@ -352,10 +352,10 @@ impl SpecState {
                 self.due = Some((now + pause.min(LONGEST_PAUSE), Cause::Retry));
             }
             FollowUp::Hold => {
-                self.held = ended.failure.map(|f| Held::until_approved(f.message()));
+                self.held = ended.failure.map(|f| Hold::until_approved(f.message()));
             }
             FollowUp::NextDay => {
-                self.held = ended.failure.map(|f| Held::until_tomorrow(f.message()));
+                self.held = ended.failure.map(|f| Hold::until_tomorrow(f.message()));
             }
         }
     }

@@ -50,7 +50,7 @@ pub(super) enum FileFingerprint {
 
 impl FileFingerprint {
     /// Returns the fingerprint of a file.
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn read(path: &Path) -> Self {
         if is_server(path) {
             return Self::Server(servers::last_counter(path));
         }

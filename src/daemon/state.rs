@@ -10,9 +10,9 @@ use tracing::info;
 
 use super::clients::Clients;
 use super::context::DaemonContext;
-use super::event::{DaemonEvent, RunResult, SpecChecked, StartRun, ending_failure};
+use super::event::{DaemonEvent, RunResult, SpecChecked, StartRun, shutdown_failure};
 use super::files::FileIndex;
-use super::http::{self, Door};
+use super::http::{self, HttpListener};
 use super::job;
 use super::runs::DaemonRuns;
 use super::spec::{AppliedCheck, RequestedRun, SpecState};
@@ -21,7 +21,7 @@ use super::specs::Specs;
 use super::status::{Cause, DaemonStatus};
 #[cfg(unix)]
 use super::status_socket::{self, StatusSocket};
-use super::watch::{Watch, check_later, poll_files, poll_servers};
+use super::watch::{Watch, poll_files, poll_servers, schedule_file_check};
 use super::{Settings, notify, signals};
 use crate::facts::{Facts, FactsError};
 use crate::failure::Failure;
@@ -60,12 +60,12 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     let (events, mut queue) = mpsc::channel(QUEUE_CAPACITY);
     let mut settings = settings;
     settings.specs = std::path::absolute(&settings.specs).unwrap_or(settings.specs);
-    let mut doors = vec![Door::bind(settings.listen).await?];
-    let address = doors[0].local_addr().unwrap_or(settings.listen);
+    let mut listeners = vec![HttpListener::bind(settings.listen).await?];
+    let address = listeners[0].local_addr().unwrap_or(settings.listen);
     if let Some(socket) = &settings.socket {
-        doors.push(Door::bind_socket(socket)?);
+        listeners.push(HttpListener::bind_socket(socket)?);
     }
-    signals::listen(events.clone())
+    signals::forward_signals(events.clone())
         .map_err(|e| Failure::wrong_input(format!("cannot listen to signals: {e}"), ""))?;
     poll_servers(settings.poll.unwrap_or(POLL_INTERVAL), events.clone());
     let watch = match settings.poll {
@@ -114,7 +114,7 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     };
     why.into_iter().for_each(|why| state.set_watch_error(why));
     let (close, closing) = channel::channel(false);
-    let serving = tokio::spawn(http::serve_http(doors, context.clone(), closing));
+    let serving = tokio::spawn(http::serve_http(listeners, context.clone(), closing));
     state.rescan_specs(Cause::DaemonStart);
     state.start_pending();
     (context.settings.status_callback)(&format!("listening on {url}"));
@@ -317,7 +317,7 @@ impl EventLoop {
         if !path.is_file() {
             return self.remove_spec(name);
         }
-        let fingerprint = FileFingerprint::of(&path);
+        let fingerprint = FileFingerprint::read(&path);
         if self.specs.get(name).is_none() {
             self.specs.insert(name, path);
         }
@@ -375,21 +375,23 @@ impl EventLoop {
         self.files.set_files(&name, spec.files.iter().map(|(file, _)| file.as_path()));
         if spec.changed_cause().is_some() {
             // A file may have changed during the check without an event.
-            check_later(spec.path.clone(), self.context.events.clone());
+            schedule_file_check(spec.path.clone(), self.context.events.clone());
         }
         self.update_watch_state();
     }
 
-    fn request_run(&mut self, wish: StartRun) {
+    fn request_run(&mut self, request: StartRun) {
         let id = self.runs.next_id();
-        let StartRun { spec, selection, budget, timeout, cause, started, ended } = wish;
+        let StartRun { spec, selection, budget, timeout, cause, started, ended } = request;
         let requested = RequestedRun { id, cause, selection, budget, timeout, ended };
         let answer = if self.deadline.is_some() {
-            Err(ending_failure())
+            Err(shutdown_failure())
         } else {
             let queued =
                 self.specs.change_spec(&spec, |spec_state| spec_state.queue_run(requested));
-            queued.unwrap_or_else(|| Err(http::no_spec(&spec, self.specs.names()))).map(|()| id)
+            queued
+                .unwrap_or_else(|| Err(http::unknown_spec_failure(&spec, self.specs.names())))
+                .map(|()| id)
         };
         let _ = started.send(answer);
     }
@@ -440,7 +442,7 @@ impl EventLoop {
                 spec.refresh_copy_fingerprint()
             });
             if let Some(copy) = copy.flatten().filter(|_| published) {
-                check_later(copy, self.context.events.clone());
+                schedule_file_check(copy, self.context.events.clone());
             }
         }
         self.notify_run(id);

@@ -167,7 +167,7 @@ pub(super) fn poll_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
 
 /// Reports a file as changed after a delay, because a file that is created and deleted in quick
 /// succession causes no event.
-pub(super) fn check_later(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
+pub(super) fn schedule_file_check(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
     tokio::spawn(async move {
         tokio::time::sleep(3 * QUIET_PERIOD).await;
         let _ = events.send(DaemonEvent::FilesChanged(vec![file])).await;

@@ -16,7 +16,7 @@ use crate::sql;
 
 /// Files written for a database.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedDatabase {
     /// Name of the benchmark.
     pub name: &'static str,
     /// Database without the hidden columns.
@@ -59,7 +59,7 @@ pub fn prepare_database(
     source: &Path,
     out: &Path,
     force: bool,
-) -> Result<Prepared, SwanError> {
+) -> Result<PreparedDatabase, SwanError> {
     let path = out.join(format!("{}.sqlite", benchmark.name));
     let gold = out.join("gold").join(format!("{}.sqlite", benchmark.name));
     let shots = shots::shots_path(&path);
@@ -84,7 +84,7 @@ pub fn prepare_database(
     masked.finish(&path)?;
     part.finish(&gold)?;
     let left = benchmark.read_by_hqdl.iter().map(ReadColumn::to_label).collect();
-    Ok(Prepared { name: benchmark.name, path, gold, shots, hidden, left, removed })
+    Ok(PreparedDatabase { name: benchmark.name, path, gold, shots, hidden, left, removed })
 }
 
 /// Returns an error if the target is the source, or exists and `force` is not set.
@@ -139,7 +139,7 @@ impl Drop for PartFile {
 /// Returns an error if the database lacks a hidden column, because it is not BIRD's original
 /// database then.
 fn ensure_hidden_columns(database: &Database, benchmark: &Benchmark) -> Result<(), SwanError> {
-    let (_, missing) = hidden_columns(database, benchmark)?;
+    let (_, missing) = find_hidden_columns(database, benchmark)?;
     // Only some of BIRD's releases have this column.
     let missing: Vec<String> = missing.into_iter().filter(|m| m != "Match.goal").collect();
     if missing.is_empty() {
@@ -161,13 +161,13 @@ fn ensure_hidden_columns(database: &Database, benchmark: &Benchmark) -> Result<(
 ///
 /// # Errors
 /// [`StoreError`] if the database cannot be read.
-pub fn hidden_columns(
+pub fn find_hidden_columns(
     database: &Database,
     benchmark: &Benchmark,
 ) -> Result<(Vec<String>, Vec<String>), StoreError> {
     let (mut present, mut missing) = (Vec::new(), Vec::new());
     for hidden in benchmark.hidden {
-        let columns = declared_columns(database.connection(), hidden.table)
+        let columns = read_declared_columns(database.connection(), hidden.table)
             .map_err(|e| database.to_store_error(&e))?;
         if columns.is_empty() || hidden.columns.is_empty() {
             let side = if columns.is_empty() { &mut missing } else { &mut present };
@@ -194,7 +194,7 @@ fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>,
             let sql = format!("SELECT count(*) FROM {}", sql::quote_name(table));
             connection.query_row(&sql, [], |r| r.get(0))
         };
-        let tables = user_tables(&connection)?;
+        let tables = list_user_tables(&connection)?;
         let before = tables.iter().map(|(t, _)| count(t)).collect::<rusqlite::Result<Vec<_>>>()?;
         for rule in benchmark.rules {
             connection.execute(rule, [])?;
@@ -229,20 +229,20 @@ pub(in crate::swan) fn write_masked(
         connection.execute("ATTACH ?1 AS gold", [gold.to_string_lossy()])?;
         let source = Connection::open_with_flags(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         connection.execute_batch("BEGIN")?;
-        for (table, without_rowid) in user_tables(&source)? {
+        for (table, without_rowid) in list_user_tables(&source)? {
             let hidden = benchmark.hidden.iter().find(|h| h.table.eq_ignore_ascii_case(&table));
             if hidden.is_some_and(|h| h.columns.is_empty()) {
                 left_out.push(table);
                 continue;
             }
-            let all = declared_columns(&source, &table)?;
+            let all = read_declared_columns(&source, &table)?;
             let shown = |c: &&DeclaredColumn| !is_hidden(benchmark, &table, &c.name);
             left_out
                 .extend(all.iter().filter(|c| !shown(c)).map(|c| format!("{table}.{}", c.name)));
             let kept: Vec<&DeclaredColumn> = all.iter().filter(shown).collect();
-            let mut constraints = unique_constraints(&source, &table, &kept)?;
-            constraints.extend(foreign_keys(&source, &table, &kept, benchmark)?);
-            connection.execute_batch(&create_table_sql(
+            let mut constraints = read_unique_constraints(&source, &table, &kept)?;
+            constraints.extend(read_foreign_keys(&source, &table, &kept, benchmark)?);
+            connection.execute_batch(&build_create_table(
                 &table,
                 &kept,
                 &constraints,
@@ -254,7 +254,7 @@ pub(in crate::swan) fn write_masked(
             connection.execute_batch(&format!(
                 "INSERT INTO main.{name} ({names}) SELECT {names} FROM gold.{name}{order}"
             ))?;
-            for index in kept_indexes(&source, &table, &kept)? {
+            for index in read_kept_indexes(&source, &table, &kept)? {
                 connection.execute_batch(&index)?;
             }
         }
@@ -281,7 +281,10 @@ struct DeclaredColumn {
     primary: i64,
 }
 
-fn declared_columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<DeclaredColumn>> {
+fn read_declared_columns(
+    connection: &Connection,
+    table: &str,
+) -> rusqlite::Result<Vec<DeclaredColumn>> {
     let sql = "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_xinfo(?1)
                WHERE hidden <> 1 ORDER BY cid";
     let mut statement = connection.prepare(sql)?;
@@ -298,7 +301,7 @@ fn declared_columns(connection: &Connection, table: &str) -> rusqlite::Result<Ve
 }
 
 /// Returns the user's tables in the order of their creation, and whether each is WITHOUT ROWID.
-fn user_tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
+fn list_user_tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
     let sql = "SELECT l.name, l.wr FROM pragma_table_list AS l
                JOIN sqlite_schema AS s ON s.name = l.name AND s.type = 'table'
                WHERE l.schema = 'main' AND l.type = 'table' AND l.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
@@ -307,7 +310,7 @@ fn user_tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>>
 }
 
 /// Returns the FOREIGN KEY constraints whose own and parent columns are all kept.
-fn foreign_keys(
+fn read_foreign_keys(
     source: &Connection,
     table: &str,
     kept: &[&DeclaredColumn],
@@ -340,7 +343,7 @@ fn foreign_keys(
 }
 
 /// Returns the UNIQUE constraints whose columns are all kept.
-fn unique_constraints(
+fn read_unique_constraints(
     source: &Connection,
     table: &str,
     kept: &[&DeclaredColumn],
@@ -351,7 +354,7 @@ fn unique_constraints(
         statement.query_map([table], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
     let mut found = Vec::new();
     for name in names {
-        if let Some(columns) = index_columns(source, &name, kept)? {
+        if let Some(columns) = read_index_columns(source, &name, kept)? {
             found.push(format!("UNIQUE ({})", sql::quote_names("", &columns)));
         }
     }
@@ -359,7 +362,7 @@ fn unique_constraints(
 }
 
 /// Returns the columns of an index if all of them are kept.
-fn index_columns(
+fn read_index_columns(
     source: &Connection,
     index: &str,
     kept: &[&DeclaredColumn],
@@ -373,7 +376,7 @@ fn index_columns(
 }
 
 /// Returns the CREATE TABLE statement with the kept columns.
-fn create_table_sql(
+fn build_create_table(
     table: &str,
     kept: &[&DeclaredColumn],
     constraints: &[String],
@@ -402,7 +405,7 @@ fn create_table_sql(
 }
 
 /// Returns the indexes of a table whose columns are all kept.
-fn kept_indexes(
+fn read_kept_indexes(
     source: &Connection,
     table: &str,
     kept: &[&DeclaredColumn],
@@ -415,7 +418,7 @@ fn kept_indexes(
         .collect::<rusqlite::Result<_>>()?;
     let mut found = Vec::new();
     for (name, definition) in all {
-        let whole = index_columns(source, &name, kept)?.is_some();
+        let whole = read_index_columns(source, &name, kept)?.is_some();
         if whole && !definition.to_uppercase().contains("WHERE") {
             found.push(definition);
         }

@@ -106,12 +106,12 @@ pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuesti
         if std::mem::take(&mut first)
             && row.iter().any(|f| f.trim().eq_ignore_ascii_case("gold_sql"))
         {
-            header = Some(columns_by_header(&row, path)?);
+            header = Some(match_header(&row, path)?);
             continue;
         }
         let columns = match header {
             Some(columns) => columns,
-            None => columns_by_position(&row).ok_or_else(|| {
+            None => match_position(&row).ok_or_else(|| {
                 SwanError::wrong_input(
                     format!(
                         "{name}, line {line}: a row of {} matches no format of SWAN",
@@ -174,10 +174,7 @@ const LAYOUTS: &str = "SWAN's own files are read as they are (database, question
                      difficulty, gold SQL, HQDL's SQL and, where there is one, BlendSQL's";
 
 /// Returns the columns that a header names.
-fn columns_by_header(
-    header: &csv::StringRecord,
-    path: &Path,
-) -> Result<QuestionColumns, SwanError> {
+fn match_header(header: &csv::StringRecord, path: &Path) -> Result<QuestionColumns, SwanError> {
     let at = |names: &[&str]| {
         header.iter().position(|f| names.iter().any(|n| f.trim().eq_ignore_ascii_case(n)))
     };
@@ -201,7 +198,7 @@ fn columns_by_header(
 /// Returns the columns of a row without a header. The position of the difficulty identifies the
 /// layout: in SWAN's own files it is between the gold SQL and the query; otherwise all queries
 /// follow it.
-fn columns_by_position(row: &csv::StringRecord) -> Option<QuestionColumns> {
+fn match_position(row: &csv::StringRecord) -> Option<QuestionColumns> {
     let difficulty = row
         .iter()
         .position(|f| DIFFICULTIES.contains(&f.trim().to_lowercase().as_str()))

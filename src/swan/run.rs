@@ -114,7 +114,7 @@ pub fn run(
         let usage: Arc<Mutex<Usage>> = Arc::default();
         let (result, error) = run.answer_question(question, &usage);
         let used = *usage.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cost = cost_of(&result.meta);
+        let mut cost = to_cost(&result.meta);
         if error.is_some() {
             // For a failed query, only its events contain its usage.
             cost.requests = used.requests;
@@ -265,7 +265,7 @@ impl BenchmarkRun<'_> {
     }
 }
 
-fn cost_of(meta: &Meta) -> Cost {
+fn to_cost(meta: &Meta) -> Cost {
     Cost {
         requests: meta.requests,
         values_asked: meta.values_asked,

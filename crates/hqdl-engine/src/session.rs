@@ -117,9 +117,9 @@ pub enum Cache {
         /// URL of the server: `postgres://user@host/database`.
         url: String,
         /// Description of this process for other processes that use the store.
-        holder: String,
+        owner_description: String,
         /// Callback that reports when the server is unreachable.
-        say: StatusCallback,
+        on_status: StatusCallback,
     },
     /// A temporary store that is deleted with the session.
     Temporary,
@@ -138,14 +138,12 @@ impl Cache {
             Self::Dir { dir: None, owner_description } => {
                 Facts::open(&user_cache()?, owner_description)
             }
-            Self::Server { url, holder: owner_description, say: on_status } => {
-                Facts::connect_server(
-                    url,
-                    &user_cache()?.join("servers"),
-                    owner_description,
-                    Arc::clone(on_status),
-                )
-            }
+            Self::Server { url, owner_description, on_status } => Facts::connect_server(
+                url,
+                &user_cache()?.join("servers"),
+                owner_description,
+                Arc::clone(on_status),
+            ),
             Self::Temporary => Facts::open_temporary(),
             Self::Open(facts) => Ok(facts.clone()),
         }
@@ -288,9 +286,9 @@ pub fn override_cell(
     let contains_entity =
         |e: &Expansion, entities: &[Entity]| contains_entity(database, e, entities);
     if !force {
-        let objections_found = find_objections(spec, (table, key, column, value), contains_entity)?;
-        if !objections_found.is_empty() {
-            return Err(OverrideError::Refused(objections_found));
+        let objections = find_objections(spec, (table, key, column, value), contains_entity)?;
+        if !objections.is_empty() {
+            return Err(OverrideError::Refused(objections));
         }
     }
     Ok(overrides::set_override(spec, table, key, column, value, note)?)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::failure::Failure;
 use super::{OutputOptions, input, interrupt};
 use crate::swan::score::GoldDatabase;
-use crate::swan::{RunsRecord, Scored, SwanError, questions};
+use crate::swan::{RunScore, RunsRecord, SwanError, questions};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -59,7 +59,7 @@ struct ScoreFlags {
 }
 
 impl ScoreFlags {
-    fn score_runs(&self) -> Result<Vec<Scored>, Failure> {
+    fn score_runs(&self) -> Result<Vec<RunScore>, Failure> {
         let interrupt = interrupt::watch_ctrl_c(None);
         let (mut all, mut golds) = (Vec::new(), Vec::<GoldDatabase>::new());
         for dir in &self.runs {
@@ -84,6 +84,6 @@ impl ScoreFlags {
 }
 
 /// Returns a run's name for tables.
-fn run_name(run: &Scored) -> String {
+fn run_name(run: &RunScore) -> String {
     run.dir.file_name().unwrap_or(run.dir.as_os_str()).to_string_lossy().into_owned()
 }

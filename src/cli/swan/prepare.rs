@@ -9,7 +9,7 @@ use super::super::OutputOptions;
 use super::super::failure::Failure;
 use crate::format::count_noun;
 use crate::swan::benchmark::ALL;
-use crate::swan::prepare::{Prepared, find_database, prepare_database};
+use crate::swan::prepare::{PreparedDatabase, find_database, prepare_database};
 
 /// Describes the source of the databases, for messages.
 const BIRD: &str = "they are part of BIRD's dev set (https://bird-bench.github.io)";
@@ -81,7 +81,7 @@ fn missing_database(options: &Options, names: &str) -> Failure {
     )
 }
 
-fn print_prepared(done: &Prepared, output_options: OutputOptions) {
+fn print_prepared(done: &PreparedDatabase, output_options: OutputOptions) {
     if output_options.json {
         let removed: serde_json::Map<String, serde_json::Value> =
             done.removed.iter().map(|(table, n)| (table.clone(), (*n).into())).collect();

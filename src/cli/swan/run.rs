@@ -16,7 +16,7 @@ use crate::model;
 use crate::model::replay::Recordings;
 use crate::spec::{Spec, UncheckedSpec};
 use crate::swan::oracle::{self, TrueValues};
-use crate::swan::prepare::hidden_columns;
+use crate::swan::prepare::find_hidden_columns;
 use crate::swan::record::{Header, RecordLine, RecordWriter};
 use crate::swan::run::{BenchmarkRun, BenchmarkStop, RunOutcome};
 use crate::swan::score::GoldDatabase;
@@ -111,7 +111,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     session::print_warnings(&session.warnings, output_options);
     let (spec, database) = (&session.spec, &session.database);
     let unmasked = match Benchmark::find_by_name(&name) {
-        Some(benchmark) => hidden_columns(database, benchmark)?.0,
+        Some(benchmark) => find_hidden_columns(database, benchmark)?.0,
         None => Vec::new(),
     };
     if !unmasked.is_empty() && !output_options.quiet {
@@ -122,7 +122,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         );
     }
     if options.true_values.is_none() && !spec.model.recordings.is_empty() {
-        recordings_are_of(spec, database, &name)?;
+        check_recordings(spec, database, &name)?;
     }
     let model = match (&options.true_values, Benchmark::find_by_name(&name)) {
         (None, _) => model::connect_models(spec)?,
@@ -155,7 +155,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if output_options.json {
         print_record_line(&RecordLine::Run(header.clone()));
     }
-    session::print_place(session.facts()?, output_options);
+    session::print_cache_location(session.facts()?, output_options);
     let (progress, listener) = Progress::new(output_options);
     let mut count = 0;
     let mut on_line = |line: &RecordLine| {
@@ -203,7 +203,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Returns an error if the recordings contain no row of the database, because they belong to
 /// another database then.
-fn recordings_are_of(spec: &Spec, database: &Database, name: &str) -> Result<(), Failure> {
+fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<(), Failure> {
     let recordings = Recordings::open(&spec.model.name, &spec.model.recordings)?;
     let mut known = false;
     for expansion in &spec.expansions {

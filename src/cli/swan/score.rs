@@ -8,7 +8,7 @@ use super::super::OutputOptions;
 use super::super::failure::Failure;
 use super::{ScoreFlags, run_name};
 use crate::format::format_thousands;
-use crate::swan::Scored;
+use crate::swan::RunScore;
 use crate::swan::report;
 
 #[derive(Debug, clap::Args)]
@@ -24,9 +24,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         return Ok(ExitCode::SUCCESS);
     }
     if let [run] = scored.as_slice() {
-        anstream::println!("{}\n", questions_table(run));
+        anstream::println!("{}\n", build_questions_table(run));
     }
-    anstream::println!("{}", summary_table(&scored));
+    anstream::println!("{}", build_summary_table(&scored));
     if !output_options.quiet {
         for run in &scored {
             run.notes.iter().for_each(|n| anstream::eprintln!("note: {}: {n}", run_name(run)));
@@ -36,7 +36,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Returns a table with one row per run.
-fn summary_table(scored: &[Scored]) -> Table {
+fn build_summary_table(scored: &[RunScore]) -> Table {
     let header = [
         "run",
         "EX",
@@ -78,7 +78,7 @@ fn summary_table(scored: &[Scored]) -> Table {
 }
 
 /// Returns a table with one row per question.
-fn questions_table(run: &Scored) -> Table {
+fn build_questions_table(run: &RunScore) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["question", "EX", "strict", "graded", "what differs"]);

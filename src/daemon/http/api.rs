@@ -16,7 +16,7 @@ use super::HttpState;
 use super::query::{READ_TIMEOUT, parse_timeout, run_blocking};
 use super::reply::{HttpRefusal, json_body};
 use crate::daemon::active_spec::ActiveSpec;
-use crate::daemon::event::{DaemonEvent, StartRun, ending_failure};
+use crate::daemon::event::{DaemonEvent, StartRun, shutdown_failure};
 use crate::daemon::job::guard_failure;
 use crate::daemon::metrics::text::MetricsText;
 use crate::daemon::status::{Cause, RunStatus};
@@ -70,7 +70,7 @@ pub(super) async fn get_spec(
 
 fn missing_spec(state: &HttpState, name: &str) -> HttpRefusal {
     let status = state.context.status.borrow().clone();
-    let failure = super::no_spec(name, status.specs.keys());
+    let failure = super::unknown_spec_failure(name, status.specs.keys());
     HttpRefusal { status: StatusCode::NOT_FOUND, failure }
 }
 
@@ -226,7 +226,7 @@ impl StartedRun {
         self,
         state: &HttpState,
     ) -> Result<Arc<RunStatus>, HttpRefusal> {
-        let Ok(()) = self.ended.await else { return Err(ending_failure().into()) };
+        let Ok(()) = self.ended.await else { return Err(shutdown_failure().into()) };
         let run = state.context.status.borrow().run(self.id).cloned();
         run.ok_or_else(|| missing_run(self.id))
     }
@@ -267,24 +267,24 @@ impl HttpState {
             ended: Some(end),
         };
         let _ = self.context.events.send(DaemonEvent::StartRun(Box::new(request))).await;
-        let id = reply.await.map_err(|_| ending_failure())??;
+        let id = reply.await.map_err(|_| shutdown_failure())??;
         Ok(StartedRun { id, ended })
     }
 }
 
 /// Handles `GET /v1/why?spec=…&table=…&key=…&key=…&column=…`.
-pub(super) async fn get_origins(
+pub(super) async fn get_provenance(
     State(state): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,
 ) -> ApiAnswer {
-    let cells = read_origins(&state, asked).await?;
+    let cells = read_provenance(&state, asked).await?;
     Ok(axum::Json(
         json!({ "cells": cells.iter().map(CellProvenance::to_json).collect::<Vec<_>>() }),
     ))
 }
 
 /// Returns the provenance of a cell. `asked` contains the query parameters of `/v1/why`.
-pub(super) async fn read_origins(
+pub(super) async fn read_provenance(
     state: &HttpState,
     asked: Vec<(String, String)>,
 ) -> Result<Vec<CellProvenance>, HttpRefusal> {

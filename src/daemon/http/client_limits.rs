@@ -24,7 +24,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Number of bytes that the limiter charges as one cell.
 const CELL: u64 = 1000;
 /// Number of clients at which the idle ones are removed.
-const CLIENTS: usize = 4096;
+const MAX_CLIENTS: usize = 4096;
 /// `Retry-After` for a client that has too many open streams.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
 
@@ -111,23 +111,23 @@ impl ClientShares {
 
     /// Admits a request, or rejects it with 429. The returned guard must live as long as the
     /// response.
-    pub(super) fn admit(
+    pub(super) fn admit_request(
         &self,
         client: DaemonClient,
         is_stream: bool,
-    ) -> Result<Admitted, LimitExceeded> {
+    ) -> Result<AdmittedRequest, LimitExceeded> {
         let share = self.find_share(client);
         share.charge_request()?;
         share.charge_bytes()?;
         if is_stream {
             share.open_stream()?;
         }
-        Ok(Admitted { share, is_stream })
+        Ok(AdmittedRequest { share, is_stream })
     }
 
     fn find_share(&self, client: DaemonClient) -> Arc<ClientShare> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if table.len() >= CLIENTS && !table.contains_key(&client) {
+        if table.len() >= MAX_CLIENTS && !table.contains_key(&client) {
             table.retain(|_, share| share.is_active());
         }
         let new = || Arc::new(ClientShare::new(self.limits));
@@ -158,8 +158,8 @@ impl ClientShare {
         self.usage().last_request = Instant::now();
         let Some(limiter) = &self.requests else { return Ok(()) };
         limiter.check().map_err(|until| {
-            let most = format!("{} a second", plural(self.limits.requests, "request"));
-            refuse(&most, until.wait_time_from(DefaultClock::default().now()))
+            let most = format!("{} a second", format_plural(self.limits.requests, "request"));
+            limit_exceeded(&most, until.wait_time_from(DefaultClock::default().now()))
         })
     }
 
@@ -178,7 +178,7 @@ impl ClientShare {
                     let rest = (cells - u64::from(now)) as f64 / f64::from(most);
                     let wait = until.wait_time_from(DefaultClock::default().now());
                     let most = format!("{} MB a minute", self.limits.megabytes);
-                    return Err(refuse(&most, wait + MINUTE.mul_f64(rest)));
+                    return Err(limit_exceeded(&most, wait + MINUTE.mul_f64(rest)));
                 }
                 _ => usage.unpaid -= u64::from(now) * CELL,
             }
@@ -189,7 +189,10 @@ impl ClientShare {
         let mut usage = self.usage();
         let most = self.limits.streams;
         if most > 0 && usage.streams >= most {
-            return Err(refuse(&format!("{} at once", plural(most, "stream")), STREAM_RETRY));
+            return Err(limit_exceeded(
+                &format!("{} at once", format_plural(most, "stream")),
+                STREAM_RETRY,
+            ));
         }
         usage.streams += 1;
         Ok(())
@@ -206,37 +209,37 @@ fn limiter_cells(limits: ClientLimits) -> u32 {
     limits.megabytes.saturating_mul(1_000_000 / CELL as u32)
 }
 
-fn plural(n: u32, noun: &str) -> String {
+fn format_plural(n: u32, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-fn refuse(most: &str, wait: Duration) -> LimitExceeded {
+fn limit_exceeded(most: &str, wait: Duration) -> LimitExceeded {
     let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
     let refusal = HttpRefusal::new(
         StatusCode::TOO_MANY_REQUESTS,
         format!("this client exceeds its share of the daemon: {most}"),
         &format!(
             "retry in {}; `hqdl daemon --help` lists the limits of clients",
-            plural(seconds, "second")
+            format_plural(seconds, "second")
         ),
     );
     LimitExceeded { refusal, seconds }
 }
 
 /// A guard for an admitted request. It lives until the response has been sent.
-pub(super) struct Admitted {
+pub(super) struct AdmittedRequest {
     share: Arc<ClientShare>,
     is_stream: bool,
 }
 
-impl Admitted {
+impl AdmittedRequest {
     /// Counts the bytes of a response, and keeps the guard until the response ends.
-    pub(super) fn watch(self, body: Body) -> Body {
+    pub(super) fn count_body(self, body: Body) -> Body {
         Body::new(CountedBody { body, admitted: self })
     }
 }
 
-impl Drop for Admitted {
+impl Drop for AdmittedRequest {
     fn drop(&mut self) {
         if self.is_stream {
             self.share.usage().streams -= 1;
@@ -246,7 +249,7 @@ impl Drop for Admitted {
 
 struct CountedBody {
     body: Body,
-    admitted: Admitted,
+    admitted: AdmittedRequest,
 }
 
 impl HttpBody for CountedBody {

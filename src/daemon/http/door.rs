@@ -15,7 +15,7 @@ use crate::failure::Failure;
 const MODE: u32 = 0o660;
 
 /// A listener for HTTP clients.
-pub(in crate::daemon) enum Door {
+pub(in crate::daemon) enum HttpListener {
     Tcp(TcpListener),
     Unix(Socket),
 }
@@ -37,7 +37,7 @@ pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
-impl Door {
+impl HttpListener {
     /// Listens on an address.
     pub(in crate::daemon) async fn bind(listen: SocketAddr) -> std::result::Result<Self, Failure> {
         TcpListener::bind(listen).await.map(Self::Tcp).map_err(|e| {

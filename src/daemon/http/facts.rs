@@ -48,7 +48,7 @@ pub(super) struct AskedCells {
 }
 
 /// Handles `POST /v1/facts`.
-pub(super) async fn look_up(
+pub(super) async fn look_up_facts(
     State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,

@@ -31,13 +31,13 @@ pub(super) async fn check_request(
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
     let route = super::openapi::route_name(route.as_deref().unwrap_or_default());
     let is_stream = request.method() == Method::POST || route == "/v1/runs/events";
-    let response = match state.shares.admit(find_client(&state, &request), is_stream) {
+    let response = match state.shares.admit_request(find_client(&state, &request), is_stream) {
         Ok(admitted) => {
             let response = match check_access(&state, request.method(), request.headers(), route) {
                 Ok(()) => next.run(request).await,
                 Err(refusal) => refusal.into_response(),
             };
-            response.map(|body| admitted.watch(body))
+            response.map(|body| admitted.count_body(body))
         }
         Err(refusal) => refusal.into_response(),
     };
@@ -46,10 +46,10 @@ pub(super) async fn check_request(
 }
 
 /// Returns the client that sent a request.
-fn find_client(shop: &HttpState, request: &Request) -> DaemonClient {
+fn find_client(state: &HttpState, request: &Request) -> DaemonClient {
     match request.extensions().get::<DaemonClient>() {
         Some(DaemonClient::Address(peer)) => {
-            let trusted = &shop.context.settings.trusted_proxies;
+            let trusted = &state.context.settings.trusted_proxies;
             DaemonClient::behind_proxy(*peer, request.headers(), trusted)
         }
         Some(user) => *user,

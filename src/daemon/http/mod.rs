@@ -32,9 +32,9 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Semaphore, watch};
 
 use self::client_limits::ClientShares;
-pub(super) use self::door::Door;
+pub(super) use self::door::HttpListener;
 pub(super) use self::events::sse_event;
-pub(super) use self::reply::no_spec;
+pub(super) use self::reply::unknown_spec_failure;
 use self::stalled::TimeoutStream;
 use super::context::DaemonContext;
 use super::metrics::GaugeGuard;
@@ -79,13 +79,13 @@ struct HttpState {
 
 /// Serves clients until `closing` becomes true, and then answers the requests in flight.
 pub(super) async fn serve_http(
-    doors: Vec<Door>,
-    house: DaemonContext,
+    listeners: Vec<HttpListener>,
+    context: DaemonContext,
     closing: watch::Receiver<bool>,
 ) {
-    let shares = ClientShares::new(house.settings.client_limits);
+    let shares = ClientShares::new(context.settings.client_limits);
     let state = HttpState {
-        context: house,
+        context: context,
         shares: Arc::new(shares),
         query_permits: Arc::new(Semaphore::new(MAX_QUERIES)),
         read_permits: Arc::new(Semaphore::new(MAX_READS)),
@@ -96,24 +96,29 @@ pub(super) async fn serve_http(
     };
     let routes = build_router(state.clone());
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let accepting = doors
-        .into_iter()
-        .map(|door| accept_clients(door, state.clone(), routes.clone(), Arc::clone(&connections)));
+    let accepting = listeners.into_iter().map(|listener| {
+        accept_clients(listener, state.clone(), routes.clone(), Arc::clone(&connections))
+    });
     futures_util::future::join_all(accepting).await;
 }
 
 /// Accepts the clients of a listener.
-async fn accept_clients(door: Door, shop: HttpState, routes: Router, connections: Arc<Semaphore>) {
-    let metrics = Arc::clone(&shop.context.metrics);
+async fn accept_clients(
+    listener: HttpListener,
+    state: HttpState,
+    routes: Router,
+    connections: Arc<Semaphore>,
+) {
+    let metrics = Arc::clone(&state.context.metrics);
     let service = TowerToHyperService::new(routes);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let closing = shop.closing;
+    let closing = state.closing;
     let mut ending = closing.clone();
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let accepted = tokio::select! {
-            accepted = door.accept() => accepted,
+            accepted = listener.accept() => accepted,
             () = wait_for_shutdown(&mut ending) => return,
         };
         let Ok((stream, client)) = accepted else {
@@ -162,8 +167,8 @@ fn build_router(state: HttpState) -> Router {
         .route("/v1/runs", get(api::list_runs).post(api::start_run))
         .route("/v1/runs/events", get(events::stream_events))
         .route("/v1/runs/{run}", get(api::get_run).delete(api::interrupt_run))
-        .route("/v1/facts", post(facts::look_up))
-        .route("/v1/why", get(api::get_origins))
+        .route("/v1/facts", post(facts::look_up_facts))
+        .route("/v1/why", get(api::get_provenance))
         .route(
             "/v1/overrides",
             get(api::list_overrides).post(api::set_override).delete(api::unset_override),
@@ -172,8 +177,8 @@ fn build_router(state: HttpState) -> Router {
         .route("/healthz", get(api::show_health))
         .route("/metrics", get(api::get_metrics));
     page::add_page_routes(api)
-        .fallback(page::no_route)
-        .method_not_allowed_fallback(reply::no_method)
+        .fallback(page::reject_route)
+        .method_not_allowed_fallback(reply::reject_method)
         .layer(from_fn_with_state(state.clone(), guard::check_request))
         .layer(from_fn(guard::add_security_headers))
         .with_state(state)

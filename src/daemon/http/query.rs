@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::reply::{HttpRefusal, json_body, no_spec};
+use super::reply::{HttpRefusal, json_body, unknown_spec_failure};
 use super::rows::{self, LineSink, RowLimits};
 use super::stalled::StallTimeout;
 use super::{HttpState, MAX_WAITING, STALL_TIMEOUT};
@@ -243,7 +243,7 @@ impl HttpState {
         };
         let Some(spec) = spec else {
             let failure = match name {
-                Some(name) => no_spec(name, status.specs.keys()),
+                Some(name) => unknown_spec_failure(name, status.specs.keys()),
                 None => {
                     let names: Vec<&str> = status.specs.keys().map(String::as_str).collect();
                     Failure::wrong_input(

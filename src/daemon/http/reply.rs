@@ -83,7 +83,7 @@ impl IntoResponse for HttpRefusal {
 }
 
 /// Returns the response for an unknown path.
-pub(super) fn no_route(uri: &Uri) -> HttpRefusal {
+pub(super) fn reject_route(uri: &Uri) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::NOT_FOUND,
         format!("there is no {}", uri.path()),
@@ -92,7 +92,7 @@ pub(super) fn no_route(uri: &Uri) -> HttpRefusal {
 }
 
 /// Returns the response for an unsupported method.
-pub(super) async fn no_method(uri: Uri) -> HttpRefusal {
+pub(super) async fn reject_method(uri: Uri) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::METHOD_NOT_ALLOWED,
         format!("{} does not support this method", uri.path()),
@@ -101,7 +101,10 @@ pub(super) async fn no_method(uri: Uri) -> HttpRefusal {
 }
 
 /// Returns the failure for an unknown spec.
-pub(in crate::daemon) fn no_spec<'a>(name: &str, all: impl Iterator<Item = &'a String>) -> Failure {
+pub(in crate::daemon) fn unknown_spec_failure<'a>(
+    name: &str,
+    all: impl Iterator<Item = &'a String>,
+) -> Failure {
     let all: Vec<&str> = all.map(String::as_str).collect();
     let hint = if all.is_empty() {
         "the daemon has no spec: put one into the directory that it watches".to_owned()

@@ -37,9 +37,9 @@ pub(super) struct TimeoutStream<S> {
 }
 
 impl<S> TimeoutStream<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> (Self, StallTimeout) {
+    pub(super) fn new(stream: S, timeout: Duration) -> (Self, StallTimeout) {
         let handle = StallTimeout(Arc::default());
-        handle.set(patience);
+        handle.set(timeout);
         (Self { stream, timeout: handle.clone(), timer: None }, handle)
     }
 

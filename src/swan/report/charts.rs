@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use crate::swan::chart::{Axis, Chart, Series, Stroke};
 use crate::swan::report::group_runs;
-use crate::swan::{Scored, published};
+use crate::swan::{RunScore, published};
 
 type Points = Vec<(f64, f64)>;
 
 /// Returns the chart of scores by number of shots.
 #[must_use]
-pub fn by_shots(scored: &[Scored]) -> Chart {
+pub fn chart_by_shots(scored: &[RunScore]) -> Chart {
     let groups = group_runs(scored);
     let mut series = Vec::new();
     for (style, (name, runs)) in groups.iter().enumerate() {
-        let shots = |run: &&Scored| run.header.shots as f64;
+        let shots = |run: &&RunScore| run.header.shots as f64;
         series.push(Series {
             name: format!("{name}: EX"),
             points: runs.iter().map(|r| (shots(r), r.ex.percent())).collect(),
@@ -63,9 +63,9 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
 /// Returns the chart of scores by cost, or by tokens if a model has no price. Returns `None` if
 /// nothing was spent.
 #[must_use]
-pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
+pub fn chart_by_cost(scored: &[RunScore]) -> Option<Chart> {
     let priced = scored.iter().all(|s| s.header.priced);
-    let cost = |run: &Scored| {
+    let cost = |run: &RunScore| {
         let total = run.spent;
         if priced { total.cost_usd } else { (total.input_tokens + total.output_tokens) as f64 }
     };
@@ -75,7 +75,7 @@ pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
     let mut series = Vec::new();
     for (style, (name, runs)) in group_runs(scored).into_iter().enumerate() {
         let labels: Vec<String> = runs.iter().map(|r| r.header.shots.to_string()).collect();
-        let of = |score: fn(&Scored) -> f64| runs.iter().map(|r| (cost(r), score(r))).collect();
+        let of = |score: fn(&RunScore) -> f64| runs.iter().map(|r| (cost(r), score(r))).collect();
         let both = [("EX", of(|r| r.ex.percent()), false), ("graded", of(|r| r.graded), true)];
         series.extend(both.map(|(score, points, hollow)| Series {
             name: format!("{name}: {score}"),
@@ -101,7 +101,7 @@ pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
 
 /// Returns the chart of cumulative requests by question; question 0 is the materialization.
 #[must_use]
-pub fn by_question(scored: &[Scored]) -> Chart {
+pub fn chart_by_question(scored: &[RunScore]) -> Chart {
     // Draw one line for all runs with the same requests.
     let mut all: Vec<(String, Points, usize)> = Vec::new();
     for run in scored {

@@ -11,11 +11,11 @@ use serde_json::{Value as Json, json};
 use crate::format::count_noun;
 use crate::swan::published::{self, PublishedFigures};
 use crate::swan::score::RunCost;
-use crate::swan::{Mode, Scored, SwanError};
+use crate::swan::{Mode, RunScore, SwanError};
 
 /// Returns all scores as JSON. The format is stable.
 #[must_use]
-pub fn to_json(scored: &[Scored]) -> Json {
+pub fn to_json(scored: &[RunScore]) -> Json {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     let figure = |p: &PublishedFigures| {
         let ex: serde_json::Map<String, Json> =
@@ -36,16 +36,16 @@ pub fn to_json(scored: &[Scored]) -> Json {
 ///
 /// # Errors
 /// [`SwanError`] if the files cannot be written.
-pub fn write_report(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
+pub fn write_report(scored: &[RunScore], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
     std::fs::create_dir_all(dir).map_err(|e| SwanError::file(dir, e))?;
     let mut json = serde_json::to_string_pretty(&to_json(scored)).unwrap_or_default();
     json.push('\n');
     let files = [
         ("report.md", Some(to_markdown(scored))),
         ("report.json", Some(json)),
-        ("shots.svg", Some(charts::by_shots(scored).to_svg())),
-        ("cost.svg", charts::by_cost(scored).map(|chart| chart.to_svg())),
-        ("requests.svg", Some(charts::by_question(scored).to_svg())),
+        ("shots.svg", Some(charts::chart_by_shots(scored).to_svg())),
+        ("cost.svg", charts::chart_by_cost(scored).map(|chart| chart.to_svg())),
+        ("requests.svg", Some(charts::chart_by_question(scored).to_svg())),
     ];
     let mut written = Vec::new();
     for (name, text) in files {
@@ -61,7 +61,7 @@ pub fn write_report(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanE
     Ok(written)
 }
 
-impl Scored {
+impl RunScore {
     /// Returns the name of the run's folder.
     pub(in crate::swan) fn name(&self) -> String {
         self.dir.file_name().unwrap_or(self.dir.as_os_str()).to_string_lossy().into_owned()
@@ -92,11 +92,11 @@ impl Scored {
 }
 
 /// Returns the report as Markdown.
-fn to_markdown(scored: &[Scored]) -> String {
+fn to_markdown(scored: &[RunScore]) -> String {
     let mut text = "# SWAN evaluation\n\n".to_owned();
     push_runs(scored, &mut text);
     text.push_str("\n![Execution accuracy by number of shots](shots.svg)\n\n");
-    if charts::by_cost(scored).is_some() {
+    if charts::chart_by_cost(scored).is_some() {
         text.push_str("![Scores by price](cost.svg)\n\n");
     }
     text.push_str("![Requests, question by question](requests.svg)\n");
@@ -105,7 +105,7 @@ fn to_markdown(scored: &[Scored]) -> String {
     push_costs(scored, &mut text);
     push_questions(scored, &mut text);
     scored.iter().for_each(|run| push_differences(run, &mut text));
-    text.push_str(&reading_notes(scored));
+    text.push_str(&format_reading_notes(scored));
     text
 }
 
@@ -134,12 +134,12 @@ fn no_value() -> String {
     "–".to_owned()
 }
 
-fn format_usd(run: &Scored, cost: f64) -> String {
+fn format_usd(run: &RunScore, cost: f64) -> String {
     if run.header.priced { format!("${cost:.4}") } else { "?".to_owned() }
 }
 
 /// Appends the scores of each run.
-fn push_runs(scored: &[Scored], text: &mut String) {
+fn push_runs(scored: &[RunScore], text: &mut String) {
     let numbers = [
         "shots",
         "EX",
@@ -195,7 +195,7 @@ fn push_runs(scored: &[Scored], text: &mut String) {
 }
 
 /// Appends the runs' execution accuracy beside the published figures.
-fn push_published(scored: &[Scored], text: &mut String) {
+fn push_published(scored: &[RunScore], text: &mut String) {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     for database in databases {
         let figures = published::published_figures(database);
@@ -233,13 +233,13 @@ fn push_published(scored: &[Scored], text: &mut String) {
 
 /// Returns the name of a series: the model and the mode. Recordings of one model that differ only
 /// in the number of shots belong to the same series.
-fn series_name(run: &Scored) -> String {
+fn series_name(run: &RunScore) -> String {
     format!("{} (mode {})", run.model_name(), run.header.mode.name())
 }
 
 /// Returns the runs, grouped by database.
-fn by_database(scored: &[Scored]) -> BTreeMap<&str, Vec<&Scored>> {
-    let mut all: BTreeMap<&str, Vec<&Scored>> = BTreeMap::new();
+fn group_by_database(scored: &[RunScore]) -> BTreeMap<&str, Vec<&RunScore>> {
+    let mut all: BTreeMap<&str, Vec<&RunScore>> = BTreeMap::new();
     for run in scored {
         all.entry(&run.header.database).or_default().push(run);
     }
@@ -247,18 +247,18 @@ fn by_database(scored: &[Scored]) -> BTreeMap<&str, Vec<&Scored>> {
 }
 
 /// Returns a heading; it includes the database if there are several.
-fn heading(title: &str, database: &str, several: bool) -> String {
+fn format_heading(title: &str, database: &str, several: bool) -> String {
     if several { format!("\n## {title}: {database}\n\n") } else { format!("\n## {title}\n\n") }
 }
 
 /// Groups runs by database, model and mode, sorted by the number of shots. If there are several
 /// databases, the group's name contains the database.
 pub(in crate::swan) fn group_runs<'s>(
-    scored: impl IntoIterator<Item = &'s Scored>,
-) -> Vec<(String, Vec<&'s Scored>)> {
-    let scored: Vec<&Scored> = scored.into_iter().collect();
+    scored: impl IntoIterator<Item = &'s RunScore>,
+) -> Vec<(String, Vec<&'s RunScore>)> {
+    let scored: Vec<&RunScore> = scored.into_iter().collect();
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
-    let mut all: Vec<(String, Vec<&Scored>)> = Vec::new();
+    let mut all: Vec<(String, Vec<&RunScore>)> = Vec::new();
     for run in scored {
         let mut name = series_name(run);
         if databases.len() > 1 {
@@ -274,10 +274,10 @@ pub(in crate::swan) fn group_runs<'s>(
 }
 
 /// Appends the factuality of the cells by column, with a table for each database.
-fn push_factuality(scored: &[Scored], text: &mut String) {
-    let all = by_database(scored);
+fn push_factuality(scored: &[RunScore], text: &mut String) {
+    let all = group_by_database(scored);
     for (database, runs) in &all {
-        facts_of(database, runs, all.len() > 1, text);
+        push_database_factuality(database, runs, all.len() > 1, text);
     }
     if scored.iter().all(|run| run.factuality.is_none()) {
         return;
@@ -294,14 +294,14 @@ fn push_factuality(scored: &[Scored], text: &mut String) {
     );
 }
 
-fn facts_of(database: &str, runs: &[&Scored], several: bool, text: &mut String) {
-    let with: Vec<(&Scored, _)> =
+fn push_database_factuality(database: &str, runs: &[&RunScore], several: bool, text: &mut String) {
+    let with: Vec<(&RunScore, _)> =
         runs.iter().filter_map(|s| Some((*s, s.factuality.as_ref()?))).collect();
     if with.is_empty() {
         return;
     }
     let title = "Data factuality: generated cells that are true, in percent (Wilson 95 %)";
-    text.push_str(&heading(title, database, several));
+    text.push_str(&format_heading(title, database, several));
     let names: Vec<String> = with.iter().map(|(s, _)| s.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     push_head(&["column"], &names, text);
@@ -313,7 +313,7 @@ fn facts_of(database: &str, runs: &[&Scored], several: bool, text: &mut String) 
         }
     }
     for (table, column, measure) in columns {
-        let score = |(_, f): &(&Scored, &crate::swan::factuality::Factuality)| {
+        let score = |(_, f): &(&RunScore, &crate::swan::factuality::Factuality)| {
             let found = f.columns.iter().find(|c| c.table == table && c.column == column);
             found.map_or_else(no_value, |c| {
                 let (low, high) = c.score.interval();
@@ -333,7 +333,7 @@ fn facts_of(database: &str, runs: &[&Scored], several: bool, text: &mut String) 
 }
 
 /// Appends the cost of all questions, run by run.
-fn push_costs(scored: &[Scored], text: &mut String) {
+fn push_costs(scored: &[RunScore], text: &mut String) {
     text.push_str("\n## Cost of all questions together\n\n");
     let numbers = [
         "requests",
@@ -403,24 +403,24 @@ fn push_asking_questions(name: &str, run: &RunCost, text: &mut String) {
 }
 
 /// Appends all questions and all runs, with a table for each database.
-fn push_questions(scored: &[Scored], text: &mut String) {
-    let all = by_database(scored);
+fn push_questions(scored: &[RunScore], text: &mut String) {
+    let all = group_by_database(scored);
     for (n, (database, runs)) in all.iter().enumerate() {
-        text.push_str(&heading("Questions", database, all.len() > 1));
+        text.push_str(&format_heading("Questions", database, all.len() > 1));
         if n == 0 {
             text.push_str("Right by SWAN's rule, or the graded score.\n\n");
         }
-        matrix_of(runs, text);
+        push_question_matrix(runs, text);
     }
 }
 
-fn matrix_of(runs: &[&Scored], text: &mut String) {
+fn push_question_matrix(runs: &[&RunScore], text: &mut String) {
     let names: Vec<String> = runs.iter().map(|run| run.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     push_head(&["question", "asked"], &names, text);
     let mut seen = BTreeSet::new();
     for q in runs.iter().flat_map(|s| &s.questions).filter(|q| seen.insert(&q.qid)) {
-        let result_of = |run: &Scored| {
+        let result_of = |run: &RunScore| {
             let found = run.questions.iter().find(|o| o.qid == q.qid)?;
             Some(match &found.grade {
                 None => "?".to_owned(),
@@ -435,7 +435,7 @@ fn matrix_of(runs: &[&Scored], text: &mut String) {
 }
 
 /// Appends the differences between a run's answers and the gold answers.
-fn push_differences(run: &Scored, text: &mut String) {
+fn push_differences(run: &RunScore, text: &mut String) {
     let _ = write!(text, "\n### What differed in {}\n\n", run.name());
     let wrong: Vec<_> = run.questions.iter().filter(|q| !q.difference().is_empty()).collect();
     if wrong.is_empty() {
@@ -466,7 +466,7 @@ fn push_differences(run: &Scored, text: &mut String) {
 }
 
 /// Returns the notes on how to read the figures.
-fn reading_notes(scored: &[Scored]) -> String {
+fn format_reading_notes(scored: &[RunScore]) -> String {
     let mut text = "\n## How to read this\n\n\
         - Execution accuracy asks for whole results: one wrong hero among hundreds is as wrong as \
         none right, and a count may be right by chance. The graded scores say how far off an \

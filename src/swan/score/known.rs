@@ -70,7 +70,7 @@ pub(in crate::swan) fn find_faults(
         let other_questions = model.count_other_questions()
             - std::mem::replace(&mut asked_before, model.count_other_questions());
         let Some(question) = questions.iter().find(|q| q.qid == answer.qid) else { return };
-        let Ok(truth) = gold.gold_rows(question) else { return };
+        let Ok(truth) = gold.fetch_gold_rows(question) else { return };
         let fault = match (&answer.rows, &answer.error) {
             (None, why) => why.clone().unwrap_or_else(|| "no rows".to_owned()),
             (Some(_), _) if other_questions > 0 => return,
@@ -87,7 +87,7 @@ pub(in crate::swan) fn find_faults(
     };
     let mut spec = session.spec.clone();
     if header.mode == Mode::Hqdl {
-        spec.expansions.retain(|e| is_read(e, questions));
+        spec.expansions.retain(|e| is_read_by(e, questions));
     }
     let run = BenchmarkRun {
         spec,
@@ -109,7 +109,7 @@ pub(in crate::swan) fn find_faults(
 }
 
 /// Returns true if one of the queries may read the tables of an expansion.
-fn is_read(expansion: &Expansion, questions: &[BenchmarkQuestion]) -> bool {
+fn is_read_by(expansion: &Expansion, questions: &[BenchmarkQuestion]) -> bool {
     let many = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
     let tables: Vec<String> =
         many.chain([&expansion.name]).map(|name| name.to_lowercase()).collect();

@@ -22,7 +22,7 @@ use crate::swan::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
 
 /// A run's scores.
 #[derive(Debug, Clone, Serialize)]
-pub struct Scored {
+pub struct RunScore {
     /// Folder of the run.
     pub dir: PathBuf,
     /// Identity of the run.
@@ -98,7 +98,7 @@ impl ScoredQuestion {
 
 /// Queries that were already run on the true values, and their faults.
 #[derive(Default)]
-struct Judged {
+struct CheckedQueries {
     queries: HashSet<String>,
     faults: Faults,
 }
@@ -111,7 +111,7 @@ pub struct GoldDatabase {
     interrupt: watch::Receiver<bool>,
     cached_rows: RefCell<HashMap<String, Result<Rows, String>>>,
     /// Faults that no model can avoid, of the queries checked so far, by questions file and mode.
-    faults: RefCell<HashMap<(PathBuf, Mode), Judged>>,
+    faults: RefCell<HashMap<(PathBuf, Mode), CheckedQueries>>,
 }
 
 impl GoldDatabase {
@@ -161,27 +161,30 @@ impl GoldDatabase {
         questions: &[BenchmarkQuestion],
     ) -> Result<Faults, SwanError> {
         let mut all = self.faults.borrow_mut();
-        let judged = all.entry((header.questions_file.clone(), header.mode)).or_default();
+        let checked = all.entry((header.questions_file.clone(), header.mode)).or_default();
         let query = |q: &BenchmarkQuestion| q.query(header.mode).unwrap_or_default().to_owned();
         let mut new = questions.to_vec();
-        new.retain(|q| !judged.queries.contains(&query(q)));
+        new.retain(|q| !checked.queries.contains(&query(q)));
         if !new.is_empty() {
-            judged.faults.extend(known::find_faults(header, &new, self)?);
-            judged.queries.extend(new.iter().map(query));
+            checked.faults.extend(known::find_faults(header, &new, self)?);
+            checked.queries.extend(new.iter().map(query));
         }
-        Ok(judged.faults.clone())
+        Ok(checked.faults.clone())
     }
 
-    pub(in crate::swan) fn gold_rows(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
+    pub(in crate::swan) fn fetch_gold_rows(
+        &self,
+        question: &BenchmarkQuestion,
+    ) -> Result<Rows, String> {
         let cached = self.cached_rows.borrow().get(&question.gold).cloned();
         cached.unwrap_or_else(|| {
-            let rows = self.run_gold(question);
+            let rows = self.run_gold_query(question);
             self.cached_rows.borrow_mut().insert(question.gold.clone(), rows.clone());
             rows
         })
     }
 
-    fn run_gold(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
+    fn run_gold_query(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
         let mut rows = QueryResult::default();
         PlainQuery {
             database: &self.database,
@@ -205,7 +208,7 @@ pub fn score(
     record: &RunsRecord,
     questions: &[BenchmarkQuestion],
     gold: &GoldDatabase,
-) -> Result<Scored, SwanError> {
+) -> Result<RunScore, SwanError> {
     let header = record.header().clone();
     let answers = record.last_answers();
     let mut scored: Vec<ScoredQuestion> = questions
@@ -227,7 +230,7 @@ pub fn score(
             scored.known = fault.map(|fault| known::describe_fault(fault, scored.difference()));
         }
     }
-    notes.extend(hidden_reads_note(&header));
+    notes.extend(describe_hidden_reads(&header));
     let grades: Vec<&Grade> = scored.iter().filter_map(|q| q.grade.as_ref()).collect();
     if grades.len() < scored.len() {
         let failed = scored.len() - grades.len();
@@ -256,16 +259,16 @@ pub fn score(
         total: grades.len() as u64,
     };
     let mean = |sum: f64| if grades.is_empty() { 0.0 } else { 100.0 * sum / grades.len() as f64 };
-    let factuality = run_factuality(&header, gold, &mut notes)?;
-    Ok(Scored {
+    let factuality = compute_run_factuality(&header, gold, &mut notes)?;
+    Ok(RunScore {
         dir: record.dir.clone(),
         ex: share(|g| g.swan),
         ex_strict: share(|g| g.strict),
         graded: mean(grades.iter().map(|g| g.graded).sum()),
-        relative_error: median(grades.iter().filter_map(|g| g.relative_error).collect()),
+        relative_error: compute_median(grades.iter().filter_map(|g| g.relative_error).collect()),
         factuality,
         spent: total_spent(record),
-        runs: record.runs.iter().map(run_cost).collect(),
+        runs: record.runs.iter().map(to_run_cost).collect(),
         questions: scored,
         notes,
         header,
@@ -283,7 +286,7 @@ fn total_spent(record: &RunsRecord) -> Cost {
     cost
 }
 
-fn run_cost(run: &crate::swan::record::Invocation) -> RunCost {
+fn to_run_cost(run: &crate::swan::record::Invocation) -> RunCost {
     RunCost {
         finished: run.finished,
         total: run.total_cost(),
@@ -293,7 +296,7 @@ fn run_cost(run: &crate::swan::record::Invocation) -> RunCost {
 }
 
 /// Returns a note on queries that read hidden columns instead of the model's answers.
-fn hidden_reads_note(header: &Header) -> Option<String> {
+fn describe_hidden_reads(header: &Header) -> Option<String> {
     let read = Benchmark::find_by_name(&header.database)?.read_by_hqdl;
     let named: Vec<String> = read.iter().map(ReadColumn::to_label).collect();
     let any = !named.is_empty() && header.mode == Mode::Hqdl;
@@ -306,7 +309,7 @@ fn score_question(
     gold: &GoldDatabase,
 ) -> ScoredQuestion {
     let mut error = answer.and_then(|a| a.error.clone());
-    let grade = match (gold.gold_rows(question), compare::is_ordered(&question.gold)) {
+    let grade = match (gold.fetch_gold_rows(question), compare::is_ordered(&question.gold)) {
         (Ok(gold), ordered) => Some(match answer.map(|a| (a, a.rows.as_ref())) {
             None => Grade::without_rows("never run"),
             Some((_, None)) => Grade::default(),
@@ -329,7 +332,7 @@ fn score_question(
 }
 
 /// Returns the factuality of the published tables, if there are any.
-fn run_factuality(
+fn compute_run_factuality(
     header: &Header,
     gold: &GoldDatabase,
     notes: &mut Vec<String>,
@@ -352,7 +355,7 @@ fn run_factuality(
     Ok(Some(compute_factuality(benchmark, &gold.database, expanded)?))
 }
 
-fn median(mut numbers: Vec<f64>) -> Option<f64> {
+fn compute_median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
     let (low, high) = (numbers.len().checked_sub(1)? / 2, numbers.len() / 2);
     Some(f64::midpoint(*numbers.get(low)?, *numbers.get(high)?))

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use self::prompt::{DescriptionBuilder, instructions};
+use self::prompt::{DescriptionBuilder, build_instructions};
 use self::schema::{TableCard, hash_schema, read_cards};
 pub use self::search::describe_search;
 use self::values::{StoredValueIndex, ValueMatch};
@@ -149,7 +149,7 @@ pub enum Written {
 pub enum AskError {
     /// The question is empty or too long.
     #[error("{0}")]
-    AskQuestion(String),
+    InvalidQuestion(String),
     /// A request or a query failed.
     #[error(transparent)]
     Query(#[from] QueryError),
@@ -228,7 +228,7 @@ impl<'a> Asker<'a> {
         let spec = request.spec;
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if !text.contains(char::is_alphanumeric) {
-            return Err(AskError::AskQuestion("the question is empty".to_owned()));
+            return Err(AskError::InvalidQuestion("the question is empty".to_owned()));
         }
         let tokenizer = Tokenizer::for_model(&spec.model.name);
         let max_tokens = spec.ask.context_tokens / QUESTION_SHARE;
@@ -239,7 +239,7 @@ impl<'a> Asker<'a> {
             tokenizer.count_tokens(&text)
         };
         if tokens > max_tokens {
-            return Err(AskError::AskQuestion(format!(
+            return Err(AskError::InvalidQuestion(format!(
                 "the question is too long: about {tokens} tokens, and it may have {max_tokens}"
             )));
         }
@@ -248,7 +248,7 @@ impl<'a> Asker<'a> {
         let examples: Vec<String> = (spec.ask.examples.iter())
             .map(|example| format!("{}\n{}\n", example.question, example.sql))
             .collect();
-        let instructions = instructions(&spec.ingredients);
+        let instructions = build_instructions(&spec.ingredients);
         let settings = format!("{} {}", spec.ask.context_tokens, spec.ask.shows_values);
         let shown = [examples.concat(), instructions.clone(), settings].concat();
         let writing = Request { spec: writing_spec, sql: "ask", ..request.clone() };
@@ -278,8 +278,8 @@ impl<'a> Asker<'a> {
     /// [`AskError`] if a request fails or would exceed the limit of writing.
     pub fn plan(&mut self) -> Result<Written, AskError> {
         let key = vec![("question", self.question.clone())];
-        let statement = self.find_or_write(key, "")?;
-        self.check(statement)
+        let statement = self.find_or_request(key, "")?;
+        self.check_statement(statement)
     }
 
     /// Writes a new query in place of one that failed when it ran.
@@ -287,13 +287,13 @@ impl<'a> Asker<'a> {
     /// # Errors
     /// Those of [`Self::plan`].
     pub fn repair(&mut self, sql: &str, problem: &Problem) -> Result<Written, AskError> {
-        let error = format_problem(problem);
+        let error = describe_problem(problem);
         if self.repairs.len() == MAX_REPAIRS {
             return Ok(Written::Failed(FailedQuery { sql: sql.to_owned(), error }));
         }
         let statement = self.rewrite(sql, &error)?;
         self.repairs.push(FailedQuery { sql: sql.to_owned(), error });
-        self.check(statement)
+        self.check_statement(statement)
     }
 
     /// Writes a query with a weaker condition in place of one without rows. Returns `None` if
@@ -308,7 +308,7 @@ impl<'a> Asker<'a> {
         }
         self.relaxations += 1;
         let statement = self.rewrite(&plan.sql, NO_ROWS)?;
-        match self.check(statement)? {
+        match self.check_statement(statement)? {
             Written::Plan(relaxed) if relaxed.sql.trim() != plan.sql.trim() => Ok(Some(*relaxed)),
             _ => Ok(None),
         }
@@ -323,7 +323,7 @@ impl<'a> Asker<'a> {
         let limit = match plan.max_cost {
             MaxCost::Usd(usd) => Some(usd),
             MaxCost::Nothing => Some(0.0),
-            MaxCost::Unknown(_) => self.budget_left(spec.limits.budget_usd),
+            MaxCost::Unknown(_) => self.remaining_budget(spec.limits.budget_usd),
         };
         spec.limits.budget_usd = limit;
         let request =
@@ -353,7 +353,7 @@ impl<'a> Asker<'a> {
     }
 
     /// Returns the part of a budget that this question's earlier queries did not spend.
-    fn budget_left(&self, budget: Option<f64>) -> Option<f64> {
+    fn remaining_budget(&self, budget: Option<f64>) -> Option<f64> {
         budget.map(|usd| (usd - self.spent_usd).max(0.0))
     }
 
@@ -373,7 +373,7 @@ impl<'a> Asker<'a> {
 
     fn rewrite(&mut self, sql: &str, problem: &str) -> Result<Option<WrittenStatement>, AskError> {
         // The digest distinguishes long texts that begin the same.
-        let cut = |text: &str| match text.char_indices().nth(MAX_REPAIR_CHARS) {
+        let shorten = |text: &str| match text.char_indices().nth(MAX_REPAIR_CHARS) {
             None => text.to_owned(),
             Some((end, _)) => {
                 let digest = blake3::hash(text.as_bytes()).to_hex();
@@ -382,14 +382,14 @@ impl<'a> Asker<'a> {
         };
         let key = vec![
             ("question", self.question.clone()),
-            ("query", cut(sql)),
-            ("problem", cut(problem)),
+            ("query", shorten(sql)),
+            ("problem", shorten(problem)),
         ];
-        self.find_or_write(key, sql)
+        self.find_or_request(key, sql)
     }
 
     /// Returns the stored answer, or asks the model; `None` if its reply cannot be parsed.
-    fn find_or_write(
+    fn find_or_request(
         &mut self,
         key: Vec<(&'static str, String)>,
         earlier: &str,
@@ -448,7 +448,10 @@ impl<'a> Asker<'a> {
     }
 
     /// Checks a query the way hqdl checks a person's query, and repairs it if it has an error.
-    fn check(&mut self, statement: Option<WrittenStatement>) -> Result<Written, AskError> {
+    fn check_statement(
+        &mut self,
+        statement: Option<WrittenStatement>,
+    ) -> Result<Written, AskError> {
         let Some(statement) = statement else { return Ok(Written::Unreadable) };
         let Some(sql) = statement.sql.filter(|sql| !sql.trim().is_empty()) else {
             let reason = statement.cannot_answer.unwrap_or_default();
@@ -457,7 +460,7 @@ impl<'a> Asker<'a> {
         match self.explain(&sql, statement.dialect) {
             Ok(explained) => {
                 let max_cost = self.bound_cost(&explained);
-                let id = self.identify_plan(&sql, statement.dialect, &explained);
+                let id = self.compute_plan_id(&sql, statement.dialect, &explained);
                 let notes = [statement.assumptions, statement.cannot_answer];
                 let notes: Vec<String> = notes.into_iter().flatten().collect();
                 let assumptions = (!notes.is_empty()).then(|| notes.join(" "));
@@ -484,10 +487,10 @@ impl<'a> Asker<'a> {
         let spec = self.request.spec;
         let has_requests = explained.requests > 0;
         let can_ask = has_requests || !explained.unbounded.is_empty();
-        if let Some(budget) = self.budget_left(self.budget_usd).filter(|_| can_ask) {
+        if let Some(budget) = self.remaining_budget(self.budget_usd).filter(|_| can_ask) {
             return MaxCost::Usd(budget);
         }
-        match (explained.unbounded.first(), self.budget_left(spec.limits.budget_usd)) {
+        match (explained.unbounded.first(), self.remaining_budget(spec.limits.budget_usd)) {
             (Some(_), Some(budget)) => MaxCost::Usd(budget),
             (Some(unbounded), None) => {
                 let call: Vec<&str> = unbounded.call.split_whitespace().collect();
@@ -498,7 +501,7 @@ impl<'a> Asker<'a> {
                 MaxCost::Unknown("the price of the model is not known".to_owned())
             }
             (None, limit) => {
-                let usd = COST_HEADROOM * explained.cost_usd + self.reserved_request(explained);
+                let usd = COST_HEADROOM * explained.cost_usd + self.max_request_cost(explained);
                 MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
             }
         }
@@ -507,7 +510,7 @@ impl<'a> Asker<'a> {
     /// Returns the maximum cost that one request reserves, in USD: its input and the longest
     /// possible answer. The limit of a query includes it, because otherwise the last request could
     /// not be sent.
-    fn reserved_request(&self, explained: &Meta) -> f64 {
+    fn max_request_cost(&self, explained: &Meta) -> f64 {
         let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
         let reserved = |settings: &ModelSettings| {
             let price = settings.charged_price().unwrap_or_default();
@@ -517,7 +520,7 @@ impl<'a> Asker<'a> {
         self.request.spec.all_models().map(reserved).fold(0.0, f64::max)
     }
 
-    fn identify_plan(&self, sql: &str, dialect: Dialect, explained: &Meta) -> String {
+    fn compute_plan_id(&self, sql: &str, dialect: Dialect, explained: &Meta) -> String {
         // Leave out the folder, so that a plan has the same ID on another machine.
         let database = self.request.database.file_name();
         let parts = [
@@ -538,7 +541,7 @@ impl<'a> Asker<'a> {
 }
 
 /// Formats a problem for the model.
-fn format_problem(problem: &Problem) -> String {
+fn describe_problem(problem: &Problem) -> String {
     let parts = [Some(&problem.message), Some(&problem.label), problem.help.as_ref()];
     let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
@@ -547,7 +550,7 @@ fn format_problem(problem: &Problem) -> String {
 /// Describes which text literals a relaxed query drops and which it adds.
 #[must_use]
 pub fn describe_relaxation(before: &str, after: &str) -> String {
-    let (old, new) = (text_literals(before), text_literals(after));
+    let (old, new) = (string_literals(before), string_literals(after));
     let only = |of: &[String], without: &[String]| {
         let quoted = of.iter().filter(|t| !without.contains(t)).map(|t| format!("'{t}'"));
         quoted.collect::<Vec<_>>().join(", ")
@@ -562,7 +565,7 @@ pub fn describe_relaxation(before: &str, after: &str) -> String {
 }
 
 /// Returns the string literals of a query.
-fn text_literals(sql: &str) -> Vec<String> {
+fn string_literals(sql: &str) -> Vec<String> {
     let mut literals = Vec::new();
     let mut chars = sql.chars().peekable();
     while chars.by_ref().any(|c| c == '\'') {

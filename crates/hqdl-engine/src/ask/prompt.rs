@@ -27,7 +27,7 @@ const HINTS_SHARE: u64 = 4;
 /// Returns the instructions, which are the same for every question: the rules, the built-in calls,
 /// and the spec's own calls.
 #[must_use]
-pub fn instructions(own_calls: &[IngredientTable]) -> String {
+pub fn build_instructions(own_calls: &[IngredientTable]) -> String {
     let mut text = "Rules:
 - `sql` is one SELECT for SQLite (it may begin with WITH). It only reads. No comment, no second statement.
 - Use only the tables and columns of the description, spelled as there. Where a word of the question matches a stored \

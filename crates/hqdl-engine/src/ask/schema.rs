@@ -72,7 +72,7 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
         }
         let is_view = keys.is_view;
         let samples = if shows_values && !is_view {
-            sample_rows(database, name, &columns)
+            format_sample_rows(database, name, &columns)
         } else {
             String::new()
         };
@@ -247,7 +247,7 @@ fn describe_unpublished(expansion: &Expansion) -> String {
 
 /// Formats a few rows as JSON arrays. Columns with contact details or official identifiers of
 /// persons are left out.
-fn sample_rows(database: &Database, table: &str, columns: &[(String, String)]) -> String {
+fn format_sample_rows(database: &Database, table: &str, columns: &[(String, String)]) -> String {
     let shown: Vec<&String> = columns
         .iter()
         .map(|(name, _)| name)

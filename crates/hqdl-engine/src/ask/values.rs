@@ -103,7 +103,7 @@ impl StoredValueIndex {
         let mut found: HashMap<(String, String, String), f64> = HashMap::new();
         for word in search_words(text) {
             let word_trigrams = trigrams(&word);
-            for (value, table, column) in self.candidates(&word, &word_trigrams)? {
+            for (value, table, column) in self.find_candidates(&word, &word_trigrams)? {
                 let value_trigrams = trigrams(&value);
                 let containment = if word_trigrams.is_empty() {
                     1.0
@@ -130,7 +130,7 @@ impl StoredValueIndex {
         Ok(matches)
     }
 
-    fn candidates(
+    fn find_candidates(
         &self,
         word: &str,
         word_trigrams: &HashSet<String>,

@@ -17,9 +17,9 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::Entity;
 
 /// Maximum number of confusions that a report lists.
-const MOST_PAIRS: usize = 10;
+const MAX_PAIRS: usize = 10;
 /// Half-width of the accuracy's interval that the suggested number of rows reaches.
-const WANTED_HALF_WIDTH: f64 = 0.05;
+const TARGET_HALF_WIDTH: f64 = 0.05;
 
 /// Report on a column.
 #[derive(Debug, Clone, Serialize)]
@@ -93,7 +93,7 @@ impl Audit {
     ///
     /// # Errors
     /// [`AuditError`] if the databases cannot be read.
-    pub fn report(
+    pub fn build_report(
         &self,
         sources: &Database,
         published: &Database,
@@ -196,7 +196,7 @@ impl Audit {
                 *pairs.entry((format_cell(value), shown)).or_default() += 1;
             }
         }
-        report.confusions = most_frequent(pairs);
+        report.confusions = most_frequent_confusions(pairs);
         report.set_accuracy(&strata, unknown, confidence);
         Some(report)
     }
@@ -224,7 +224,7 @@ impl ColumnAudit {
         let (mut few, mut enough) = (1, self.population);
         while few < enough {
             let middle = u64::midpoint(few, enough);
-            if width(middle) <= WANTED_HALF_WIDTH { enough = middle } else { few = middle + 1 }
+            if width(middle) <= TARGET_HALF_WIDTH { enough = middle } else { few = middle + 1 }
         }
         self.rows_for_5_points = enough;
     }
@@ -235,10 +235,10 @@ fn is_same(a: &CellValue, b: &CellValue) -> bool {
     *a != CellValue::Nothing && canonical_values(a) == canonical_values(b)
 }
 
-fn most_frequent(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {
+fn most_frequent_confusions(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {
     let to_confusion = |((truth, answer), rows)| Confusion { truth, answer, rows };
     let mut all: Vec<Confusion> = pairs.into_iter().map(to_confusion).collect();
     all.sort_by_key(|pair| std::cmp::Reverse(pair.rows));
-    all.truncate(MOST_PAIRS);
+    all.truncate(MAX_PAIRS);
     all
 }

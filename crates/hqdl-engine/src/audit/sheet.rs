@@ -85,7 +85,7 @@ impl Sheet {
             .map_err(|_| AuditError::in_file(path, None, "the file is not UTF-8 text"))?;
         let text = text.trim_start_matches('\u{feff}');
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
-        if first.trim_end().trim_end_matches(',') != format_comment(draw, expansion) {
+        if first.trim_end().trim_end_matches(',') != format_header_comment(draw, expansion) {
             let message = format!("the header is not that of audit {}", draw.id);
             return Err(error(1, message));
         }
@@ -119,7 +119,7 @@ impl Sheet {
     /// # Errors
     /// [`AuditError`] if the file cannot be written.
     pub fn write(&self, path: &Path, draw: &Draw, expansion: &Expansion) -> Result<(), AuditError> {
-        let mut text = (format_comment(draw, expansion) + "\n").into_bytes();
+        let mut text = (format_header_comment(draw, expansion) + "\n").into_bytes();
         let mut writer = csv::Writer::from_writer(&mut text);
         let failed = |e: csv::Error| AuditError::in_file(path, None, e.to_string());
         writer.write_record(column_names(expansion)).map_err(failed)?;
@@ -232,7 +232,7 @@ pub fn parse_truth(checker: &Checker, name: &str, text: &str) -> Result<Option<C
 }
 
 /// Returns the first line of a sheet.
-fn format_comment(draw: &Draw, expansion: &Expansion) -> String {
+fn format_header_comment(draw: &Draw, expansion: &Expansion) -> String {
     format!(
         "# hqdl audit {} of {}: {} sample of {} of {} rows; write the true value into truth or ? \
          if it cannot be known",

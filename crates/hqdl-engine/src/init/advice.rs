@@ -17,7 +17,7 @@ const COLUMNS: &str = "Which three facts about the thing that a row describes ar
                        name of one or two words.";
 
 /// Maximum number of columns in a table's description.
-const LISTED: usize = 30;
+const MAX_LISTED_COLUMNS: usize = 30;
 /// Maximum number of key columns, and of advised columns.
 const MAX_COLUMNS: usize = 3;
 
@@ -41,8 +41,8 @@ impl TableAdvice {
         let list = |n: usize| -> Vec<String> {
             text(n).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
         };
-        let column = |said: String| {
-            let (name, about) = said.split_once(':')?;
+        let column = |text: String| {
+            let (name, about) = text.split_once(':')?;
             let name = classify::split_words(name).join("_");
             let about = about.trim();
             (!name.is_empty() && !about.is_empty()).then(|| (name, about.to_owned()))
@@ -54,7 +54,7 @@ impl TableAdvice {
 
 /// Returns the query that asks a model about tables; each card describes one table.
 #[must_use]
-pub fn query(cards: &[String]) -> String {
+pub fn build_query(cards: &[String]) -> String {
     let text = |text: &str| format!("'{}'", text.replace('\'', "''"));
     let values: Vec<String> = cards.iter().map(|card| format!("({})", text(card))).collect();
     format!(
@@ -70,12 +70,13 @@ pub fn query(cards: &[String]) -> String {
 
 /// Returns the description of a table for the model: its name, columns and a few values. Columns
 /// with private data are left out.
-pub(super) fn card(db: &Database, table: &SampledTable) -> String {
-    let columns = table.columns.iter().filter(|c| !classify::is_private(&c.words)).take(LISTED);
+pub(super) fn describe_table(db: &Database, table: &SampledTable) -> String {
+    let columns =
+        table.columns.iter().filter(|c| !classify::is_private(&c.words)).take(MAX_LISTED_COLUMNS);
     let described: Vec<String> = columns
         .map(|column| {
             let values = match column.value_kind {
-                ValueKind::Name => sampling::examples(db, &table.name, &column.name),
+                ValueKind::Name => sampling::read_examples(db, &table.name, &column.name),
                 ValueKind::Number | ValueKind::Other => Ok(Vec::new()),
             };
             match values.unwrap_or_default() {
@@ -90,7 +91,7 @@ pub(super) fn card(db: &Database, table: &SampledTable) -> String {
 
 /// Applies advice to a table. A key is accepted only if it consists of the table's own columns and
 /// distinguishes at least half of the rows.
-pub(super) fn follow(db: &Database, entity: &mut EntityTable, advice: &TableAdvice) {
+pub(super) fn apply_advice(db: &Database, entity: &mut EntityTable, advice: &TableAdvice) {
     entity.about.clone_from(&advice.about);
     entity.advised.clone_from(&advice.columns);
     let table = &entity.table;

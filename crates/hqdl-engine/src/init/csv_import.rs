@@ -31,7 +31,7 @@ pub enum CsvImportError {
 /// Returns the CSV files at a path: the file itself, or the files of the folder. Returns `None` for
 /// anything else, such as a database.
 #[must_use]
-pub fn csv_files(path: &Path) -> Option<Vec<PathBuf>> {
+pub fn list_csv_files(path: &Path) -> Option<Vec<PathBuf>> {
     let is_csv = |path: &Path| {
         let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
         path.is_file() && extension.is_some_and(|e| e == "csv" || e == "tsv")

@@ -57,37 +57,37 @@ pub struct GeneratedSpec {
 /// # Errors
 /// Returns [`StoreError`] if the database is locked, damaged or unreadable.
 pub fn generate_spec(db: &Database, db_path: &str) -> Result<GeneratedSpec, StoreError> {
-    FirstSpec::look(db)?.write(db_path, &SpecOverrides::default())
+    SpecDraft::sample_database(db)?.write(db_path, &SpecOverrides::default())
 }
 
 /// A draft of a first spec. Before it is written, a model can give advice about its tables.
 #[derive(Debug)]
-pub struct FirstSpec<'db> {
+pub struct SpecDraft<'db> {
     db: &'db Database,
-    found: Inventory,
+    inventory: Inventory,
 }
 
-impl<'db> FirstSpec<'db> {
+impl<'db> SpecDraft<'db> {
     /// Samples and classifies the tables of a database.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the database is locked, damaged or unreadable.
-    pub fn look(db: &'db Database) -> Result<Self, StoreError> {
+    pub fn sample_database(db: &'db Database) -> Result<Self, StoreError> {
         db.load_samples(sampling::SAMPLE_ROWS + 1)?;
-        Ok(Self { db, found: Inventory::read_database(db)? })
+        Ok(Self { db, inventory: Inventory::read_database(db)? })
     }
 
     /// Describes the tables that get an expansion, for [`advice::build_query`].
     #[must_use]
-    pub fn cards(&self) -> Vec<String> {
-        let (chosen, _) = self.found.split_chosen();
-        chosen.iter().map(|entity| advice::card(self.db, &entity.table)).collect()
+    pub fn describe_tables(&self) -> Vec<String> {
+        let (chosen, _) = self.inventory.split_chosen();
+        chosen.iter().map(|entity| advice::describe_table(self.db, &entity.table)).collect()
     }
 
     /// Applies a model's advice, in the order of [`Self::describe_tables`].
-    pub fn follow(&mut self, advised: &[TableAdvice]) {
-        for (entity, advised) in self.found.entities.iter_mut().zip(advised) {
-            advice::follow(self.db, entity, advised);
+    pub fn apply_advice(&mut self, advised: &[TableAdvice]) {
+        for (entity, advised) in self.inventory.entities.iter_mut().zip(advised) {
+            advice::apply_advice(self.db, entity, advised);
         }
     }
 
@@ -98,12 +98,12 @@ impl<'db> FirstSpec<'db> {
     /// Returns [`StoreError`] if the database cannot be read.
     pub fn write(&self, db_path: &str, model: &SpecOverrides) -> Result<GeneratedSpec, StoreError> {
         let used_names = sampling::schema_names(self.db).map_err(|e| self.db.to_store_error(&e))?;
-        let mut notes = self.found.build_notes();
-        notes.extend(spec_writer::output_of(db_path).map(|output| {
+        let mut notes = self.inventory.build_notes();
+        notes.extend(spec_writer::output_path(db_path).map(|output| {
             format!("the spec publishes into the copy {output}, and the database stays as it is")
         }));
         Ok(GeneratedSpec {
-            toml: spec_writer::write_spec(&self.found, db_path, model, used_names),
+            toml: spec_writer::write_spec(&self.inventory, db_path, model, used_names),
             notes,
         })
     }
@@ -144,7 +144,8 @@ impl EntityTable {
         let names = columns.filter(|c| c.value_kind == sampling::ValueKind::Name);
         let named = names.clone().find(|c| key_candidate::is_name(table, c));
         if let Some(column) = named.or_else(|| names.clone().next()) {
-            self.examples = sampling::examples(db, &table.name, &column.name).unwrap_or_default();
+            self.examples =
+                sampling::read_examples(db, &table.name, &column.name).unwrap_or_default();
         }
     }
 

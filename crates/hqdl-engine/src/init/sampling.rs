@@ -216,7 +216,7 @@ pub fn count_distinct(
 ///
 /// # Errors
 /// Returns `SQLite`'s error if the table cannot be read.
-pub fn examples(db: &Database, table: &str, column: &str) -> rusqlite::Result<Vec<String>> {
+pub fn read_examples(db: &Database, table: &str, column: &str) -> rusqlite::Result<Vec<String>> {
     let from = spread_rows(db, &sql::quote_name(table), EXAMPLE_ROWS);
     let column = format!("t.{}", sql::quote_name(column));
     let sql = format!(

@@ -57,7 +57,7 @@ questions = [\"What is the description?\"]
 ";
 
 /// Returns the path of the copy that the spec publishes into; `None` for a database server.
-pub fn output_of(db_path: &str) -> Option<String> {
+pub fn output_path(db_path: &str) -> Option<String> {
     let stem = db_path.rsplit_once('.').filter(|(_, end)| !end.contains(['/', '\\']));
     let stem = stem.map_or(db_path, |(stem, _)| stem);
     (!is_server(db_path.as_ref())).then(|| format!("{stem}.expanded.sqlite"))
@@ -68,7 +68,7 @@ pub fn write_spec(
     found: &Inventory,
     db_path: &str,
     model: &SpecOverrides,
-    taken: Vec<String>,
+    used_names: Vec<String>,
 ) -> String {
     if is_server(db_path.as_ref()) {
         let schema_comment = "# Schema of the expanded tables:\n# schema = \"expanded\"\n";
@@ -76,10 +76,10 @@ pub fn write_spec(
             found,
             &format!("url = {}\n{schema_comment}", toml_string(db_path)),
             model,
-            taken,
+            used_names,
         );
     }
-    let output = output_of(db_path).map(|output| {
+    let output = output_path(db_path).map(|output| {
         format!(
             "# hqdl publishes into this copy. Without this line it publishes into the database itself.\n\
              output = {}\n",
@@ -87,11 +87,11 @@ pub fn write_spec(
         )
     });
     let output = output.unwrap_or_default();
-    write_spec_with(found, &format!("path = {}\n{output}", toml_string(db_path)), model, taken)
+    write_spec_with(found, &format!("path = {}\n{output}", toml_string(db_path)), model, used_names)
 }
 
 /// Formats the content of `[model]`: the model set by flags, or an example.
-fn model_table(flags: &SpecOverrides) -> String {
+fn format_model_table(flags: &SpecOverrides) -> String {
     let SpecOverrides { model: Some(name), base_url, api_key_env, price, .. } = flags else {
         return MODEL.to_owned();
     };
@@ -122,7 +122,7 @@ fn write_spec_with(
     model: &SpecOverrides,
     used_names: Vec<String>,
 ) -> String {
-    let model = model_table(model);
+    let model = format_model_table(model);
     let mut draft = SpecWriter {
         out: format!("{HEAD}\n[database]\n{database}\n[model]\n{model}\n{LIMITS}"),
         used_names: used_names.into_iter().collect(),
@@ -178,7 +178,7 @@ impl SpecWriter {
         self.push_line(
             "# The model reads this sentence. Describe the rows more closely if you can.",
         );
-        let about = entity.about.clone().unwrap_or_else(|| about(&noun, &entity.examples));
+        let about = entity.about.clone().unwrap_or_else(|| describe_rows(&noun, &entity.examples));
         self.push_line(&format!("about = {}", toml_string(&about)));
         match &entity.owner_key {
             Some(owned) => self.push_line(&format!("source = {}", toml_sql(&owned.select))),
@@ -210,7 +210,7 @@ impl SpecWriter {
         }
         for (name, about) in &entity.advised {
             let column = columns.reserve_name(name, &[]);
-            self.text_column(&column, about);
+            self.write_text_column(&column, about);
             self.write_question(&classify::split_words(&column).join(" "), &key, &noun);
         }
         if used.is_empty() && entity.advised.is_empty() {
@@ -240,11 +240,11 @@ impl SpecWriter {
         let column_noun = noun_phrase(&classify::split_words(column), "description");
         self.push_line("\n# An example. Replace it with what you want to know.");
         self.out.truncate(self.out.trim_end().len());
-        self.text_column(column, &format!("a one-sentence description of the {entity}"));
+        self.write_text_column(column, &format!("a one-sentence description of the {entity}"));
         self.write_question(&column_noun, key, entity);
     }
 
-    fn text_column(&mut self, column: &str, about: &str) {
+    fn write_text_column(&mut self, column: &str, about: &str) {
         self.push_line("\n[[expansion.column]]");
         self.push_line(&format!("name = {}", toml_string(column)));
         self.push_line("type = \"text\"            # or integer, real, boolean, date, url");
@@ -367,7 +367,7 @@ fn context_columns(entity: &EntityTable) -> Vec<&str> {
 }
 
 /// Returns the sentence that describes the rows to the model, with a few of their names.
-fn about(noun: &str, examples: &[String]) -> String {
+fn describe_rows(noun: &str, examples: &[String]) -> String {
     match examples.split_last() {
         None => format!("Each row is one {noun}."),
         Some((one, [])) => format!("Each row is one {noun}, for example {one}."),

@@ -48,14 +48,14 @@ impl Estimator<'_> {
     ///
     /// # Errors
     /// Returns the reason why there is no interval.
-    pub(super) fn estimate(
+    pub(super) fn estimate_aggregate(
         &self,
         term: &AggregateTerm,
         group: &[SqlValue],
     ) -> Result<AggregateEstimate, String> {
         let (entities, added) = self.collect_entities(term, group);
         let is_count = term.denominator.is_none() && self.is_one(term.numerator);
-        let is_exact = !self.varies(term);
+        let is_exact = !self.can_vary(term);
         let (interval, method) = if is_exact {
             (self.compute_exactly(term, group), "exact")
         } else if is_count && entities.values().all(|rows| rows.rows <= 1) {
@@ -69,7 +69,11 @@ impl Estimator<'_> {
     }
 
     /// Returns the contributions of the entities in a group's population.
-    pub(super) fn list_rows(&self, term: &AggregateTerm, group: &[SqlValue]) -> Vec<EntityNumbers> {
+    pub(super) fn list_entity_numbers(
+        &self,
+        term: &AggregateTerm,
+        group: &[SqlValue],
+    ) -> Vec<EntityNumbers> {
         let to_numbers = |(entity, rows): (usize, EntityRows)| EntityNumbers {
             entity,
             model: (rows.numbers.model_y, rows.numbers.model_x),
@@ -92,7 +96,7 @@ impl Estimator<'_> {
     }
 
     /// Returns whether true values can change an aggregate.
-    fn varies(&self, term: &AggregateTerm) -> bool {
+    fn can_vary(&self, term: &AggregateTerm) -> bool {
         let leaf_varies = |n: usize| {
             let leaf = self.leaf(n);
             !leaf.condition.is_empty() || matches!(leaf.value, LeafValue::Expanded(..))
@@ -128,7 +132,7 @@ impl Estimator<'_> {
                 continue;
             };
             let rows = entities.entry(entity).or_default();
-            let (y, x) = add_up(term, row, group);
+            let (y, x) = contribution_of(term, row, group);
             rows.numbers.model_y += y;
             rows.numbers.model_x += x;
             rows.rows += 1;
@@ -136,7 +140,7 @@ impl Estimator<'_> {
         }
         for row in self.truths.iter().filter(is_read) {
             if let Some(rows) = row.entity.and_then(|entity| entities.get_mut(&entity)) {
-                let (y, x) = add_up(term, row, group);
+                let (y, x) = contribution_of(term, row, group);
                 rows.numbers.y += y;
                 rows.numbers.x += x;
             }
@@ -191,7 +195,7 @@ impl Estimator<'_> {
     fn compute_exactly(&self, term: &AggregateTerm, group: &[SqlValue]) -> Interval {
         let (mut y, mut x) = (0.0, 0.0);
         for row in self.answers {
-            let (a, b) = add_up(term, row, group);
+            let (a, b) = contribution_of(term, row, group);
             y += a;
             x += b;
         }
@@ -241,12 +245,12 @@ impl Estimator<'_> {
         added: u64,
     ) -> Result<Interval, String> {
         if added > 0 {
-            return Err(format!("{} added after the draw", count_rows(added, "was", "were")));
+            return Err(format!("{} added after the draw", format_row_count(added, "was", "were")));
         }
         let is_unknown = |e: &&usize| self.audited.contains(e) && self.unknown.contains(e);
         let unknown = entities.keys().filter(is_unknown).count() as u64;
         if unknown > 0 {
-            let rows = count_rows(unknown, "has", "have");
+            let rows = format_row_count(unknown, "has", "have");
             return Err(format!("{rows} a truth that cannot be known"));
         }
         let mut strata = vec![ResidualStratum::default(); STRATA];
@@ -333,7 +337,7 @@ fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
 }
 
 /// Formats a number of rows with its verb.
-fn count_rows(rows: u64, one: &str, many: &str) -> String {
+fn format_row_count(rows: u64, one: &str, many: &str) -> String {
     format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
 }
 
@@ -345,14 +349,14 @@ pub(super) struct EntityNumbers {
 }
 
 /// Returns a row's contribution to the numerator and the denominator.
-fn add_up(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
+fn contribution_of(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
     let mut groups = row.groups.iter().zip(group);
-    if !row.is_chosen || !groups.all(|(a, b)| is_same_group(a, b)) {
+    if !row.is_selected || !groups.all(|(a, b)| is_same_group(a, b)) {
         return (0.0, 0.0);
     }
     let value = |n: usize| {
         let leaf = &row.leaves[n];
-        if leaf.is_in_population && leaf.is_chosen { leaf.value } else { 0.0 }
+        if leaf.is_in_population && leaf.is_selected { leaf.value } else { 0.0 }
     };
     (value(term.numerator), term.denominator.map_or(0.0, value))
 }

@@ -60,7 +60,7 @@ pub fn design_for_query(
     let failed = |e: rusqlite::Error| guard.query_error(&e, sql);
     let tables = AuditedTables::create(&guard, &draw, expansion).map_err(failed)?;
     tables.fill_with_answers().map_err(failed)?;
-    let answers = tables.evaluate(&shape, &[])?;
+    let answers = tables.evaluate_rows(&shape, &[])?;
     let nothing = std::collections::HashSet::new();
     let estimator = Estimator {
         shape: &shape,
@@ -80,7 +80,7 @@ pub fn design_for_query(
 
 /// Returns the entities, sorted by the greatest residual that their rows can have.
 fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm) -> Vec<usize> {
-    let numbers = |group: &[SqlValue]| estimator.list_rows(term, group);
+    let numbers = |group: &[SqlValue]| estimator.list_entity_numbers(term, group);
     // Compute each row's residual within its own group; without GROUP BY there is one group.
     let all: Vec<_> = if shape.groups.is_empty() {
         numbers(&[])

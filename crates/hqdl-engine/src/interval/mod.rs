@@ -79,8 +79,8 @@ pub fn run_with_intervals(
     let audit = Audit::read(spec, expansion).map_err(|e| to_query_error(&e))?;
     check_audited(&audit, expansion, &shape)?;
     let estimates = estimate_rows(query, request, &audit, expansion, &shape, &result)?;
-    meta.interval = Some(describe(&audit, expansion, &shape, request, &estimates));
-    meta.notes.extend(note_reasons(&shape, &estimates));
+    meta.interval = Some(describe_intervals(&audit, expansion, &shape, request, &estimates));
+    meta.notes.extend(missing_interval_notes(&shape, &estimates));
     write_rows(&shape, &result, &estimates, sink).map_err(QueryError::Output)?;
     Ok(meta)
 }
@@ -108,7 +108,7 @@ fn estimate_rows(
     let failed = |e: rusqlite::Error| guard.query_error(&e, query.sql);
     let tables = AuditedTables::create(&guard, &audit.draw, expansion).map_err(failed)?;
     tables.fill_with_answers().map_err(failed)?;
-    let answers = tables.evaluate(shape, query.params)?;
+    let answers = tables.evaluate_rows(shape, query.params)?;
     let positions = audit.draw.expansion_columns(expansion);
     let true_value = |entity: usize, audited: usize| {
         let column = positions.iter().find(|(_, n)| *n == audited).map(|(c, _)| *c);
@@ -116,7 +116,7 @@ fn estimate_rows(
         truth.and_then(|t| t.value.clone()).unwrap_or(CellValue::Nothing)
     };
     tables.fill_with_truths(&audited, true_value).map_err(failed)?;
-    let truths = tables.evaluate(shape, query.params)?;
+    let truths = tables.evaluate_rows(shape, query.params)?;
     let groups = if request.is_simultaneous { result.rows.len().max(1) } else { 1 };
     let estimator = Estimator {
         shape,
@@ -129,7 +129,11 @@ fn estimate_rows(
     };
     let estimate_row = |row: &Vec<SqlValue>| -> RowEstimates {
         let group: Vec<SqlValue> = shape.groups.iter().map(|g| row[g.result].clone()).collect();
-        shape.outputs.iter().map(|output| estimator.estimate(&output.term, &group)).collect()
+        shape
+            .outputs
+            .iter()
+            .map(|output| estimator.estimate_aggregate(&output.term, &group))
+            .collect()
     };
     let estimates: Vec<RowEstimates> = result.rows.iter().map(estimate_row).collect();
     // A single row without an interval is an error; a group without one gets NULL.
@@ -167,7 +171,7 @@ fn to_query_error(error: &AuditError) -> QueryError {
 }
 
 /// Returns the description of the intervals that `--meta` prints and `--json` contains.
-fn describe(
+fn describe_intervals(
     audit: &Audit,
     expansion: &Expansion,
     shape: &Shape,
@@ -201,7 +205,7 @@ fn describe(
 }
 
 /// Returns a note for each reason why groups have no interval.
-fn note_reasons(shape: &Shape, estimates: &[RowEstimates]) -> Vec<String> {
+fn missing_interval_notes(shape: &Shape, estimates: &[RowEstimates]) -> Vec<String> {
     let mut reasons: Vec<&String> =
         estimates.iter().flatten().filter_map(|e| e.as_ref().err()).collect();
     reasons.sort();
@@ -235,7 +239,7 @@ fn write_rows(
         for (n, value) in row.iter().enumerate() {
             values.push(value.into());
             if let Some(output) = output_of(n) {
-                values.extend(show_estimate(&shape.outputs[output], shape, &estimates[output]));
+                values.extend(estimate_values(&shape.outputs[output], shape, &estimates[output]));
             }
         }
         sink.write_row(&values)?;
@@ -244,7 +248,7 @@ fn write_rows(
 }
 
 /// Returns the values of an interval's three columns. The bounds of a count are whole numbers.
-fn show_estimate(
+fn estimate_values(
     output: &Output,
     shape: &Shape,
     estimate: &Result<AggregateEstimate, String>,

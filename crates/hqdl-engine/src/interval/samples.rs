@@ -29,7 +29,7 @@ pub(super) struct RowFacts {
     /// Values of the GROUP BY expressions.
     pub(super) groups: Vec<SqlValue>,
     /// Whether it satisfies the conditions on expanded columns.
-    pub(super) is_chosen: bool,
+    pub(super) is_selected: bool,
     /// Its contribution to each leaf.
     pub(super) leaves: Vec<LeafFacts>,
 }
@@ -40,7 +40,7 @@ pub(super) struct LeafFacts {
     /// Whether the row satisfies the leaf's conditions on ordinary columns.
     pub(super) is_in_population: bool,
     /// Whether the row satisfies the leaf's conditions on expanded columns.
-    pub(super) is_chosen: bool,
+    pub(super) is_selected: bool,
     /// Number that the row adds to the leaf.
     pub(super) value: f64,
 }
@@ -82,7 +82,7 @@ impl<'a> AuditedTables<'a> {
 
     /// Fills the tables with the drawn answers of all published rows.
     pub(super) fn fill_with_answers(&self) -> rusqlite::Result<()> {
-        self.fill(|entity, audited| self.draw.frame[entity].answers[audited].clone(), None)
+        self.fill_tables(|entity, audited| self.draw.frame[entity].answers[audited].clone(), None)
     }
 
     /// Fills the tables with the audited rows only, and their truths.
@@ -91,10 +91,10 @@ impl<'a> AuditedTables<'a> {
         audited: &HashSet<usize>,
         truth: impl Fn(usize, usize) -> CellValue,
     ) -> rusqlite::Result<()> {
-        self.fill(truth, Some(audited))
+        self.fill_tables(truth, Some(audited))
     }
 
-    fn fill(
+    fn fill_tables(
         &self,
         value: impl Fn(usize, usize) -> CellValue,
         only: Option<&HashSet<usize>>,
@@ -110,7 +110,7 @@ impl<'a> AuditedTables<'a> {
         let marks = vec!["?"; names.len() + 1].join(", ");
         let mut insert =
             connection.prepare(&format!("INSERT INTO temp.{table} VALUES ({marks})"))?;
-        let mut many = self.prepare_many(connection)?;
+        let mut many = self.prepare_many_inserts(connection)?;
         let mut rows = read.query([])?;
         while let Some(row) = rows.next()? {
             let mut values: Vec<SqlValue> =
@@ -147,7 +147,7 @@ impl<'a> AuditedTables<'a> {
     }
 
     /// Empties the tables of the one-to-many columns, and prepares inserts into them.
-    fn prepare_many<'c>(
+    fn prepare_many_inserts<'c>(
         &self,
         connection: &'c Connection,
     ) -> rusqlite::Result<HashMap<usize, rusqlite::Statement<'c>>> {
@@ -168,12 +168,12 @@ impl<'a> AuditedTables<'a> {
     }
 
     /// Evaluates the parts of a query over the tables' current values.
-    pub(super) fn evaluate(
+    pub(super) fn evaluate_rows(
         &self,
         shape: &Shape,
         params: &[(Param, Value)],
     ) -> Result<Vec<RowFacts>, QueryError> {
-        let text = select_facts(shape);
+        let text = build_facts_select(shape);
         self.guard.lock_temp()?;
         let read = || -> Result<Vec<RowFacts>, QueryError> {
             let failed = |e: rusqlite::Error| self.guard.query_error(&e, &text);
@@ -183,7 +183,7 @@ impl<'a> AuditedTables<'a> {
             let mut rows = statement.raw_query();
             let mut facts = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                facts.push(read_facts(shape, row).map_err(failed)?);
+                facts.push(parse_facts(shape, row).map_err(failed)?);
             }
             Ok(facts)
         };
@@ -194,7 +194,7 @@ impl<'a> AuditedTables<'a> {
 }
 
 /// Returns the SELECT that evaluates the parts of the query for each row.
-fn select_facts(shape: &Shape) -> String {
+fn build_facts_select(shape: &Shape) -> String {
     let all = |conditions: &[String]| match conditions {
         [] => "1".to_owned(),
         conditions => format!("(({}) IS TRUE)", conditions.join(" AND ")),
@@ -214,7 +214,7 @@ fn select_facts(shape: &Shape) -> String {
     format!("SELECT {columns} FROM {} WHERE {}", shape.from, all(&shape.population))
 }
 
-fn read_facts(shape: &Shape, row: &rusqlite::Row<'_>) -> rusqlite::Result<RowFacts> {
+fn parse_facts(shape: &Shape, row: &rusqlite::Row<'_>) -> rusqlite::Result<RowFacts> {
     let entity: Option<i64> = row.get(0)?;
     let first = 2 + shape.groups.len();
     let leaf = |n: usize| -> rusqlite::Result<LeafFacts> {
@@ -222,14 +222,14 @@ fn read_facts(shape: &Shape, row: &rusqlite::Row<'_>) -> rusqlite::Result<RowFac
         let value: Option<f64> = row.get(at + 2)?;
         Ok(LeafFacts {
             is_in_population: row.get(at)?,
-            is_chosen: row.get(at + 1)?,
+            is_selected: row.get(at + 1)?,
             value: value.unwrap_or(0.0),
         })
     };
     Ok(RowFacts {
         entity: entity.and_then(|n| usize::try_from(n).ok()),
         groups: (2..first).map(|n| row.get(n)).collect::<Result<_, _>>()?,
-        is_chosen: row.get(1)?,
+        is_selected: row.get(1)?,
         leaves: (0..shape.leaves.len()).map(leaf).collect::<Result<_, _>>()?,
     })
 }

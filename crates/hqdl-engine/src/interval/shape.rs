@@ -404,7 +404,7 @@ impl Recognizer<'_> {
             ExprKind::Paren(inner) => self.find_range(inner),
             ExprKind::Column { table, column } => {
                 let found = self.tables.find_expanded(table.as_deref(), column);
-                match found.and_then(|n| FromTables::column(self.spec, n).range) {
+                match found.and_then(|n| FromTables::column_of(self.spec, n).range) {
                     Some(range) => Ok(range),
                     None => refuse(
                         &arg.span,

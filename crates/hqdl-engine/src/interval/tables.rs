@@ -17,7 +17,7 @@ pub(super) const ENTITY_COLUMN: &str = "hqdl_entity";
 /// Number of an expanded column: combines the positions of its expansion and of the column.
 type ColumnNumber = usize;
 /// Maximum number of columns per expansion that a [`ColumnNumber`] can represent.
-const MOST_COLUMNS: usize = 1 << 16;
+const MAX_COLUMNS: usize = 1 << 16;
 
 /// Tables of a FROM clause.
 pub(super) struct FromTables<'a> {
@@ -120,7 +120,7 @@ impl<'a> FromTables<'a> {
         {
             let select = self.database.select_expanded(&joined, None);
             let number = |(name, n, column): (String, usize, usize)| {
-                Some((name, self.find_expansion(joined.get(n)?.0)? * MOST_COLUMNS + column))
+                Some((name, self.find_expansion(joined.get(n)?.0)? * MAX_COLUMNS + column))
             };
             FromTableKind::View(view, select.columns.into_iter().filter_map(number).collect())
         } else if self.all_many_tables().any(is_named) {
@@ -172,7 +172,7 @@ impl<'a> FromTables<'a> {
             FromTableKind::Expansion(n) => {
                 let columns = &self.spec.expansions[*n].columns;
                 let is_named = |c: &Column| c.many.is_none() && c.name.eq_ignore_ascii_case(column);
-                Some(n * MOST_COLUMNS + columns.iter().position(is_named)?)
+                Some(n * MAX_COLUMNS + columns.iter().position(is_named)?)
             }
             FromTableKind::View(_, columns) => {
                 columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(column)).map(|c| c.1)
@@ -218,7 +218,7 @@ impl<'a> FromTables<'a> {
         let inner = alias.as_ref().unwrap_or(name);
         let (mut keys, mut values) = (BTreeSet::new(), 0);
         for condition in conditions {
-            if let Some(key) = joined_key(condition).filter(|_| mentions(condition, inner)) {
+            if let Some(key) = joined_key(condition).filter(|_| mentions_table(condition, inner)) {
                 keys.insert(key);
             } else if is_value_test(text, condition) {
                 values += 1;
@@ -230,12 +230,12 @@ impl<'a> FromTables<'a> {
         if values != 1 || !expansion.key.names().iter().all(has_key) {
             return refuse(&query.span, reason);
         }
-        Ok(n * MOST_COLUMNS + column)
+        Ok(n * MAX_COLUMNS + column)
     }
 
     /// Returns an expanded column.
-    pub(super) fn column(spec: &Spec, number: ColumnNumber) -> &Column {
-        &spec.expansions[number / MOST_COLUMNS].columns[number % MOST_COLUMNS]
+    pub(super) fn column_of(spec: &Spec, number: ColumnNumber) -> &Column {
+        &spec.expansions[number / MAX_COLUMNS].columns[number % MAX_COLUMNS]
     }
 
     /// Returns the single expansion of the columns, and the columns' positions in it.
@@ -247,7 +247,7 @@ impl<'a> FromTables<'a> {
         numbers: &BTreeSet<ColumnNumber>,
         span: &Span,
     ) -> Result<(usize, BTreeSet<usize>), QueryError> {
-        let expansions: BTreeSet<usize> = numbers.iter().map(|n| n / MOST_COLUMNS).collect();
+        let expansions: BTreeSet<usize> = numbers.iter().map(|n| n / MAX_COLUMNS).collect();
         if expansions.len() > 1 {
             return refuse(span, "the query reads columns of several expansions");
         }
@@ -260,7 +260,7 @@ impl<'a> FromTables<'a> {
         if !has_expansion && !numbers.is_empty() {
             return refuse(span, "the query does not read the table of the expansion");
         }
-        Ok((expansion, numbers.iter().map(|n| n % MOST_COLUMNS).collect()))
+        Ok((expansion, numbers.iter().map(|n| n % MAX_COLUMNS).collect()))
     }
 
     /// Returns the FROM clause over the tables that hqdl fills.
@@ -348,7 +348,7 @@ fn split_and<'e>(expr: &'e Expr, conditions: &mut Vec<&'e Expr>) {
 }
 
 /// Returns whether one of the compared columns belongs to a table.
-fn mentions(condition: &Expr, table: &str) -> bool {
+fn mentions_table(condition: &Expr, table: &str) -> bool {
     let is_meant = |e: &&Expr| matches!(&e.kind, ExprKind::Column { table: Some(t), .. } if t.eq_ignore_ascii_case(table));
     condition.children().0.iter().any(is_meant)
 }

@@ -182,12 +182,12 @@ impl Materializer<'_> {
         for n in 0..self.spec.expansions.len() {
             coverages.push(self.compute_coverage(n, false)?);
         }
-        let passed_over = self.filter_warnings(&coverages)?;
-        passed_over.into_iter().for_each(|warning| listener(&Event::Warning(warning)));
+        let warnings = self.filter_warnings(&coverages)?;
+        warnings.into_iter().for_each(|warning| listener(&Event::Warning(warning)));
         let unanswered_files = self.exported_cells.borrow().clone().unwrap_or_default();
         let unanswered_files = unanswered_files
             .into_iter()
-            .map(|(batch_job_id, cells)| self.unanswered_file(batch_job_id, cells));
+            .map(|(batch_job_id, cells)| self.load_unanswered_file(batch_job_id, cells));
         let unanswered_files: Vec<UnansweredFile> = unanswered_files.collect::<Result<_, _>>()?;
         // Use a separate run, which has no budget.
         let id = self.facts.history().start_run(command, "")?;
@@ -208,7 +208,7 @@ impl Materializer<'_> {
         })
     }
 
-    fn unanswered_file(
+    fn load_unanswered_file(
         &self,
         batch_job_id: i64,
         cells: u64,

@@ -251,7 +251,7 @@ pub(super) type KeyWalk<'w> =
     dyn FnMut(&mut dyn FnMut(&KeyRow) -> Result<(), WalkError>) -> Result<(), WalkError> + 'w;
 
 /// Returns the published form of a key's row, one entry per column of the expansion.
-pub(super) fn published_cells<'r>(
+pub(super) fn to_published_cells<'r>(
     key: &KeyRow,
     resolved: &'r [(usize, ResolvedCell<'_>)],
 ) -> Vec<PublishedCell<'r>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::counts::CellCounts;
 use super::coverage::{
-    CoverageReport, EntityFacts, KeyCells, ResolvedCell, UnlistedValues, published_cells,
+    CoverageReport, EntityFacts, KeyCells, ResolvedCell, UnlistedValues, to_published_cells,
 };
 use super::{MaterializeError, Materializer, WalkError};
 use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
@@ -177,7 +177,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
     }
 
     fn add_to_checksums(&mut self, key: &KeyRow, resolved: &[(usize, ResolvedCell<'_>)]) {
-        let version = RowVersion::from_row(&key.row, &published_cells(key, resolved));
+        let version = RowVersion::from_row(&key.row, &to_published_cells(key, resolved));
         self.keys_hash = self.keys_hash.wrapping_add(version.hash);
         self.checksums.add_row(&version);
     }

@@ -56,7 +56,7 @@ impl Materializer<'_> {
             if !key.is_first_spelling || asked.is_empty() {
                 return Ok(());
             }
-            match current_digest(expansion, &key.row) {
+            match compute_digest(expansion, &key.row) {
                 Ok(digest) => digests.extend(asked.into_iter().map(|id| (id, digest.clone()))),
                 Err(message) => {
                     failure = Some(message);
@@ -96,7 +96,7 @@ impl Materializer<'_> {
 }
 
 /// Computes the digest of the passages that a request about this row would show.
-fn current_digest(expansion: &Expansion, row: &Row) -> Result<String, String> {
+fn compute_digest(expansion: &Expansion, row: &Row) -> Result<String, String> {
     let evidence = expansion.for_key(&row.key).find_evidence(&expansion.to_prompt_row(row))?;
     Ok(evidence.map(|evidence| evidence.digest.clone()).unwrap_or_default())
 }

@@ -201,7 +201,7 @@ impl<'w> Materializer<'w> {
             requirements.push(Arc::new(w));
         }
         let overrides = Overrides::read(spec)?;
-        let spec = shots::with_overrides(spec, database, &overrides)?;
+        let spec = shots::add_override_shots(spec, database, &overrides)?;
         let mut materializer = Self {
             spec,
             database,

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::counts::CellCounts;
-use super::coverage::{CoverageReport, EntityFacts, TableDifferences, published_cells};
+use super::coverage::{CoverageReport, EntityFacts, TableDifferences, to_published_cells};
 use super::{MaterializeError, Materializer, Report, WalkError};
 use hqdl_database::Database;
 use hqdl_database::keys::KeyRow;
@@ -160,12 +160,12 @@ impl<'w> Materializer<'w> {
     fn write_tables(
         &self,
         coverages: &[CoverageReport<'_>],
-        place: &OutputDatabase,
+        destination: &OutputDatabase,
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let publication = Publication::begin(place.database(), &self.spec)?;
-        place.refresh()?;
+        let publication = Publication::begin(destination.database(), &self.spec)?;
+        destination.refresh()?;
         // Read the position before the facts: later facts are newer than the tables.
         let journal_position = self.facts.history().journal_position()?;
         for (n, coverage) in coverages.iter().enumerate() {
@@ -173,7 +173,7 @@ impl<'w> Materializer<'w> {
             let mut tables = publication.open_tables(expansion)?;
             let counts = match self.write_changed_rows(n, coverage, &mut tables)? {
                 Some(counts) => counts,
-                None => self.write_all(n, coverage, &mut tables)?,
+                None => self.write_all_rows(n, coverage, &mut tables)?,
             };
             report.add_counts(n, &counts);
             let history = self.facts.history();
@@ -253,7 +253,7 @@ impl<'w> Materializer<'w> {
     }
 
     /// Writes every row that differs from the published one.
-    fn write_all(
+    fn write_all_rows(
         &self,
         n: usize,
         coverage: &CoverageReport<'_>,
@@ -316,7 +316,7 @@ impl<'w> Materializer<'w> {
                 .iter()
                 .for_each(|(column, resolved)| counts.add_cell(*column, resolved.state()));
         }
-        Ok(tables.write_row(&key.row, &published_cells(key, &resolved))?)
+        Ok(tables.write_row(&key.row, &to_published_cells(key, &resolved))?)
     }
 }
 

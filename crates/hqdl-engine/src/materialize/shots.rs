@@ -19,7 +19,7 @@ use hqdl_values::key::Entity;
 ///
 /// # Errors
 /// Returns [`MaterializeError`] if the sources cannot be read.
-pub(super) fn with_overrides<'s>(
+pub(super) fn add_override_shots<'s>(
     spec: &'s Spec,
     database: &Database,
     overrides: &Overrides,

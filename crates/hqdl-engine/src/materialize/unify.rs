@@ -149,7 +149,7 @@ impl<'w> Materializer<'w> {
                     missing_rows: missing_rows.to_vec(),
                 })
                 .collect();
-            self.ask_words(run, context, row_batches, interrupt, report)?;
+            self.request_decisions(run, context, row_batches, interrupt, report)?;
         }
         let Some(unified) = self.requirements[n].checker(column_index).and_then(|c| c.decisions())
         else {
@@ -178,7 +178,7 @@ impl<'w> Materializer<'w> {
     }
 
     /// Requests decisions about unlisted values. If the run stops, the report contains the reason.
-    fn ask_words(
+    fn request_decisions(
         &self,
         run: &Run,
         (expansion, requirements, choice): (Arc<Expansion>, Arc<CellRequirements>, ModelChoice),

@@ -11,7 +11,7 @@ pub fn split_passages(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> Vec<
     let (mut passages, mut start, mut end, mut tokens) = (Vec::new(), 0, 0, 0);
     for (from, to) in sentence_ranges(text) {
         let sentence = &text[from..to];
-        let count = bounded_count(sentence, tokenizer, max_tokens);
+        let count = count_tokens_bounded(sentence, tokenizer, max_tokens);
         // A paragraph starts a new passage if the previous one has more than a quarter of the
         // limit.
         let paragraph = text[end..from].matches('\n').count() > 1 && tokens * 4 > max_tokens;
@@ -37,7 +37,7 @@ pub fn split_passages(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> Vec<
 
 /// Returns the number of tokens of a text. For a text that is clearly too long, it returns some
 /// number above `max_tokens` without counting.
-fn bounded_count(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> u64 {
+fn count_tokens_bounded(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> u64 {
     // A token is rarely longer than forty bytes.
     let min_tokens = text.len() as u64 / 40;
     if min_tokens > max_tokens { min_tokens } else { tokenizer.count_tokens(text) }
@@ -78,7 +78,7 @@ fn split_sentence<'t>(
             rest,
             usize::try_from(max_tokens.saturating_mul(6)).unwrap_or(usize::MAX),
         );
-        while end > 1 && bounded_count(&rest[..end], tokenizer, max_tokens) > max_tokens {
+        while end > 1 && count_tokens_bounded(&rest[..end], tokenizer, max_tokens) > max_tokens {
             end = word_boundary(rest, end * 3 / 4);
         }
         let end = if end == 0 { rest.chars().next().map_or(1, char::len_utf8) } else { end };

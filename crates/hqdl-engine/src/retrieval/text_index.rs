@@ -52,7 +52,7 @@ impl TextIndex {
     /// Returns `SQLite`'s error if a statement fails.
     pub fn similarities_to(&self, question: &str) -> rusqlite::Result<Vec<f64>> {
         let mut all = vec![0.0; self.count];
-        let terms = query_terms(question);
+        let terms = split_terms(question);
         if terms.is_empty() {
             return Ok(all);
         }
@@ -82,7 +82,7 @@ impl TextIndex {
             let terms = terms.iter().map(|w| format!("\"{w}\"")).filter(|w| seen.insert(w.clone()));
             terms.take(MAX_TERMS).collect()
         };
-        let (key, topic) = (quote(query_terms(key)), quote(query_terms(topic)));
+        let (key, topic) = (quote(split_terms(key)), quote(split_terms(topic)));
         if key.is_empty() {
             return Ok(Vec::new());
         }
@@ -96,7 +96,7 @@ impl TextIndex {
 }
 
 /// Returns the words of a question without stop words, or all words if nothing else remains.
-fn query_terms(question: &str) -> Vec<String> {
+fn split_terms(question: &str) -> Vec<String> {
     let all = || {
         question
             .split(|c: char| !c.is_alphanumeric())

@@ -29,7 +29,7 @@ pub fn columns_hash(expansion: &Expansion) -> String {
 
 /// Returns whether the operator's answer is true or false, rather than another value.
 #[must_use]
-pub fn answers_truth(column: &Column, operator: &str) -> bool {
+pub fn has_boolean_answer(column: &Column, operator: &str) -> bool {
     operator != "is" || (column.kind == Type::Boolean && column.many.is_none())
 }
 

@@ -38,9 +38,9 @@ pub enum EditError {
 
 /// Formats a column as TOML.
 #[must_use]
-pub fn column_toml(column: &NewColumn) -> String {
+pub fn format_column_toml(column: &NewColumn) -> String {
     let mut columns = ArrayOfTables::new();
-    columns.push(column_table(column));
+    columns.push(build_column_table(column));
     let mut expansion = Table::new();
     expansion.set_implicit(true);
     expansion["column"] = Item::ArrayOfTables(columns);
@@ -51,8 +51,8 @@ pub fn column_toml(column: &NewColumn) -> String {
 
 /// Formats a bound question as TOML.
 #[must_use]
-pub fn question_toml(bound_question: &BoundQuestion) -> String {
-    question_value(bound_question).to_string().trim().to_owned()
+pub fn format_question_toml(bound_question: &BoundQuestion) -> String {
+    to_question_value(bound_question).to_string().trim().to_owned()
 }
 
 /// Returns the spec's text with all suggestions added. If questions differ only in type or list, it
@@ -75,7 +75,7 @@ pub fn add_suggestions(
         let name = column.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
         let questions = column.entry("questions").or_insert_with(|| value(Array::new()));
         let questions = questions.as_array_mut().ok_or_else(inline_error)?;
-        append_item(questions, question_value(bound_question));
+        append_item(questions, to_question_value(bound_question));
         seen.push((
             bound_question.expansion_index,
             crate::routing::question::normalize_question(&bound_question.binding.ask),
@@ -99,7 +99,7 @@ pub fn add_suggestions(
         let inline_error = || EditError::Inline(joins.expansion.clone());
         expansion_columns(&mut document, joins.expansion_index)
             .ok_or_else(inline_error)?
-            .push(column_table(&suggestion.column));
+            .push(build_column_table(&suggestion.column));
         additions.columns.push((joins.expansion.clone(), suggestion.column.name.clone()));
     }
     if additions.is_empty() {
@@ -119,7 +119,7 @@ fn expansion_columns(document: &mut DocumentMut, index: usize) -> Option<&mut Ar
     columns.or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new())).as_array_of_tables_mut()
 }
 
-fn column_table(column: &NewColumn) -> Table {
+fn build_column_table(column: &NewColumn) -> Table {
     let mut table = Table::new();
     table["name"] = value(&column.name);
     table["type"] = value(&column.data_type);
@@ -151,7 +151,7 @@ fn to_toml_array(values: &[String]) -> Array {
 }
 
 /// Formats a question of a column. Includes its SQL, unless the answer is the column itself.
-fn question_value(bound_question: &BoundQuestion) -> Value {
+fn to_question_value(bound_question: &BoundQuestion) -> Value {
     let ask = bound_question.binding.ask.as_str();
     let Some(sql) = &bound_question.binding.sql else { return ask.into() };
     let mut table = InlineTable::new();

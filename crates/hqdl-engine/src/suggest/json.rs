@@ -9,7 +9,7 @@ impl Suggestions {
     /// Returns the output of `suggest --json`; `added` lists the changes to the spec.
     #[must_use]
     pub fn to_json(&self, additions: Option<&Additions>) -> Json {
-        let questions: Vec<Json> = self.questions.iter().map(question_json).collect();
+        let questions: Vec<Json> = self.questions.iter().map(question_to_json).collect();
         let bound_questions: Vec<Json> = self
             .bound_questions
             .iter()
@@ -34,7 +34,7 @@ impl Suggestions {
     }
 }
 
-fn question_json(question: &Suggestion) -> Json {
+fn question_to_json(question: &Suggestion) -> Json {
     let live_question = &question.live_question;
     let location = match &question.location {
         ColumnLocation::NoSpec | ColumnLocation::NoMatch => Json::Null,
@@ -66,6 +66,6 @@ fn question_json(question: &Suggestion) -> Json {
         "last_asked": live_question.last_asked,
         "joins": location,
         "left_out": question.check_writable().err(),
-        "toml": edit::column_toml(&question.column),
+        "toml": edit::format_column_toml(&question.column),
     })
 }

@@ -5,10 +5,10 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
-use super::super::api::{OverrideWord, read_origins};
+use super::super::api::{OverrideWord, read_provenance};
 use super::super::reply::HttpRefusal;
+use super::format_value;
 use super::spec::find_spec;
-use super::value_text;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, percent_encode, read_form, redirect_to,
     render_page, spec_path,
@@ -29,7 +29,7 @@ pub(super) fn cell_path(spec: &str, table: &str, key: &[Json], column: &str) -> 
     );
     for part in key {
         path.push_str("&key=");
-        path.push_str(&percent_encode(&value_text(part)));
+        path.push_str(&percent_encode(&format_value(part)));
     }
     path
 }
@@ -44,7 +44,7 @@ pub(super) async fn show_cell(
     let mut of_spec = asked.clone();
     of_spec.retain(|(n, _)| n != "spec");
     of_spec.push(("spec".to_owned(), name.clone()));
-    let cells = read_origins(&state, of_spec).await?;
+    let cells = read_provenance(&state, of_spec).await?;
     let (table, column, key) = parse_cell_address(&asked);
     let (_, active_spec) = state.active_spec(Some(&name))?;
     let of_table = |e: &&Expansion| {
@@ -64,7 +64,7 @@ pub(super) async fn show_cell(
         &html! {
             h1 { a href=(spec_path(&name)) { (name) } " / " a href=(table_path) { (table) } " / " (column) }
             div.halves {
-            div.card { @for cell in &cells { (origin_table(cell)) } }
+            div.card { @for cell in &cells { (render_provenance_table(cell)) } }
             section.card {
             h2 { "Your word" }
             p.quiet { "It replaces the model's answer permanently. hqdl saves it in the overrides file next to the spec." }
@@ -137,12 +137,12 @@ fn parse_cell_address(pairs: &QueryPairs) -> (String, String, Vec<String>) {
 fn format_override(value: &Json) -> String {
     match value {
         Json::Null => String::new(),
-        Json::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join("|"),
-        other => value_text(other),
+        Json::Array(items) => items.iter().map(format_value).collect::<Vec<_>>().join("|"),
+        other => format_value(other),
     }
 }
 
-fn origin_table(cell: &CellProvenance) -> Markup {
+fn render_provenance_table(cell: &CellProvenance) -> Markup {
     let json = cell.to_json();
     let shows = matches!(cell.state.as_str(), "ok" | "overridden");
     let lines: [(&str, Option<String>); 10] = [
@@ -170,9 +170,9 @@ fn origin_table(cell: &CellProvenance) -> Markup {
     ];
     html! {
         table.why {
-            tr { th { "key" } td { (value_text(&json["key"])) } }
+            tr { th { "key" } td { (format_value(&json["key"])) } }
             tr { th { "state" } td { span class={ "badge " (cell.state) } { (cell.state) } } }
-            tr { th { "value" } td.value { @if shows { (value_text(&json["value"])) } @else { "NULL" } } }
+            tr { th { "value" } td.value { @if shows { (format_value(&json["value"])) } @else { "NULL" } } }
             @for (name, value) in lines {
                 @if let Some(value) = value { tr { th { (name) } td { (value) } } }
             }

@@ -7,7 +7,7 @@ use rusqlite::params_from_iter;
 use rusqlite::types::ValueRef;
 use serde_json::{Map, Value as Json};
 
-use super::value_text;
+use super::format_value;
 use super::view::{BoundSql, ViewColumn};
 use crate::database::Database;
 use crate::failure::Failure;
@@ -82,7 +82,7 @@ pub(super) fn write_rows(
             None => &cells[column.name.as_str()][1],
         });
         let written = match format {
-            ExportFormat::Csv => write_line(out, values.map(csv_text)),
+            ExportFormat::Csv => write_line(out, values.map(format_csv)),
             ExportFormat::Json => {
                 let names = columns.iter().map(|column| column.name.clone());
                 let object: Map<String, Json> = names.zip(values.cloned()).collect();
@@ -155,11 +155,11 @@ impl RowSink for ExportSink {
     }
 }
 
-fn csv_text(value: &Json) -> String {
+fn format_csv(value: &Json) -> String {
     match value {
         Json::Null => String::new(),
-        Json::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join("|"),
-        other => value_text(other),
+        Json::Array(items) => items.iter().map(format_value).collect::<Vec<_>>().join("|"),
+        other => format_value(other),
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn read_facet(
             [],
         );
     }
-    let mut values = values.then(rows());
+    let mut values = values.append(rows());
     match column.key_part {
         Some(_) => values.push(") AS r", []),
         None => {
@@ -72,7 +72,7 @@ pub(super) fn read_facet(
     let mut values = counts(values)?;
     let more = values.len() > MAX_VALUES;
     values.truncate(MAX_VALUES);
-    let mut states = BoundSql::new(&format!("SELECT {state}, count(*) "), []).then(rows());
+    let mut states = BoundSql::new(&format!("SELECT {state}, count(*) "), []).append(rows());
     states.push(" GROUP BY 1 ORDER BY 2 DESC, 1", []);
     let sql = BoundSql::new(
         &format!(
@@ -81,7 +81,7 @@ pub(super) fn read_facet(
         ),
         [],
     );
-    let mut sql = sql.then(rows());
+    let mut sql = sql.append(rows());
     sql.push(")", []);
     let (distinct, range) = connection.query_row(&sql.sql, params_from_iter(sql.params), |r| {
         let texts: f64 = r.get(4)?;
@@ -91,7 +91,7 @@ pub(super) fn read_facet(
     })?;
     let numbers = match range {
         Some(((least, mean), greatest)) if distinct > 1 => {
-            let scale = ValueScale::cover(least, greatest, BARS);
+            let scale = ValueScale::covering(least, greatest, BARS);
             let counts = read_distribution(connection, &value, rows(), &scale)?;
             Some(Numbers { least, mean, greatest, scale, counts })
         }
@@ -115,7 +115,7 @@ fn read_distribution(
         ),
         [],
     );
-    let mut sql = sql.then(rows);
+    let mut sql = sql.append(rows);
     sql.push(&format!(" AND {value} IS NOT NULL GROUP BY 1"), []);
     let mut counts = vec![0; steps];
     let mut statement = connection.prepare(&sql.sql)?;
@@ -130,7 +130,7 @@ fn read_distribution(
 
 impl Facet {
     /// Returns true if the facet belongs to a column.
-    pub(super) fn is_of(&self, column: &ViewColumn) -> bool {
+    pub(super) fn is_for_column(&self, column: &ViewColumn) -> bool {
         self.column == column.name
     }
 
@@ -147,7 +147,7 @@ impl Facet {
         };
         let toggle = |wanted: ViewFilter| {
             let chosen = view.filters.contains(&wanted);
-            let changed = view.with(|view| {
+            let changed = view.with_change(|view| {
                 if chosen {
                     view.filters.retain(|f| *f != wanted);
                 } else {

@@ -82,15 +82,15 @@ impl From<Failure> for ErrorPage {
 impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
         let HttpRefusal { status, failure } = self.0;
-        (status, render_page("Sorry", &html! { h1 { "Error" } (show_failure(&failure)) }))
+        (status, render_page("Sorry", &html! { h1 { "Error" } (render_failure(&failure)) }))
             .into_response()
     }
 }
 
 /// Handles unknown paths: returns a page to browsers, otherwise the API's error.
-pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
+pub(super) async fn reject_route(headers: HeaderMap, uri: Uri) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let refusal = super::reply::no_route(&uri);
+    let refusal = super::reply::reject_route(&uri);
     if accepts.is_some_and(|accept| accept.contains("text/html")) {
         return ErrorPage(refusal).into_response();
     }
@@ -129,7 +129,7 @@ fn render_page(title: &str, content: &Markup) -> Page {
 }
 
 /// Renders a failure, formatted as on the command line.
-fn show_failure(failure: &Failure) -> Markup {
+fn render_failure(failure: &Failure) -> Markup {
     let text = failure.to_text();
     let lines: Vec<&str> = text.lines().collect();
     html! {
@@ -143,8 +143,8 @@ fn show_failure(failure: &Failure) -> Markup {
 }
 
 /// Renders the failure of the last run, which the daemon retries. The retry may already be running.
-fn show_retried_failure(failure: &Failure) -> Markup {
-    html! { (show_failure(failure)) p.note.bad { "The last run failed. The daemon retries it." } }
+fn render_retried_failure(failure: &Failure) -> Markup {
+    html! { (render_failure(failure)) p.note.bad { "The last run failed. The daemon retries it." } }
 }
 
 /// Returns true if a line of a message quotes source text or marks a position in it.
@@ -195,12 +195,12 @@ fn spec_path(name: &str) -> String {
 }
 
 /// Renders the state of a spec as a word, so that it does not depend on colour.
-fn state_badge(spec: &SpecStatus) -> Markup {
+fn render_state_badge(spec: &SpecStatus) -> Markup {
     html! { span class={ "badge " (spec.state_name()) } { (spec.state_name()) } }
 }
 
 /// Renders a table of runs, newest first.
-fn runs_table(all: &[&RunStatus]) -> Markup {
+fn render_runs_table(all: &[&RunStatus]) -> Markup {
     html! {
         @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide tabindex="0" role="region" aria-label="Runs" { table.runs {
             thead { tr {
@@ -245,7 +245,7 @@ fn runs_table(all: &[&RunStatus]) -> Markup {
                         @let again = all[..n].iter().any(|r| is_same_failure(r, run));
                         tr { td {} td.failure colspan="8" {
                             @if again { span.quiet { "failed, see above" } }
-                            @else { details { summary { (failure.message()) } (show_failure(failure)) } }
+                            @else { details { summary { (failure.message()) } (render_failure(failure)) } }
                         } }
                     }
                 }
@@ -279,11 +279,11 @@ fn is_long(text: &str) -> bool {
 }
 
 /// Formats a value of a key or a cell.
-pub(super) fn value_text(value: &Json) -> String {
+pub(super) fn format_value(value: &Json) -> String {
     match value {
         Json::Null => "NULL".to_owned(),
         Json::String(text) => text.clone(),
-        Json::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join(", "),
+        Json::Array(items) => items.iter().map(format_value).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }

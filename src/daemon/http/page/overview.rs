@@ -7,8 +7,8 @@ use maud::{Markup, html};
 
 use super::spending::{SpendingReport, read_spending};
 use super::{
-    HttpState, ShownPage, format_usd, percent_encode, render_page, runs_table, show_failure,
-    show_retried_failure, spec_path, state_badge,
+    HttpState, ShownPage, format_usd, percent_encode, render_failure, render_page,
+    render_retried_failure, render_runs_table, render_state_badge, spec_path,
 };
 use crate::audit;
 use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus, coverage};
@@ -32,15 +32,15 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
                 p.problem role="alert" { "The daemon does not notice changes: " (why) }
             }
             @if !status.spend { p.note { "The daemon sends no requests on its own (" code { "--no-spend" } ")." } }
-            (summary_tiles(&status, &spending))
+            (render_summary_tiles(&status, &spending))
             @if status.specs.is_empty() {
                 p.card { "No spec in " code { (status.watched) } " yet. The daemon watches it: save a spec there, for example the one of "
                     code { "hqdl init" } ", and it appears here." }
             } @else {
-                div.cards { @for spec in status.specs.values() { (spec_card(spec, &status, &spending)) } }
+                div.cards { @for spec in status.specs.values() { (render_spec_card(spec, &status, &spending)) } }
             }
             h2 { "Runs" }
-            (runs_table(&latest))
+            (render_runs_table(&latest))
             (spending.to_section())
             p.quiet.small { "Since " time datetime=(status.began) { (status.began) } ", cache " code { (status.cache) }
                 ", " a href="/v1/openapi.json" { "API" } ", " a href="/metrics" { "metrics" } }
@@ -49,7 +49,7 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
 }
 
 /// Renders the main figures of the daemon.
-fn summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     let cells =
         |spec: &Arc<SpecStatus>| (spec.count_valued(), spec.cells().total() + spec.unasked());
     let (valued, all) =
@@ -66,30 +66,30 @@ fn summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     }
 }
 
-fn spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+fn render_spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     let all = spec.cells().total() + spec.unasked();
     let run = spec.run.and_then(|id| status.runs.iter().find(|run| run.id == id));
     html! {
         section.card data-spec=(spec.name) {
-            div.head { h2 { a href=(spec_path(&spec.name)) { (spec.name) } } (state_badge(spec)) }
-            (attention_notes(spec))
+            div.head { h2 { a href=(spec_path(&spec.name)) { (spec.name) } } (render_state_badge(spec)) }
+            (render_attention_notes(spec))
             @if let Some(run) = run {
                 p { (run.done) " of " (run.cells) " missing cells are being filled by run " (run.id) }
                 progress aria-label=(format!("Progress of run {}", run.id)) max=(run.cells.max(1)) value=(run.done) {}
             }
             @if all > 0 {
                 p { strong { (spec.count_valued()) " of " (all) } " cells have a value" @if run.is_some() { " as published" } }
-                (column_meters(spec))
+                (render_column_meters(spec))
             } @else if run.is_none() && spec.problem.is_none() {
                 p.quiet { "Nothing is published yet." }
             }
-            (cost_section(spec, status, spending))
+            (render_cost_section(spec, status, spending))
         }
     }
 }
 
 /// Renders notes about everything that the user must decide or repair in a spec.
-fn attention_notes(spec: &SpecStatus) -> Markup {
+fn render_attention_notes(spec: &SpecStatus) -> Markup {
     let spec_in_force = spec.active_spec.as_ref().map(|active| &active.spec);
     let is_audited =
         |e: &&Expansion| spec_in_force.is_some_and(|s| audit::sheet_path(s, e).exists());
@@ -98,9 +98,9 @@ fn attention_notes(spec: &SpecStatus) -> Markup {
     html! {
         @if let Some(problem) = &spec.problem {
             @if spec.active_spec.is_some() { p.note.bad { "The daemon keeps the last valid spec." } }
-            (show_failure(problem))
+            (render_failure(problem))
         }
-        @if let Some(failure) = &spec.retried_failure { (show_retried_failure(failure)) }
+        @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) {
             p.note.wait { "Waits for your approval: " (held) }
         }
@@ -114,7 +114,7 @@ fn attention_notes(spec: &SpecStatus) -> Markup {
 }
 
 /// Renders the coverage of the first columns.
-fn column_meters(spec: &SpecStatus) -> Markup {
+fn render_column_meters(spec: &SpecStatus) -> Markup {
     let more = spec.columns.len().saturating_sub(CARD_COLUMNS);
     html! {
         dl.coverage {
@@ -130,7 +130,11 @@ fn column_meters(spec: &SpecStatus) -> Markup {
 }
 
 /// Renders the spending of the last 30 days, the price to finish and the last run.
-fn cost_section(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+fn render_cost_section(
+    spec: &SpecStatus,
+    status: &DaemonStatus,
+    spending: &SpendingReport,
+) -> Markup {
     let expansions = spec.active_spec.iter().flat_map(|active| &active.spec.expansions);
     let columns = expansions.flat_map(|e| e.columns.iter().map(move |c| (e, c)));
     let costs = columns.map(|(e, c)| (e, c, spending.column_cost(e, c)));
@@ -162,7 +166,7 @@ fn cost_section(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingRep
             } }
             div { dt { "Last run" } dd {
                 @match last {
-                    Some(run) => { (run.id) ", " (run.state.name()) br; time.quiet.small datetime=(run.began) { (short_time(&run.began)) } }
+                    Some(run) => { (run.id) ", " (run.state.name()) br; time.quiet.small datetime=(run.began) { (shorten_time(&run.began)) } }
                     None => { span.quiet { "none" } }
                 }
             } }
@@ -171,6 +175,6 @@ fn cost_section(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingRep
 }
 
 /// Shortens a timestamp to minutes.
-fn short_time(timestamp: &str) -> String {
+fn shorten_time(timestamp: &str) -> String {
     timestamp.get(..16).unwrap_or(timestamp).replace('T', " ")
 }

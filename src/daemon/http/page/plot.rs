@@ -22,7 +22,7 @@ pub(super) struct ValueScale {
 
 impl ValueScale {
     /// Returns a scale with round ends that covers a range and has about `ticks` ticks.
-    pub(super) fn cover(low: f64, high: f64, ticks: f64) -> Self {
+    pub(super) fn covering(low: f64, high: f64, ticks: f64) -> Self {
         let range = if high > low { high - low } else { high.abs().max(1e-9) };
         let rough = range / ticks;
         let power = 10f64.powf(rough.log10().floor());
@@ -118,7 +118,7 @@ mod tests {
             (5.0, 5.0, "4 6"),
             (0.0, 7_000_000.0, "0M 2M 4M 6M 8M"),
         ] {
-            let ticks = ValueScale::cover(low, high, 4.0).ticks();
+            let ticks = ValueScale::covering(low, high, 4.0).ticks();
             let shown: Vec<&str> = ticks.iter().map(|(_, label)| label.as_str()).collect();
             assert_eq!(shown.join(" "), labels, "{low} to {high}");
         }

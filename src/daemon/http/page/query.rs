@@ -12,8 +12,8 @@ use super::super::rows::value_length;
 use super::export::{ExportFormat, ExportSink};
 use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
 use super::{
-    ErrorPage, HttpState, cut_text, format_usd, is_long, percent_encode, read_form, render_page,
-    show_failure,
+    ErrorPage, HttpState, cut_text, format_usd, is_long, percent_encode, read_form, render_failure,
+    render_page,
 };
 use crate::daemon::status::{DaemonStatus, SpecStatus};
 use crate::query::result::json;
@@ -159,16 +159,16 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
                 div {
                     textarea #sql name="sql" rows="6" aria-label="SQL" spellcheck="false" autocapitalize="off" { (form.sql) }
                     div #completion .chips hidden aria-label="Completions" role="group" {}
-                    (query_controls(form, &status))
+                    (render_query_controls(form, &status))
                 }
-                div { @for spec in status.specs.values().filter(|s| form.spec.is_empty() || s.name == form.spec) { (schema_section(spec)) } }
+                div { @for spec in status.specs.values().filter(|s| form.spec.is_empty() || s.name == form.spec) { (render_schema_section(spec)) } }
             }
-            @if let QueryOutcome::Explained(meta) = outcome { (explanation_section(meta)) }
+            @if let QueryOutcome::Explained(meta) = outcome { (render_explanation_section(meta)) }
         }
         @match outcome {
             QueryOutcome::Nothing | QueryOutcome::Explained(_) => {}
-            QueryOutcome::Failed(refusal) => (show_failure(&refusal.failure)),
-            QueryOutcome::Rows(meta, rows) => { (rows_section(form, rows)) (usage_section(meta)) }
+            QueryOutcome::Failed(refusal) => (render_failure(&refusal.failure)),
+            QueryOutcome::Rows(meta, rows) => { (render_rows_section(form, rows)) (render_usage_section(meta)) }
         }
     };
     let page = render_page("Query", &content);
@@ -178,7 +178,7 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
     }
 }
 
-fn query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
+fn render_query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
     html! {
         div.row.controls {
             label { "Spec " select name="spec" {
@@ -197,7 +197,7 @@ fn query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
 }
 
 /// Renders the tables of a spec with their columns and example queries.
-fn schema_section(spec: &SpecStatus) -> Markup {
+fn render_schema_section(spec: &SpecStatus) -> Markup {
     let Some(loaded) = &spec.active_spec else { return html! {} };
     let example = |e: &Expansion| {
         let key = e.key.names().first().map_or("*", String::as_str);
@@ -241,7 +241,7 @@ fn question_example(of: &Expansion) -> Option<String> {
 }
 
 /// Renders the rows of a result with their chart.
-fn rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
+fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
     let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
     let choice = ChartChoice { kind: &form.chart, x: &form.x, y: &form.y };
     let chart = rows.choose_chart(choice);
@@ -252,7 +252,7 @@ fn rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
                 button.slight form="query" name="do" value="csv" { "CSV" } " "
                 button.slight form="query" name="do" value="json" { "JSON" } }
         }
-        @if preview.rows.len() > 1 { (chart_section(form, &rows, chart.as_ref())) }
+        @if preview.rows.len() > 1 { (render_chart_section(form, &rows, chart.as_ref())) }
         div.wide tabindex="0" role="region" aria-label="Rows" { table.rows.sortable {
             thead { tr { @for (n, name) in preview.columns.iter().enumerate() { th scope="col" class=[rows.is_numeric(n).then_some("n")] { (name) } } } }
             tbody {
@@ -270,7 +270,11 @@ fn rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
 }
 
 /// Renders a chart of the rows and the controls that change it.
-fn chart_section(form: &QueryForm, rows: &ResultRows<'_>, chart: Option<&ResultChart>) -> Markup {
+fn render_chart_section(
+    form: &QueryForm,
+    rows: &ResultRows<'_>,
+    chart: Option<&ResultChart>,
+) -> Markup {
     let select = |name: &str, label: &str, none: &str, chosen: &str| {
         html! { label { (label) " " select name=(name) form="query" {
             option value="" { (none) }
@@ -280,7 +284,7 @@ fn chart_section(form: &QueryForm, rows: &ResultRows<'_>, chart: Option<&ResultC
     html! {
         figure.card.result-chart {
             @match chart {
-                Some(chart) => { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw(chart)) }
+                Some(chart) => { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) }
                 None => figcaption.quiet { "No chart of these columns." },
             }
             div.row.controls {
@@ -297,14 +301,14 @@ fn chart_section(form: &QueryForm, rows: &ResultRows<'_>, chart: Option<&ResultC
     }
 }
 
-fn usage_section(meta: &Meta) -> Markup {
+fn render_usage_section(meta: &Meta) -> Markup {
     html! {
         p {
             (meta.values_asked) " values asked, " (meta.values_reused) " known, "
             (meta.requests) " requests, " (format_usd(meta.cost_usd)) (price_notes(meta)) ", "
             (format!("{:.3}", meta.seconds)) " s"
         }
-        (routes_section(meta))
+        (render_routes_section(meta))
     }
 }
 
@@ -314,7 +318,7 @@ fn price_notes(meta: &Meta) -> String {
     if notes.is_empty() { notes } else { format!(" ({notes})") }
 }
 
-fn explanation_section(meta: &Meta) -> Markup {
+fn render_explanation_section(meta: &Meta) -> Markup {
     html! {
         section.card {
             p {
@@ -329,12 +333,12 @@ fn explanation_section(meta: &Meta) -> Markup {
                     @if meta.unbounded.is_empty() { "Run, for at most about " (format_usd(meta.cost_usd)) } @else { "Run anyway" }
                 } }
             }
-            (routes_section(meta))
+            (render_routes_section(meta))
         }
     }
 }
 
-fn routes_section(meta: &Meta) -> Markup {
+fn render_routes_section(meta: &Meta) -> Markup {
     let plan = meta.plan.to_string();
     html! {
         @for route in &meta.routes {

@@ -90,7 +90,7 @@ impl ResultRows<'_> {
     }
 
     /// Returns true if a column is part of another column's interval.
-    fn is_of_interval(&self, column: usize) -> bool {
+    fn is_interval_column(&self, column: usize) -> bool {
         ["_low", "_high", "_estimate"].iter().any(|suffix| {
             let of = self.columns[column].strip_suffix(suffix);
             of.is_some_and(|of| self.find_column(of).is_some())
@@ -105,7 +105,7 @@ impl ResultRows<'_> {
     /// Chooses a chart, or returns `None` if there is nothing to draw.
     pub(super) fn choose_chart(&self, choice: ChartChoice<'_>) -> Option<ResultChart> {
         let plain: Vec<usize> =
-            (0..self.columns.len()).filter(|column| !self.is_of_interval(*column)).collect();
+            (0..self.columns.len()).filter(|column| !self.is_interval_column(*column)).collect();
         if self.rows.len() < 2 || choice.kind == "none" {
             return None;
         }
@@ -138,9 +138,9 @@ impl ResultRows<'_> {
     }
 
     /// Draws a chart.
-    pub(super) fn draw(&self, chart: &ResultChart) -> Markup {
+    pub(super) fn draw_rows(&self, chart: &ResultChart) -> Markup {
         match chart.kind {
-            ChartKind::Bar => draw_bars(&self.title(chart), &self.bar_marks(chart)),
+            ChartKind::Bar => draw_bars(&self.title(chart), &self.collect_bar_marks(chart)),
             ChartKind::Histogram => self.draw_histogram(chart),
             ChartKind::Line | ChartKind::Scatter => self.draw_points(chart),
         }
@@ -156,7 +156,7 @@ impl ResultRows<'_> {
         }
     }
 
-    fn marks(&self, chart: &ResultChart, y: usize) -> Vec<Mark> {
+    fn collect_marks(&self, chart: &ResultChart, y: usize) -> Vec<Mark> {
         let bound = |suffix: &str| self.find_column(&format!("{}{suffix}", self.columns[y]));
         let bounds = bound("_low").zip(bound("_high"));
         let mark = |row: &Vec<ShownValue>| {
@@ -172,9 +172,9 @@ impl ResultRows<'_> {
         self.rows.iter().filter_map(mark).collect()
     }
 
-    fn bar_marks(&self, chart: &ResultChart) -> Vec<Mark> {
+    fn collect_bar_marks(&self, chart: &ResultChart) -> Vec<Mark> {
         if let Some(y) = chart.y {
-            return self.marks(chart, y);
+            return self.collect_marks(chart, y);
         }
         let mut counts: Vec<Mark> = Vec::new();
         for row in self.rows {
@@ -192,12 +192,12 @@ impl ResultRows<'_> {
 
     fn draw_points(&self, chart: &ResultChart) -> Markup {
         let is_line = chart.kind == ChartKind::Line;
-        let mut marks = chart.y.map_or_else(Vec::new, |y| self.marks(chart, y));
+        let mut marks = chart.y.map_or_else(Vec::new, |y| self.collect_marks(chart, y));
         marks.retain(|mark| mark.x.is_finite());
         if is_line {
             marks.sort_by(|a, b| a.x.total_cmp(&b.x));
         }
-        let (x, y) = (cover(marks.iter().map(|m| m.x), 6.0), value_scale(&marks, false));
+        let (x, y) = (scale_covering(marks.iter().map(|m| m.x), 6.0), value_scale(&marks, false));
         let line: Vec<String> =
             marks.iter().map(|m| format!("{:.1},{:.1}", x.x(m.x), y.y(m.y))).collect();
         let content = html! {
@@ -215,7 +215,7 @@ impl ResultRows<'_> {
 
     fn draw_histogram(&self, chart: &ResultChart) -> Markup {
         let numbers: Vec<f64> = self.rows.iter().filter_map(|row| row[chart.x].number).collect();
-        let x = cover(numbers.iter().copied(), HISTOGRAM_BARS);
+        let x = scale_covering(numbers.iter().copied(), HISTOGRAM_BARS);
         let mut counts = vec![0u32; x.steps()];
         for number in &numbers {
             let step = ((number - x.low) / x.step).floor().max(0.0) as usize;
@@ -225,7 +225,7 @@ impl ResultRows<'_> {
         }
         let most = counts.iter().copied().max().unwrap_or(1);
         // A smaller maximum would get ticks between whole numbers.
-        let y = ValueScale::cover(0.0, f64::from(most.max(4)), 4.0);
+        let y = ValueScale::covering(0.0, f64::from(most.max(4)), 4.0);
         let content = html! {
             @for (n, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
                 @let (low, top) = (x.low + n as f64 * x.step, y.y(f64::from(*count)));
@@ -275,16 +275,16 @@ fn value_scale(marks: &[Mark], with_zero: bool) -> ValueScale {
         let (low, high) = mark.interval.unwrap_or((mark.y, mark.y));
         [mark.y, low, high]
     });
-    cover(ends.chain(with_zero.then_some(0.0)), 4.0)
+    scale_covering(ends.chain(with_zero.then_some(0.0)), 4.0)
 }
 
 /// Returns a scale that covers all finite numbers.
-fn cover(numbers: impl Iterator<Item = f64>, ticks: f64) -> ValueScale {
+fn scale_covering(numbers: impl Iterator<Item = f64>, ticks: f64) -> ValueScale {
     let range = numbers.filter(|n| n.is_finite()).fold(None, |range: Option<(f64, f64)>, n| {
         Some(range.map_or((n, n), |(low, high)| (low.min(n), high.max(n))))
     });
     let (low, high) = range.unwrap_or((0.0, 1.0));
-    ValueScale::cover(low, high, ticks)
+    ValueScale::covering(low, high, ticks)
 }
 
 #[cfg(test)]
@@ -299,7 +299,7 @@ mod tests {
             rows.iter().map(|r| r.iter().map(value).collect()).collect();
         let rows = ResultRows { columns: &columns, rows: &rows };
         let chart = rows.choose_chart(ChartChoice { kind, ..ChartChoice::default() })?;
-        assert!(rows.draw(&chart).into_string().contains("<svg"));
+        assert!(rows.draw_rows(&chart).into_string().contains("<svg"));
         Some(chart)
     }
 

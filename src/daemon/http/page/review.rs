@@ -93,7 +93,7 @@ impl<'s> Review<'s> {
 
     /// Returns the position of the next cell without a truth. It searches from a position on, and
     /// then from the beginning.
-    fn next_open(&self, from: usize) -> Option<usize> {
+    fn find_next_open(&self, from: usize) -> Option<usize> {
         let is_open = |at: &usize| !self.is_filled(&self.cells[*at]);
         let count = self.cells.len();
         (from.min(count)..count).find(is_open).or_else(|| (0..count).find(is_open))
@@ -103,7 +103,7 @@ impl<'s> Review<'s> {
         let filled = self.cells.iter().filter(|cell| self.is_filled(cell)).count();
         let path =
             format!("{}/review?table={}", spec_path(spec), percent_encode(&self.expansion.name));
-        let open = at.filter(|at| *at < self.cells.len()).or_else(|| self.next_open(0));
+        let open = at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_open(0));
         html! {
             h1 { a href=(spec_path(spec)) { (spec) } " / " (self.expansion.name) " / review" }
             p { strong { (filled) " of " (self.cells.len()) } " drawn cells are reviewed. "
@@ -111,20 +111,20 @@ impl<'s> Review<'s> {
             progress aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
             div.beside.review {
                 @match open {
-                    Some(at) => (self.cell_section(&path, at)),
+                    Some(at) => (self.render_cell_section(&path, at)),
                     None => section.card {
                         h2 { "The audit is complete" }
                         p { code { "hqdl audit " (spec) ".toml --report" } " prints the accuracy of each column; "
                             code { "--apply" } " writes the truths as overrides." }
                     },
                 }
-                (self.accuracy_section())
+                (self.render_accuracy_section())
             }
         }
     }
 
     /// Renders a cell with buttons for its truth.
-    fn cell_section(&self, path: &str, at: usize) -> Markup {
+    fn render_cell_section(&self, path: &str, at: usize) -> Markup {
         let cell = self.cells[at];
         let row = &self.audit.draw.frame[cell.row];
         let column = &self.expansion.columns[cell.column];
@@ -168,7 +168,7 @@ impl<'s> Review<'s> {
     }
 
     /// Renders the accuracy of the columns so far.
-    fn accuracy_section(&self) -> Markup {
+    fn render_accuracy_section(&self) -> Markup {
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
         html! {
             section.card {
@@ -194,7 +194,7 @@ pub(super) async fn show_review(
     Query(asked): Query<ReviewRequest>,
 ) -> ShownPage {
     let spec = name.clone();
-    let shown = with_spec(&state, &name, move |active| {
+    let shown = read_with_spec(&state, &name, move |active| {
         Ok(Review::read(&active.spec, &asked.table)?.to_page(&spec, asked.at))
     });
     Ok(render_page("Review", &shown.await?))
@@ -211,14 +211,20 @@ pub(super) async fn store_truth(
     let form: ReviewRequest = read_form(request).await?;
     let lock = state.edits.lock().await;
     let table = asked.table.clone();
-    let next = with_spec(&state, &name, move |active| store(active, &asked.table, &form)).await?;
+    let next =
+        read_with_spec(&state, &name, move |active| store_review(active, &asked.table, &form))
+            .await?;
     drop(lock);
     let at = next.map_or_else(String::new, |at| format!("&at={at}"));
     Ok(redirect_to(&format!("{}/review?table={}{at}", spec_path(&name), percent_encode(&table))))
 }
 
 /// Stores a truth in the sheet. Returns the position of the next cell to review.
-fn store(active: &ActiveSpec, table: &str, form: &ReviewRequest) -> Result<Option<usize>, Failure> {
+fn store_review(
+    active: &ActiveSpec,
+    table: &str,
+    form: &ReviewRequest,
+) -> Result<Option<usize>, Failure> {
     let mut review = Review::read(&active.spec, table)?;
     let cell = form.at.and_then(|at| Some((at, *review.cells.get(at)?)));
     let Some((at, cell)) = cell else {
@@ -233,11 +239,11 @@ fn store(active: &ActiveSpec, table: &str, form: &ReviewRequest) -> Result<Optio
     let truth =
         CellTruth { value, source: PERSON.to_owned(), note: crate::database::current_timestamp() };
     review.audit.record_truth(&active.spec, review.expansion, (cell.row, cell.column), truth)?;
-    Ok(review.next_open(at + 1))
+    Ok(review.find_next_open(at + 1))
 }
 
 /// Runs work on a spec's files on its own thread.
-async fn with_spec<T: Send + 'static>(
+async fn read_with_spec<T: Send + 'static>(
     state: &HttpState,
     name: &str,
     work: impl FnOnce(&Arc<ActiveSpec>) -> Result<T, Failure> + Send + 'static,

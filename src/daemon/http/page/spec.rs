@@ -11,7 +11,8 @@ use serde::Deserialize;
 use super::super::reply::HttpRefusal;
 use super::{
     ErrorPage, HttpState, ShownPage, format_usd, percent_encode, read_form, redirect_to,
-    render_page, runs_table, show_failure, show_retried_failure, spec_path, state_badge,
+    render_failure, render_page, render_retried_failure, render_runs_table, render_state_badge,
+    spec_path,
 };
 use crate::cell::State as CellState;
 use crate::daemon::status::{RunStatus, SpecStatus, coverage};
@@ -29,11 +30,11 @@ pub(super) async fn show_spec(
     Ok(render_page(
         &name,
         &html! {
-            h1 { (name) " " (state_badge(&spec)) }
+            h1 { (name) " " (render_state_badge(&spec)) }
             p.quiet { code { (spec.path) } }
             @if let Some(problem) = &spec.problem {
                 @if spec.active_spec.is_some() { p.note.bad { "The daemon keeps the last valid spec." } }
-                (show_failure(problem))
+                (render_failure(problem))
             }
             @if let Some(loaded) = &spec.active_spec {
                 p.quiet {
@@ -45,10 +46,10 @@ pub(super) async fn show_spec(
                         pre { (loaded.warnings.render(false)) } }
                 }
             }
-            (approval_form(&spec))
-            (columns_section(&spec))
+            (render_approval_form(&spec))
+            (render_columns_section(&spec))
             h2 { "Runs" }
-            (runs_table(&own))
+            (render_runs_table(&own))
         },
     ))
 }
@@ -57,16 +58,16 @@ pub(super) async fn show_spec(
 pub(super) fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
     let status = state.context.status.borrow();
     status.spec(name).cloned().ok_or_else(|| {
-        let failure = super::super::no_spec(name, status.specs.keys());
+        let failure = super::super::unknown_spec_failure(name, status.specs.keys());
         HttpRefusal { status: StatusCode::NOT_FOUND, failure }.into()
     })
 }
 
 /// Renders the reason for a hold, and the form that approves a run.
-fn approval_form(spec: &SpecStatus) -> Markup {
+fn render_approval_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
-        @if let Some(failure) = &spec.retried_failure { (show_retried_failure(failure)) }
+        @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p.note.wait { "Waits for your approval: " (held) } }
         @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
             p {
@@ -85,7 +86,7 @@ fn approval_form(spec: &SpecStatus) -> Markup {
     }
 }
 
-fn columns_section(spec: &SpecStatus) -> Markup {
+fn render_columns_section(spec: &SpecStatus) -> Markup {
     let states: Vec<CellState> =
         CellState::ALL.into_iter().filter(|s| spec.cells().get(*s) > 0).collect();
     html! {
@@ -106,7 +107,7 @@ fn columns_section(spec: &SpecStatus) -> Markup {
                         td.n { (c.unasked) }
                     }
                 }
-                @for (expansion, column) in unpublished(spec) {
+                @for (expansion, column) in find_unpublished(spec) {
                     tr {
                         td { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(expansion))) { (expansion) } }
                         td { (column) }
@@ -121,7 +122,7 @@ fn columns_section(spec: &SpecStatus) -> Markup {
 }
 
 /// Returns the spec's unpublished columns, each with its expansion.
-fn unpublished(spec: &SpecStatus) -> Vec<(&str, &str)> {
+fn find_unpublished(spec: &SpecStatus) -> Vec<(&str, &str)> {
     let is_published = |expansion: &str, column: &str| {
         spec.columns.iter().any(|c| {
             c.expansion.eq_ignore_ascii_case(expansion) && c.column.eq_ignore_ascii_case(column)

@@ -38,7 +38,7 @@ pub(super) async fn read_spending(
     let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let facts = Arc::clone(&state.context.facts);
-    let days = last_days();
+    let days = list_last_days();
     let since = format!("{}T00:00:00Z", days.first().map_or("", String::as_str));
     let (spending, of_days) = (Arc::clone(&state.context.spending), days.clone());
     let read = move || {
@@ -50,7 +50,7 @@ pub(super) async fn read_spending(
 }
 
 /// Returns the dates of the last thirty days in UTC; the last one is today.
-fn last_days() -> Vec<String> {
+fn list_last_days() -> Vec<String> {
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     let ago = |days: i64| today.saturating_sub(jiff::Span::new().days(days)).to_string();
     (0..30).rev().map(ago).collect()
@@ -59,7 +59,7 @@ fn last_days() -> Vec<String> {
 impl SpendingReport {
     /// Returns the USD spent on a day.
     fn spent_on(&self, day: &str) -> f64 {
-        usd_of(self.hours.iter().filter(|h| h.hour.starts_with(day)))
+        sum_usd(self.hours.iter().filter(|h| h.hour.starts_with(day)))
     }
 
     pub(super) fn spent_today(&self) -> f64 {
@@ -71,7 +71,7 @@ impl SpendingReport {
     }
 
     pub(super) fn total_usd(&self) -> f64 {
-        usd_of(&self.hours)
+        sum_usd(&self.hours)
     }
 
     pub(super) fn request_count(&self) -> u64 {
@@ -96,21 +96,21 @@ impl SpendingReport {
                 div.halves {
                     @if self.total_usd() > 0.0 { figure.card {
                         figcaption { "USD per day" }
-                        (self.daily_chart())
+                        (self.render_daily_chart())
                         p.small.quiet { (format_usd(self.spent_today())) " today"
                             @if let Some(budget) = self.daily_budget { ", of a daily budget of " (format_usd(budget)) " (dashed line)" }
                             ". Days are in UTC." }
                     } }
-                    div.stack { (self.models_table()) (self.columns_table()) }
+                    div.stack { (self.render_models_table()) (self.render_columns_table()) }
                 }
             }
         }
     }
 
-    fn daily_chart(&self) -> Markup {
+    fn render_daily_chart(&self) -> Markup {
         let spent: Vec<f64> = self.days.iter().map(|day| self.spent_on(day)).collect();
         let most = spent.iter().copied().fold(self.daily_budget.unwrap_or(0.0), f64::max);
-        let scale = ValueScale::cover(0.0, most, 4.0);
+        let scale = ValueScale::covering(0.0, most, 4.0);
         let width = (RIGHT - LEFT) / self.days.len().max(1) as f64;
         let left = |n: usize| LEFT + n as f64 * width;
         let weekly = self.days.iter().enumerate().filter(|(n, _)| n % 7 == 5);
@@ -134,7 +134,7 @@ impl SpendingReport {
         draw_chart(&title, "$", &scale, &labels, &bars)
     }
 
-    fn models_table(&self) -> Markup {
+    fn render_models_table(&self) -> Markup {
         let mut models: BTreeMap<&str, SpendingShare> = BTreeMap::new();
         for hour in &self.hours {
             let share = models.entry(&hour.model).or_insert_with(|| SpendingShare {
@@ -145,7 +145,7 @@ impl SpendingReport {
             share.count += hour.requests;
             share.today += if hour.hour.starts_with(self.today_date()) { hour.usd } else { 0.0 };
         }
-        shares_table(
+        render_shares_table(
             "model",
             "requests",
             self.days.len(),
@@ -153,13 +153,13 @@ impl SpendingReport {
         )
     }
 
-    fn columns_table(&self) -> Markup {
+    fn render_columns_table(&self) -> Markup {
         let shown = &self.columns[..self.columns.len().min(COLUMNS)];
         let rest = self.total_usd() - shown.iter().fold(0.0, |sum, cost| sum + cost.usd);
         let more = self.columns.len() - shown.len();
         let shares: Vec<SpendingShare> = shown.iter().map(SpendingShare::from_cost).collect();
         html! {
-            (shares_table("column", "cells", self.days.len(), &shares))
+            (render_shares_table("column", "cells", self.days.len(), &shares))
             @if !shown.is_empty() && rest >= 0.00005 {
                 p.quiet {
                     (format_usd(rest)) " more went "
@@ -171,7 +171,7 @@ impl SpendingReport {
     }
 }
 
-fn usd_of<'h>(hours: impl IntoIterator<Item = &'h HourlySpending>) -> f64 {
+fn sum_usd<'h>(hours: impl IntoIterator<Item = &'h HourlySpending>) -> f64 {
     // `sum` returns -0 for no hours.
     hours.into_iter().fold(0.0, |sum, hour| sum + hour.usd)
 }
@@ -194,7 +194,7 @@ impl SpendingShare {
 }
 
 /// Renders shares of the spending, each with a bar.
-fn shares_table(what: &str, counted: &str, days: usize, parts: &[SpendingShare]) -> Markup {
+fn render_shares_table(what: &str, counted: &str, days: usize, parts: &[SpendingShare]) -> Markup {
     let max_usd = parts.iter().fold(1e-12, |most: f64, part| most.max(part.usd));
     html! {
         @if !parts.is_empty() {

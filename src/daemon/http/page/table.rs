@@ -12,8 +12,8 @@ use super::super::reply::HttpRefusal;
 use super::super::rows::{ChunkWriter, stream_body};
 use super::export::{ExportFormat, write_rows};
 use super::facet::{Facet, read_facet};
+use super::format_value;
 use super::spec::find_spec;
-use super::value_text;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, cut_text, is_long, percent_encode, render_page,
@@ -90,8 +90,8 @@ pub(super) async fn show_table(
         &table,
         &html! {
             h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
-            (filter_form(&path, &view, &shown.columns))
-            (filter_chips(&view, &link))
+            (render_filter_form(&path, &view, &shown.columns))
+            (render_filter_chips(&view, &link))
             @if !shown.published || !shown.unpublished.is_empty() {
                 p.note {
                     @if shown.published { "Not published yet: " (shown.unpublished.join(", ")) "." }
@@ -101,13 +101,13 @@ pub(super) async fn show_table(
             }
             div.browse {
                 div {
-                    (rows_table(&name, &table, &page, &view, &link))
+                    (render_rows_table(&name, &table, &page, &view, &link))
                     @if shown.published && page.rows.is_empty() {
                         p.card.quiet { @if view.is_filtered() { "No rows." } @else { "No row has an answer yet." } }
                     }
-                    (page_links(&page, &view, &path, &link))
+                    (render_page_links(&page, &view, &path, &link))
                 }
-                @if shown.published { (facet_panel(&page, &view, &link)) }
+                @if shown.published { (render_facet_panel(&page, &view, &link)) }
             }
         },
     ))
@@ -124,7 +124,7 @@ pub(super) async fn export_table(
         return Err(HttpRefusal::bad_request("the format is unknown", "use csv or json").into());
     };
     let (_, active_spec) = state.active_spec(Some(&name))?;
-    let view = TableView::parse(&asked).with(|_| ());
+    let view = TableView::parse(&asked).with_change(|_| ());
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;
     let timeout = READ_TIMEOUT + state.context.settings.read_within;
@@ -157,7 +157,7 @@ pub(super) async fn export_table(
 
 /// Returns the spec's columns that a table contains: those of an expansion, or the column of a
 /// one-to-many table. Empty for any other table.
-fn columns_of<'s>(spec: &'s Spec, table: &str) -> Vec<&'s Column> {
+fn find_table_columns<'s>(spec: &'s Spec, table: &str) -> Vec<&'s Column> {
     let is_shown = |e: &Expansion, c: &Column| {
         e.name.eq_ignore_ascii_case(table)
             || c.many.as_ref().is_some_and(|many| many.table.eq_ignore_ascii_case(table))
@@ -168,7 +168,7 @@ fn columns_of<'s>(spec: &'s Spec, table: &str) -> Vec<&'s Column> {
 
 /// Finds a table of the spec, published or not.
 fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTable, Failure> {
-    let order = columns_of(spec, table);
+    let order = find_table_columns(spec, table);
     let published = database.published_expansions()?;
     let is_own = |p: &PublishedExpansion| p.expansion.eq_ignore_ascii_case(table);
     let shows = |p: &&PublishedExpansion| {
@@ -234,7 +234,7 @@ fn read_page(
         let sql =
             format!("SELECT count(*) FROM (SELECT 1 {} LIMIT {})", counted.sql, MAX_COUNTED + 1);
         let count = connection.query_row(&sql, params_from_iter(counted.params), |r| r.get(0))?;
-        let facets = chosen_facets(view, &table.columns, count).into_iter();
+        let facets = choose_facet_columns(view, &table.columns, count).into_iter();
         let facets =
             facets.map(|c| read_facet(connection, view, &table.expansion, &table.columns, c));
         Ok((rows, count, facets.collect::<rusqlite::Result<_>>()?))
@@ -254,7 +254,7 @@ fn read_page(
 
 /// Returns the columns whose facets are shown: those of the URL, or the first ones with a value
 /// list.
-fn chosen_facets<'c>(
+fn choose_facet_columns<'c>(
     view: &TableView,
     columns: &'c [ViewColumn],
     count: u64,
@@ -266,9 +266,9 @@ fn chosen_facets<'c>(
     columns.iter().filter(is_chosen).collect()
 }
 
-fn filter_form(path: &str, view: &TableView, columns: &[ViewColumn]) -> Markup {
+fn render_filter_form(path: &str, view: &TableView, columns: &[ViewColumn]) -> Markup {
     let kept = view
-        .with(|view| {
+        .with_change(|view| {
             view.search.clear();
             view.state.clear();
         })
@@ -299,11 +299,11 @@ fn filter_form(path: &str, view: &TableView, columns: &[ViewColumn]) -> Markup {
 }
 
 /// Renders the active filters, each with a link that removes it.
-fn filter_chips(view: &TableView, link: &dyn Fn(&TableView) -> String) -> Markup {
+fn render_filter_chips(view: &TableView, link: &dyn Fn(&TableView) -> String) -> Markup {
     html! {
         @if !view.filters.is_empty() {
             p.chips { @for filter in &view.filters {
-                @let without = view.with(|view| view.filters.retain(|f| f != filter));
+                @let without = view.with_change(|view| view.filters.retain(|f| f != filter));
                 a.chip href=(link(&without)) aria-label=(format!("Remove the filter {}", filter.to_words())) {
                     (cut_text(&filter.to_words(), 60)) " ×"
                 }
@@ -312,7 +312,7 @@ fn filter_chips(view: &TableView, link: &dyn Fn(&TableView) -> String) -> Markup
     }
 }
 
-fn rows_table(
+fn render_rows_table(
     spec: &str,
     table: &str,
     page: &TablePage,
@@ -323,23 +323,23 @@ fn rows_table(
     html! {
         div.wide tabindex="0" role="region" aria-label="Rows" { table.cells {
             thead { tr {
-                @for column in &shown.columns { (column_head(column, view, link)) }
+                @for column in &shown.columns { (render_column_head(column, view, link)) }
                 @for name in &shown.unpublished { th.quiet { (name) } }
             } }
             tbody {
                 @for (_, key, cells) in &page.rows {
                     tr {
-                        @for part in key { @let text = value_text(part);
+                        @for part in key { @let text = format_value(part);
                         th class=[is_long(&text).then_some("long")] scope="row" { (cut_text(&text, MAX_VALUE_CHARS)) } }
                         @for column in shown.columns.iter().filter(|c| c.key_part.is_none()) {
                             @let cell = &cells[column.name.as_str()];
                             @let state = cell[0].as_str().unwrap_or("missing");
-                            td class={ (state) @if is_long(&value_text(&cell[1])) { " long" } } {
+                            td class={ (state) @if is_long(&format_value(&cell[1])) { " long" } } {
                                 a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(state) {
-                                    @if matches!(state, "ok" | "overridden") { (short_text(&cell[1])) } @else { (state) }
+                                    @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
                                 }
                                 @if state == "overridden" { " " span.mark title="set by a person" { "✎" } }
-                                @if !cell[4].is_null() && state == "ok" { " " span.mark title=(value_text(&cell[4])) { "~" } }
+                                @if !cell[4].is_null() && state == "ok" { " " span.mark title=(format_value(&cell[4])) { "~" } }
                             }
                         }
                         @for _ in &shown.unpublished { td.missing { "not published" } }
@@ -351,7 +351,7 @@ fn rows_table(
 }
 
 /// Renders the head of a column. Its link changes the order: ascending, descending, then by key.
-fn column_head(
+fn render_column_head(
     column: &ViewColumn,
     view: &TableView,
     link: &dyn Fn(&TableView) -> String,
@@ -362,7 +362,7 @@ fn column_head(
         Some((_, false)) => (Some("ascending"), " ↑", Some((column.name.clone(), true))),
         Some((_, true)) => (Some("descending"), " ↓", None),
     };
-    let sorted = view.with(|view| view.sort = next);
+    let sorted = view.with_change(|view| view.sort = next);
     html! {
         th scope="col" class=[column.key_part.is_none().then_some("model")] aria-sort=[order] data-column=(column.name) {
             a href=(link(&sorted)) title=[column.key_part.is_none().then_some("filled by the model")] { (column.name) (mark) }
@@ -370,7 +370,7 @@ fn column_head(
     }
 }
 
-fn page_links(
+fn render_page_links(
     page: &TablePage,
     view: &TableView,
     path: &str,
@@ -378,17 +378,20 @@ fn page_links(
 ) -> Markup {
     let at = |row: Option<&(String, Vec<Json>, Json)>, backwards| {
         row.map(|(key, ..)| {
-            link(&view.with(|view| view.cursor = Some(Cursor { key: key.clone(), backwards })))
+            link(
+                &view
+                    .with_change(|view| view.cursor = Some(Cursor { key: key.clone(), backwards })),
+            )
         })
     };
     let export = |format: &str| {
-        let query = view.with(|_| ()).to_query();
+        let query = view.with_change(|_| ()).to_query();
         format!("{path}/export{query}{}format={format}", if query.is_empty() { '?' } else { '&' })
     };
     html! {
         nav.pages aria-label="Pages of the table" {
             @if page.more.0 {
-                a.button href=(link(&view.with(|_| ()))) { "First" }
+                a.button href=(link(&view.with_change(|_| ()))) { "First" }
                 @if let Some(to) = at(page.rows.first(), true) { a.button rel="prev" href=(to) { "← Previous" } }
             }
             @if page.more.1 { @if let Some(to) = at(page.rows.last(), false) { a.button rel="next" href=(to) { "Next →" } } }
@@ -400,11 +403,15 @@ fn page_links(
     }
 }
 
-fn facet_panel(page: &TablePage, view: &TableView, link: &dyn Fn(&TableView) -> String) -> Markup {
-    let is_shown = |c: &ViewColumn| page.facets.iter().any(|f| f.is_of(c));
+fn render_facet_panel(
+    page: &TablePage,
+    view: &TableView,
+    link: &dyn Fn(&TableView) -> String,
+) -> Markup {
+    let is_shown = |c: &ViewColumn| page.facets.iter().any(|f| f.is_for_column(c));
     let with = |column: &ViewColumn| {
         let shown = page.table.columns.iter().filter(|c| is_shown(c) != (*c == column));
-        link(&view.with(|view| view.facets = shown.map(|c| c.name.clone()).collect()))
+        link(&view.with_change(|view| view.facets = shown.map(|c| c.name.clone()).collect()))
     };
     html! {
         aside.facets aria-label="Values of the columns" {
@@ -418,8 +425,8 @@ fn facet_panel(page: &TablePage, view: &TableView, link: &dyn Fn(&TableView) -> 
     }
 }
 
-fn short_text(value: &Json) -> String {
-    match value_text(value) {
+fn shorten_value(value: &Json) -> String {
+    match format_value(value) {
         // An empty link could not be clicked.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
         whole => cut_text(&whole, MAX_VALUE_CHARS),

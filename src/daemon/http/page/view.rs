@@ -139,7 +139,7 @@ impl TableView {
     }
 
     /// Returns a changed copy of the view, which starts at the first row.
-    pub(super) fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
+    pub(super) fn with_change(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut view = Self { cursor: None, ..self.clone() };
         change(&mut view);
         view
@@ -224,7 +224,7 @@ impl TableView {
         let compare = |down: bool| if down == backwards { ">" } else { "<" };
         let rows = self.rows_sql(expansion, columns);
         let Some((column, down)) = sort else {
-            let mut sql = BoundSql::new("SELECT key, cells ", []).then(rows);
+            let mut sql = BoundSql::new("SELECT key, cells ", []).append(rows);
             if let Some(cursor) = &self.cursor {
                 sql.push(&format!(" AND key {} ?", compare(false)), [text(&cursor.key)]);
             }
@@ -238,7 +238,7 @@ impl TableView {
             ),
             [],
         );
-        sql = sql.then(rows);
+        sql = sql.append(rows);
         sql.push(") AS r", []);
         if let Some(cursor) = &self.cursor {
             // NULL comes last in both directions.
@@ -313,7 +313,7 @@ impl BoundSql {
     }
 
     /// Appends another SQL text with its parameters.
-    pub(super) fn then(mut self, rest: Self) -> Self {
+    pub(super) fn append(mut self, rest: Self) -> Self {
         self.sql.push_str(&rest.sql);
         self.params.extend(rest.params);
         self
@@ -418,6 +418,6 @@ mod tests {
         let again: Vec<(String, String)> =
             view.to_pairs().into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
         assert_eq!(TableView::parse(&again), view);
-        assert_eq!(view.with(|_| ()).cursor, None);
+        assert_eq!(view.with_change(|_| ()).cursor, None);
     }
 }

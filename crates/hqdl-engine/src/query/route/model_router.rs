@@ -212,7 +212,7 @@ fn check_stored_binding(expansion: &Expansion, learned: &QuestionBinding) -> Bin
         Ok(binding) => BindingAnswer::Bound {
             column,
             binding,
-            is_truth: operator::answers_truth(bound_column, &learned.operator),
+            is_truth: operator::has_boolean_answer(bound_column, &learned.operator),
             date,
         },
         Err(why) => {
