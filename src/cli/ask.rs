@@ -59,7 +59,7 @@ pub struct Options {
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<RowsFormat>,
     /// Most tokens of a request for SQL [default: 4000].
-    #[arg(long, value_name = "N", value_parser = super::whole_number::<u64>)]
+    #[arg(long, value_name = "N", value_parser = super::parse_whole_number::<u64>)]
     context_tokens: Option<u64>,
     /// Time limit for the database's work in one pass [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds)]

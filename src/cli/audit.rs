@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     columns: Vec<String>,
     /// Number of rows to draw.
-    #[arg(long, value_name = "N", default_value = "100", value_parser = super::count)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = super::parse_count)]
     sample: u32,
     /// How rows are drawn. `leverage` draws those for certain that can change the result of --for
     /// most [default: leverage if --for has SUM or AVG].

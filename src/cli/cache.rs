@@ -32,7 +32,7 @@ enum Command {
         #[arg(value_name = "TEXT")]
         filter: Option<String>,
         /// Most facts to list.
-        #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::count)]
+        #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::parse_count)]
         limit: Option<u32>,
     },
     /// Count facts by column and state, and print the total cost.

@@ -46,10 +46,10 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
     /// Most rows of one HTTP query.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::whole_number::<u64>)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
     max_rows: u64,
     /// Most bytes of one HTTP query's rows.
-    #[arg(long, value_name = "N", default_value_t = 1 << 30, allow_hyphen_values = true, value_parser = super::whole_number::<u64>)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 30, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
     max_bytes: u64,
     /// Time in which a client must read a query's rows, in addition to the query's timeout. After
     /// that hqdl ends the query.
@@ -66,13 +66,13 @@ pub struct Options {
 struct ClientFlags {
     /// Most requests a second of one client; above that the daemon answers 429. 0 disables this
     /// limit, and each of the following.
-    #[arg(long, value_name = "N", default_value_t = 50, allow_hyphen_values = true, value_parser = super::whole_number::<u32>)]
+    #[arg(long, value_name = "N", default_value_t = 50, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
     client_requests: u32,
     /// Most requests of one client at once.
-    #[arg(long, value_name = "N", default_value_t = 100, allow_hyphen_values = true, value_parser = super::whole_number::<u32>)]
+    #[arg(long, value_name = "N", default_value_t = 100, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
     client_burst: u32,
     /// Most event streams and POST requests (queries, plans, runs) of one client at a time.
-    #[arg(long, value_name = "N", default_value_t = 8, allow_hyphen_values = true, value_parser = super::whole_number::<u32>)]
+    #[arg(long, value_name = "N", default_value_t = 8, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
     client_streams: u32,
     /// Most megabytes a minute that the daemon sends to one client.
     #[arg(long, value_name = "MB", default_value_t = 256)]

@@ -25,7 +25,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let interrupt = interrupt::watch_ctrl_c(None);
         query::explain(&input.build_request(Some(model), silent, interrupt)?)
     } else {
-        input.plain_query(interrupt::watch_ctrl_c(None)).explain()
+        input.build_plain_query(interrupt::watch_ctrl_c(None)).explain()
     };
     let meta = explained.map_err(|error| input.to_failure(error, None))?;
     if output_options.json {

@@ -67,7 +67,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if options.ask {
         ask_for_advice(&mut spec_draft, &path, options, output_options)?;
     }
-    let spec_path = path_for_spec(&path, options.spec.as_deref());
+    let spec_path = choose_database_path(&path, options.spec.as_deref());
     let generated = spec_draft.write(&spec_path, &session::to_overrides(&options.flags))?;
     if let Some(spec) = &options.spec {
         let mut file = std::fs::File::create_new(spec).map_err(|e| failed(spec, &e))?;
@@ -164,7 +164,7 @@ fn resolve_database(path: &Path, output_options: OutputOptions) -> Result<PathBu
 
 /// Returns the path by which a spec refers to the database: relative to the spec's folder, or
 /// absolute if the spec is not saved to a file.
-fn path_for_spec(db: &Path, spec: Option<&Path>) -> String {
+fn choose_database_path(db: &Path, spec: Option<&Path>) -> String {
     if is_server(db) {
         return db.to_string_lossy().into_owned();
     }
@@ -173,12 +173,12 @@ fn path_for_spec(db: &Path, spec: Option<&Path>) -> String {
         let parent = s.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         parent.canonicalize().ok()
     });
-    let path = folder.map_or_else(|| full.clone(), |folder| relative_path(&folder, &full));
+    let path = folder.map_or_else(|| full.clone(), |folder| compute_relative_path(&folder, &full));
     path.display().to_string()
 }
 
 /// Returns the relative path from a folder to a file.
-fn relative_path(folder: &Path, file: &Path) -> PathBuf {
+fn compute_relative_path(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(a, b)| a == b).count();
     let up = folder.components().skip(shared).map(|_| Component::ParentDir);
     up.chain(file.components().skip(shared)).collect()

@@ -144,7 +144,7 @@ impl<'o> Input<'o> {
 
     /// Connects to the model. A missing model or key matters only if the query must ask, so that
     /// failure is the inner result.
-    pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
+    pub fn connect_model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // An unnamed model has the default name `replay`, so check the flags, not the name.
         if settings.provider != Provider::Replay && self.is_nameless() {
@@ -191,7 +191,7 @@ impl<'o> Input<'o> {
     }
 
     /// Returns the request for a query without calls.
-    pub fn plain_query(&self, interrupt: watch::Receiver<bool>) -> PlainQuery<'_> {
+    pub fn build_plain_query(&self, interrupt: watch::Receiver<bool>) -> PlainQuery<'_> {
         PlainQuery {
             database: &self.target,
             sql: &self.sql,

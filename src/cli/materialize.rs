@@ -52,7 +52,7 @@ pub struct Options {
 #[derive(Debug, Clone, clap::Args)]
 pub struct SelectionFlags {
     /// Ask only about the first N keys with missing cells. The next run continues after them.
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::whole_number::<u64>)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
     limit: Option<u64>,
     /// Ask only for these columns.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]

@@ -173,10 +173,10 @@ struct ModelFlags {
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
     /// Most rows in one request.
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_count)]
     rows_per_request: Option<u32>,
     /// Most requests in flight at once.
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_count)]
     concurrency: Option<u32>,
 }
 
@@ -189,12 +189,12 @@ fn parse_variable(text: &str) -> Result<String, String> {
 }
 
 /// Parses a whole number, 0 or more.
-fn whole_number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+fn parse_whole_number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| "expected a whole number, 0 or more".to_owned())
 }
 
 /// Parses a whole number, 1 or more.
-fn count(text: &str) -> Result<u32, String> {
+fn parse_count(text: &str) -> Result<u32, String> {
     let wrong = || "expected a whole number, 1 or more".to_owned();
     text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)
 }

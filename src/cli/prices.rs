@@ -96,41 +96,41 @@ const fn price_column(
 }
 
 const COLUMNS: [PriceColumn; 17] = [
-    price_column("provider", true, |e| text_value(&e.provider)),
-    price_column("model", true, |e| text_value(&e.model)),
-    price_column("snapshots", false, |e| text_value(&e.names.join(" "))),
-    price_column("from", true, |e| text_value(&e.from)),
-    price_column("input", true, |e| usd_value(Some(e.price.input))),
-    price_column("cached_input", true, |e| usd_value(e.price.cached_input)),
-    price_column("cache_write", true, |e| usd_value(e.price.cache_write)),
-    price_column("output", true, |e| usd_value(Some(e.price.output))),
-    price_column("batch", true, |e| usd_value(e.price.batch)),
-    price_column("batch_cached_input", false, |e| usd_value(e.price.batch_cached_input)),
+    price_column("provider", true, |e| to_text_value(&e.provider)),
+    price_column("model", true, |e| to_text_value(&e.model)),
+    price_column("snapshots", false, |e| to_text_value(&e.names.join(" "))),
+    price_column("from", true, |e| to_text_value(&e.from)),
+    price_column("input", true, |e| to_usd_value(Some(e.price.input))),
+    price_column("cached_input", true, |e| to_usd_value(e.price.cached_input)),
+    price_column("cache_write", true, |e| to_usd_value(e.price.cache_write)),
+    price_column("output", true, |e| to_usd_value(Some(e.price.output))),
+    price_column("batch", true, |e| to_usd_value(e.price.batch)),
+    price_column("batch_cached_input", false, |e| to_usd_value(e.price.batch_cached_input)),
     price_column("above_input_tokens", true, |e| {
         let tokens = e.price.above.and_then(|above| i64::try_from(above.input_tokens).ok());
         tokens.map_or(Value::Null, Value::Integer)
     }),
-    price_column("above_input", true, |e| usd_value(e.price.above.map(|above| above.input))),
+    price_column("above_input", true, |e| to_usd_value(e.price.above.map(|above| above.input))),
     price_column("above_cached_input", false, |e| {
-        usd_value(e.price.above.and_then(|a| a.cached_input))
+        to_usd_value(e.price.above.and_then(|a| a.cached_input))
     }),
     price_column("above_cache_write", false, |e| {
-        usd_value(e.price.above.and_then(|a| a.cache_write))
+        to_usd_value(e.price.above.and_then(|a| a.cache_write))
     }),
-    price_column("above_output", true, |e| usd_value(e.price.above.map(|above| above.output))),
+    price_column("above_output", true, |e| to_usd_value(e.price.above.map(|above| above.output))),
     price_column("service_tiers", true, |e| {
         let tiers: Vec<String> =
             e.service_tiers.iter().map(|(name, part)| format!("{name} {part}")).collect();
-        text_value(&tiers.join(", "))
+        to_text_value(&tiers.join(", "))
     }),
-    price_column("source", false, |e| text_value(&e.source)),
+    price_column("source", false, |e| to_text_value(&e.source)),
 ];
 
-fn text_value(text: &str) -> Value {
+fn to_text_value(text: &str) -> Value {
     if text.is_empty() { Value::Null } else { Value::Text(text.to_owned()) }
 }
 
-fn usd_value(price: Option<f64>) -> Value {
+fn to_usd_value(price: Option<f64>) -> Value {
     price.map_or(Value::Null, Value::Real)
 }
 

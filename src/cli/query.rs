@@ -108,16 +108,16 @@ fn run_query(
 ) -> Result<Meta, QueryExit> {
     let mut no_model = None;
     let ran = if let Some(interval) = interval {
-        let query = input.plain_query(interrupt::watch_ctrl_c(None));
+        let query = input.build_plain_query(interrupt::watch_ctrl_c(None));
         run_with_intervals(&input.session.spec, &query, interval, rows)
     } else if input.has_calls() {
         input.open_facts(output_options)?;
-        let model = input.model()?.map_err(|why| no_model = Some(why)).ok();
+        let model = input.connect_model()?.map_err(|why| no_model = Some(why)).ok();
         let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
         let request = input.build_request(model, Progress::for_query(output_options), interrupt)?;
         query::run(&request, rows)
     } else {
-        input.plain_query(interrupt::watch_ctrl_c(None)).run(rows)
+        input.build_plain_query(interrupt::watch_ctrl_c(None)).run(rows)
     };
     let closed = ran.and_then(|meta| {
         rows.close_output(Ok(&meta.to_json())).map_err(QueryError::Output)?;

@@ -24,7 +24,7 @@ pub struct Options {
     #[arg(long, value_name = "CSV")]
     truth: PathBuf,
     /// Most differences to print for each column.
-    #[arg(long, value_name = "N", default_value_t = DIFFERENCES, allow_hyphen_values = true, value_parser = super::whole_number::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = DIFFERENCES, allow_hyphen_values = true, value_parser = super::parse_whole_number::<usize>)]
     differences: usize,
     /// Expanded database, instead of the spec's.
     #[arg(long, value_name = "PATH")]

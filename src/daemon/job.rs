@@ -165,8 +165,8 @@ pub(super) fn start_run(
             catch_unwind(AssertUnwindSafe(|| execute_run(&order, &facts, &listener, &interrupt)));
         let mut ended = match result {
             Ok(Ok(ended)) => ended,
-            Ok(Err(failure)) => failed_run(failure, FollowUp::Retry),
-            Err(_) => failed_run(bug_failure(), FollowUp::Hold),
+            Ok(Err(failure)) => to_failed_result(failure, FollowUp::Retry),
+            Err(_) => to_failed_result(bug_failure(), FollowUp::Hold),
         };
         drop(facts);
         metrics.count_reused(ended.reused);
@@ -190,7 +190,7 @@ fn execute_run(
         (Err(_), false) => model::connect_for_planning(&spec)?,
         // Publish the known values before reporting that no model is available.
         (Err(why), true) => {
-            let published = execute_run(&without_spending(order), facts, listener, interrupt)?;
+            let published = execute_run(&disable_spending(order), facts, listener, interrupt)?;
             let missing = published.columns.iter().flatten().any(|c| c.unasked > 0);
             return Ok(if missing {
                 RunResult {
@@ -257,7 +257,7 @@ fn execute_run(
     })
 }
 
-fn without_spending(order: &RunOrder) -> RunOrder {
+fn disable_spending(order: &RunOrder) -> RunOrder {
     RunOrder {
         id: order.id,
         name: order.name.clone(),
@@ -300,7 +300,7 @@ fn is_daily_budget(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, 
     Ok(is_its_own && facts.history().spent_today()? + reached.next.usd > day)
 }
 
-fn failed_run(failure: Failure, follow_up: FollowUp) -> RunResult {
+fn to_failed_result(failure: Failure, follow_up: FollowUp) -> RunResult {
     RunResult {
         id: 0,
         seconds: 0.0,

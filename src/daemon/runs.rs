@@ -110,7 +110,7 @@ impl DaemonRuns {
     }
 
     /// Returns the spec of a run in progress.
-    pub(super) fn spec_of(&self, id: u64) -> Option<String> {
+    pub(super) fn find_spec_name(&self, id: u64) -> Option<String> {
         self.running.iter().find(|r| r.status.id == id).map(|r| r.status.spec.clone())
     }
 

@@ -195,7 +195,7 @@ impl EventLoop {
             DaemonEvent::TimerExpired => self.run_timers(),
             DaemonEvent::StartRun(request) => self.request_run(*request),
             DaemonEvent::InterruptRun(run, reply) => {
-                if let Some(name) = self.runs.spec_of(run) {
+                if let Some(name) = self.runs.find_spec_name(run) {
                     self.specs.change_spec(&name, |spec| {
                         if spec.running == Some(run) {
                             spec.hold_after_cancel();
@@ -431,7 +431,7 @@ impl EventLoop {
 
     fn finish_run(&mut self, ended: RunResult) {
         let id = ended.id;
-        let name = self.runs.spec_of(id);
+        let name = self.runs.find_spec_name(id);
         if let Some(line) = self.runs.finish_run(&ended) {
             self.log_message(&line);
         }
@@ -467,7 +467,7 @@ impl EventLoop {
         if self.context.subscribers.receiver_count() > 0
             && let Some(data) = data()
         {
-            let _ = self.context.subscribers.send(http::sse_event(event, &data));
+            let _ = self.context.subscribers.send(http::build_sse_event(event, &data));
         }
     }
 

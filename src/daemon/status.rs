@@ -233,14 +233,14 @@ impl SpecStatus {
             Self { held: Some(_), .. } => "waiting",
             Self { retried_failure: Some(_), .. } => "failing",
             Self { has_run: false, .. } => "new",
-            _ if self.unasked() == 0 && self.cells().count_failed() == 0 => "complete",
+            _ if self.count_unasked() == 0 && self.count_cells().count_failed() == 0 => "complete",
             _ => "incomplete",
         }
     }
 
     /// Returns the number of cells by state.
     #[must_use]
-    pub fn cells(&self) -> Tally {
+    pub fn count_cells(&self) -> Tally {
         let mut all = Tally::default();
         self.columns.iter().for_each(|c| all.merge(&c.cells));
         all
@@ -249,13 +249,13 @@ impl SpecStatus {
     /// Returns the number of cells that show a value.
     #[must_use]
     pub fn count_valued(&self) -> u64 {
-        let cells = self.cells();
+        let cells = self.count_cells();
         State::ALL.iter().filter(|s| s.has_value()).map(|s| cells.get(*s)).sum()
     }
 
     /// Returns the number of cells that were never asked for.
     #[must_use]
-    pub fn unasked(&self) -> u64 {
+    pub fn count_unasked(&self) -> u64 {
         self.columns.iter().map(|c| c.unasked).sum()
     }
 
@@ -268,7 +268,7 @@ impl SpecStatus {
             .map(|c| {
                 json!({
                     "expansion": c.expansion, "column": c.column, "cells": c.cells.to_json(),
-                    "cells_unasked": c.unasked, "coverage": coverage(c),
+                    "cells_unasked": c.unasked, "coverage": compute_coverage(c),
                 })
             })
             .collect();
@@ -287,7 +287,7 @@ impl SpecStatus {
 
 /// Returns the share of a column's cells that show a value.
 #[must_use]
-pub fn coverage(column: &ColumnReport) -> f64 {
+pub fn compute_coverage(column: &ColumnReport) -> f64 {
     let all = column.cells.total() + column.unasked;
     let shown: u64 =
         State::ALL.iter().filter(|s| s.has_value()).map(|s| column.cells.get(*s)).sum();

@@ -44,7 +44,7 @@ pub fn grade_answer(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Gr
     let (our_cells, gold_cells) = (compare::to_cells(ours), compare::to_cells(gold));
     let swan = compare::is_equal_by_swan(&our_cells, &gold_cells, tested);
     let strict = compare::is_equal_strictly(&our_cells, &gold_cells, ordered);
-    let errors = relative_errors(&our_cells, &gold_cells);
+    let errors = compute_relative_errors(&our_cells, &gold_cells);
     let (graded, relative_error) = match &errors {
         Some(errors) => {
             let mean = |of: &dyn Fn(f64) -> f64| {
@@ -53,7 +53,7 @@ pub fn grade_answer(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Gr
             (mean(&|e| (1.0 - e).max(0.0)), Some(mean(&|e| e)))
         }
         None => {
-            (f1_score(&compare::sort_cells(&our_cells), &compare::sort_cells(&gold_cells)), None)
+            (compute_f1(&compare::sort_cells(&our_cells), &compare::sort_cells(&gold_cells)), None)
         }
     };
     let difference = if errors.is_some() && !strict {
@@ -66,7 +66,10 @@ pub fn grade_answer(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Gr
 
 /// Returns the relative error of each number in a single row of numbers. Returns `None` if the gold
 /// answer is not such a row, or the answer has a different shape.
-fn relative_errors(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> Option<Vec<f64>> {
+fn compute_relative_errors(
+    ours: &[Vec<ComparedCell>],
+    gold: &[Vec<ComparedCell>],
+) -> Option<Vec<f64>> {
     let ([ours], [gold]) = (ours, gold) else { return None };
     if ours.len() != gold.len() || gold.is_empty() {
         return None;
@@ -85,7 +88,7 @@ fn relative_errors(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> Op
 }
 
 /// Returns the F1 score of two lists of rows; duplicates count separately.
-fn f1_score(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> f64 {
+fn compute_f1(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> f64 {
     if ours.is_empty() && gold.is_empty() {
         return 1.0;
     }
@@ -106,8 +109,8 @@ fn describe_difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     if strict {
         return String::new();
     }
-    let missing = unmatched_rows(gold, ours);
-    let extra = unmatched_rows(ours, gold);
+    let missing = find_unmatched_rows(gold, ours);
+    let extra = find_unmatched_rows(ours, gold);
     if missing.is_empty() && extra.is_empty() {
         return "the same rows in another order".to_owned();
     }
@@ -137,7 +140,7 @@ fn describe_difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
 }
 
 /// Returns the rows that occur less often in the other list.
-fn unmatched_rows<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
+fn find_unmatched_rows<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
     let mut left: HashMap<Vec<ComparedCell>, usize> = HashMap::new();
     compare::to_cells(other).into_iter().for_each(|row| *left.entry(row).or_default() += 1);
     let new = |row: &&Vec<Json>| {

@@ -21,7 +21,7 @@ pub const NAME: &str = "the true values";
 
 /// The true values of a database. It answers only questions about the generated columns.
 pub struct TrueValues {
-    /// Values by column, for each row key ([`row_key`]).
+    /// Values by column, for each row key ([`build_row_key`]).
     rows: HashMap<String, BTreeMap<&'static str, Json>>,
     tables: Vec<&'static str>,
     other_questions: AtomicU64,
@@ -66,7 +66,7 @@ impl TrueValues {
             .rows
             .iter()
             .filter_map(|row| {
-                let known = self.rows.get(&row_key(&question.table, &names, &row.key))?;
+                let known = self.rows.get(&build_row_key(&question.table, &names, &row.key))?;
                 let value = |name: &String| known.get(name.as_str()).cloned().unwrap_or_default();
                 let cells: Map<String, Json> =
                     question.columns.iter().map(|c| (c.name.clone(), value(&c.name))).collect();
@@ -88,7 +88,7 @@ fn read_truth(
     while let Some(row) = rows.next()? {
         let value = |at: usize| row.get_ref(at).map(compare::to_json);
         let key = (0..truth.key.len()).map(value).collect::<rusqlite::Result<Vec<Json>>>()?;
-        let known = into.entry(row_key(truth.expansion, truth.key, &key)).or_default();
+        let known = into.entry(build_row_key(truth.expansion, truth.key, &key)).or_default();
         for (at, name) in truth.columns.iter().enumerate() {
             let value = value(truth.key.len() + at)?;
             match truth.many {
@@ -109,7 +109,7 @@ fn read_truth(
 
 /// Returns the lookup key of a row. Key values are in canonical form, as in the facts, so that
 /// their type does not matter.
-fn row_key(table: &str, names: &[&str], key: &[Json]) -> String {
+fn build_row_key(table: &str, names: &[&str], key: &[Json]) -> String {
     let part = |k: &Json| Value::from_json(k).canonical_text().map(std::borrow::Cow::into_owned);
     json!([table, names, key.iter().map(part).collect::<Vec<_>>()]).to_string()
 }

@@ -33,7 +33,7 @@ pub struct Options {
     mode: ModeFlag,
     /// Number of examples to show the model: the first N that `prepare` wrote, which are those of
     /// SWAN's own prompts where the database has them.
-    #[arg(long, value_name = "N", default_value = "0", allow_hyphen_values = true, value_parser = crate::cli::whole_number::<usize>)]
+    #[arg(long, value_name = "N", default_value = "0", allow_hyphen_values = true, value_parser = crate::cli::parse_whole_number::<usize>)]
     shots: usize,
     /// File with the examples [default: beside the database].
     #[arg(long, value_name = "FILE")]

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::HttpState;
 use super::query::{READ_TIMEOUT, parse_timeout, run_blocking};
-use super::reply::{HttpRefusal, json_body};
+use super::reply::{HttpRefusal, read_json_body};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::event::{DaemonEvent, StartRun, shutdown_failure};
 use crate::daemon::job::guard_failure;
@@ -119,7 +119,7 @@ pub(super) async fn plan_run(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let wanted: WantedCells = json_body(&headers, body).await?;
+    let wanted: WantedCells = read_json_body(&headers, body).await?;
     let (name, active_spec) = state.active_spec(wanted.spec.as_deref())?;
     let timeout = parse_timeout(wanted.timeout)?;
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -194,7 +194,7 @@ pub(super) async fn start_run(
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, axum::Json<Json>), HttpRefusal> {
-    let wanted: WantedCells = json_body(&headers, body).await?;
+    let wanted: WantedCells = read_json_body(&headers, body).await?;
     let (name, _) = state.active_spec(wanted.spec.as_deref())?;
     if let Some(budget) = wanted.budget.filter(|b| !b.is_finite() || *b < 0.0) {
         return Err(HttpRefusal::bad_request(
@@ -371,7 +371,7 @@ pub(super) async fn set_override(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let word: OverrideWord = json_body(&headers, body).await?;
+    let word: OverrideWord = read_json_body(&headers, body).await?;
     let path = state.override_cell(word, true).await?;
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
@@ -382,7 +382,7 @@ pub(super) async fn unset_override(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let word: OverrideWord = json_body(&headers, body).await?;
+    let word: OverrideWord = read_json_body(&headers, body).await?;
     let path = state.override_cell(word, false).await?;
     Ok(axum::Json(json!({ "set": false, "file": path })))
 }

@@ -167,7 +167,7 @@ impl ClientShare {
     /// limit, but rejects later requests until the limit admits them.
     fn charge_bytes(&self) -> Result<(), LimitExceeded> {
         let Some(limiter) = &self.bytes else { return Ok(()) };
-        let most = limiter_cells(self.limits);
+        let most = count_limiter_cells(self.limits);
         let mut usage = self.usage();
         loop {
             let cells = usage.unpaid / CELL;
@@ -200,12 +200,12 @@ impl ClientShare {
 }
 
 fn limit_bytes(limits: ClientLimits) -> Option<DefaultDirectRateLimiter> {
-    let cells = NonZeroU32::new(limiter_cells(limits))?;
+    let cells = NonZeroU32::new(count_limiter_cells(limits))?;
     let quota = Quota::with_period(MINUTE / cells.get())?.allow_burst(cells);
     Some(RateLimiter::direct(quota))
 }
 
-fn limiter_cells(limits: ClientLimits) -> u32 {
+fn count_limiter_cells(limits: ClientLimits) -> u32 {
     limits.megabytes.saturating_mul(1_000_000 / CELL as u32)
 }
 

@@ -29,13 +29,13 @@ pub(super) async fn stream_events(
     let events = state.context.subscribers.subscribe();
     let runs = state.context.status.borrow().runs.clone();
     let running = runs.into_iter().filter(|r| r.report.is_none()).rev();
-    let running = running.map(|r| sse_event("run", &r.to_json()));
+    let running = running.map(|r| build_sse_event("run", &r.to_json()));
     let stream_state = (events, state.closing.clone(), (permit, counted));
     let later = stream::unfold(stream_state, |(mut events, mut closing, guards)| async move {
         let event = tokio::select! {
             event = events.recv() => match event {
                 Ok(event) => event,
-                Err(RecvError::Lagged(_)) => sse_event("missed", &json!({})),
+                Err(RecvError::Lagged(_)) => build_sse_event("missed", &json!({})),
                 Err(RecvError::Closed) => return None,
             },
             () = super::wait_for_shutdown(&mut closing) => return None,
@@ -47,6 +47,6 @@ pub(super) async fn stream_events(
 }
 
 /// Returns a server-sent event.
-pub(in crate::daemon) fn sse_event(event: &str, data: &Json) -> Event {
+pub(in crate::daemon) fn build_sse_event(event: &str, data: &Json) -> Event {
     Event::default().event(event).data(data.to_string())
 }

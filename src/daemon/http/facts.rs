@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 use super::HttpState;
 use super::query::run_blocking;
-use super::reply::{HttpRefusal, json_body};
+use super::reply::{HttpRefusal, read_json_body};
 use crate::cell::State as CellState;
 use crate::daemon::active_spec::ActiveSpec;
 use crate::facts::{CellLookup, Facts};
@@ -53,7 +53,7 @@ pub(super) async fn look_up_facts(
     headers: HeaderMap,
     body: Body,
 ) -> Result<axum::Json<Json>, HttpRefusal> {
-    let asked: AskedCells = json_body(&headers, body).await?;
+    let asked: AskedCells = read_json_body(&headers, body).await?;
     let (name, active_spec) = state.active_spec(asked.spec.as_deref())?;
     let cells = RequestedCells::from_request(&asked, &active_spec)?;
     let mut found = cells.find_facts(&state).await?;
@@ -135,10 +135,10 @@ impl RequestedCells {
         let (client_guard, _) = state.context.clients.begin_work();
         let permit = state.acquire_read_permit().await?;
         let (cells, facts) = (self.clone(), Arc::clone(&state.context.facts));
-        run_blocking(permit, client_guard, move || Ok(cells.known_facts(&facts)?)).await
+        run_blocking(permit, client_guard, move || Ok(cells.load_known_facts(&facts)?)).await
     }
 
-    fn known_facts(&self, facts: &Facts) -> Result<Vec<Json>, Failure> {
+    fn load_known_facts(&self, facts: &Facts) -> Result<Vec<Json>, Failure> {
         let spec = &self.active_spec.spec;
         let model = match &self.active_spec.model {
             Ok(model) => Arc::clone(model),
@@ -176,7 +176,7 @@ impl RequestedCells {
         let expansion = self.expansion();
         let mut filter = String::from("EXISTS (SELECT 1 FROM (VALUES ");
         for (n, key) in self.keys.iter().enumerate() {
-            let parts: Vec<String> = key.iter().map(sql_literal).collect();
+            let parts: Vec<String> = key.iter().map(format_sql_literal).collect();
             let _ = write!(filter, "{}({})", if n == 0 { "" } else { "," }, parts.join(","));
         }
         let same: Vec<String> = expansion
@@ -215,7 +215,7 @@ fn parse_key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefus
 }
 
 /// Formats a value as an SQL literal, because a selection's condition has no parameters.
-fn sql_literal(value: &Value) -> String {
+fn format_sql_literal(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),
         Value::Text(text) => format!("'{}'", text.replace('\'', "''")),

@@ -33,7 +33,7 @@ use tokio::sync::{Semaphore, watch};
 
 use self::client_limits::ClientShares;
 pub(super) use self::door::HttpListener;
-pub(super) use self::events::sse_event;
+pub(super) use self::events::build_sse_event;
 pub(super) use self::reply::unknown_spec_failure;
 use self::stalled::TimeoutStream;
 use super::context::DaemonContext;
@@ -173,7 +173,7 @@ fn build_router(state: HttpState) -> Router {
             "/v1/overrides",
             get(api::list_overrides).post(api::set_override).delete(api::unset_override),
         )
-        .route("/v1/openapi.json", get(openapi::openapi_document))
+        .route("/v1/openapi.json", get(openapi::get_openapi_document))
         .route("/healthz", get(api::show_health))
         .route("/metrics", get(api::get_metrics));
     page::add_page_routes(api)

@@ -22,7 +22,7 @@ const JSON: &str = "application/json";
 /// All operations of the JSON API.
 const OPERATIONS: [Operation; 18] = [
     Operation {
-        body: Some(body_schema::<query::AskedQuery>),
+        body: Some(build_body_schema::<query::AskedQuery>),
         answer: "application/x-ndjson",
         ..post_operation(
             "/v1/query",
@@ -30,14 +30,14 @@ const OPERATIONS: [Operation; 18] = [
         )
     },
     Operation {
-        body: Some(body_schema::<query::AskedQuery>),
+        body: Some(build_body_schema::<query::AskedQuery>),
         ..post_operation(
             "/v1/explain",
             "Show how a query would run: routes, SQL, requests, price. Sends no request.",
         )
     },
     Operation {
-        body: Some(body_schema::<api::WantedCells>),
+        body: Some(build_body_schema::<api::WantedCells>),
         ..post_operation(
             "/v1/plan",
             "Show what a run would ask and why, with tokens, price and time. Sends no request.",
@@ -48,7 +48,7 @@ const OPERATIONS: [Operation; 18] = [
     get_operation("/v1/specs/{spec}", "One spec."),
     get_operation("/v1/runs", "List the latest runs, newest first."),
     Operation {
-        body: Some(body_schema::<api::WantedCells>),
+        body: Some(build_body_schema::<api::WantedCells>),
         ..post_operation(
             "/v1/runs",
             "Start a run. Returns 202 at once, or with `wait` 200 at the end of the run.",
@@ -67,7 +67,7 @@ const OPERATIONS: [Operation; 18] = [
         ..get_operation("/v1/runs/{run}", "Stop a run. All answers so far are kept.")
     },
     Operation {
-        body: Some(body_schema::<facts::AskedCells>),
+        body: Some(build_body_schema::<facts::AskedCells>),
         ..post_operation(
             "/v1/facts",
             "Return the known cells of some entities. With `fill`, ask the model for the others.",
@@ -85,12 +85,12 @@ const OPERATIONS: [Operation; 18] = [
         ..get_operation("/v1/overrides", "List the overrides.")
     },
     Operation {
-        body: Some(body_schema::<api::OverrideWord>),
+        body: Some(build_body_schema::<api::OverrideWord>),
         ..post_operation("/v1/overrides", "Set an override. It wins over the model's answer.")
     },
     Operation {
         method: "delete",
-        body: Some(body_schema::<api::OverrideWord>),
+        body: Some(build_body_schema::<api::OverrideWord>),
         ..get_operation("/v1/overrides", "Remove an override.")
     },
     Operation {
@@ -108,7 +108,7 @@ const fn post_operation(path: &'static str, summary: &'static str) -> Operation 
     Operation { method: "post", ..get_operation(path, summary) }
 }
 
-fn body_schema<T: schemars::JsonSchema>() -> Schema {
+fn build_body_schema<T: schemars::JsonSchema>() -> Schema {
     schemars::schema_for!(T)
 }
 
@@ -120,11 +120,11 @@ pub(super) fn route_name(route: &str) -> &'static str {
 }
 
 /// Handles `GET /v1/openapi.json`.
-pub(super) async fn openapi_document(State(state): State<HttpState>) -> axum::Json<Json> {
+pub(super) async fn get_openapi_document(State(state): State<HttpState>) -> axum::Json<Json> {
     let mut paths: Map<String, Json> = Map::new();
     for operation in &OPERATIONS {
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));
-        path[operation.method] = operation_json(operation);
+        path[operation.method] = describe_operation(operation);
     }
     let mut document = json!({
         "openapi": "3.1.0",
@@ -153,7 +153,7 @@ pub(super) async fn openapi_document(State(state): State<HttpState>) -> axum::Js
     axum::Json(document)
 }
 
-fn operation_json(operation: &Operation) -> Json {
+fn describe_operation(operation: &Operation) -> Json {
     let in_path = operation.path.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
     let path = in_path.map(|(name, _)| {
         json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })

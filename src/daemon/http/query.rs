@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::reply::{HttpRefusal, json_body, unknown_spec_failure};
+use super::reply::{HttpRefusal, read_json_body, unknown_spec_failure};
 use super::rows::{self, LineSink, RowLimits};
 use super::stalled::StallTimeout;
 use super::{HttpState, MAX_WAITING, STALL_TIMEOUT};
@@ -97,7 +97,7 @@ pub(super) async fn run_query(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, HttpRefusal> {
-    let asked: AskedQuery = json_body(&headers, body).await?;
+    let asked: AskedQuery = read_json_body(&headers, body).await?;
     let settings = &state.context.settings;
     let limits = RowLimits {
         rows: asked.max_rows.unwrap_or(u64::MAX).min(settings.max_rows),
@@ -142,7 +142,7 @@ pub(super) async fn explain_query(
     headers: HeaderMap,
     body: Body,
 ) -> Result<axum::Json<Json>, HttpRefusal> {
-    let asked: AskedQuery = json_body(&headers, body).await?;
+    let asked: AskedQuery = read_json_body(&headers, body).await?;
     let meta = explain_request(&state, asked).await?;
     Ok(axum::Json(meta.explained_to_json()))
 }

@@ -52,7 +52,7 @@ impl From<Failure> for HttpRefusal {
 }
 
 /// Returns the error object of a response body and of the last line of rows.
-pub(super) fn error_json(failure: &Failure) -> Json {
+pub(super) fn error_to_json(failure: &Failure) -> Json {
     let mut json = failure.to_json();
     if let Some(object) = json.as_object_mut() {
         object.shift_remove("event");
@@ -65,7 +65,7 @@ pub(super) fn error_json(failure: &Failure) -> Json {
 
 impl IntoResponse for HttpRefusal {
     fn into_response(self) -> Response {
-        let body = json!({ "error": error_json(&self.failure) });
+        let body = json!({ "error": error_to_json(&self.failure) });
         let mut response = (self.status, axum::Json(body)).into_response();
         let mut set =
             |name, value| response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -135,7 +135,7 @@ pub(super) async fn read_bytes(body: Body) -> Result<axum::body::Bytes, HttpRefu
 }
 
 /// Reads a JSON body.
-pub(super) async fn json_body<T: DeserializeOwned>(
+pub(super) async fn read_json_body<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, HttpRefusal> {

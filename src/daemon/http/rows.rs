@@ -62,7 +62,7 @@ impl LineSink {
         match ended {
             Ok(meta) => self.push_line(&json!({ "meta": meta.to_json() })),
             Err(refusal) if self.sent => {
-                self.push_line(&json!({ "error": reply::error_json(&refusal.failure) }));
+                self.push_line(&json!({ "error": reply::error_to_json(&refusal.failure) }));
             }
             Err(refusal) => {
                 let _ = self.chunks.blocking_send(Err(refusal));

@@ -67,7 +67,7 @@ impl Metrics {
             "Requests sent to a model.",
             in_flight,
         );
-        if let Some((bytes, files)) = process_stats() {
+        if let Some((bytes, files)) = read_process_stats() {
             out.write_metric(
                 "process_resident_memory_bytes",
                 "gauge",
@@ -123,7 +123,7 @@ pub(in crate::daemon) fn escape_label(text: &str) -> String {
 
 /// Returns resident memory in bytes and the number of open file handles, if the system provides
 /// them.
-fn process_stats() -> Option<(f64, f64)> {
+fn read_process_stats() -> Option<(f64, f64)> {
     let pages = std::fs::read_to_string("/proc/self/status").ok()?;
     let kb = pages.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
     let kb: f64 = kb.trim().trim_end_matches(" kB").trim().parse().ok()?;

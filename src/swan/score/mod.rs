@@ -267,7 +267,7 @@ pub fn score(
         graded: mean(grades.iter().map(|g| g.graded).sum()),
         relative_error: compute_median(grades.iter().filter_map(|g| g.relative_error).collect()),
         factuality,
-        spent: total_spent(record),
+        spent: sum_spent(record),
         runs: record.runs.iter().map(to_run_cost).collect(),
         questions: scored,
         notes,
@@ -275,7 +275,7 @@ pub fn score(
     })
 }
 
-fn total_spent(record: &RunsRecord) -> Cost {
+fn sum_spent(record: &RunsRecord) -> Cost {
     let mut cost = Cost::default();
     for run in &record.runs {
         cost.add(&run.total_cost());

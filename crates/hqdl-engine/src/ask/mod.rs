@@ -56,7 +56,7 @@ changing the question, `sql` is null and `cannot_answer` says so.";
 /// Limit on the requests for the SQL of one question.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WritingLimit {
-    /// USD.
+    /// Limit in USD.
     Usd(f64),
     /// Tokens, for a model whose price is not known.
     Tokens(u64),
@@ -87,7 +87,7 @@ pub fn limit_writing(spec: &Spec) -> Result<(Spec, WritingLimit), UnpricedModel>
 pub enum MaxCost {
     /// The plan sends no request.
     Nothing,
-    /// USD.
+    /// Maximum cost in USD.
     Usd(f64),
     /// The cost has no known limit, for this reason.
     Unknown(String),
@@ -550,7 +550,7 @@ fn describe_problem(problem: &Problem) -> String {
 /// Describes which text literals a relaxed query drops and which it adds.
 #[must_use]
 pub fn describe_relaxation(before: &str, after: &str) -> String {
-    let (old, new) = (string_literals(before), string_literals(after));
+    let (old, new) = (collect_string_literals(before), collect_string_literals(after));
     let only = |of: &[String], without: &[String]| {
         let quoted = of.iter().filter(|t| !without.contains(t)).map(|t| format!("'{t}'"));
         quoted.collect::<Vec<_>>().join(", ")
@@ -565,7 +565,7 @@ pub fn describe_relaxation(before: &str, after: &str) -> String {
 }
 
 /// Returns the string literals of a query.
-fn string_literals(sql: &str) -> Vec<String> {
+fn collect_string_literals(sql: &str) -> Vec<String> {
     let mut literals = Vec::new();
     let mut chars = sql.chars().peekable();
     while chars.by_ref().any(|c| c == '\'') {

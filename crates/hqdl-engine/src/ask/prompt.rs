@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use super::schema::{TableCard, format_name, index_by_name};
-use super::values::{ValueMatch, search_words, share_of, trigrams};
+use super::values::{ValueMatch, search_words, share_of, split_trigrams};
 use crate::query::describe_calls;
 use crate::retrieval::text_index::TextIndex;
 use hqdl_spec::file::ExampleTable;
@@ -93,13 +93,13 @@ impl DescriptionBuilder<'_> {
         let mut texts: Vec<Option<String>> = vec![None; self.cards.len()];
         for at in &ranked {
             let card = &self.cards[*at];
-            let outline_tokens = self.count(&card.outline());
+            let outline_tokens = self.count(&card.format_outline());
             if definition_tokens[*at] <= left {
                 left -= definition_tokens[*at];
                 texts[*at] = Some(card.definition.clone());
             } else if outline_tokens <= left {
                 left -= outline_tokens;
-                texts[*at] = Some(card.outline());
+                texts[*at] = Some(card.format_outline());
             }
         }
         for at in &ranked {
@@ -134,7 +134,7 @@ impl DescriptionBuilder<'_> {
     fn rank_tables(&self, question: &str, matches: &[ValueMatch]) -> rusqlite::Result<Vec<usize>> {
         let texts: Vec<String> = self.cards.iter().map(TableCard::search_text).collect();
         let index = TextIndex::index_texts(texts.iter().map(String::as_str))?;
-        let mut scores = index.similarities_to(question)?;
+        let mut scores = index.compute_similarities(question)?;
         let best = scores.iter().copied().fold(1.0, f64::max);
         let by_name = index_by_name(self.cards);
         for found in matches {
@@ -144,8 +144,8 @@ impl DescriptionBuilder<'_> {
         }
         let words = search_words(question);
         for (at, card) in self.cards.iter().enumerate() {
-            let name = trigrams(&card.name);
-            let similar = |word: &String| share_of(&trigrams(word), &name) >= MIN_NAME_SHARE;
+            let name = split_trigrams(&card.name);
+            let similar = |word: &String| share_of(&split_trigrams(word), &name) >= MIN_NAME_SHARE;
             if words.iter().any(similar) {
                 scores[at] += best / 2.0;
             }
@@ -219,7 +219,7 @@ impl DescriptionBuilder<'_> {
     /// Returns the examples of the spec, most similar first.
     fn rank_examples(&self, question: &str) -> rusqlite::Result<Vec<&ExampleTable>> {
         let index = TextIndex::index_texts(self.examples.iter().map(|e| e.question.as_str()))?;
-        let scores = index.similarities_to(question)?;
+        let scores = index.compute_similarities(question)?;
         let mut ranked: Vec<(usize, &ExampleTable)> = self.examples.iter().enumerate().collect();
         // Similarities of texts are finite, and a stable sort keeps the order of the spec.
         ranked.sort_by_key(|(n, _)| Reverse((scores[*n] * 1e6) as i64));

@@ -49,7 +49,7 @@ impl TableCard {
 
     /// Returns a shorter card that has only the names of the columns.
     #[must_use]
-    pub fn outline(&self) -> String {
+    pub fn format_outline(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| format_name(name)).collect();
         format!("{}({})\n", format_name(&self.name), names.join(", "))
     }

@@ -99,12 +99,12 @@ impl StoredValueIndex {
     /// # Errors
     /// Returns `SQLite`'s error if the index cannot be searched.
     pub fn find_matches(&self, text: &str) -> rusqlite::Result<Vec<ValueMatch>> {
-        let question_trigrams = trigrams(text);
+        let question_trigrams = split_trigrams(text);
         let mut found: HashMap<(String, String, String), f64> = HashMap::new();
         for word in search_words(text) {
-            let word_trigrams = trigrams(&word);
+            let word_trigrams = split_trigrams(&word);
             for (value, table, column) in self.find_candidates(&word, &word_trigrams)? {
-                let value_trigrams = trigrams(&value);
+                let value_trigrams = split_trigrams(&value);
                 let containment = if word_trigrams.is_empty() {
                     1.0
                 } else {
@@ -195,7 +195,7 @@ pub fn search_words(text: &str) -> Vec<String> {
 
 /// Returns the trigrams of a text, in lower case.
 #[must_use]
-pub fn trigrams(text: &str) -> HashSet<String> {
+pub fn split_trigrams(text: &str) -> HashSet<String> {
     let chars: Vec<char> = text.to_lowercase().chars().collect();
     chars.windows(TRIGRAM).map(|window| window.iter().collect()).collect()
 }

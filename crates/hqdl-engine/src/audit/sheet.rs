@@ -20,7 +20,7 @@ use serde::Serialize;
 
 /// Marks a truth that cannot be known.
 pub const CANNOT_BE_KNOWN: &str = "?";
-/// Prefix of the source of an answer by another model.
+/// Marks an answer of another model, as the prefix of its source.
 pub(super) const MODEL_SOURCE: &str = "model:";
 /// Columns before and after the key columns.
 const COLUMNS: (&str, [&str; 5]) = ("row", ["column", "answer", "truth", "source", "note"]);

@@ -97,7 +97,7 @@ fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
     }
     let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
     let header = reader().headers().map_err(|e| e.to_string())?.clone();
-    let names = unique_names(&header);
+    let names = make_names_unique(&header);
     if names.is_empty() {
         return Err("it has no header line with column names".to_owned());
     }
@@ -106,7 +106,7 @@ fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
         let record = record.map_err(|e| e.to_string())?;
         kinds.iter_mut().zip(&record).for_each(|(kind, field)| kind.add_field(field));
     }
-    let table = table_name(file);
+    let table = derive_table_name(file);
     let columns: Vec<String> = names
         .iter()
         .zip(&kinds)
@@ -139,7 +139,7 @@ fn detect_delimiter(text: &str) -> u8 {
 }
 
 /// Returns unique column names.
-fn unique_names(header: &csv::StringRecord) -> Vec<String> {
+fn make_names_unique(header: &csv::StringRecord) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (n, field) in header.iter().enumerate() {
         let field = field.trim();
@@ -157,7 +157,7 @@ fn unique_names(header: &csv::StringRecord) -> Vec<String> {
 }
 
 /// Returns the table name for a file: the words of the file name.
-fn table_name(file: &Path) -> String {
+fn derive_table_name(file: &Path) -> String {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let words = classify::split_words(&stem).join("_");
     let starts_with_digit = words.starts_with(|c: char| c.is_numeric());

@@ -34,7 +34,7 @@ impl KeyCandidate {
     pub fn find_best(db: &Database, table: &SampledTable) -> rusqlite::Result<Option<Self>> {
         let mut best: Option<Self> = None;
         let mut best_on_trial: Option<Self> = None;
-        for columns in candidate_sets(table) {
+        for columns in list_candidate_sets(table) {
             let on_trial = count_keys(db, table, columns.clone(), TRIAL_ROWS)?;
             if !on_trial.is_unique() {
                 on_trial.replace_if_better(&mut best_on_trial);
@@ -54,7 +54,7 @@ impl KeyCandidate {
 
     /// Returns true if no two rows of the sample have the same key.
     pub fn is_unique(&self) -> bool {
-        self.sample.repeat_count() == 0
+        self.sample.count_repeats() == 0
     }
 
     /// Returns true if one of the columns is called a name or title.
@@ -78,7 +78,7 @@ impl KeyCandidate {
     /// Replaces `best` if this key has fewer repeats. On a tie, the earlier key stays, because it
     /// is smaller.
     fn replace_if_better(self, best: &mut Option<Self>) {
-        if best.as_ref().is_none_or(|b| self.sample.repeat_count() < b.sample.repeat_count()) {
+        if best.as_ref().is_none_or(|b| self.sample.count_repeats() < b.sample.count_repeats()) {
             *best = Some(self);
         }
     }
@@ -98,7 +98,7 @@ fn count_keys(
 /// Returns the column sets to try, best first. Sets with a name column come first (otherwise five
 /// customers could be identified by country, by chance), then smaller sets, then sets with more
 /// names, then leftmost columns.
-fn candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
+fn list_candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
     let is_named = |c: &SampledColumn| is_name(table, c);
     let is_year =
         |c: &SampledColumn| c.value_kind == ValueKind::Number && classify::is_year(&c.words);

@@ -74,7 +74,7 @@ impl List {
     }
 
     /// Returns the words that describe a value, such as `publisher` for `publisher_name`.
-    pub fn value_noun(&self) -> Vec<String> {
+    pub fn derive_value_noun(&self) -> Vec<String> {
         let mut words = classify::split_words(&self.column);
         while words.len() > 1 && words.last().is_some_and(|w| w == "name" || w == "title") {
             words.pop();

@@ -97,7 +97,8 @@ impl<'db> SpecDraft<'db> {
     /// # Errors
     /// Returns [`StoreError`] if the database cannot be read.
     pub fn write(&self, db_path: &str, model: &SpecOverrides) -> Result<GeneratedSpec, StoreError> {
-        let used_names = sampling::schema_names(self.db).map_err(|e| self.db.to_store_error(&e))?;
+        let used_names =
+            sampling::list_schema_names(self.db).map_err(|e| self.db.to_store_error(&e))?;
         let mut notes = self.inventory.build_notes();
         notes.extend(spec_writer::output_path(db_path).map(|output| {
             format!("the spec publishes into the copy {output}, and the database stays as it is")
@@ -150,11 +151,11 @@ impl EntityTable {
     }
 
     /// Returns a sentence about the uniqueness of the key, for a comment or note.
-    fn key_comment(&self) -> String {
+    fn describe_key_sample(&self) -> String {
         let sample = self.owner_key.as_ref().map_or(self.key.sample, |o| o.sample);
         let prefix = if self.table.has_more_rows { "a sample of " } else { "" };
         let rows = count_noun(sample.rows, "row");
-        if sample.repeat_count() == 0 {
+        if sample.count_repeats() == 0 {
             format!("{prefix}{rows}, each with a different key")
         } else {
             let keys = format_thousands(sample.distinct);
@@ -187,7 +188,7 @@ struct Inventory {
 impl Inventory {
     fn read_database(db: &Database) -> Result<Self, StoreError> {
         let mut inventory = Self::default();
-        for name in sampling::table_names(db).map_err(|e| db.to_store_error(&e))? {
+        for name in sampling::list_table_names(db).map_err(|e| db.to_store_error(&e))? {
             match inventory.add_table(db, &name) {
                 Ok(()) => {}
                 Err(e) if is_database_error(&e) => return Err(db.to_store_error(&e)),
@@ -251,7 +252,7 @@ impl Inventory {
             entity.key.is_named(table),
             entity.key.is_unique(),
             tables.any(refers_here),
-            !self.lists_for(entity).is_empty(),
+            !self.find_lists(entity).is_empty(),
             is_modest,
             table.rows,
         )
@@ -294,7 +295,7 @@ impl Inventory {
     }
 
     /// Returns the value lists that an entity table may lack.
-    fn lists_for(&self, entity: &EntityTable) -> Vec<&List> {
+    fn find_lists(&self, entity: &EntityTable) -> Vec<&List> {
         let entities: Vec<&SampledTable> = self.entities.iter().map(|e| &e.table).collect();
         let others: Vec<&SampledTable> = self.link_tables.iter().chain(&self.persons).collect();
         self.lists.iter().filter(|l| l.may_belong_to(&entity.table, &entities, &others)).collect()
@@ -308,7 +309,7 @@ impl Inventory {
                 "the key of {} is {}: {}",
                 format_name(&entity.table.name),
                 entity.key_names().into_iter().map(format_name).collect::<Vec<_>>().join(", "),
-                entity.key_comment(),
+                entity.describe_key_sample(),
             ));
         }
         if chosen.is_empty() {

@@ -65,7 +65,7 @@ impl OwnerKey {
             let subquery = format!("({})", owner_key.select);
             owner_key.sample =
                 sampling::count_distinct_in(db, &subquery, &key, SAMPLE_ROWS).ok()?;
-            if owner_key.sample.repeat_count() <= entity.key.sample.repeat_count() {
+            if owner_key.sample.count_repeats() <= entity.key.sample.count_repeats() {
                 break;
             }
         }

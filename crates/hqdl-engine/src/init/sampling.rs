@@ -81,7 +81,7 @@ pub enum ValueKind {
 ///
 /// # Errors
 /// Returns `SQLite`'s error if the schema cannot be read.
-pub fn table_names(db: &Database) -> rusqlite::Result<Vec<String>> {
+pub fn list_table_names(db: &Database) -> rusqlite::Result<Vec<String>> {
     // Skip shadow tables, which are internal to virtual tables.
     let mut statement = db.connection().prepare(
         "SELECT name, type = 'view' FROM pragma_table_list \
@@ -107,7 +107,7 @@ pub fn table_names(db: &Database) -> rusqlite::Result<Vec<String>> {
 ///
 /// # Errors
 /// Returns `SQLite`'s error if the schema cannot be read.
-pub fn schema_names(db: &Database) -> rusqlite::Result<Vec<String>> {
+pub fn list_schema_names(db: &Database) -> rusqlite::Result<Vec<String>> {
     let mut statement = db.connection().prepare("SELECT name FROM sqlite_schema")?;
     let mut rows = statement.query([])?;
     let mut names = Vec::new();
@@ -135,7 +135,7 @@ pub fn sample_table(db: &Database, name: &str) -> rusqlite::Result<SampledTable>
                 is_reference: foreign_keys
                     .iter()
                     .any(|f| f.from_column.eq_ignore_ascii_case(&column)),
-                value_kind: tally.value_kind_of(&column),
+                value_kind: tally.classify_column(&column),
                 average_length: tally.average_length(),
                 name: column,
                 is_primary_key,
@@ -193,7 +193,7 @@ pub struct DistinctRows {
 
 impl DistinctRows {
     /// Returns the number of rows that repeat an earlier one.
-    pub fn repeat_count(self) -> u64 {
+    pub fn count_repeats(self) -> u64 {
         self.rows - self.distinct
     }
 }
@@ -351,8 +351,8 @@ impl ColumnTally {
 
     /// Returns the content of a column. A column with a name such as `id` or `url` does not contain
     /// names, whatever its values.
-    fn value_kind_of(&self, column: &str) -> ValueKind {
-        match self.value_kind() {
+    fn classify_column(&self, column: &str) -> ValueKind {
+        match self.classify_values() {
             ValueKind::Name if classify::is_nameless(&classify::split_words(column)) => {
                 ValueKind::Other
             }
@@ -360,7 +360,7 @@ impl ColumnTally {
         }
     }
 
-    fn value_kind(&self) -> ValueKind {
+    fn classify_values(&self) -> ValueKind {
         // Tolerate a few outliers: the film "300" is stored as a number.
         let most_are_text = self.texts * 5 >= self.present * 4;
         if self.numbers * 2 > self.present {

@@ -1,5 +1,5 @@
 //! Writes the spec. Names in a database may contain any character, so every name passes through
-//! [`toml_string`], [`toml_sql`] or [`format_name`].
+//! [`format_toml_string`], [`format_toml_sql`] or [`format_name`].
 
 use std::collections::HashSet;
 
@@ -74,7 +74,7 @@ pub fn write_spec(
         let schema_comment = "# Schema of the expanded tables:\n# schema = \"expanded\"\n";
         return write_spec_with(
             found,
-            &format!("url = {}\n{schema_comment}", toml_string(db_path)),
+            &format!("url = {}\n{schema_comment}", format_toml_string(db_path)),
             model,
             used_names,
         );
@@ -83,11 +83,16 @@ pub fn write_spec(
         format!(
             "# hqdl publishes into this copy. Without this line it publishes into the database itself.\n\
              output = {}\n",
-            toml_string(&output)
+            format_toml_string(&output)
         )
     });
     let output = output.unwrap_or_default();
-    write_spec_with(found, &format!("path = {}\n{output}", toml_string(db_path)), model, used_names)
+    write_spec_with(
+        found,
+        &format!("path = {}\n{output}", format_toml_string(db_path)),
+        model,
+        used_names,
+    )
 }
 
 /// Formats the content of `[model]`: the model set by flags, or an example.
@@ -104,7 +109,7 @@ fn format_model_table(flags: &SpecOverrides) -> String {
         "provider = \"openai\"              # any endpoint with an OpenAI-compatible API\n"
             .to_owned();
     for (field, text) in texts {
-        table.extend(text.map(|text| format!("{field} = {}\n", toml_string(text))));
+        table.extend(text.map(|text| format!("{field} = {}\n", format_toml_string(text))));
     }
     table.extend(price.map(|p| {
         format!(
@@ -130,7 +135,7 @@ fn write_spec_with(
     };
     let (chosen, unchosen) = inventory.split_chosen();
     for entity in chosen {
-        draft.write_expansion(entity, &inventory.lists_for(entity));
+        draft.write_expansion(entity, &inventory.find_lists(entity));
     }
     if chosen.is_empty() {
         draft.write_example(&inventory.lists);
@@ -170,23 +175,23 @@ impl SpecWriter {
     fn write_expansion(&mut self, entity: &EntityTable, lists: &[&List]) {
         let table = &entity.table;
         let name =
-            self.reserve_name(&format!("llm_{}", plain_identifier(&table.name, &table.words)));
-        let noun = noun_phrase(&table.words, "row");
+            self.reserve_name(&format!("llm_{}", to_plain_identifier(&table.name, &table.words)));
+        let noun = join_noun_phrase(&table.words, "row");
         let key = entity.key_names();
         self.push_line("\n[[expansion]]");
-        self.push_line(&format!("name = {}", toml_string(&name)));
+        self.push_line(&format!("name = {}", format_toml_string(&name)));
         self.push_line(
             "# The model reads this sentence. Describe the rows more closely if you can.",
         );
         let about = entity.about.clone().unwrap_or_else(|| describe_rows(&noun, &entity.examples));
-        self.push_line(&format!("about = {}", toml_string(&about)));
+        self.push_line(&format!("about = {}", format_toml_string(&about)));
         match &entity.owner_key {
-            Some(owned) => self.push_line(&format!("source = {}", toml_sql(&owned.select))),
+            Some(owned) => self.push_line(&format!("source = {}", format_toml_sql(&owned.select))),
             None => self.push_line(&format!("source = {}", format_source(&table.name))),
         }
-        self.push_line(&format!("# {}", entity.key_comment()));
+        self.push_line(&format!("# {}", entity.describe_key_sample()));
         self.push_line(&format!("key = {}", format_array(&key)));
-        let context = context_columns(entity);
+        let context = choose_context_columns(entity);
         if !context.is_empty() {
             self.push_line("# Further columns that the model sees beside the key:");
             self.push_line(&format!("# context = {}", format_array(&context)));
@@ -199,12 +204,12 @@ impl SpecWriter {
             self.write_list_column(&column, list, &key, &noun);
             if Some(list.values) == longest && used.len() > 1 {
                 let many = self
-                    .reserve_name(&format!("{name}_{}", plain_identifier(&column, &list.words)));
+                    .reserve_name(&format!("{name}_{}", to_plain_identifier(&column, &list.words)));
                 self.push_line(&format!("# If one {noun} can have several values:"));
                 self.push_line(&format!(
                     "# many = {{ table = {}, column = {} }}",
-                    toml_string(&many),
-                    toml_string(&column)
+                    format_toml_string(&many),
+                    format_toml_string(&column)
                 ));
             }
         }
@@ -224,20 +229,20 @@ impl SpecWriter {
     }
 
     fn write_list_column(&mut self, column: &str, list: &List, key: &[&str], entity: &str) {
-        let value_noun = noun_phrase(&list.value_noun(), "value");
+        let value_noun = join_noun_phrase(&list.derive_value_noun(), "value");
         self.push_line("\n[[expansion.column]]");
-        self.push_line(&format!("name = {}", toml_string(column)));
+        self.push_line(&format!("name = {}", format_toml_string(column)));
         self.push_line("type = \"text\"");
         self.push_line(&format!(
             "about = {}",
-            toml_string(&format!("the {value_noun} of the {entity}"))
+            format_toml_string(&format!("the {value_noun} of the {entity}"))
         ));
-        self.push_line(&format!("values = {{ sql = {} }}", toml_sql(&list.values_sql())));
+        self.push_line(&format!("values = {{ sql = {} }}", format_toml_sql(&list.values_sql())));
         self.write_question(&value_noun, key, entity);
     }
 
     fn write_example_column(&mut self, column: &str, key: &[&str], entity: &str) {
-        let column_noun = noun_phrase(&classify::split_words(column), "description");
+        let column_noun = join_noun_phrase(&classify::split_words(column), "description");
         self.push_line("\n# An example. Replace it with what you want to know.");
         self.out.truncate(self.out.trim_end().len());
         self.write_text_column(column, &format!("a one-sentence description of the {entity}"));
@@ -246,9 +251,9 @@ impl SpecWriter {
 
     fn write_text_column(&mut self, column: &str, about: &str) {
         self.push_line("\n[[expansion.column]]");
-        self.push_line(&format!("name = {}", toml_string(column)));
+        self.push_line(&format!("name = {}", format_toml_string(column)));
         self.push_line("type = \"text\"            # or integer, real, boolean, date, url");
-        self.push_line(&format!("about = {}", toml_string(about)));
+        self.push_line(&format!("about = {}", format_toml_string(about)));
     }
 
     /// Writes a question for a column. Two columns with the same key cannot answer the same
@@ -259,7 +264,7 @@ impl SpecWriter {
         for ask in phrasings {
             // The words contain only letters and digits, so plain equality agrees with the check.
             if self.questions.insert(format!("{}\u{0}{ask}", key.join("\u{0}"))) {
-                self.push_line(&format!("questions = [{}]", toml_string(&ask)));
+                self.push_line(&format!("questions = [{}]", format_toml_string(&ask)));
                 return;
             }
         }
@@ -291,15 +296,18 @@ impl SpecWriter {
 
     fn build_list_example(&mut self, list: &List) -> String {
         let name =
-            self.reserve_name(&format!("llm_{}", plain_identifier(&list.table, &list.words)));
-        let noun = noun_phrase(&list.words, "row");
+            self.reserve_name(&format!("llm_{}", to_plain_identifier(&list.table, &list.words)));
+        let noun = join_noun_phrase(&list.words, "row");
         let column =
             if list.column.eq_ignore_ascii_case("description") { "summary" } else { "description" };
         let mut example =
             Self { out: String::new(), used_names: HashSet::new(), questions: HashSet::new() };
         example.push_line("[[expansion]]");
-        example.push_line(&format!("name = {}", toml_string(&name)));
-        example.push_line(&format!("about = {}", toml_string(&format!("Each row is one {noun}."))));
+        example.push_line(&format!("name = {}", format_toml_string(&name)));
+        example.push_line(&format!(
+            "about = {}",
+            format_toml_string(&format!("Each row is one {noun}."))
+        ));
         example.push_line(&format!("source = {}", format_source(&list.table)));
         example.push_line(&format!("key = {}", format_array(&[&list.column])));
         example.write_example_column(column, &[&list.column], &noun);
@@ -344,7 +352,7 @@ fn reserve_free_name(used_names: &mut HashSet<String>, preferred: &str) -> Strin
 
 /// Returns the suggested context columns: numbers, and names that are not in the key. Ids are
 /// excluded, because they mean nothing to a model.
-fn context_columns(entity: &EntityTable) -> Vec<&str> {
+fn choose_context_columns(entity: &EntityTable) -> Vec<&str> {
     let table = &entity.table;
     let key = entity.key_names();
     let mut seen: HashSet<String> = key.iter().map(|k| k.to_lowercase()).collect();
@@ -378,13 +386,13 @@ fn describe_rows(noun: &str, examples: &[String]) -> String {
 }
 
 /// Joins words into a noun phrase; returns `default` if there are none.
-fn noun_phrase(words: &[String], default: &str) -> String {
+fn join_noun_phrase(words: &[String], default: &str) -> String {
     if words.is_empty() { default.to_owned() } else { words.join(" ") }
 }
 
 /// Returns an identifier that needs no quotes: the name itself, or its words joined with
 /// underscores.
-fn plain_identifier(name: &str, words: &[String]) -> String {
+fn to_plain_identifier(name: &str, words: &[String]) -> String {
     if !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_') {
         name.to_owned()
     } else if words.is_empty() {
@@ -398,19 +406,19 @@ fn plain_identifier(name: &str, words: &[String]) -> String {
 /// written as an inline table.
 fn format_source(table: &str) -> String {
     if table.contains(char::is_whitespace) {
-        format!("[{{ table = {} }}]", toml_string(table))
+        format!("[{{ table = {} }}]", format_toml_string(table))
     } else {
-        toml_string(table)
+        format_toml_string(table)
     }
 }
 
 fn format_array(names: &[&str]) -> String {
-    let all: Vec<String> = names.iter().map(|n| toml_string(n)).collect();
+    let all: Vec<String> = names.iter().map(|n| format_toml_string(n)).collect();
     format!("[{}]", all.join(", "))
 }
 
 /// Formats a TOML string on one line, escaping control characters.
-fn toml_string(text: &str) -> String {
+fn format_toml_string(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {
@@ -425,9 +433,9 @@ fn toml_string(text: &str) -> String {
 
 /// Formats SQL as a TOML string: as a literal string if possible, so that its double quotes need no
 /// escapes.
-fn toml_sql(sql: &str) -> String {
+fn format_toml_sql(sql: &str) -> String {
     if sql.contains(|c: char| c == '\'' || c.is_control()) {
-        toml_string(sql)
+        format_toml_string(sql)
     } else {
         format!("'{sql}'")
     }

@@ -78,7 +78,7 @@ impl<'a> FromTables<'a> {
                         );
                     }
                 };
-                let keys = found.key_columns(expansion, &source, &core.span)?;
+                let keys = found.find_key_columns(expansion, &source, &core.span)?;
                 check_join(item, core, &keys)?;
                 let keyword = if item.join == JoinKind::Left { "LEFT JOIN" } else { "JOIN" };
                 let condition = match (&item.on, item.using.as_slice()) {
@@ -123,7 +123,7 @@ impl<'a> FromTables<'a> {
                 Some((name, self.find_expansion(joined.get(n)?.0)? * MAX_COLUMNS + column))
             };
             FromTableKind::View(view, select.columns.into_iter().filter_map(number).collect())
-        } else if self.all_many_tables().any(is_named) {
+        } else if self.list_many_tables().any(is_named) {
             return refuse(span, "a one-to-many table has several rows for an entity; use EXISTS");
         } else {
             FromTableKind::Source(table.clone())
@@ -132,7 +132,7 @@ impl<'a> FromTables<'a> {
         Ok(FromTable { name, columns, kind })
     }
 
-    fn all_many_tables(&self) -> impl Iterator<Item = &str> {
+    fn list_many_tables(&self) -> impl Iterator<Item = &str> {
         let columns = self.spec.expansions.iter().flat_map(|e| &e.columns);
         columns.filter_map(|c| c.many.as_ref()).map(|many| many.table.as_str())
     }
@@ -142,7 +142,7 @@ impl<'a> FromTables<'a> {
     }
 
     /// Returns the key columns that a source contains.
-    fn key_columns(
+    fn find_key_columns(
         &self,
         expansion: usize,
         source: &str,
@@ -218,7 +218,9 @@ impl<'a> FromTables<'a> {
         let inner = alias.as_ref().unwrap_or(name);
         let (mut keys, mut values) = (BTreeSet::new(), 0);
         for condition in conditions {
-            if let Some(key) = joined_key(condition).filter(|_| mentions_table(condition, inner)) {
+            if let Some(key) =
+                find_joined_key(condition).filter(|_| mentions_table(condition, inner))
+            {
                 keys.insert(key);
             } else if is_value_test(text, condition) {
                 values += 1;
@@ -311,7 +313,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
     if let Some(on) = &item.on {
         split_and(on, &mut conditions);
         for condition in &conditions {
-            if joined_key(condition).is_none() {
+            if find_joined_key(condition).is_none() {
                 return refuse(&condition.span, "the tables are joined on more than the key");
             }
         }
@@ -319,7 +321,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
     if let (Some(filter), JoinKind::Inner) = (&core.filter, item.join) {
         split_and(filter, &mut conditions);
     }
-    joined.extend(conditions.iter().filter_map(|c| joined_key(c)));
+    joined.extend(conditions.iter().filter_map(|c| find_joined_key(c)));
     let missing = keys.iter().find(|key| !joined.contains(&key.to_ascii_lowercase()));
     match missing {
         Some(key) => refuse(&core.span, format!("the tables are not joined on `{key}` of the key")),
@@ -328,7 +330,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
 }
 
 /// Returns the column name if the condition compares the same column of both tables.
-fn joined_key(condition: &Expr) -> Option<String> {
+fn find_joined_key(condition: &Expr) -> Option<String> {
     let ExprKind::Compare("=" | "IS", left, right) = &condition.kind else { return None };
     let (ExprKind::Column { table: t, column: a }, ExprKind::Column { table: u, column: b }) =
         (&left.kind, &right.kind)

@@ -281,7 +281,7 @@ impl Materializer<'_> {
         interrupt: &watch::Receiver<bool>,
     ) -> Result<(), MaterializeError> {
         for (n, coverage) in coverages.iter().enumerate() {
-            let cells = coverage.missing_cells();
+            let cells = coverage.count_missing_cells();
             if cells == 0 {
                 continue;
             }

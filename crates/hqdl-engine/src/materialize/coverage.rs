@@ -76,12 +76,12 @@ pub(super) struct TableDifferences {
 
 impl CoverageReport<'_> {
     /// Returns the number of cells to request.
-    pub(super) fn missing_cells(&self) -> u64 {
+    pub(super) fn count_missing_cells(&self) -> u64 {
         self.plan.columns.iter().map(ColumnPlan::cell_count).sum()
     }
 
     /// Returns the number of cells that open batch jobs request.
-    pub(super) fn in_flight_cells(&self) -> u64 {
+    pub(super) fn count_in_flight_cells(&self) -> u64 {
         self.in_flight.iter().sum()
     }
 }
@@ -234,7 +234,7 @@ impl<'w> Materializer<'w> {
     }
 
     /// Returns warnings for overrides whose key is in no source.
-    pub(super) fn unknown_overrides(&self, coverages: &[CoverageReport<'_>]) -> Vec<String> {
+    pub(super) fn find_unknown_overrides(&self, coverages: &[CoverageReport<'_>]) -> Vec<String> {
         let overridden: Vec<_> = coverages.iter().map(|s| s.overridden_entities.clone()).collect();
         self.overrides.unmatched_lines(&self.spec, &overridden)
     }

@@ -34,7 +34,7 @@ impl Materializer<'_> {
             }
         };
         for (n, coverage) in coverages.iter().enumerate() {
-            let cells = coverage.missing_cells();
+            let cells = coverage.count_missing_cells();
             if cells == 0 {
                 continue;
             }

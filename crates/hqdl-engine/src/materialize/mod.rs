@@ -294,20 +294,20 @@ impl<'w> Materializer<'w> {
             if let Some(target) = &target {
                 coverage.plan.orphaned = count_orphans(target, expansion, &coverage.keys)?;
             }
-            if coverage.in_flight_cells() > 0 {
+            if coverage.count_in_flight_cells() > 0 {
                 warnings.push(format!(
                     "{}: running batches ask for {}, which the plan leaves out",
                     expansion.name,
-                    count_noun(coverage.in_flight_cells(), "cell")
+                    count_noun(coverage.count_in_flight_cells(), "cell")
                 ));
             }
             plan.expansions.push(coverage.plan.clone());
             plan.expansions.extend(self.plan_unify(n, &coverage)?);
             coverages.push(coverage);
         }
-        warnings.extend(self.resumed_refresh_notes(&coverages));
+        warnings.extend(self.list_resumed_refreshes(&coverages));
         warnings.extend(self.overrides.warnings.iter().cloned());
-        warnings.extend(self.unknown_overrides(&coverages));
+        warnings.extend(self.find_unknown_overrides(&coverages));
         warnings.extend(self.filter_warnings(&coverages)?);
         self.price_plan(&mut plan)?;
         Ok((plan, warnings))
@@ -365,7 +365,7 @@ impl<'w> Materializer<'w> {
         self.version.set(self.database.data_version()?);
         let mut coverages = self.compute_coverages(listener, report)?;
         let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
-        let missing: u64 = coverages.iter().map(CoverageReport::missing_cells).sum();
+        let missing: u64 = coverages.iter().map(CoverageReport::count_missing_cells).sum();
         let should_request = report.stop_reason.is_none() && self.has_requests(&coverages);
         if !should_request && missing == 0 {
             self.finish_refresh_jobs(&coverages, report)?;
@@ -387,7 +387,7 @@ impl<'w> Materializer<'w> {
                 .expansions
                 .iter()
                 .zip(&coverages)
-                .filter(|(_, coverage)| coverage.missing_cells() > 0)
+                .filter(|(_, coverage)| coverage.count_missing_cells() > 0)
             {
                 self.load_evidence(expansion)?;
             }
@@ -420,7 +420,7 @@ impl<'w> Materializer<'w> {
         if report.requested.total() > 0
             && report.requested.total() == report.requested.get(State::Invalid)
         {
-            listener(&Event::Warning(self.unreadable_advice()));
+            listener(&Event::Warning(self.format_unreadable_advice()));
         }
         match self.publish_tables(&coverages, listener, interrupt, report) {
             Err(MaterializeError::Stopped(reason)) => {
@@ -450,16 +450,16 @@ impl<'w> Materializer<'w> {
             report.reused += coverage.known;
             coverages.push(coverage);
         }
-        let in_flight: u64 = coverages.iter().map(CoverageReport::in_flight_cells).sum();
+        let in_flight: u64 = coverages.iter().map(CoverageReport::count_in_flight_cells).sum();
         if in_flight > 0 && self.run_mode == RunMode::Live {
             listener(&Event::Warning(format!(
                 "running batches ask for {}, which this run skips: `--batch` waits for them",
                 count_noun(in_flight, "cell")
             )));
         }
-        let mut notes = self.resumed_refresh_notes(&coverages);
+        let mut notes = self.list_resumed_refreshes(&coverages);
         notes.extend(self.overrides.warnings.iter().cloned());
-        notes.extend(self.unknown_overrides(&coverages));
+        notes.extend(self.find_unknown_overrides(&coverages));
         notes.extend(self.filter_warnings(&coverages)?);
         notes.into_iter().for_each(|note| listener(&Event::Warning(note)));
         Ok(coverages)
@@ -467,10 +467,10 @@ impl<'w> Materializer<'w> {
 
     /// Returns whether the run has cells to request or batches to wait for.
     fn has_requests(&self, coverages: &[CoverageReport<'_>]) -> bool {
-        let is_missing = coverages.iter().any(|c| c.missing_cells() > 0);
+        let is_missing = coverages.iter().any(|c| c.count_missing_cells() > 0);
         match self.run_mode {
             RunMode::Live => is_missing || coverages.iter().any(|c| !c.unlisted_values.is_empty()),
-            RunMode::Batch => is_missing || coverages.iter().any(|c| c.in_flight_cells() > 0),
+            RunMode::Batch => is_missing || coverages.iter().any(|c| c.count_in_flight_cells() > 0),
             RunMode::CachedOnly => false,
         }
     }
@@ -523,7 +523,7 @@ impl<'w> Materializer<'w> {
     }
 
     /// Returns the advice for a run whose answers were all unreadable.
-    fn unreadable_advice(&self) -> String {
+    fn format_unreadable_advice(&self) -> String {
         let is_csv = self.spec.expansions.iter().any(|e| e.format == Some(Format::Csv));
         let advice = if is_csv {
             "small models often answer in JSON only: set `format = \"json\"` in the expansion"

@@ -65,7 +65,7 @@ pub(super) fn plan_refresh_jobs(
 
 impl RefreshJob {
     /// Returns the number of cells that are still to be requested, by this run or a later one.
-    fn remaining_cells(&self, coverages: &[CoverageReport<'_>]) -> u64 {
+    fn count_remaining_cells(&self, coverages: &[CoverageReport<'_>]) -> u64 {
         let Some(coverage) = coverages.get(self.expansion) else { return 0 };
         let reason = match self.subject.kind {
             RefreshKind::Refresh => Reason::Refreshed,
@@ -73,27 +73,27 @@ impl RefreshJob {
         };
         let requested = coverage.plan.columns.get(self.column).and_then(|c| c.missing.get(&reason));
         requested.copied().unwrap_or(0)
-            + self.unasked_cells(coverage)
-            + self.in_flight_cells(coverage)
+            + self.count_unasked_cells(coverage)
+            + self.count_in_flight_cells(coverage)
     }
 
     /// Returns the number of cells left to a later run.
-    fn unasked_cells(&self, coverage: &CoverageReport<'_>) -> u64 {
+    fn count_unasked_cells(&self, coverage: &CoverageReport<'_>) -> u64 {
         coverage.unasked_refreshes.get(self.column).copied().unwrap_or(0)
     }
 
     /// Returns the number of cells that open batch jobs request.
-    fn in_flight_cells(&self, coverage: &CoverageReport<'_>) -> u64 {
+    fn count_in_flight_cells(&self, coverage: &CoverageReport<'_>) -> u64 {
         coverage.in_flight_refreshes.get(self.column).copied().unwrap_or(0)
     }
 }
 
 impl Materializer<'_> {
     /// Returns a note for each refresh that an earlier run started.
-    pub(super) fn resumed_refresh_notes(&self, coverages: &[CoverageReport<'_>]) -> Vec<String> {
+    pub(super) fn list_resumed_refreshes(&self, coverages: &[CoverageReport<'_>]) -> Vec<String> {
         let to_note = |refresh_job: &RefreshJob| {
             let (open_refresh, remaining) =
-                (refresh_job.open_refresh.as_ref()?, refresh_job.remaining_cells(coverages));
+                (refresh_job.open_refresh.as_ref()?, refresh_job.count_remaining_cells(coverages));
             let column =
                 &self.spec.expansions[refresh_job.expansion].columns[refresh_job.column].name;
             (remaining > 0).then(|| {
@@ -117,7 +117,7 @@ impl Materializer<'_> {
         for refresh_job in self
             .refresh_jobs
             .iter()
-            .filter(|r| r.open_refresh.is_none() && r.remaining_cells(coverages) > 0)
+            .filter(|r| r.open_refresh.is_none() && r.count_remaining_cells(coverages) > 0)
         {
             history.start_refresh(&refresh_job.subject, refresh_job.up_to)?;
         }
@@ -137,14 +137,14 @@ impl Materializer<'_> {
         for refresh_job in &self.refresh_jobs {
             let Some(coverage) = coverages.get(refresh_job.expansion) else { continue };
             let answered = &report.columns[refresh_job.expansion][refresh_job.column].requested;
-            let is_in_flight = refresh_job.in_flight_cells(coverage) > 0
+            let is_in_flight = refresh_job.count_in_flight_cells(coverage) > 0
                 && history.has_batch_requests_in_flight()?;
             // A cancelled batch job leaves cells unanswered.
             let expected =
                 coverage.plan.columns.get(refresh_job.column).map_or(0, ColumnPlan::cell_count)
                     + coverage.in_flight.get(refresh_job.column).copied().unwrap_or(0);
             let has_unanswered = self.run_mode == RunMode::Batch && answered.total() < expected;
-            if refresh_job.unasked_cells(coverage) == 0
+            if refresh_job.count_unasked_cells(coverage) == 0
                 && !is_in_flight
                 && !has_unanswered
                 && answered.get(State::Error) == 0

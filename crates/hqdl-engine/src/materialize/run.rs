@@ -47,7 +47,7 @@ impl Run {
             runtime,
             id,
             unsent: Unsent::new(),
-            events: Events::new(&recording_listener(listener, &results)),
+            events: Events::new(&wrap_listener(listener, &results)),
             results,
         })
     }
@@ -126,7 +126,7 @@ impl Materializer<'_> {
 type RunResults = Arc<Mutex<(Tally, Option<String>)>>;
 
 /// Returns a listener that records the run's results and forwards each event to `listener`.
-fn recording_listener(listener: &Listener, results: &RunResults) -> Listener {
+fn wrap_listener(listener: &Listener, results: &RunResults) -> Listener {
     let (listener, results) = (Arc::clone(listener), Arc::clone(results));
     Arc::new(move |event: &Event| {
         {

@@ -38,7 +38,7 @@ pub fn html_to_text(html: &str) -> String {
             continue;
         }
         let Some(end) = find_tag_end(rest) else { return text };
-        let name = tag_name(&rest[..end]);
+        let name = parse_tag_name(&rest[..end]);
         let is_closing = rest.starts_with("</");
         rest = &rest[end + 1..];
         if !is_closing && HIDDEN.contains(&name.as_str()) {
@@ -70,7 +70,7 @@ fn find_tag_end(tag: &str) -> Option<usize> {
     })
 }
 
-fn tag_name(tag: &str) -> String {
+fn parse_tag_name(tag: &str) -> String {
     let name = tag.trim_start_matches(['<', '/']);
     let end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
     name[..end].to_ascii_lowercase()
@@ -83,7 +83,7 @@ fn skip_element<'t>(text: &'t str, name: &str) -> &'t str {
         let tag = &rest[at..];
         let Some(end) = tag.find('>') else { return "" };
         rest = &tag[end + 1..];
-        if tag_name(&tag[..end]) == name {
+        if parse_tag_name(&tag[..end]) == name {
             return rest;
         }
     }

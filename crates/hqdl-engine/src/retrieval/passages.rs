@@ -9,7 +9,7 @@ use hqdl_values::tokens::Tokenizer;
 pub fn split_passages(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> Vec<&str> {
     let max_tokens = max_tokens.max(1);
     let (mut passages, mut start, mut end, mut tokens) = (Vec::new(), 0, 0, 0);
-    for (from, to) in sentence_ranges(text) {
+    for (from, to) in find_sentences(text) {
         let sentence = &text[from..to];
         let count = count_tokens_bounded(sentence, tokenizer, max_tokens);
         // A paragraph starts a new passage if the previous one has more than a quarter of the
@@ -44,7 +44,7 @@ fn count_tokens_bounded(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> u6
 }
 
 /// Returns the start and end of each sentence. Sentences end at line ends and after punctuation.
-fn sentence_ranges(text: &str) -> Vec<(usize, usize)> {
+fn find_sentences(text: &str) -> Vec<(usize, usize)> {
     let mut all = Vec::new();
     let mut start = None;
     let mut is_ended = false;
@@ -74,12 +74,12 @@ fn split_sentence<'t>(
     let mut rest = text.trim();
     while !rest.is_empty() {
         // Start with a length that may fit and shorten it until it does.
-        let mut end = word_boundary(
+        let mut end = find_word_boundary(
             rest,
             usize::try_from(max_tokens.saturating_mul(6)).unwrap_or(usize::MAX),
         );
         while end > 1 && count_tokens_bounded(&rest[..end], tokenizer, max_tokens) > max_tokens {
-            end = word_boundary(rest, end * 3 / 4);
+            end = find_word_boundary(rest, end * 3 / 4);
         }
         let end = if end == 0 { rest.chars().next().map_or(1, char::len_utf8) } else { end };
         out.push(rest[..end].trim());
@@ -89,7 +89,7 @@ fn split_sentence<'t>(
 
 /// Returns the last word boundary up to `at`, or the last character boundary if no word ends near
 /// it.
-fn word_boundary(text: &str, at: usize) -> usize {
+fn find_word_boundary(text: &str, at: usize) -> usize {
     if at >= text.len() {
         return text.len();
     }

@@ -50,7 +50,7 @@ impl TextIndex {
     ///
     /// # Errors
     /// Returns `SQLite`'s error if a statement fails.
-    pub fn similarities_to(&self, question: &str) -> rusqlite::Result<Vec<f64>> {
+    pub fn compute_similarities(&self, question: &str) -> rusqlite::Result<Vec<f64>> {
         let mut all = vec![0.0; self.count];
         let terms = split_terms(question);
         if terms.is_empty() {

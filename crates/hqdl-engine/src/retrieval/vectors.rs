@@ -10,7 +10,7 @@ pub type PassageDigest = [u8; 16];
 
 /// Returns the digest of a passage.
 #[must_use]
-pub fn passage_digest(passage: &str) -> PassageDigest {
+pub fn hash_passage(passage: &str) -> PassageDigest {
     let mut digest = [0; 16];
     blake3::Hasher::new_derive_key("hqdl passage v1")
         .update(passage.as_bytes())

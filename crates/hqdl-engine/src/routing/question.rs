@@ -69,7 +69,7 @@ pub fn find_binding<'c>(
             continue;
         }
         let filled = &question_words[before.len()..question_words.len() - after.len()];
-        let slot_position = slot_column(columns, binding).unwrap_or(own_position);
+        let slot_position = find_slot_column(columns, binding).unwrap_or(own_position);
         let mut all_known = true;
         let mut values = || {
             stored(slot_position).or_else(|| {
@@ -95,7 +95,7 @@ pub fn find_binding<'c>(
 
 /// Returns the column that a binding compares its slot with (the name before `= {value}`), if that
 /// is not the binding's own column.
-fn slot_column(columns: &[Column], binding: &Binding) -> Option<usize> {
+fn find_slot_column(columns: &[Column], binding: &Binding) -> Option<usize> {
     let sql = binding.sql.as_ref()?;
     let before = sql[..sql.find("{value}")?].trim_end().trim_end_matches(['=', '<', '>', '!']);
     let name = before.trim_end().trim_end_matches(['"', '`', ']']);

@@ -145,8 +145,10 @@ pub fn suggest_columns(
         Suggestions { questions: Vec::new(), bound_questions: find_bound_questions(facts, spec)? };
     let values = facts.history().asked_values()?;
     let key_overlaps = find_key_overlaps(database, spec, &values.values().flatten().collect())?;
-    let mut used_names: Vec<HashSet<String>> = spec.expansions.iter().map(reserved_names).collect();
-    let mut tables: HashSet<String> = spec.expansions.iter().flat_map(created_tables).collect();
+    let mut used_names: Vec<HashSet<String>> =
+        spec.expansions.iter().map(collect_reserved_names).collect();
+    let mut tables: HashSet<String> =
+        spec.expansions.iter().flat_map(list_created_tables).collect();
     for question in live_questions {
         let no_values = HashSet::new();
         let values = values.get(&question.id).unwrap_or(&no_values);
@@ -162,7 +164,7 @@ pub fn suggest_columns(
                 );
                 used_names.insert(new_suggestion.column.name.to_lowercase());
                 if let Some(table) = &mut new_suggestion.column.many {
-                    *table = unused_name(table, &tables);
+                    *table = find_unused_name(table, &tables);
                     tables.insert(table.to_lowercase());
                 }
                 new_suggestion
@@ -219,7 +221,7 @@ fn locate_column(
     spec: &Spec,
     key_overlaps: &[KeyOverlap],
 ) -> ColumnLocation {
-    let text = query_text(&question.identity.about);
+    let text = to_query_text(&question.identity.about);
     let best = key_overlaps
         .iter()
         .map(|overlap| {
@@ -318,7 +320,7 @@ impl Suggestion {
         location: ColumnLocation,
         expansion: Option<(&Expansion, &mut HashSet<String>)>,
     ) -> Self {
-        let question = query_text(&live_question.identity.about);
+        let question = to_query_text(&live_question.identity.about);
         let key = match &location {
             ColumnLocation::Expansion(expansion_match) => expansion_match.key.clone(),
             _ => live_question
@@ -335,7 +337,7 @@ impl Suggestion {
             {
                 name = own_name;
             } else {
-                name = unused_name(&name, used_names);
+                name = find_unused_name(&name, used_names);
             }
         }
         let many = live_question
@@ -403,7 +405,7 @@ impl Suggestion {
 }
 
 /// Returns a question as written in a query.
-fn query_text(about: &str) -> String {
+fn to_query_text(about: &str) -> String {
     let mut text = about.replace("{value}", "{}");
     for n in 2..10 {
         text = text.replace(&format!("{{value_{n}}}"), "{}");
@@ -432,7 +434,7 @@ fn name_from_question(question: &str) -> String {
 }
 
 /// Returns an unused name, with a number appended if necessary.
-fn unused_name(name: &str, used_names: &HashSet<String>) -> String {
+fn find_unused_name(name: &str, used_names: &HashSet<String>) -> String {
     let lower = name.to_lowercase();
     if !used_names.contains(&lower) {
         return name.to_owned();
@@ -442,7 +444,7 @@ fn unused_name(name: &str, used_names: &HashSet<String>) -> String {
 }
 
 /// Returns the lowercase names that a new column of the expansion cannot have.
-fn reserved_names(expansion: &Expansion) -> HashSet<String> {
+fn collect_reserved_names(expansion: &Expansion) -> HashSet<String> {
     let columns = expansion.columns.iter().map(|c| &c.name);
     columns
         .chain(expansion.key.names())
@@ -452,7 +454,7 @@ fn reserved_names(expansion: &Expansion) -> HashSet<String> {
 }
 
 /// Returns the lowercase names of the tables that an expansion creates.
-fn created_tables(expansion: &Expansion) -> Vec<String> {
+fn list_created_tables(expansion: &Expansion) -> Vec<String> {
     let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
     many.chain([&expansion.name]).map(|n| n.to_lowercase()).collect()
 }

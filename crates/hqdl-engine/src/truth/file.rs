@@ -89,7 +89,7 @@ impl Truth {
         let unused = header.iter().enumerate().filter(|(index, _)| !used_fields.contains(index));
         truth.ignored = unused.map(|(_, name)| name.clone()).collect();
         if expansions.is_empty() {
-            return Err(error(Some(1), no_match_message(spec, &header)));
+            return Err(error(Some(1), build_no_match_message(spec, &header)));
         }
         let mut seen: HashSet<(usize, usize, Entity)> = HashSet::new();
         for record in reader.records() {
@@ -198,7 +198,7 @@ fn match_expansions<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthExpansion
 }
 
 /// Returns the message for a header that identifies the rows of no expansion.
-fn no_match_message(spec: &Spec, header: &[String]) -> String {
+fn build_no_match_message(spec: &Spec, header: &[String]) -> String {
     let requirement = |e: &Expansion| {
         let columns: Vec<&str> = e.columns.iter().map(|c| c.name.as_str()).collect();
         format!(

@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use rusqlite::{Connection, params_from_iter};
 
-use super::plot::{ValueScale, coordinate};
+use super::plot::{ValueScale, format_coordinate};
 use super::view::{BoundSql, TableView, ViewColumn, ViewFilter};
 use crate::format::format_thousands;
 
@@ -167,7 +167,7 @@ impl Facet {
                         span.name { @if value.trim().is_empty() { "(empty)" } @else { (super::cut_text(value, 40)) } }
                         span.quiet { (format_thousands(*count)) }
                         svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true" {
-                            rect.spent x="0" y="0" height="4" width=(coordinate(*count as f64 / most as f64 * 100.0)) {}
+                            rect.spent x="0" y="0" height="4" width=(format_coordinate(*count as f64 / most as f64 * 100.0)) {}
                         }
                     } }
                 } }
@@ -191,7 +191,7 @@ impl Numbers {
             svg.distribution viewBox="0 0 100 30" preserveAspectRatio="none" role="img" aria-label=(format!("Distribution of {column}")) {
                 @for (n, count) in self.counts.iter().enumerate() {
                     @let height = *count as f64 / most * 29.0;
-                    rect.spent x=(coordinate(n as f64 * width + 0.4)) y=(coordinate(30.0 - height)) width=(coordinate(width - 0.8)) height=(coordinate(height)) {
+                    rect.spent x=(format_coordinate(n as f64 * width + 0.4)) y=(format_coordinate(30.0 - height)) width=(format_coordinate(width - 0.8)) height=(format_coordinate(height)) {
                         title { (format_thousands(*count)) " from " (self.scale.low + n as f64 * self.scale.step) }
                     }
                 }

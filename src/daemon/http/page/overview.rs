@@ -11,7 +11,7 @@ use super::{
     render_retried_failure, render_runs_table, render_state_badge, spec_path,
 };
 use crate::audit;
-use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus, coverage};
+use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus, compute_coverage};
 use crate::format::count_noun;
 use crate::materialize::ColumnReport;
 use crate::spec::{Column, Expansion};
@@ -50,8 +50,9 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
 
 /// Renders the main figures of the daemon.
 fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
-    let cells =
-        |spec: &Arc<SpecStatus>| (spec.count_valued(), spec.cells().total() + spec.unasked());
+    let cells = |spec: &Arc<SpecStatus>| {
+        (spec.count_valued(), spec.count_cells().total() + spec.count_unasked())
+    };
     let (valued, all) =
         status.specs.values().map(cells).fold((0, 0), |sum, (v, a)| (sum.0 + v, sum.1 + a));
     let running = status.specs.values().filter(|spec| spec.run.is_some()).count();
@@ -67,7 +68,7 @@ fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Mar
 }
 
 fn render_spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
-    let all = spec.cells().total() + spec.unasked();
+    let all = spec.count_cells().total() + spec.count_unasked();
     let run = spec.run.and_then(|id| status.runs.iter().find(|run| run.id == id));
     html! {
         section.card data-spec=(spec.name) {
@@ -119,9 +120,9 @@ fn render_column_meters(spec: &SpecStatus) -> Markup {
     html! {
         dl.coverage {
             @for c in spec.columns.iter().take(CARD_COLUMNS) {
-                @let percent = format!("{:.0} %", 100.0 * coverage(c));
+                @let percent = format!("{:.0} %", 100.0 * compute_coverage(c));
                 dt title=(c.column) { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(&c.expansion))) { (c.column) } }
-                dd { progress aria-label=(format!("Coverage of {}", c.column)) max="1" value=(coverage(c)) {} }
+                dd { progress aria-label=(format!("Coverage of {}", c.column)) max="1" value=(compute_coverage(c)) {} }
                 dd { (percent) }
             }
         }
@@ -159,7 +160,7 @@ fn render_cost_section(
             div { dt { "Spent in 30 days" } dd { (format_usd(spent)) } }
             div { dt { "To finish" } dd {
                 @match to_finish.filter(|_| is_known) {
-                    Some(usd) if spec.unasked() > 0 => { "about " (format_usd(usd)) }
+                    Some(usd) if spec.count_unasked() > 0 => { "about " (format_usd(usd)) }
                     Some(_) => { "nothing" }
                     None => { span.quiet { "not planned" } }
                 }

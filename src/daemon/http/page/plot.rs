@@ -79,12 +79,12 @@ pub(super) fn draw_chart(
     html! {
         svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(title) {
             @for (value, label) in scale.ticks() {
-                @let y = coordinate(scale.y(value));
+                @let y = format_coordinate(scale.y(value));
                 line.grid x1=(LEFT) x2=(RIGHT) y1=(y) y2=(y) {}
-                text x=(LEFT - 8.0) y=(coordinate(scale.y(value) + 5.0)) text-anchor="end" { (unit) (label) }
+                text x=(LEFT - 8.0) y=(format_coordinate(scale.y(value) + 5.0)) text-anchor="end" { (unit) (label) }
             }
             @for (x, label) in labels {
-                text x=(coordinate(*x)) y=(HEIGHT - 8.0) text-anchor="middle" { (label) }
+                text x=(format_coordinate(*x)) y=(HEIGHT - 8.0) text-anchor="middle" { (label) }
             }
             (content)
             line.axis x1=(LEFT) x2=(RIGHT) y1=(BOTTOM) y2=(BOTTOM) {}
@@ -100,7 +100,7 @@ pub(super) fn tick_labels(scale: &ValueScale) -> Vec<(f64, String)> {
 }
 
 /// Formats a coordinate.
-pub(super) fn coordinate(value: f64) -> String {
+pub(super) fn format_coordinate(value: f64) -> String {
     format!("{value:.1}")
 }
 

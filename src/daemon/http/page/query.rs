@@ -222,14 +222,14 @@ fn render_schema_section(spec: &SpecStatus) -> Markup {
                     } }
                 }
                 li { a href=(link(&example(e))) { "an example" } }
-                @if let Some(asking) = question_example(e) { li { a href=(link(&asking)) { "one with a question" } } }
+                @if let Some(asking) = build_question_example(e) { li { a href=(link(&asking)) { "one with a question" } } }
             }
         }
     }
 }
 
 /// Returns an example query that asks one of the spec's questions about the rows of a table.
-fn question_example(of: &Expansion) -> Option<String> {
+fn build_question_example(of: &Expansion) -> Option<String> {
     let table = of.sources.iter().find_map(|source| match &source.rows {
         SourceRows::Table(table) => Some(sql::quote_name(table)),
         SourceRows::Select(_) => None,

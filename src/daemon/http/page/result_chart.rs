@@ -4,7 +4,9 @@
 use maud::{Markup, html};
 
 use super::cut_text;
-use super::plot::{BOTTOM, RIGHT, TOP, ValueScale, WIDTH, coordinate, draw_chart, tick_labels};
+use super::plot::{
+    BOTTOM, RIGHT, TOP, ValueScale, WIDTH, draw_chart, format_coordinate, tick_labels,
+};
 
 /// Maximum number of bars.
 const MAX_BARS: usize = 25;
@@ -197,15 +199,16 @@ impl ResultRows<'_> {
         if is_line {
             marks.sort_by(|a, b| a.x.total_cmp(&b.x));
         }
-        let (x, y) = (scale_covering(marks.iter().map(|m| m.x), 6.0), value_scale(&marks, false));
+        let (x, y) =
+            (scale_covering(marks.iter().map(|m| m.x), 6.0), choose_value_scale(&marks, false));
         let line: Vec<String> =
             marks.iter().map(|m| format!("{:.1},{:.1}", x.x(m.x), y.y(m.y))).collect();
         let content = html! {
             @if is_line { polyline.line points=(line.join(" ")) {} }
             @for mark in &marks {
-                @let (left, top) = (coordinate(x.x(mark.x)), coordinate(y.y(mark.y)));
+                @let (left, top) = (format_coordinate(x.x(mark.x)), format_coordinate(y.y(mark.y)));
                 @if let Some((low, high)) = mark.interval {
-                    line.interval x1=(left) x2=(left) y1=(coordinate(y.y(low))) y2=(coordinate(y.y(high))) {}
+                    line.interval x1=(left) x2=(left) y1=(format_coordinate(y.y(low))) y2=(format_coordinate(y.y(high))) {}
                 }
                 circle.point cx=(left) cy=(top) r=(if is_line { 2.5 } else { 4.0 }) { title { (mark.label) ": " (mark.y) } }
             }
@@ -229,8 +232,8 @@ impl ResultRows<'_> {
         let content = html! {
             @for (n, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
                 @let (low, top) = (x.low + n as f64 * x.step, y.y(f64::from(*count)));
-                rect.spent x=(coordinate(x.x(low) + 1.0)) width=(coordinate(x.x(low + x.step) - x.x(low) - 2.0))
-                    y=(coordinate(top)) height=(coordinate(BOTTOM - top)) { title { (count) " from " (low) } }
+                rect.spent x=(format_coordinate(x.x(low) + 1.0)) width=(format_coordinate(x.x(low + x.step) - x.x(low) - 2.0))
+                    y=(format_coordinate(top)) height=(format_coordinate(BOTTOM - top)) { title { (count) " from " (low) } }
             }
         };
         draw_chart(&self.title(chart), "", &y, &tick_labels(&x), &content)
@@ -240,37 +243,37 @@ impl ResultRows<'_> {
 /// Draws horizontal bars, because they leave room for the labels.
 fn draw_bars(title: &str, marks: &[Mark]) -> Markup {
     let shown = &marks[..marks.len().min(MAX_BARS)];
-    let scale = value_scale(shown, true);
+    let scale = choose_value_scale(shown, true);
     let height = TOP + shown.len() as f64 * BAR_ROW + 28.0;
     let x = |value: f64| BAR_LEFT + scale.position(value) * (RIGHT - BAR_LEFT);
     let bottom = height - 28.0;
     html! {
         svg.chart viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(title) {
             @for (value, label) in scale.ticks().into_iter().step_by(2) {
-                @let at = coordinate(x(value));
+                @let at = format_coordinate(x(value));
                 line.grid x1=(at) x2=(at) y1=(TOP) y2=(bottom) {}
                 text x=(at) y=(height - 6.0) text-anchor="middle" { (label) }
             }
             @for (n, mark) in shown.iter().enumerate() {
                 @let top = TOP + n as f64 * BAR_ROW + 4.0;
                 @let (from, to) = (x(mark.y.min(0.0)), x(mark.y.max(0.0)));
-                @let middle = coordinate(top + (BAR_ROW - 8.0) / 2.0);
-                text x=(BAR_LEFT - 8.0) y=(coordinate(top + 16.0)) text-anchor="end" { (cut_text(&mark.label, LABEL_CHARS)) }
-                rect.spent x=(coordinate(from)) y=(coordinate(top)) width=(coordinate((to - from).max(1.0))) height=(BAR_ROW - 8.0) {
+                @let middle = format_coordinate(top + (BAR_ROW - 8.0) / 2.0);
+                text x=(BAR_LEFT - 8.0) y=(format_coordinate(top + 16.0)) text-anchor="end" { (cut_text(&mark.label, LABEL_CHARS)) }
+                rect.spent x=(format_coordinate(from)) y=(format_coordinate(top)) width=(format_coordinate((to - from).max(1.0))) height=(BAR_ROW - 8.0) {
                     title { (mark.label) ": " (mark.y) }
                 }
                 @if let Some((low, high)) = mark.interval {
-                    line.interval x1=(coordinate(x(low))) x2=(coordinate(x(high))) y1=(middle) y2=(middle) {}
+                    line.interval x1=(format_coordinate(x(low))) x2=(format_coordinate(x(high))) y1=(middle) y2=(middle) {}
                 }
             }
-            line.axis x1=(coordinate(x(0.0))) x2=(coordinate(x(0.0))) y1=(TOP) y2=(bottom) {}
+            line.axis x1=(format_coordinate(x(0.0))) x2=(format_coordinate(x(0.0))) y1=(TOP) y2=(bottom) {}
         }
         @if marks.len() > shown.len() { p.small.quiet { "The first " (shown.len()) " of " (marks.len()) " bars." } }
     }
 }
 
 /// Returns a scale that covers the values and their intervals.
-fn value_scale(marks: &[Mark], with_zero: bool) -> ValueScale {
+fn choose_value_scale(marks: &[Mark], with_zero: bool) -> ValueScale {
     let ends = marks.iter().flat_map(|mark| {
         let (low, high) = mark.interval.unwrap_or((mark.y, mark.y));
         [mark.y, low, high]

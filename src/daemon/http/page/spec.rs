@@ -15,7 +15,7 @@ use super::{
     spec_path,
 };
 use crate::cell::State as CellState;
-use crate::daemon::status::{RunStatus, SpecStatus, coverage};
+use crate::daemon::status::{RunStatus, SpecStatus, compute_coverage};
 use crate::materialize::Selection;
 
 /// Handles `GET /specs/{spec}`.
@@ -65,7 +65,7 @@ pub(super) fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>
 
 /// Renders the reason for a hold, and the form that approves a run.
 fn render_approval_form(spec: &SpecStatus) -> Markup {
-    let missing = spec.unasked();
+    let missing = spec.count_unasked();
     html! {
         @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p.note.wait { "Waits for your approval: " (held) } }
@@ -88,7 +88,7 @@ fn render_approval_form(spec: &SpecStatus) -> Markup {
 
 fn render_columns_section(spec: &SpecStatus) -> Markup {
     let states: Vec<CellState> =
-        CellState::ALL.into_iter().filter(|s| spec.cells().get(*s) > 0).collect();
+        CellState::ALL.into_iter().filter(|s| spec.count_cells().get(*s) > 0).collect();
     html! {
         h2 { "Columns" }
         div.wide tabindex="0" role="region" aria-label="Columns" { table {
@@ -102,7 +102,7 @@ fn render_columns_section(spec: &SpecStatus) -> Markup {
                     tr {
                         td { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(&c.expansion))) { (c.expansion) } }
                         td { (c.column) }
-                        td { progress aria-label="Coverage" max="1" value=(coverage(c)) {} " " (format!("{:.0} %", 100.0 * coverage(c))) }
+                        td { progress aria-label="Coverage" max="1" value=(compute_coverage(c)) {} " " (format!("{:.0} %", 100.0 * compute_coverage(c))) }
                         @for state in &states { td.n { (c.cells.get(*state)) } }
                         td.n { (c.unasked) }
                     }

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::super::HttpState;
 use super::super::query::run_blocking;
-use super::plot::{BOTTOM, LEFT, RIGHT, ValueScale, coordinate, draw_chart};
+use super::plot::{BOTTOM, LEFT, RIGHT, ValueScale, draw_chart, format_coordinate};
 use super::{ErrorPage, format_usd};
 use crate::daemon::spending::ColumnCost;
 use crate::daemon::status::{DaemonStatus, SpecStatus};
@@ -120,13 +120,13 @@ impl SpendingReport {
         let bars = html! {
             @for (n, (day, usd)) in self.days.iter().zip(&spent).enumerate().filter(|(_, (_, usd))| **usd > 0.0) {
                 @let top = scale.y(*usd).min(BOTTOM - 1.0);
-                rect.spent rx="1.5" x=(coordinate(left(n) + 2.0)) y=(coordinate(top))
-                    width=(coordinate(width - 4.0)) height=(coordinate(BOTTOM - top)) {
+                rect.spent rx="1.5" x=(format_coordinate(left(n) + 2.0)) y=(format_coordinate(top))
+                    width=(format_coordinate(width - 4.0)) height=(format_coordinate(BOTTOM - top)) {
                     title { (day) ": " (format_usd(*usd)) }
                 }
             }
             @if let Some(budget) = self.daily_budget {
-                @let y = coordinate(scale.y(budget));
+                @let y = format_coordinate(scale.y(budget));
                 line.budget x1=(LEFT) x2=(RIGHT) y1=(y) y2=(y) {}
             }
         };
@@ -205,7 +205,7 @@ fn render_shares_table(what: &str, counted: &str, days: usize, parts: &[Spending
                     td.n { (format_usd(part.today)) }
                     td.n { (format_usd(part.usd)) }
                     td.bar { svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" {
-                        rect.spent x="0" y="0" height="10" width=(coordinate(part.usd / max_usd * 100.0)) {}
+                        rect.spent x="0" y="0" height="10" width=(format_coordinate(part.usd / max_usd * 100.0)) {}
                     } }
                     td.n { (part.count) }
                 } } }

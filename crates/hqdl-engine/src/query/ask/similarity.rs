@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::query::ask::QueryRun;
 use crate::query::request::error::QueryError;
 use crate::retrieval::text_index::TextIndex;
-use crate::retrieval::vectors::{PassageDigest, VectorStore, cosine_similarity, passage_digest};
+use crate::retrieval::vectors::{PassageDigest, VectorStore, cosine_similarity, hash_passage};
 use hqdl_facts::{CommitUnit, Completion, ReservationId};
 use hqdl_model::embeddings::EmbeddingsEndpoint;
 use hqdl_model::generate::{ModelRun, Slots, StopReason};
@@ -55,8 +55,8 @@ impl From<rusqlite::Error> for NoEmbeddings {
 /// Returns the similarity of each passage to a question, based on words only.
 pub(in crate::query) fn similarity_by_words(question: &str, passages: &[&str]) -> Vec<f64> {
     // If the comparison fails, all passages count as equally similar.
-    let similarities =
-        TextIndex::index_texts(passages.iter().copied()).and_then(|w| w.similarities_to(question));
+    let similarities = TextIndex::index_texts(passages.iter().copied())
+        .and_then(|w| w.compute_similarities(question));
     similarities.unwrap_or_else(|_| vec![0.0; passages.len()])
 }
 
@@ -115,8 +115,8 @@ impl QueryRun<'_> {
         let name = settings.model.name.as_str();
         let mut missing: Vec<(PassageDigest, &str)> = Vec::new();
         let mut seen = HashSet::new();
-        let digests: Vec<PassageDigest> = passages.iter().map(|p| passage_digest(p)).collect();
-        let question_digest = passage_digest(question);
+        let digests: Vec<PassageDigest> = passages.iter().map(|p| hash_passage(p)).collect();
+        let question_digest = hash_passage(question);
         let all = digests.iter().zip(passages).map(|(d, p)| (*d, *p));
         for (digest, text) in all.chain([(question_digest, question)]) {
             if seen.insert(digest) && !vectors.contains_vector(name, &digest)? {

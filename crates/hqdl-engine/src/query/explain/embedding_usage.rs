@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::query::ask::similarity::{similarity_by_words, split_into_batches};
 use crate::query::request::Request;
-use crate::retrieval::vectors::{PassageDigest, VectorStore, passage_digest};
+use crate::retrieval::vectors::{PassageDigest, VectorStore, hash_passage};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::{SpentAmount, Usage};
 
@@ -23,7 +23,7 @@ impl ComparedTexts {
     pub fn compare_texts(&mut self, question: &str, passages: &[&str]) -> Vec<f64> {
         let mut comparison = HashSet::new();
         for text in passages.iter().copied().chain([question]) {
-            let digest = passage_digest(text);
+            let digest = hash_passage(text);
             comparison.insert(digest);
             self.texts.entry(digest).or_insert_with(|| text.to_owned());
         }
