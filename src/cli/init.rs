@@ -27,7 +27,7 @@ pub struct Options {
     #[arg(long, short, value_name = "FILE")]
     spec: Option<PathBuf>,
     /// Ask a model for the key, a description and three columns of up to three tables. Prints the
-    /// price spec_draft.
+    /// price first.
     #[arg(long)]
     ask: bool,
     /// Most USD that --ask may spend.
