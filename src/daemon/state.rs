@@ -28,8 +28,7 @@ use crate::failure::Failure;
 
 /// Capacity of the event queue; a sender waits when it is full.
 const QUEUE_CAPACITY: usize = 256;
-/// Placeholder for a spec's name when the file index reports changes of the spec directory. No spec
-/// has this name.
+/// Name under which the file index registers the spec directory. No spec has this name.
 const SPECS_DIRECTORY: &str = "";
 /// Number of events that a slow subscriber can lag behind before it misses some.
 const MAX_LAG: usize = 256;

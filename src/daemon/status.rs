@@ -45,7 +45,7 @@ pub struct SpecStatus {
     pub path: String,
     /// The last valid version of the spec.
     pub(super) active_spec: Option<Arc<ActiveSpec>>,
-    /// Reason why the current file is not in force.
+    /// Failure of the last check; the current file is not active then.
     pub problem: Option<Arc<Failure>>,
     /// Failure of the last run; it is retried after a pause.
     pub retried_failure: Option<Arc<Failure>>,

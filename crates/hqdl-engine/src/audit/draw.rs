@@ -20,7 +20,7 @@ use hqdl_values::format::io_reason;
 use hqdl_values::key::{Entity, tagged_hash};
 use hqdl_values::value::Value;
 
-/// Format of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
 /// How the rows of a sample are chosen.
