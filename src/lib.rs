@@ -47,7 +47,8 @@
 // ── the engine: each crate depends only on those above it ──
 pub use hqdl_database as database;
 pub use hqdl_engine::{
-    ask, audit, init, interval, materialize, query, retrieval, routing, session, suggest, truth,
+    approval, ask, audit, init, interval, materialize, query, retrieval, routing, session, suggest,
+    truth,
 };
 pub use hqdl_facts::{self as facts, limits};
 pub use hqdl_model::{self as model, dispatch, generate, plan};
@@ -59,4 +60,5 @@ pub use hqdl_values::{Row, cell, evidence, format, key, problem, sql, tokens, us
 pub mod swan;
 pub mod failure;
 pub mod daemon;
+pub mod mcp;
 pub mod cli;

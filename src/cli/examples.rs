@@ -68,6 +68,15 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "mcp",
+        &[
+            "hqdl mcp --spec specs/superhero.toml",
+            "hqdl mcp --db my.db --model gpt-4o-mini --allow-usd 0.05 --max-usd 0.50 --timeout 10",
+            "hqdl mcp --spec specs/superhero.toml --print-config claude",
+        ],
+    ),
+    ("approve", &["hqdl approve 04af8ddefce4", "hqdl approve 04af8ddefce4 --yes"]),
+    (
         "query",
         &[
             "hqdl query --spec specs/superhero.toml \"SELECT race, count(*) FROM superhero_expanded GROUP BY 1\"",

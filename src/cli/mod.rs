@@ -1,6 +1,7 @@
 //! The command line, with one file per command. Only this module prints errors. Data goes to
 //! stdout, messages to stderr.
 
+mod approve;
 mod ask;
 mod audit;
 mod cache;
@@ -17,6 +18,7 @@ mod interrupt;
 mod log;
 mod map;
 mod materialize;
+mod mcp;
 mod meta;
 mod overrides;
 mod plan;
@@ -102,6 +104,10 @@ enum Command {
     Query(query::Options),
     /// Answer a question in plain words: a model writes the SQL, you approve its price, hqdl runs it.
     Ask(ask::Options),
+    /// Serve the database to an assistant with the Model Context Protocol, on stdin and stdout.
+    Mcp(mcp::Options),
+    /// Approve a plan of an assistant: show its query and price, and ask.
+    Approve(approve::Options),
     /// Answer a question about each value of a list: JSON lines on stdin and stdout, for programs.
     Map(map::Options),
     /// Print how a query would run: routes, SQL, requests and price. Sends no request.
@@ -266,6 +272,8 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Import(options) => import::run(&options, cli.output_options),
         Command::Query(options) => query::run(&options, cli.output_options),
         Command::Ask(options) => ask::run(&options, cli.output_options),
+        Command::Mcp(options) => mcp::run(&options, cli.output_options),
+        Command::Approve(options) => approve::run(&options, cli.output_options),
         Command::Map(options) => map::run(&options, cli.output_options),
         Command::Explain(options) => explain::run(&options, cli.output_options),
         Command::Why(options) => why::run(&options, cli.output_options),

@@ -45,6 +45,7 @@ guides! {
     audit_answers,
     queries,
     ask,
+    assistant,
     documents,
     evidence,
     images,

@@ -50,6 +50,7 @@ mod kills;
 #[cfg(unix)]
 mod intervals;
 mod log;
+mod mcp;
 mod messages;
 mod models;
 mod odd_values;

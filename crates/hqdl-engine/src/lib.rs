@@ -3,7 +3,7 @@
 //! over them. [`suggest`] and [`init`] propose specs, and [`truth`] measures the accuracy of their
 //! answers. [`audit`] draws samples whose truth a person finds, and [`interval`] computes how far
 //! the true result of a query can be from what the model's answers say. [`ask`] answers questions in
-//! plain words.
+//! plain words, and [`approval`] holds what an assistant may spend.
 
 pub mod materialize;
 pub mod retrieval;
@@ -15,4 +15,5 @@ pub mod truth;
 pub mod audit;
 pub mod interval;
 pub mod ask;
+pub mod approval;
 pub mod session;

@@ -15,9 +15,11 @@ use crate::guides::steady;
 use crate::swan_runs::{SUPERHERO, questions};
 
 /// Commands whose output is not JSON, with the reason for the page.
-const WITHOUT: [(&str, &str); 5] = [
+const WITHOUT: [(&str, &str); 7] = [
     ("completions", "a shell script"),
     ("man", "files"),
+    ("mcp", "messages of the Model Context Protocol, with and without the flag"),
+    ("approve", "nothing; exit code 0 means approved"),
     ("daemon", "`{\"event\": \"said\", \"message\": …}` for each message"),
     (
         "swan report",

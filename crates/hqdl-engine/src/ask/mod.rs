@@ -6,25 +6,30 @@
 //! ([`Asker::repair`]). If it has no rows, [`Asker::relax`] writes one with a weaker condition. All
 //! requests for SQL share one budget ([`WritingLimit`]), and their answers are facts.
 
+mod plan;
 mod prompt;
 mod schema;
 mod search;
 mod values;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
 
+pub use self::plan::{AskPlan, CostLimits, MaxCost, plan_query, run_within};
 use self::prompt::{DescriptionBuilder, build_instructions};
-use self::schema::{TableCard, hash_schema, read_cards};
+pub use self::schema::TableCard;
+use self::schema::{hash_schema, read_cards};
 pub use self::search::describe_search;
-use self::values::{StoredValueIndex, ValueMatch};
+use self::values::StoredValueIndex;
+pub use self::values::ValueMatch;
 use crate::query::{
-    self, Dialect, Meta, QueryError, Request, RowSink, StatementQuestion, StatementWriter,
+    Dialect, Meta, QueryError, Request, RowSink, StatementQuestion, StatementWriter,
 };
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
-use hqdl_spec::{ModelSettings, Spec, UnpricedModel, is_server};
+use hqdl_spec::{Spec, UnpricedModel, is_server};
 use hqdl_values::problem::Problem;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
@@ -44,14 +49,45 @@ pub use hqdl_spec::MIN_CONTEXT_TOKENS;
 const QUESTION_SHARE: u64 = 4;
 /// Maximum characters of an earlier query, or its problem, in the prompt of a repair.
 const MAX_REPAIR_CHARS: usize = 2000;
-/// Factor by which a query may exceed its estimated cost, because requests are retried.
-const COST_HEADROOM: f64 = 2.0;
-/// Number of tokens that a price refers to.
-const TOKENS_PER_PRICE: f64 = 1e6;
 /// Message that asks the model to relax a query that returned no rows.
 const NO_ROWS: &str = "The query is correct but returned no rows. Relax one condition: compare with a stored value, \
 or drop the least important condition. Say in `assumptions` what you changed. If no condition can be relaxed without \
 changing the question, `sql` is null and `cannot_answer` says so.";
+
+/// Returns the description of each table, and of each expansion that is not published, and the hash
+/// of their definitions.
+///
+/// # Errors
+/// [`StoreError`] if the database cannot be opened.
+pub fn describe_tables(
+    path: &Path,
+    spec: &Spec,
+    shows_values: bool,
+) -> Result<(Vec<TableCard>, String), StoreError> {
+    let cards = read_cards(&Database::open(path)?, spec, shows_values);
+    let hash = hash_schema(&cards, "");
+    Ok((cards, hash))
+}
+
+/// Returns the calls that a query may contain, for a model that writes SQL.
+#[must_use]
+pub fn describe_dialect(spec: &Spec) -> String {
+    build_instructions(&spec.ingredients)
+}
+
+/// Returns the stored values that words of a text match, best first.
+///
+/// # Errors
+/// [`AskError`] if the database cannot be read.
+pub fn find_stored_values(
+    path: &Path,
+    spec: &Spec,
+    text: &str,
+) -> Result<Vec<ValueMatch>, AskError> {
+    let database = Database::open(path)?;
+    let cards = read_cards(&database, spec, false);
+    Ok(StoredValueIndex::build(&database, &cards)?.find_matches(text)?)
+}
 
 /// Limit on the requests for the SQL of one question.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,29 +118,6 @@ pub fn limit_writing(spec: &Spec) -> Result<(Spec, WritingLimit), UnpricedModel>
     }
 }
 
-/// Maximum cost of running a plan.
-#[derive(Debug, Clone, PartialEq)]
-pub enum MaxCost {
-    /// The plan sends no request.
-    Nothing,
-    /// Maximum cost in USD.
-    Usd(f64),
-    /// The cost has no known limit, for this reason.
-    Unknown(String),
-}
-
-impl MaxCost {
-    /// Returns whether the cost may exceed `usd`, the amount that needs no approval.
-    #[must_use]
-    pub fn exceeds(&self, usd: f64) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::Usd(cost) => *cost > usd,
-            Self::Unknown(_) => true,
-        }
-    }
-}
-
 /// A query that failed with an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedQuery {
@@ -112,23 +125,6 @@ pub struct FailedQuery {
     pub sql: String,
     /// Error message.
     pub error: String,
-}
-
-/// A query that answers a question, not yet run.
-#[derive(Debug, Clone)]
-pub struct AskPlan {
-    /// Text of the query.
-    pub sql: String,
-    /// Its dialect.
-    pub dialect: Dialect,
-    /// The model's own description of how it interpreted the question.
-    pub assumptions: Option<String>,
-    /// Routes of the query's questions, and an upper bound on its requests.
-    pub explained: Meta,
-    /// Maximum cost of running it.
-    pub max_cost: MaxCost,
-    /// Identity of the plan: its query, database, schema, model and price.
-    pub id: String,
 }
 
 /// Result of writing a query.
@@ -319,20 +315,13 @@ impl<'a> Asker<'a> {
     /// # Errors
     /// [`QueryError`]; answers received before the error are kept.
     pub fn run(&mut self, plan: &AskPlan, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
-        let mut spec = self.request.spec.clone();
         let limit = match plan.max_cost {
             MaxCost::Usd(usd) => Some(usd),
             MaxCost::Nothing => Some(0.0),
-            MaxCost::Unknown(_) => self.remaining_budget(spec.limits.budget_usd),
+            MaxCost::Unknown(_) => self.remaining_budget(self.request.spec.limits.budget_usd),
         };
-        spec.limits.budget_usd = limit;
-        let request =
-            Request { spec: &spec, sql: &plan.sql, dialect: plan.dialect, ..self.request.clone() };
-        let result = if query::may_ask(&spec, &plan.sql, plan.dialect, request.classify) {
-            query::run(&request, sink)
-        } else {
-            request.to_plain().run(sink)
-        };
+        let request = Request { sql: &plan.sql, dialect: plan.dialect, ..self.request.clone() };
+        let result = run_within(&request, limit, sink);
         // The cost of a failed query is unknown, so its whole limit counts as spent.
         self.spent_usd +=
             result.as_ref().map_or_else(|_| limit.unwrap_or(0.0), |meta| meta.cost_usd);
@@ -457,86 +446,22 @@ impl<'a> Asker<'a> {
             let reason = statement.cannot_answer.unwrap_or_default();
             return Ok(Written::Declined(reason));
         };
-        match self.explain(&sql, statement.dialect) {
-            Ok(explained) => {
-                let max_cost = self.bound_cost(&explained);
-                let id = self.compute_plan_id(&sql, statement.dialect, &explained);
+        let dialect = statement.dialect;
+        let request = Request { sql: &sql, dialect, ..self.request.clone() };
+        let limits = CostLimits {
+            budget_usd: self.remaining_budget(self.budget_usd),
+            spec_usd: self.remaining_budget(self.request.spec.limits.budget_usd),
+        };
+        match plan_query(&request, &self.planning_model, &self.schema_hash, limits) {
+            Ok(mut plan) => {
                 let notes = [statement.assumptions, statement.cannot_answer];
                 let notes: Vec<String> = notes.into_iter().flatten().collect();
-                let assumptions = (!notes.is_empty()).then(|| notes.join(" "));
-                let dialect = statement.dialect;
-                let plan = AskPlan { sql, dialect, assumptions, explained, max_cost, id };
+                plan.assumptions = (!notes.is_empty()).then(|| notes.join(" "));
                 Ok(Written::Plan(Box::new(plan)))
             }
             Err(QueryError::Sql(problem)) => self.repair(&sql, &problem),
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn explain(&self, sql: &str, dialect: Dialect) -> Result<Meta, QueryError> {
-        let model = Some(Arc::clone(&self.planning_model));
-        let request = Request { model, sql, dialect, ..self.request.clone() };
-        if query::may_ask(request.spec, sql, dialect, request.classify) {
-            query::explain(&request)
-        } else {
-            request.to_plain().explain()
-        }
-    }
-
-    fn bound_cost(&self, explained: &Meta) -> MaxCost {
-        let spec = self.request.spec;
-        let has_requests = explained.requests > 0;
-        let can_ask = has_requests || !explained.unbounded.is_empty();
-        if let Some(budget) = self.remaining_budget(self.budget_usd).filter(|_| can_ask) {
-            return MaxCost::Usd(budget);
-        }
-        match (explained.unbounded.first(), self.remaining_budget(spec.limits.budget_usd)) {
-            (Some(_), Some(budget)) => MaxCost::Usd(budget),
-            (Some(unbounded), None) => {
-                let call: Vec<&str> = unbounded.call.split_whitespace().collect();
-                MaxCost::Unknown(format!("{}: {}", call.join(" "), unbounded.why))
-            }
-            (None, _) if !has_requests => MaxCost::Nothing,
-            (None, _) if !spec.is_priced() => {
-                MaxCost::Unknown("the price of the model is not known".to_owned())
-            }
-            (None, limit) => {
-                let usd = COST_HEADROOM * explained.cost_usd + self.max_request_cost(explained);
-                MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
-            }
-        }
-    }
-
-    /// Returns the maximum cost that one request reserves, in USD: its input and the longest
-    /// possible answer. The limit of a query includes it, because otherwise the last request could
-    /// not be sent.
-    fn max_request_cost(&self, explained: &Meta) -> f64 {
-        let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
-        let reserved = |settings: &ModelSettings| {
-            let price = settings.charged_price().unwrap_or_default();
-            let output = f64::from(settings.max_output_tokens);
-            (2.0 * input * price.input + output * price.output) / TOKENS_PER_PRICE
-        };
-        self.request.spec.all_models().map(reserved).fold(0.0, f64::max)
-    }
-
-    fn compute_plan_id(&self, sql: &str, dialect: Dialect, explained: &Meta) -> String {
-        // Leave out the folder, so that a plan has the same ID on another machine.
-        let database = self.request.database.file_name();
-        let parts = [
-            sql.to_owned(),
-            format!("{dialect:?}"),
-            database.unwrap_or_default().to_string_lossy().into_owned(),
-            self.schema_hash.clone(),
-            self.request.spec.model.name.clone(),
-            format!(
-                "{} {:.6} {}",
-                explained.requests,
-                explained.cost_usd,
-                explained.unbounded.len()
-            ),
-        ];
-        blake3::hash(parts.join("\u{0}").as_bytes()).to_hex()[..12].to_owned()
     }
 }
 

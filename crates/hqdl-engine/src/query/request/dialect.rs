@@ -1,7 +1,17 @@
 //! SQL dialects of queries.
 
 /// SQL dialect of a query. Calls have the same syntax in all dialects.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Deserialize,
+    serde::Serialize,
+    schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
     /// `SQLite`'s dialect with `BlendSQL`'s ingredients.

@@ -1,0 +1,121 @@
+//! Limits of what a server spends over its life.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hqdl_values::format::format_usd;
+
+/// Limits in USD, over the life of a server.
+#[derive(Debug, Clone, Copy)]
+pub struct SpendingLimits {
+    /// The most that is spent without approval.
+    pub allow_usd: f64,
+    /// The most that is spent altogether.
+    pub max_usd: f64,
+}
+
+/// Rounding errors of a sum, in USD.
+const ROUNDING_USD: f64 = 1e-9;
+
+/// A limit that a plan would exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LimitReached {
+    /// The plan needs approval.
+    #[error("the plan costs more than may be spent without approval")]
+    Unapproved,
+    /// Not even an approved plan may cost so much.
+    #[error("the plan costs more than what is left of --max-usd")]
+    Total,
+}
+
+/// Spent or reserved USD.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    unapproved: f64,
+    total: f64,
+}
+
+/// Counts what a server spends. A plan is counted with the most that it can cost, until its actual
+/// cost is known.
+#[derive(Debug, Clone)]
+pub struct SpendingLedger {
+    limits: SpendingLimits,
+    spent: Arc<Mutex<Spent>>,
+}
+
+impl SpendingLedger {
+    /// Returns a ledger in which nothing is spent.
+    #[must_use]
+    pub fn new(limits: SpendingLimits) -> Self {
+        Self { limits, spent: Arc::default() }
+    }
+
+    /// Reserves USD for a plan.
+    ///
+    /// # Errors
+    /// [`LimitReached`]; nothing is reserved then.
+    pub fn reserve(
+        &self,
+        usd: f64,
+        is_approved: bool,
+    ) -> Result<SpendingReservation, LimitReached> {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        if spent.total + usd > self.limits.max_usd + ROUNDING_USD {
+            return Err(LimitReached::Total);
+        }
+        if !is_approved {
+            if spent.unapproved + usd > self.limits.allow_usd + ROUNDING_USD {
+                return Err(LimitReached::Unapproved);
+            }
+            spent.unapproved += usd;
+        }
+        spent.total += usd;
+        Ok(SpendingReservation { ledger: self.clone(), usd, is_approved })
+    }
+
+    /// Returns the USD that approved plans may still spend.
+    #[must_use]
+    pub fn left_usd(&self) -> f64 {
+        let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.limits.max_usd - spent.total).max(0.0)
+    }
+
+    /// Describes what was spent, and the limits.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        format!(
+            "{} of {} spent, {} of {} without approval",
+            format_usd(spent.total),
+            format_usd(self.limits.max_usd),
+            format_usd(spent.unapproved),
+            format_usd(self.limits.allow_usd)
+        )
+    }
+}
+
+/// USD reserved for a plan. If it is dropped without [`Self::settle`], all of it counts as spent,
+/// because the cost of a plan that failed is not known.
+#[must_use]
+#[derive(Debug)]
+pub struct SpendingReservation {
+    ledger: SpendingLedger,
+    usd: f64,
+    is_approved: bool,
+}
+
+impl SpendingReservation {
+    /// Returns the reserved USD.
+    #[must_use]
+    pub fn usd(&self) -> f64 {
+        self.usd
+    }
+
+    /// Replaces the reserved USD with the actual cost.
+    pub fn settle(self, cost_usd: f64) {
+        let mut spent = self.ledger.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.total += cost_usd - self.usd;
+        if !self.is_approved {
+            spent.unapproved += cost_usd - self.usd;
+        }
+    }
+}

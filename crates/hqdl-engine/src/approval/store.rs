@@ -1,0 +1,258 @@
+//! Plans that wait for approval, and approvals, as files of a directory. `hqdl mcp` and
+//! `hqdl approve` are different processes.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::query::Dialect;
+use hqdl_values::format::{format_usd, on_one_line};
+
+/// Minutes for which an approval is valid.
+pub const APPROVAL_MINUTES: i64 = 15;
+/// Age at which the files of a plan are deleted.
+const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Length of a plan's id.
+const ID_LENGTH: usize = 12;
+/// Permissions of the directory: only the user may read and write.
+#[cfg(unix)]
+const PRIVATE: u32 = 0o700;
+
+/// What a plan would do, for the person who approves it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanRecord {
+    /// Text of the query. `None` if SQL is to be written for the question.
+    pub sql: Option<String>,
+    /// Question that the plan answers, if it is known.
+    pub question: Option<String>,
+    /// SQL dialect of the query.
+    pub dialect: Dialect,
+    /// Path or URL of the database.
+    pub database: String,
+    /// Hash of the database's schema.
+    pub schema: String,
+    /// Models and their endpoints.
+    pub model: String,
+    /// Client that asks.
+    pub client: String,
+    /// The most that the plan can cost, in USD. `None` if it is not known.
+    pub max_usd: Option<f64>,
+    /// Reason why the cost is not known, or why approval is needed although nothing is spent.
+    pub note: Option<String>,
+    /// Routes of the query's calls.
+    pub routes: Vec<String>,
+}
+
+impl PlanRecord {
+    /// Returns the hash of everything that an approval is bound to, except the price, which it
+    /// limits.
+    fn digest(&self) -> String {
+        let kind = if self.sql.is_some() { "query" } else { "question" };
+        let text = self.sql.as_deref().or(self.question.as_deref()).unwrap_or_default();
+        let mut hasher = blake3::Hasher::new();
+        let dialect = format!("{:?}", self.dialect);
+        for part in [kind, text, &dialect, &self.database, &self.schema, &self.model, &self.client]
+        {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
+    /// Returns the plan's id.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.digest()[..ID_LENGTH].to_owned()
+    }
+
+    /// Returns the most that the plan can cost, in words.
+    #[must_use]
+    pub fn describe_price(&self) -> String {
+        self.max_usd
+            .map_or_else(|| "not known".to_owned(), |usd| format!("at most {}", format_usd(usd)))
+    }
+
+    /// Returns names and values for the person who approves, without control characters, which
+    /// could change what a terminal shows.
+    #[must_use]
+    pub fn describe(&self) -> Vec<(&'static str, String)> {
+        let question = self.question.as_deref().unwrap_or_default();
+        let price = self.describe_price();
+        let mut lines: Vec<(&str, &str)> = match &self.sql {
+            Some(sql) => vec![("query", sql)],
+            None => vec![
+                ("question", question),
+                ("does", "a model writes SQL for the question; the query is not run"),
+            ],
+        };
+        lines.extend(self.routes.iter().map(|route| ("call", route.as_str())));
+        lines.push(("database", &self.database));
+        lines.push(("model", &self.model));
+        lines.push(("client", &self.client));
+        lines.push(("price", &price));
+        lines.extend(self.note.as_deref().map(|note| ("note", note)));
+        let safe = |text: &str| text.trim().lines().map(on_one_line).collect::<Vec<_>>().join("\n");
+        lines.into_iter().map(|(name, text)| (name, safe(text))).collect()
+    }
+
+    /// Returns whether an approval of `approved` is one of this plan: the same plan, at the same or
+    /// a lower price.
+    #[must_use]
+    pub fn is_covered_by(&self, approved: &Self) -> bool {
+        let is_cheaper = match (self.max_usd, approved.max_usd) {
+            (Some(usd), Some(approved)) => usd <= approved,
+            (Some(_), None) => true,
+            (None, approved) => approved.is_none(),
+        };
+        self.digest() == approved.digest() && is_cheaper
+    }
+}
+
+/// Returns whether a text has the form of a plan's id. Only such a text is part of a path.
+#[must_use]
+pub fn is_plan_id(text: &str) -> bool {
+    text.len() == ID_LENGTH
+        && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// An approval, with the plan as the person saw it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Approval {
+    plan: PlanRecord,
+    /// Unix time in seconds.
+    approved_at: i64,
+}
+
+/// Reason why an approval does not count.
+#[derive(Debug, thiserror::Error)]
+pub enum ApprovalError {
+    /// There is no such plan.
+    #[error("there is no plan {0}")]
+    NoPlan(String),
+    /// The approval is too old.
+    #[error("the approval has expired: it was given more than {APPROVAL_MINUTES} minutes ago")]
+    Expired,
+    /// The approval is for another query, schema, model or price.
+    #[error("the plan changed after it was approved: its query, schema, model or price differs")]
+    Changed,
+    /// A file cannot be read or written.
+    #[error("cannot use {}: {error}", path.display())]
+    Io {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the operating system.
+        error: io::Error,
+    },
+}
+
+/// Directory of plans and approvals.
+#[derive(Debug, Clone)]
+pub struct PlanStore {
+    dir: PathBuf,
+}
+
+impl PlanStore {
+    /// Opens the directory, creates it if necessary, and deletes old plans.
+    ///
+    /// # Errors
+    /// [`ApprovalError::Io`].
+    pub fn open(dir: &Path) -> Result<Self, ApprovalError> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, PRIVATE);
+        builder.create(dir).map_err(|error| ApprovalError::Io { path: dir.to_owned(), error })?;
+        let store = Self { dir: dir.to_owned() };
+        store.delete_old_files();
+        Ok(store)
+    }
+
+    fn delete_old_files(&self) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let age = entry.metadata().and_then(|m| m.modified()).map(|at| at.elapsed());
+            if matches!(age, Ok(Ok(age)) if age > MAX_AGE) {
+                // Another process may have deleted it.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    fn path(&self, id: &str, kind: &str) -> Result<PathBuf, ApprovalError> {
+        if !is_plan_id(id) {
+            return Err(ApprovalError::NoPlan(id.to_owned()));
+        }
+        Ok(self.dir.join(format!("{id}.{kind}.json")))
+    }
+
+    /// Stores a plan that waits for approval.
+    ///
+    /// # Errors
+    /// [`ApprovalError::Io`].
+    pub fn save_plan(&self, plan: &PlanRecord) -> Result<(), ApprovalError> {
+        write_file(&self.path(&plan.id(), "plan")?, plan)
+    }
+
+    /// Returns a stored plan.
+    ///
+    /// # Errors
+    /// [`ApprovalError`] if there is none.
+    pub fn load_plan(&self, id: &str) -> Result<PlanRecord, ApprovalError> {
+        let plan: Option<PlanRecord> = read_file(&self.path(id, "plan")?)?;
+        plan.filter(|plan| plan.id() == id).ok_or_else(|| ApprovalError::NoPlan(id.to_owned()))
+    }
+
+    /// Approves a plan as it was shown to a person. `now` is a Unix time in seconds.
+    ///
+    /// # Errors
+    /// [`ApprovalError::Io`].
+    pub fn approve(&self, shown: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
+        let approval = Approval { plan: shown.clone(), approved_at: now };
+        write_file(&self.path(&shown.id(), "approval")?, &approval)
+    }
+
+    /// Uses the approval of a plan, if there is one. Of several callers, one gets it.
+    ///
+    /// # Errors
+    /// [`ApprovalError`] if there is an approval that does not count for this plan.
+    pub fn take_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
+        let path = self.path(&plan.id(), "approval")?;
+        let Some(approval) = read_file::<Approval>(&path)? else { return Ok(false) };
+        let age = now - approval.approved_at;
+        if !(0..APPROVAL_MINUTES * 60).contains(&age) {
+            return Err(ApprovalError::Expired);
+        }
+        if !plan.is_covered_by(&approval.plan) {
+            return Err(ApprovalError::Changed);
+        }
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(ApprovalError::Io { path, error }),
+        }
+    }
+}
+
+/// Writes a file in one step, so that no other process reads half of it.
+fn write_file(path: &Path, content: &impl Serialize) -> Result<(), ApprovalError> {
+    let to_error = |error| ApprovalError::Io { path: path.to_owned(), error };
+    let partial = path.with_extension(format!("{}.tmp", std::process::id()));
+    let write = || {
+        let text = serde_json::to_vec_pretty(content)?;
+        let mut file = fs::File::create(&partial)?;
+        file.write_all(&text)?;
+        fs::rename(&partial, path)
+    };
+    write().map_err(to_error)
+}
+
+/// Reads a file; `None` if it does not exist or has another format.
+fn read_file<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, ApprovalError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ApprovalError::Io { path: path.to_owned(), error }),
+    }
+}

@@ -1,0 +1,151 @@
+//! A checked query with the most that it can cost.
+
+use std::sync::Arc;
+
+use crate::query::{self, Dialect, Meta, QueryError, Request, RowSink};
+use hqdl_model::Model;
+use hqdl_spec::{ModelSettings, Spec};
+
+/// Factor by which a query may exceed its estimated cost, because requests are retried.
+const COST_HEADROOM: f64 = 2.0;
+/// Number of tokens that a price refers to.
+const TOKENS_PER_PRICE: f64 = 1e6;
+
+/// Maximum cost of running a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MaxCost {
+    /// The plan sends no request.
+    Nothing,
+    /// Maximum cost in USD.
+    Usd(f64),
+    /// The cost has no known limit, for this reason.
+    Unknown(String),
+}
+
+impl MaxCost {
+    /// Returns whether the cost may exceed `usd`, the amount that needs no approval.
+    #[must_use]
+    pub fn exceeds(&self, usd: f64) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Usd(cost) => *cost > usd,
+            Self::Unknown(_) => true,
+        }
+    }
+}
+
+/// A query that answers a question, not yet run.
+#[derive(Debug, Clone)]
+pub struct AskPlan {
+    /// Text of the query.
+    pub sql: String,
+    /// Its dialect.
+    pub dialect: Dialect,
+    /// The model's own description of how it interpreted the question.
+    pub assumptions: Option<String>,
+    /// Routes of the query's questions, and an upper bound on its requests.
+    pub explained: Meta,
+    /// Maximum cost of running it.
+    pub max_cost: MaxCost,
+    /// Identity of the plan: its query, database, schema, model and price.
+    pub id: String,
+}
+
+/// Limits that replace or cap the computed cost of a query, in USD.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CostLimits {
+    /// The user's budget for the query. It replaces the computed cost.
+    pub budget_usd: Option<f64>,
+    /// The spec's budget. It caps the computed cost.
+    pub spec_usd: Option<f64>,
+}
+
+/// Checks a query and computes the most that it can cost. Sends no request.
+///
+/// # Errors
+/// [`QueryError`] if the query could not be run.
+pub fn plan_query(
+    request: &Request<'_>,
+    planning_model: &Arc<dyn Model>,
+    schema_hash: &str,
+    limits: CostLimits,
+) -> Result<AskPlan, QueryError> {
+    let request = Request { model: Some(Arc::clone(planning_model)), ..request.clone() };
+    let Request { sql, dialect, .. } = request;
+    let explained = if query::may_ask(request.spec, sql, dialect, request.classify) {
+        query::explain(&request)?
+    } else {
+        request.to_plain().explain()?
+    };
+    let max_cost = bound_cost(request.spec, &explained, limits);
+    let id = compute_plan_id(&request, schema_hash, &explained);
+    Ok(AskPlan { sql: sql.to_owned(), dialect, assumptions: None, explained, max_cost, id })
+}
+
+/// Runs a query that spends at most this many USD. `None` is no limit.
+///
+/// # Errors
+/// [`QueryError`]; answers received before the error are kept.
+pub fn run_within(
+    request: &Request<'_>,
+    limit_usd: Option<f64>,
+    sink: &mut dyn RowSink,
+) -> Result<Meta, QueryError> {
+    let mut spec = request.spec.clone();
+    spec.limits.budget_usd = limit_usd;
+    let request = Request { spec: &spec, ..request.clone() };
+    if query::may_ask(&spec, request.sql, request.dialect, request.classify) {
+        query::run(&request, sink)
+    } else {
+        request.to_plain().run(sink)
+    }
+}
+
+fn bound_cost(spec: &Spec, explained: &Meta, limits: CostLimits) -> MaxCost {
+    let has_requests = explained.requests > 0;
+    let can_ask = has_requests || !explained.unbounded.is_empty();
+    if let Some(budget) = limits.budget_usd.filter(|_| can_ask) {
+        return MaxCost::Usd(budget);
+    }
+    match (explained.unbounded.first(), limits.spec_usd) {
+        (Some(_), Some(budget)) => MaxCost::Usd(budget),
+        (Some(unbounded), None) => {
+            let call: Vec<&str> = unbounded.call.split_whitespace().collect();
+            MaxCost::Unknown(format!("{}: {}", call.join(" "), unbounded.why))
+        }
+        (None, _) if !has_requests => MaxCost::Nothing,
+        (None, _) if !spec.is_priced() => {
+            MaxCost::Unknown("the price of the model is not known".to_owned())
+        }
+        (None, limit) => {
+            let usd = COST_HEADROOM * explained.cost_usd + max_request_cost(spec, explained);
+            MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
+        }
+    }
+}
+
+/// Returns the maximum cost that one request reserves, in USD: its input and the longest possible
+/// answer. The limit of a query includes it, because otherwise the last request could not be sent.
+fn max_request_cost(spec: &Spec, explained: &Meta) -> f64 {
+    let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
+    let reserved = |settings: &ModelSettings| {
+        let price = settings.charged_price().unwrap_or_default();
+        let output = f64::from(settings.max_output_tokens);
+        (2.0 * input * price.input + output * price.output) / TOKENS_PER_PRICE
+    };
+    spec.all_models().map(reserved).fold(0.0, f64::max)
+}
+
+fn compute_plan_id(request: &Request<'_>, schema_hash: &str, explained: &Meta) -> String {
+    // Leave out the folder, so that a plan has the same ID on another machine.
+    let database = request.database.file_name();
+    let parts = [
+        request.sql.to_owned(),
+        format!("{:?}", request.dialect),
+        database.unwrap_or_default().to_string_lossy().into_owned(),
+        schema_hash.to_owned(),
+        request.spec.model.name.clone(),
+        format!("{} {:.6} {}", explained.requests, explained.cost_usd, explained.unbounded.len()),
+    ];
+    blake3::hash(parts.join("\u{0}").as_bytes()).to_hex()[..12].to_owned()
+}

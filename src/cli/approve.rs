@@ -1,0 +1,59 @@
+//! `hqdl approve`
+
+use std::io::{BufRead, IsTerminal};
+use std::process::ExitCode;
+
+use super::failure::{APPROVAL, Failure};
+use super::mcp::open_plans;
+use super::{CacheFlags, OutputOptions};
+use crate::approval::APPROVAL_MINUTES;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Id of the plan, as the assistant or `plan` names it.
+    #[arg(value_name = "PLAN_ID")]
+    plan: String,
+    /// Approve without asking.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    cache: CacheFlags,
+}
+
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let plans = open_plans(&options.cache)?;
+    let to_failure = |error: crate::approval::ApprovalError| {
+        Failure::wrong_input(
+            error.to_string(),
+            "ask the assistant for the id, and pass the --cache of its server",
+        )
+    };
+    let plan = plans.load_plan(&options.plan).map_err(to_failure)?;
+    if !output_options.quiet {
+        for (name, text) in plan.describe() {
+            anstream::eprintln!("{name:<10} {}", text.replace('\n', "\n           "));
+        }
+    }
+    if !options.yes {
+        if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+            return Err(Failure::Message {
+                message: "approval needs a terminal".to_owned(),
+                hint: "run this in a terminal, or pass --yes".to_owned(),
+                exit: APPROVAL,
+            });
+        }
+        anstream::eprint!("Approve it once, within {APPROVAL_MINUTES} minutes? [y/N] ");
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
+        if read == 0 || !matches!(line.trim().to_lowercase().as_str(), "y" | "yes") {
+            return Ok(ExitCode::from(APPROVAL));
+        }
+    }
+    plans.approve(&plan, jiff::Timestamp::now().as_second()).map_err(to_failure)?;
+    if !output_options.quiet {
+        anstream::eprintln!(
+            "approved for {APPROVAL_MINUTES} minutes; the assistant can run it once"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

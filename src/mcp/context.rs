@@ -1,0 +1,393 @@
+//! The work of the tools, which blocks: no protocol, and no decision about money.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use tokio::sync::watch;
+
+use super::page::{DEFAULT_ROWS, RowPage};
+use crate::approval::{PlanRecord, PlanStore, SpendingLedger};
+use crate::ask::{
+    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, MaxCost, TableCard, WritingLimit,
+    Written,
+};
+use crate::database::Database;
+use crate::database::provenance::CellProvenance;
+use crate::facts::Facts;
+use crate::failure::Failure;
+use crate::format::{count_noun, hide_secrets, on_one_line};
+use crate::generate::StopReason;
+use crate::model::{self, Model, ModelError};
+use crate::problem::Problems;
+use crate::query::{Dialect, Meta, QueryError, Request};
+use crate::spec::{Provider, Spec, is_server};
+
+/// Characters of definitions above which `describe` returns only the columns of each table.
+const MAX_DEFINITION_CHARS: usize = 40_000;
+/// Name of the command in the journal.
+const COMMAND: &str = "mcp";
+/// Length of a cursor's hash of the query.
+const CURSOR_HASH: usize = 16;
+
+/// Everything that the tools use. It does not change while the server runs.
+pub struct ServerContext {
+    /// The spec; it has no expansions if the user has none.
+    pub spec: Spec,
+    /// The database to query: the expanded copy, if there is one.
+    pub target: PathBuf,
+    /// The fact store.
+    pub facts: Facts,
+    /// The model, or why there is none.
+    pub model: Result<Arc<dyn Model>, Failure>,
+    /// Plans that wait for approval.
+    pub plans: PlanStore,
+    /// Money spent by this server.
+    pub ledger: SpendingLedger,
+    /// Command that approves a plan, without the plan's id.
+    pub approve_command: String,
+    /// Time limit for the database's work in one pass.
+    pub timeout: Duration,
+    /// Rows per request, if the user set it.
+    pub rows_per_request: Option<u32>,
+}
+
+/// What may be spent on writing SQL.
+#[derive(Debug, Clone, Copy)]
+pub enum WritingAllowance {
+    /// Nothing: only stored SQL is found.
+    Nothing,
+    /// The spec's limit of a question.
+    Limit,
+}
+
+/// A query that answers a question, or why there is none.
+pub enum WrittenQuery {
+    /// The query, its dialect, and the cost of writing it in USD.
+    Sql(Box<AskPlan>, f64),
+    /// Writing would cost this much.
+    Costs(WritingLimit),
+    /// There is no query, for this reason.
+    Failed(String, f64),
+}
+
+/// Position of a page in the rows of a query.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PagePosition {
+    /// Rows before the page.
+    pub offset: u64,
+    /// Maximum number of rows.
+    pub limit: usize,
+}
+
+impl PagePosition {
+    /// Reads the arguments of a tool.
+    pub fn parse(sql: &str, limit: Option<usize>, cursor: Option<&str>) -> Result<Self, Failure> {
+        let limit = limit.unwrap_or(DEFAULT_ROWS);
+        let Some(cursor) = cursor else { return Ok(Self { offset: 0, limit }) };
+        let offset = cursor.split_once('-').filter(|(_, hash)| *hash == hash_query(sql));
+        let offset = offset.and_then(|(offset, _)| offset.parse().ok());
+        offset.map(|offset| Self { offset, limit }).ok_or_else(|| {
+            Failure::wrong_input("the cursor is not one of this query", "run it without `cursor`")
+        })
+    }
+}
+
+fn hash_query(sql: &str) -> String {
+    blake3::hash(sql.as_bytes()).to_hex()[..CURSOR_HASH].to_owned()
+}
+
+impl ServerContext {
+    /// Returns whether recordings answer instead of a model, so that nothing is spent.
+    pub fn is_replay(&self) -> bool {
+        self.spec.model.provider == Provider::Replay
+    }
+
+    /// Returns whether a query can do what the role of a database server may do.
+    pub fn is_on_server(&self) -> bool {
+        is_server(&self.target)
+    }
+
+    fn request<'a>(
+        &'a self,
+        sql: &'a str,
+        dialect: Dialect,
+        interrupt: watch::Receiver<bool>,
+    ) -> Request<'a> {
+        Request {
+            model: self.model.clone().ok(),
+            dialect,
+            rows_per_request: self.rows_per_request,
+            timeout: Some(self.timeout),
+            command: COMMAND,
+            interrupt,
+            ..Request::new(&self.spec, &self.target, &self.facts, sql)
+        }
+    }
+
+    /// Returns the description of the database.
+    pub fn describe(&self, tables: &[String]) -> Result<Json, Failure> {
+        let shows_values = self.spec.ask.shows_values;
+        let (mut cards, _) = ask::describe_tables(&self.target, &self.spec, shows_values)?;
+        if !tables.is_empty() {
+            let is_named = |name: &str| cards.iter().any(|c| c.name.eq_ignore_ascii_case(name));
+            if let Some(missing) = tables.iter().find(|name| !is_named(name)) {
+                return Err(Failure::wrong_input(
+                    format!("there is no table {}", on_one_line(missing)),
+                    "call `describe` without tables",
+                ));
+            }
+            cards.retain(|c| tables.iter().any(|name| name.eq_ignore_ascii_case(&c.name)));
+        }
+        let size: usize = cards.iter().map(|c| c.definition.len() + c.samples.len()).sum();
+        let is_short = size <= MAX_DEFINITION_CHARS || !tables.is_empty();
+        let describe = |card: &TableCard| {
+            let definition = if is_short { card.definition.clone() } else { card.outline() };
+            let samples = if is_short { card.samples.as_str() } else { "" };
+            json!({ "name": card.name, "definition": definition, "sample_rows": samples })
+        };
+        let example = |e: &crate::spec::file::ExampleTable| json!({ "question": e.question, "sql": e.sql.trim() });
+        let expansion = |e: &crate::spec::Expansion| {
+            json!({
+                "name": e.name, "about": e.about, "key": e.key.names(),
+                "columns": e.columns.iter().map(|c| json!({
+                    "name": c.name, "type": c.kind.name(), "about": c.about,
+                    "questions": c.bindings.iter().map(|b| b.ask.trim()).collect::<Vec<_>>(),
+                })).collect::<Vec<_>>(),
+            })
+        };
+        Ok(json!({
+            "tables": cards.iter().map(describe).collect::<Vec<_>>(),
+            "is_complete": is_short,
+            "expansions": self.spec.expansions.iter().map(expansion).collect::<Vec<_>>(),
+            "examples": self.spec.ask.examples.iter().map(example).collect::<Vec<_>>(),
+            "calls": ask::describe_dialect(&self.spec),
+            "spending": self.ledger.describe(),
+        }))
+    }
+
+    /// Returns the stored values that words of a text match.
+    pub fn search_values(&self, text: &str) -> Result<Json, Failure> {
+        if !self.spec.ask.shows_values {
+            return Err(Failure::wrong_input(
+                "`values = false` in [ask] keeps stored values private",
+                "",
+            ));
+        }
+        let found = ask::find_stored_values(&self.target, &self.spec, text);
+        let found = found.map_err(|error| self.to_failure(error, ""))?;
+        let value =
+            |m: &ask::ValueMatch| json!({ "value": m.value, "table": m.table, "column": m.column });
+        Ok(json!({ "matches": found.iter().map(value).collect::<Vec<_>>() }))
+    }
+
+    /// Returns the provenance of a cell.
+    pub fn find_provenance(
+        &self,
+        table: &str,
+        key: &[String],
+        column: &str,
+    ) -> Result<Json, Failure> {
+        let cells = Database::open(&self.target)?.find_provenance(table, key, column)?;
+        Ok(json!({ "cells": cells.iter().map(CellProvenance::to_json).collect::<Vec<_>>() }))
+    }
+
+    /// Checks a query, and computes the most that it can cost.
+    pub fn plan_sql(
+        &self,
+        sql: &str,
+        dialect: Dialect,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<AskPlan, Failure> {
+        let (_, hash) = ask::describe_tables(&self.target, &self.spec, false)?;
+        let planning_model = model::connect_for_planning(&self.spec)?;
+        let limits = CostLimits { budget_usd: None, spec_usd: self.spec.limits.budget_usd };
+        let request = self.request(sql, dialect, interrupt);
+        let mut plan = ask::plan_query(&request, &planning_model, &hash, limits)
+            .map_err(|error| self.to_failure(error.into(), sql))?;
+        // A call that cannot be counted may spend what is left of the server's limit.
+        if matches!(plan.max_cost, MaxCost::Unknown(_)) && self.spec.is_priced() {
+            plan.max_cost = MaxCost::Usd(self.ledger.left_usd());
+        }
+        Ok(plan)
+    }
+
+    /// Returns the record of a query's plan, for its approval.
+    pub fn record_plan(&self, plan: &AskPlan, client: String) -> Result<PlanRecord, Failure> {
+        let routes = plan.explained.routes.iter();
+        let routes = routes.map(|r| on_one_line(&format!("{}: {}", r.call, r.why))).collect();
+        self.record(Some(plan.sql.clone()), None, plan.dialect, &plan.max_cost, routes, client)
+    }
+
+    /// Returns the record of writing SQL for a question.
+    pub fn record_question(
+        &self,
+        question: &str,
+        limit: WritingLimit,
+        client: String,
+    ) -> Result<PlanRecord, Failure> {
+        let cost = match limit {
+            WritingLimit::Usd(usd) => MaxCost::Usd(usd),
+            WritingLimit::Tokens(n) => MaxCost::Unknown(count_noun(n, "token")),
+        };
+        let dialect = Dialect::default();
+        self.record(None, Some(question.to_owned()), dialect, &cost, Vec::new(), client)
+    }
+
+    fn record(
+        &self,
+        sql: Option<String>,
+        question: Option<String>,
+        dialect: Dialect,
+        cost: &MaxCost,
+        routes: Vec<String>,
+        client: String,
+    ) -> Result<PlanRecord, Failure> {
+        let (_, schema) = ask::describe_tables(&self.target, &self.spec, false)?;
+        let name = |m: &crate::spec::ModelSettings| {
+            let url = m.base_url.as_deref().map_or_else(String::new, hide_secrets);
+            format!("{} {url}", m.name).trim_end().to_owned()
+        };
+        let models: Vec<String> = self.spec.all_models().map(name).collect();
+        let max_usd = match cost {
+            MaxCost::Nothing => Some(0.0),
+            MaxCost::Usd(usd) => Some(*usd),
+            MaxCost::Unknown(_) => None,
+        };
+        let note = match cost {
+            MaxCost::Unknown(why) => Some(why.clone()),
+            _ if self.is_on_server() && sql.is_some() => {
+                Some("the query runs on a server with the rights of your role".to_owned())
+            }
+            _ => None,
+        };
+        let path = self.target.to_string_lossy();
+        let database = if self.is_on_server() {
+            hide_secrets(&path)
+        } else {
+            std::path::absolute(&self.target).unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let model = models.join(", ");
+        Ok(PlanRecord {
+            sql,
+            question,
+            dialect,
+            database,
+            schema,
+            model,
+            client,
+            max_usd,
+            note,
+            routes,
+        })
+    }
+
+    /// Finds or writes the query for a question.
+    pub fn write_query(
+        &self,
+        question: &str,
+        allowance: WritingAllowance,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<WrittenQuery, Failure> {
+        let (mut writing_spec, limit) = ask::limit_writing(&self.spec)?;
+        if matches!(allowance, WritingAllowance::Nothing) && !self.is_replay() {
+            match limit {
+                WritingLimit::Usd(_) => writing_spec.limits.budget_usd = Some(0.0),
+                WritingLimit::Tokens(_) => writing_spec.limits.budget_tokens = Some(0),
+            }
+        }
+        let asked = AskQuestion {
+            text: question,
+            request: self.request("", Dialect::default(), interrupt),
+            writing_spec: &writing_spec,
+            budget_usd: None,
+            planning_model: model::connect_for_planning(&self.spec)?,
+            rewrites: false,
+            before_request: &|| {},
+        };
+        let mut asker = Asker::new(asked).map_err(|error| self.to_failure(error, ""))?;
+        let written = asker.plan();
+        let usage = asker.finish(written.is_ok())?;
+        match written {
+            Ok(Written::Plan(plan)) => Ok(WrittenQuery::Sql(plan, usage.cost_usd)),
+            Ok(Written::Declined(reason)) => Ok(WrittenQuery::Failed(
+                format!("the database cannot answer this: {}", on_one_line(&reason)),
+                usage.cost_usd,
+            )),
+            Ok(Written::Failed(failed)) => Ok(WrittenQuery::Failed(
+                format!("the model wrote no query that runs: {}", on_one_line(&failed.error)),
+                usage.cost_usd,
+            )),
+            Ok(Written::Unreadable) => {
+                let reason = "the model's reply contains no query".to_owned();
+                Ok(WrittenQuery::Failed(reason, usage.cost_usd))
+            }
+            Err(AskError::Query(QueryError::Stopped(StopReason::Endpoint(
+                ModelError::Budget(_),
+            )))) if matches!(allowance, WritingAllowance::Nothing) => {
+                Ok(WrittenQuery::Costs(limit))
+            }
+            Err(error) => Err(self.to_failure(error, "")),
+        }
+    }
+
+    /// Runs a query and returns a page of its rows, with its cost in USD.
+    pub fn run_plan(
+        &self,
+        plan: &AskPlan,
+        limit_usd: Option<f64>,
+        position: PagePosition,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<(Json, f64), Failure> {
+        // A query without calls may end early, because nothing but its rows is reported.
+        let is_plain = plan.explained.routes.is_empty();
+        let mut page = RowPage::new(position.offset, position.limit, is_plain);
+        let request = self.request(&plan.sql, plan.dialect, interrupt);
+        let meta = match ask::run_within(&request, limit_usd, &mut page) {
+            Err(QueryError::Output(_)) if is_plain && page.has_more => {
+                Meta { sql: plan.sql.clone(), ..Meta::default() }
+            }
+            result => result.map_err(|error| self.to_failure(error.into(), &plan.sql))?,
+        };
+        let cursor = page.has_more.then(|| format!("{}-{}", page.end(), hash_query(&plan.sql)));
+        let json = json!({
+            "status": "complete",
+            "columns": page.columns, "rows": page.rows,
+            "next_cursor": cursor, "truncated": page.has_more, "cut_cells": page.cut_cells,
+            "assumptions": plan.assumptions, "notes": meta.notes, "meta": meta.to_json(),
+        });
+        Ok((json, meta.cost_usd))
+    }
+
+    /// Returns the result of `plan`.
+    pub fn describe_plan(&self, plan: &AskPlan, record: &PlanRecord) -> Json {
+        let free = record.max_usd == Some(0.0) && !self.is_on_server();
+        json!({
+            "plan_id": record.id(), "sql": plan.sql, "dialect": plan.dialect,
+            "assumptions": plan.assumptions,
+            "max_cost_usd": record.max_usd, "needs_approval": !free && !self.is_replay(),
+            "price": record.describe_price(), "explained": plan.explained.explained_to_json(),
+        })
+    }
+
+    fn to_failure(&self, error: AskError, sql: &str) -> Failure {
+        match (error, &self.model) {
+            (AskError::Query(QueryError::Sql(problem)), _) => Failure::Problems(Problems {
+                path: PathBuf::from("<query>"),
+                text: sql.to_owned(),
+                problems: vec![*problem],
+            }),
+            (AskError::Query(QueryError::NoModel), Err(why)) => why.clone(),
+            (AskError::Query(error), _) => error.into(),
+            (AskError::Store(error), _) => error.into(),
+            (error, _) => Failure::wrong_input(error.to_string(), ""),
+        }
+    }
+}
+
+/// Returns the directory of plans below a cache directory.
+#[must_use]
+pub fn plans_dir(cache: &Path) -> PathBuf {
+    cache.join("plans")
+}

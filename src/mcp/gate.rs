@@ -1,0 +1,200 @@
+//! Decides whether a plan may run: it costs nothing, what may be spent without approval suffices, or
+//! a person approved it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::model::{
+    CallToolRequestParams, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
+    ElicitationSchema, InputRequest, InputRequiredResult, ProtocolVersion,
+};
+use rmcp::service::{RequestContext, RoleServer};
+use serde_json::{Value as Json, json};
+
+use super::context::ServerContext;
+use crate::approval::{
+    APPROVAL_MINUTES, ApprovalError, LimitReached, PlanRecord, SpendingReservation,
+};
+use crate::failure::Failure;
+
+/// Name of the question in an elicitation's form.
+const APPROVE: &str = "approve";
+
+/// Permission to run a plan.
+pub struct Grant {
+    /// The most that it may spend, in USD. `None` is no limit.
+    pub limit_usd: Option<f64>,
+    reservation: Option<SpendingReservation>,
+}
+
+impl Grant {
+    /// Replaces the reserved USD with the actual cost.
+    pub fn settle(self, cost_usd: f64) {
+        if let Some(reservation) = self.reservation {
+            reservation.settle(cost_usd);
+        }
+    }
+}
+
+/// Decision about a plan.
+pub enum Decision {
+    /// It may run.
+    Granted(Grant),
+    /// It may not run; the result of the tool.
+    Refused(Json),
+    /// The client asks the user and calls again.
+    AskClient(InputRequiredResult),
+}
+
+/// Questions that clients were asked to pass on, by the id of the plan.
+#[derive(Default)]
+pub struct PendingQuestions(Mutex<HashMap<String, (PlanRecord, Instant)>>);
+
+impl PendingQuestions {
+    fn add(&self, plan: &PlanRecord) {
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.insert(plan.id(), (plan.clone(), Instant::now()));
+    }
+
+    /// Returns whether the answer to a question approves this plan. A question has one answer.
+    fn take_answer(&self, plan: &PlanRecord, params: &CallToolRequestParams) -> Option<bool> {
+        let id = plan.id();
+        let answers = params.input_responses.as_ref()?;
+        params.request_state.as_ref().filter(|state| **state == id)?;
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (asked, at) = pending.remove(&id)?;
+        let answer: ElicitResult = serde_json::from_value(answers.get(APPROVE)?.clone()).ok()?;
+        let is_valid = at.elapsed() < question_timeout() && plan.is_covered_by(&asked);
+        Some(is_valid && is_accepted(&answer))
+    }
+}
+
+fn question_timeout() -> Duration {
+    Duration::from_secs(APPROVAL_MINUTES as u64 * 60)
+}
+
+fn is_accepted(answer: &ElicitResult) -> bool {
+    let approves = answer.content.as_ref().is_some_and(|c| c[APPROVE] == true);
+    answer.action == ElicitationAction::Accept && approves
+}
+
+/// Decides whether a plan may run, and reserves its cost.
+pub async fn authorize(
+    context: &ServerContext,
+    pending: &PendingQuestions,
+    plan: &PlanRecord,
+    params: &CallToolRequestParams,
+    call: &RequestContext<RoleServer>,
+) -> Result<Decision, Failure> {
+    let unlimited = Decision::Granted(Grant { limit_usd: None, reservation: None });
+    let needs_person = context.is_on_server() && plan.sql.is_some();
+    if context.is_replay() && !needs_person {
+        return Ok(unlimited);
+    }
+    if let (Some(usd), false) = (plan.max_usd, needs_person) {
+        match context.ledger.reserve(usd, false) {
+            Ok(reservation) => return Ok(grant(reservation)),
+            Err(LimitReached::Unapproved) => {}
+            Err(reached @ LimitReached::Total) => return Ok(refuse_limit(context, plan, reached)),
+        }
+    }
+    let mut problem = None;
+    if plan.max_usd.is_none_or(|usd| usd <= context.ledger.left_usd()) {
+        match context.plans.take_approval(plan, jiff::Timestamp::now().as_second()) {
+            Ok(true) => return Ok(grant_approved(context, plan)),
+            Ok(false) => {}
+            Err(error @ (ApprovalError::Expired | ApprovalError::Changed)) => {
+                problem = Some(error.to_string());
+            }
+            Err(error) => return Err(Failure::wrong_input(error.to_string(), "")),
+        }
+    }
+    // A price that is not known cannot be held by --max-usd, so that a person must see it.
+    if plan.max_usd.is_some() && can_elicit(call) {
+        match pending.take_answer(plan, params) {
+            Some(true) => return Ok(grant_approved(context, plan)),
+            Some(false) => problem = Some("the user did not approve the plan".to_owned()),
+            None if uses_input_results(call) => {
+                pending.add(plan);
+                return Ok(Decision::AskClient(build_question(plan)));
+            }
+            None => {
+                let asked = call.peer.create_elicitation_with_timeout(
+                    build_elicitation(plan),
+                    Some(question_timeout()),
+                );
+                let answer = tokio::select! {
+                    answer = asked => answer.ok(),
+                    () = call.ct.cancelled() => None,
+                };
+                if answer.as_ref().is_some_and(is_accepted) {
+                    return Ok(grant_approved(context, plan));
+                }
+                problem = Some("the user did not approve the plan".to_owned());
+            }
+        }
+    }
+    let saved = context.plans.save_plan(plan);
+    saved.map_err(|error| Failure::wrong_input(error.to_string(), "pass another --cache"))?;
+    Ok(Decision::Refused(describe_refusal(context, plan, problem)))
+}
+
+fn grant(reservation: SpendingReservation) -> Decision {
+    let limit_usd = Some(reservation.usd());
+    Decision::Granted(Grant { limit_usd, reservation: Some(reservation) })
+}
+
+fn grant_approved(context: &ServerContext, plan: &PlanRecord) -> Decision {
+    match plan.max_usd.map(|usd| context.ledger.reserve(usd, true)) {
+        None => Decision::Granted(Grant { limit_usd: None, reservation: None }),
+        Some(Ok(reservation)) => grant(reservation),
+        Some(Err(reached)) => refuse_limit(context, plan, reached),
+    }
+}
+
+fn refuse_limit(context: &ServerContext, plan: &PlanRecord, reached: LimitReached) -> Decision {
+    Decision::Refused(json!({
+        "status": "limit_reached", "plan_id": plan.id(), "max_cost_usd": plan.max_usd,
+        "message": format!("{reached}: {}", context.ledger.describe()),
+    }))
+}
+
+fn describe_refusal(context: &ServerContext, plan: &PlanRecord, problem: Option<String>) -> Json {
+    let id = plan.id();
+    let what = if plan.sql.is_some() { "running the query" } else { "writing the SQL" };
+    let message = format!(
+        "{what} costs {}; ask the user to approve it in a terminal with `{} {id}`, then call `query` with this plan_id",
+        plan.describe_price(),
+        context.approve_command
+    );
+    json!({
+        "status": "approval_needed", "plan_id": id, "max_cost_usd": plan.max_usd,
+        "reason": problem.or_else(|| plan.note.clone()), "message": message,
+    })
+}
+
+fn can_elicit(call: &RequestContext<RoleServer>) -> bool {
+    let capability = call.client_capabilities().and_then(|c| c.elicitation);
+    capability.is_some_and(|c| c.form.is_some() || c.url.is_none())
+}
+
+/// Returns whether the protocol has results that ask for input, and no requests of servers.
+fn uses_input_results(call: &RequestContext<RoleServer>) -> bool {
+    let version = call.protocol_version();
+    version.is_some_and(|v| v.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
+}
+
+fn build_elicitation(plan: &PlanRecord) -> ElicitRequestParams {
+    let lines: Vec<String> =
+        plan.describe().iter().map(|(name, text)| format!("{name}: {text}")).collect();
+    let message = format!("Approve this plan?\n{}", lines.join("\n"));
+    let requested_schema = ElicitationSchema::builder().required_bool(APPROVE).build_unchecked();
+    ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
+}
+
+fn build_question(plan: &PlanRecord) -> InputRequiredResult {
+    let request = InputRequest::Elicitation(ElicitRequest::new(build_elicitation(plan)));
+    let requests = std::iter::once((APPROVE.to_owned(), request)).collect();
+    InputRequiredResult::new(Some(requests), Some(plan.id()))
+}
