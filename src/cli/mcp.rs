@@ -47,7 +47,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         anstream::println!("{config:#}");
         return Ok(ExitCode::SUCCESS);
     }
-    session::print_place(session.facts()?, output_options);
+    session::print_cache_location(session.facts()?, output_options);
     let is_named = spec.is_some() || flags.model.is_some();
     let model = if session.spec.model.provider == Provider::Replay || is_named {
         session.connect_model().map_err(Failure::from)

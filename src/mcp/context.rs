@@ -143,7 +143,7 @@ impl ServerContext {
         let size: usize = cards.iter().map(|c| c.definition.len() + c.samples.len()).sum();
         let is_short = size <= MAX_DEFINITION_CHARS || !tables.is_empty();
         let describe = |card: &TableCard| {
-            let definition = if is_short { card.definition.clone() } else { card.outline() };
+            let definition = if is_short { card.definition.clone() } else { card.format_outline() };
             let samples = if is_short { card.samples.as_str() } else { "" };
             json!({ "name": card.name, "definition": definition, "sample_rows": samples })
         };
