@@ -85,7 +85,7 @@ pub(super) async fn serve_http(
 ) {
     let shares = ClientShares::new(context.settings.client_limits);
     let state = HttpState {
-        context: context,
+        context,
         shares: Arc::new(shares),
         query_permits: Arc::new(Semaphore::new(MAX_QUERIES)),
         read_permits: Arc::new(Semaphore::new(MAX_READS)),
