@@ -57,6 +57,8 @@ pub fn answer_cell(column: &AskedColumn, row: &AskedRow) -> Json {
         let call = call.strip_suffix(combining).unwrap_or(call);
         // Remove the descriptions of labels after the question.
         let call = call.split(" Labels: ").next().unwrap_or(call);
+        let scale = " (a number from 0 to 10; 10 is the best)";
+        let call = call.strip_suffix(scale).unwrap_or(call);
         let (name, parameter) = call.split_once(':').unwrap_or((call, ""));
         let result = match name {
             "first_sorted" => first_sorted(values, &context_rows(row)),

@@ -1,11 +1,11 @@
 //! Aggregate and window functions. A SELECT with one of them does not return the rows of its FROM
 //! clause.
 
-use super::runtime::Function;
+use super::runtime::{BEST_AGGREGATE, Function};
 use super::tree::{Expr, ExprKind, Query, SelectCore};
 
 /// Aggregate functions, which make a SELECT a grouped one.
-pub(super) const AGGREGATES: [&str; 25] = [
+pub(super) const AGGREGATES: [&str; 26] = [
     "stddev",
     "stddev_pop",
     "stddev_samp",
@@ -29,6 +29,7 @@ pub(super) const AGGREGATES: [&str; 25] = [
     Function::Rows.name(),
     Function::Values.name(),
     Function::Texts.name(),
+    BEST_AGGREGATE,
     "max",
     "min",
 ];

@@ -5,6 +5,11 @@
 //! means no mark. If the number has changed afterwards, a call in the expression is pending. A
 //! *truth* is 1, 0, or 2 while it depends on a pending call.
 
+/// Name of `hq_best(value, score, k)`, an aggregate that every connection has: the `k` distinct
+/// values of a group with the greatest scores, as a JSON array. Equal scores are in the order of the
+/// values.
+pub const BEST_AGGREGATE: &str = "hq_best";
+
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
 /// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must not evaluate one
 /// early.

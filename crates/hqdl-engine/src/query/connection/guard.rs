@@ -16,8 +16,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
-use crate::query::connection::math;
 use crate::query::connection::statement::{ONLY_READS, first_word, name_span, token_at};
+use crate::query::connection::{best, math};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::RowSink;
 use hqdl_database::{Database, StoreError, sqlite_message};
@@ -134,6 +134,7 @@ impl Guard {
         let guard = Self::open_without_functions(path, timeout, interrupt)?;
         guard.database.create_empty_tables()?;
         let registered = math::register_math_functions(guard.connection())
+            .and_then(|()| best::register_best_aggregate(guard.connection()))
             .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
         registered.map_err(|e| guard.database.to_store_error(&e))?;
         Ok(guard)

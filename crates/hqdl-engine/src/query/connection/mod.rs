@@ -1,5 +1,6 @@
 //! The read-only connection that a query runs on: its checks, its schema and its functions.
 
+mod best;
 pub mod guard;
 pub mod large_stack;
 pub mod math;

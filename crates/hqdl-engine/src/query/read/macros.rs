@@ -12,13 +12,16 @@
 //! | `{{TableSummary('t')}}` | `{{LLMQA('…', (SELECT * FROM t), return_type='str')}}` |
 //! | `{{LLMAgg('q', t.c)}}` | `{{LLMReduce('q', hq_texts(t.c))}}` |
 //! | `{{LLMClassify(t.c, ['a', 'b'])}}` | `{{LLMMap('Which label fits {}?', t.c, options=('a', 'b'))}}` |
+//! | `{{LLMExtract('q', t.c, '{"a": "int"}')}}` | `json_object('a', {{LLMMap('q: a', t.c, return_type='int')}})` |
+//! | `{{LLMRank('q', t.c)}}` | `{{LLMMap('q (a number …)', t.c, return_type='float')}}` |
+//! | `{{LLMTopK('q', t.c, 3)}}` | `hq_best(t.c, {{LLMRank('q', t.c)}}, 3)` |
 //! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
 //! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
 
 use std::ops::Range;
 
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
-use crate::query::read::labels;
+use crate::query::read::{extract, labels, rank};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::Literal;
@@ -50,6 +53,9 @@ enum Macro<'s> {
     Summary,
     Reduce,
     Classify,
+    Extract,
+    Rank,
+    Top,
     Documents,
     Dates,
     /// What is not done here, and what is instead.
@@ -57,7 +63,7 @@ enum Macro<'s> {
 }
 
 /// Those that every query has, by their names.
-const KNOWN: [(&str, Macro<'static>); 26] = [
+const KNOWN: [(&str, Macro<'static>); 29] = [
     ("LLM", Macro::Typed("LLMQA", "str")),
     ("LLMQAStr", Macro::Typed("LLMQA", "str")),
     ("LLMQABool", Macro::Typed("LLMQA", "bool")),
@@ -76,6 +82,9 @@ const KNOWN: [(&str, Macro<'static>); 26] = [
     ("LLMReduce", Macro::Reduce),
     ("LLMAgg", Macro::Reduce),
     ("LLMClassify", Macro::Classify),
+    ("LLMExtract", Macro::Extract),
+    ("LLMRank", Macro::Rank),
+    ("LLMTopK", Macro::Top),
     ("RAGQA", Macro::Documents),
     ("DocumentSearch", Macro::Documents),
     ("DT", Macro::Dates),
@@ -102,25 +111,51 @@ pub(in crate::query) fn expand_macros(
 ) -> Result<Option<TranslatedQuery>, QueryError> {
     let tokens = tokens(text);
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
+    let mut copied_until = 0;
     for n in 0..tokens.len() {
         let [open, name, paren] = match tokens.get(n..n + 3) {
             Some([open, name, paren]) => [*open, *name, *paren],
             _ => break,
         };
+        if open.start < copied_until {
+            continue;
+        }
         if open.lexeme != Lexeme::Open || name.lexeme != Lexeme::Word || !paren.is_symbol(b'(') {
             continue;
         }
         let Some(found) = find(&request.spec.ingredients, name.text(text)) else { continue };
         let Some(call) = CallText::parse_call(text, &tokens, n) else { continue };
         let rest = &tokens[tokens.partition_point(|t| t.start < call.end_offset)..];
-        edits.extend(call.edits(found, rest)?);
+        // Such a call copies its arguments, with their macros expanded.
+        if matches!(found, Macro::Extract | Macro::Top) {
+            copied_until = call.end_offset;
+        }
+        edits.extend(call.edits(request, found, rest)?);
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
 }
 
+/// Returns a part of a query with its macros expanded.
+fn expand_part(
+    request: &Request<'_>,
+    text: &str,
+    part: Range<usize>,
+) -> Result<String, QueryError> {
+    let begin = part.start;
+    let part = text.get(part).unwrap_or_default();
+    match expand_macros(request, part) {
+        Ok(expanded) => Ok(expanded.map_or_else(|| part.to_owned(), |expanded| expanded.sql)),
+        Err(QueryError::Sql(mut problem)) => {
+            problem.span = problem.span.map(|span| span.start + begin..span.end + begin);
+            Err(QueryError::Sql(problem))
+        }
+        Err(other) => Err(other),
+    }
+}
+
 /// Examples of the calls here that a model may write, and their results.
-const USAGES: [(&str, &str); 1] = [labels::USAGE];
+const USAGES: [(&str, &str); 4] = [labels::USAGE, extract::USAGE, rank::USAGE, rank::TOP_USAGE];
 
 /// Describes every call that a query can contain, one per line.
 #[must_use]
@@ -219,6 +254,7 @@ impl CallText<'_> {
     /// How it is written anew.
     fn edits(
         &self,
+        request: &Request<'_>,
         of: Macro<'_>,
         rest: &[Token],
     ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
@@ -234,6 +270,16 @@ impl CallText<'_> {
             Macro::Summary => self.summary(),
             Macro::Reduce => self.rewrite_reduce(rest),
             Macro::Classify => self.classify(),
+            Macro::Rank => self.rank(),
+            Macro::Extract => {
+                let expand = |part| expand_part(request, self.text, part);
+                self.extract(rest, &expand).map(|edit| vec![edit])
+            }
+            Macro::Top => {
+                let expand = |part| expand_part(request, self.text, part);
+                let best = self.top(rest, &expand)?;
+                Ok(vec![(self.open_token.start..self.end_offset, best)])
+            }
             Macro::Documents => self.documents(),
             Macro::Dates => self.rewrite_date_filter(),
             Macro::Refused(why, instead) => Err(self.error_at_name(

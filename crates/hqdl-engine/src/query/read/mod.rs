@@ -4,9 +4,11 @@
 
 pub mod arguments;
 pub mod classify;
+mod extract;
 mod labels;
 pub mod macros;
 pub mod one_row;
+mod rank;
 mod reduce;
 
 use std::path::Path;

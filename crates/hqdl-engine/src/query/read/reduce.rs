@@ -30,14 +30,7 @@ impl CallText<'_> {
             let message = format!("`{name}` has no values to reduce");
             return Err(self.error_at_name(message, "needs a column or an expression", help));
         };
-        if rest.first().is_some_and(|token| token.is_word(self.text, "OVER")) {
-            return Err(QueryError::in_sql(
-                format!("`{}` is not a window function", self.name_token.text(self.text)),
-                rest.first().map(|token| token.span()),
-                "windows are not supported",
-                "use GROUP BY, and join its rows to the others",
-            ));
-        }
+        reject_window(self, rest)?;
         // Write the values last, so that a FILTER after the call can follow them.
         let mut head = "LLMReduce(".to_owned();
         let mut edits = Vec::new();
@@ -64,13 +57,8 @@ impl CallText<'_> {
             edits.push((span.end..self.end_offset, end));
             return Ok(edits);
         }
-        let column = match value.tokens.as_slice() {
-            [_] => value.text_content(self.text).and_then(|text| split_legacy_column(&text)),
-            _ => None,
-        };
         edits.push((span.start..span.start, format!("{texts}(")));
-        if let Some((table, column)) = column {
-            let column = format!("{}.{}", sql::quote_name(&table), sql::quote_name(&column));
+        if let Some(column) = column_sql(self.text, value) {
             edits.push((span.clone(), column));
         }
         match filter_end {
@@ -84,8 +72,27 @@ impl CallText<'_> {
     }
 }
 
+/// Rejects a call that is used as a window function.
+pub(super) fn reject_window(call: &CallText<'_>, rest: &[Token]) -> Result<(), QueryError> {
+    let over = rest.first().filter(|token| token.is_word(call.text, "OVER"));
+    over.map_or(Ok(()), |over| {
+        Err(QueryError::in_sql(
+            format!("`{}` is not a window function", call.name_token.text(call.text)),
+            Some(over.span()),
+            "windows are not supported",
+            "use GROUP BY, and join its rows to the others",
+        ))
+    })
+}
+
+/// Returns the column that a text such as `'t::c'` names.
+pub(super) fn column_sql(text: &str, argument: &CallArgument) -> Option<String> {
+    let (table, column) = split_legacy_column(&argument.text_content(text)?)?;
+    Some(format!("{}.{}", sql::quote_name(&table), sql::quote_name(&column)))
+}
+
 /// Returns true if an argument is a query in parentheses.
-fn is_query(text: &str, argument: &CallArgument) -> bool {
+pub(super) fn is_query(text: &str, argument: &CallArgument) -> bool {
     let is_word =
         |token: &Token| ["SELECT", "WITH", "VALUES"].iter().any(|word| token.is_word(text, word));
     let tokens = argument.tokens.as_slice();

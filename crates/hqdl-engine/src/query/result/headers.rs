@@ -156,7 +156,8 @@ fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
 /// Returns the header of the result column with these tokens.
 fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHeader> {
     let (first, last) = (item.first()?, item.last()?);
-    if last.is_symbol(b'*') && matches!(item.len(), 1 | 3 | 5) {
+    let is_member = item.iter().nth_back(1).is_some_and(|dot| dot.is_symbol(b'.'));
+    if last.is_symbol(b'*') && (item.len() == 1 || is_member) {
         return Some(SourceHeader::Star);
     }
     let text = sql.get(first.start..last.end)?;
@@ -166,6 +167,10 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     });
     if names_column || has_alias(sql, item, dialect) {
         return Some(SourceHeader::FromSqlite);
+    }
+    // A field of a call has its name.
+    if is_member && first.lexeme == Lexeme::Open && is_closed_by_last(&item[..item.len() - 2]) {
+        return Some(SourceHeader::Text(last.unquoted_text(sql)));
     }
     // A call is named by its question, if it has one.
     if first.lexeme == Lexeme::Open && is_closed_by_last(item) {

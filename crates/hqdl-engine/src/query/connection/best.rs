@@ -1,0 +1,68 @@
+//! The aggregate `hq_best(value, score, k)`.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use rusqlite::functions::{Aggregate, Context, FunctionFlags};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Error};
+use serde_json::Value as Json;
+
+use hqdl_sql::blendsql::runtime::BEST_AGGREGATE;
+use hqdl_values::value::Value;
+
+/// Registers the aggregate with a connection.
+///
+/// # Errors
+/// Those of `SQLite`.
+pub fn register_best_aggregate(connection: &Connection) -> rusqlite::Result<()> {
+    connection.create_aggregate_function(
+        BEST_AGGREGATE,
+        3,
+        FunctionFlags::SQLITE_UTF8,
+        BestAggregate,
+    )
+}
+
+/// Implements [`BEST_AGGREGATE`].
+struct BestAggregate;
+
+/// Scored values of a group collected so far.
+#[derive(Default)]
+struct ScoredValues {
+    scores: BTreeMap<String, (f64, Json)>,
+    k: usize,
+}
+
+impl Aggregate<ScoredValues, String> for BestAggregate {
+    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<ScoredValues> {
+        Ok(ScoredValues::default())
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, state: &mut ScoredValues) -> rusqlite::Result<()> {
+        state.k = match ctx.get_raw(2) {
+            ValueRef::Integer(k) if k >= 0 => usize::try_from(k).unwrap_or(usize::MAX),
+            _ => {
+                return Err(Error::UserFunctionError("k is not a whole number of 0 or more".into()));
+            }
+        };
+        let value = Value::from_sqlite(ctx.get_raw(0)).unwrap_or(Value::Null);
+        let score: Option<f64> = ctx.get(1)?;
+        if let Some((score, text)) = score.zip(value.canonical_text().map(Cow::into_owned)) {
+            state.scores.insert(text, (score, value.to_json()));
+        }
+        Ok(())
+    }
+
+    fn finalize(
+        &self,
+        _: &mut Context<'_>,
+        state: Option<ScoredValues>,
+    ) -> rusqlite::Result<String> {
+        let ScoredValues { scores, k } = state.unwrap_or_default();
+        let mut best: Vec<(f64, Json)> = scores.into_values().collect();
+        // The sort is stable: equal scores stay in the order of the values.
+        best.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        Ok(best.into_iter().take(k).map(|(_, value)| value).collect::<Json>().to_string())
+    }
+}

@@ -1,0 +1,317 @@
+//! Writes an `LLMExtract` as one `LLMMap` per field of its schema. The fields of a value are asked
+//! for in one request, and each field is a fact of its own.
+//!
+//! | written | read as |
+//! |---|---|
+//! | `{{LLMExtract('q', t.c, '{"a": "str"}')}}` | `json_object('a', {{LLMMap('q: a', t.c, return_type='str')}})` |
+//! | `{{LLMExtract(…)}}.a` | `{{LLMMap('q: a', t.c, return_type='str')}}` |
+//! | `{{LLMExtract(…)}}.*` | `{{LLMMap('q: a', t.c, return_type='str')}} AS "a"`, for each field |
+
+use std::ops::Range;
+
+use serde_json::{Map, Value as Json};
+
+use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::ReturnType;
+use hqdl_sql::blendsql::lexer::Token;
+use hqdl_values::Type;
+use hqdl_values::problem::find_nearest;
+use hqdl_values::sql;
+
+/// Example of a call and its result, for a model that writes queries.
+pub(super) const USAGE: (&str, &str) = (
+    "{{LLMExtract('Facts about the film', t.text, '{\"title\": \"str\", \"year\": \"int\"}')}}.year",
+    "a field of each row's text; without `.year` all fields as a JSON object, with `.*` as columns. \
+     Keyword arguments: context, model, image",
+);
+
+/// Maximum size of the calls that an extraction is written as, in bytes.
+const MAX_SIZE: usize = 1_000_000;
+
+/// Members of a schema that do not restrict its values.
+const ANNOTATIONS: [&str; 9] = [
+    "$comment",
+    "$id",
+    "$schema",
+    "additionalProperties",
+    "default",
+    "description",
+    "examples",
+    "required",
+    "title",
+];
+
+/// Returns the text of a part of the query with its macros expanded.
+pub(super) type ExpandPart<'e> = &'e dyn Fn(Range<usize>) -> Result<String, QueryError>;
+
+/// A field of a schema.
+struct Field {
+    name: String,
+    return_type: ReturnType,
+    options: Option<Vec<Json>>,
+    about: Option<String>,
+}
+
+impl CallText<'_> {
+    /// Returns the span of an extraction with the `.field` after it, and the text that replaces it.
+    pub(super) fn extract(
+        &self,
+        rest: &[Token],
+        expand: ExpandPart<'_>,
+    ) -> Result<(Range<usize>, String), QueryError> {
+        let positional: Vec<&CallArgument> =
+            self.arguments.iter().filter(|argument| argument.keyword.is_none()).collect();
+        let has_question =
+            positional.first().is_some_and(|first| first.text_content(self.text).is_some());
+        const QUESTION: ArgumentNames<'_> = &["question"];
+        const VALUE: ArgumentNames<'_> = &["value", "values"];
+        const SCHEMA: ArgumentNames<'_> = &["schema", "return_type"];
+        const OTHERS: [ArgumentNames<'_>; 3] = [&["context"], &["model"], &["image"]];
+        let [question, value, schema, context, model, image] = if has_question {
+            self.match_all_arguments([QUESTION, VALUE, SCHEMA, OTHERS[0], OTHERS[1], OTHERS[2]])?
+        } else {
+            let [value, schema, question, context, model, image] = self
+                .match_all_arguments([VALUE, SCHEMA, QUESTION, OTHERS[0], OTHERS[1], OTHERS[2]])?;
+            [question, value, schema, context, model, image]
+        };
+        let value = value.ok_or_else(|| self.missing_argument_error("a value"))?;
+        let schema = schema.ok_or_else(|| self.missing_argument_error("a schema"))?;
+        let instruction = question.map(|question| {
+            let text = question.text_content(self.text);
+            text.ok_or_else(|| self.missing_argument_error("a text as its question"))
+        });
+        let instruction = instruction.transpose()?;
+        let mut arguments = expand(value.span())?;
+        for (argument, keyword) in [(context, "context"), (model, "model"), (image, "image")] {
+            let Some(argument) = argument else { continue };
+            arguments.push_str(&format!(", {keyword}={}", expand(argument.span())?));
+        }
+        let fields = self.fields(schema)?;
+        if arguments.len() * fields.len() > MAX_SIZE {
+            return Err(self.error_at_name(
+                format!("the value of `{}` is too long", self.name_token.text(self.text)),
+                "its text is copied for each field",
+                "compute the value in a WITH clause first",
+            ));
+        }
+        let write = |field: &Field| field.to_call(instruction.as_deref(), &arguments);
+        let is_member =
+            matches!(rest, [dot, ..] if dot.is_symbol(b'.') && dot.start == self.end_offset);
+        let Some(member) = rest.get(1).filter(|_| is_member) else {
+            let members = fields.iter().map(|field| {
+                format!("{}, {}", sql::quote_text(&field.name), field.to_json_sql(&write(field)))
+            });
+            let object = format!("json_object({})", members.collect::<Vec<_>>().join(", "));
+            return Ok((self.open_token.start..self.end_offset, object));
+        };
+        let span = self.open_token.start..member.end;
+        if member.is_symbol(b'*') {
+            let columns = fields
+                .iter()
+                .map(|field| format!("{} AS {}", write(field), sql::quote_name(&field.name)));
+            return Ok((span, columns.collect::<Vec<_>>().join(", ")));
+        }
+        let name = member.unquoted_text(self.text);
+        match fields.iter().find(|field| field.name.eq_ignore_ascii_case(&name)) {
+            Some(field) => Ok((span, write(field))),
+            None => {
+                let names = || fields.iter().map(|field| field.name.as_str());
+                let help = match find_nearest(&name, names()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("its fields are {}", names().collect::<Vec<_>>().join(", ")),
+                };
+                let message = format!("the schema has no field `{name}`");
+                Err(QueryError::in_sql(message, Some(member.span()), "not a field", help))
+            }
+        }
+    }
+
+    /// Reads the fields of a schema: a JSON Schema, or an object of types.
+    fn fields(&self, schema: &CallArgument) -> Result<Vec<Field>, QueryError> {
+        let error = |message: String| {
+            QueryError::in_sql(
+                message,
+                Some(schema.span()),
+                "not a schema",
+                "write '{\"title\": \"str\", \"year\": \"int\", \"genre\": [\"drama\", \"comedy\"]}', \
+                 or a JSON Schema of an object",
+            )
+        };
+        let text = schema
+            .text_content(self.text)
+            .ok_or_else(|| error("the schema is not a text".to_owned()))?;
+        let json: Json = serde_json::from_str(&text)
+            .map_err(|why| error(format!("the schema is not JSON: {why}")))?;
+        let Json::Object(members) = json else {
+            return Err(error("the schema is not an object".to_owned()));
+        };
+        let parsed = match (members.get("properties"), members.get("type")) {
+            (Some(Json::Object(properties)), _) => read_properties(&members, properties),
+            (None, Some(kind)) if kind == "object" => Ok(Vec::new()),
+            _ => members.iter().map(|(name, value)| Field::from_type(name, value)).collect(),
+        };
+        let fields: Vec<Field> = parsed.map_err(error)?;
+        if fields.is_empty() {
+            return Err(error("the schema has no field".to_owned()));
+        }
+        for (n, field) in fields.iter().enumerate() {
+            if field.name.trim().is_empty() {
+                return Err(error("a field of the schema has no name".to_owned()));
+            }
+            if fields[..n].iter().any(|other| other.name.eq_ignore_ascii_case(&field.name)) {
+                return Err(error(format!("the field `{}` appears twice", field.name)));
+            }
+        }
+        Ok(fields)
+    }
+}
+
+/// Reads the fields of a JSON Schema.
+fn read_properties(
+    schema: &Map<String, Json>,
+    properties: &Map<String, Json>,
+) -> Result<Vec<Field>, String> {
+    if schema.get("type").is_some_and(|kind| kind != "object") {
+        return Err("the schema is not that of an object".to_owned());
+    }
+    reject_unknown("the schema", schema, &["type", "properties"])?;
+    properties.iter().map(|(name, schema)| Field::from_schema(name, schema)).collect()
+}
+
+/// Rejects members that hqdl would not check.
+fn reject_unknown(what: &str, schema: &Map<String, Json>, known: &[&str]) -> Result<(), String> {
+    let is_known =
+        |name: &&String| known.contains(&name.as_str()) || ANNOTATIONS.contains(&name.as_str());
+    match schema.keys().find(|name| !is_known(name)) {
+        Some(name) => Err(format!("{what} has `{name}`, which hqdl does not support")),
+        None => Ok(()),
+    }
+}
+
+impl Field {
+    /// Reads a field from its type, or from the list of its values.
+    fn from_type(name: &str, value: &Json) -> Result<Self, String> {
+        let field = |return_type, options| Self {
+            name: name.to_owned(),
+            return_type,
+            options,
+            about: None,
+        };
+        let text = ReturnType { scalar: Type::Text, is_list: false };
+        match value {
+            Json::String(word) => match ReturnType::parse(&word.replace("number", "float")) {
+                Some(return_type) => Ok(field(return_type, None)),
+                None => Err(format!("the field `{name}` has the unknown type '{word}'")),
+            },
+            Json::Array(values) => Ok(field(text, Some(read_options(name, values)?))),
+            Json::Object(_) => Self::from_schema(name, value),
+            _ => Err(format!("the field `{name}` has no type")),
+        }
+    }
+
+    /// Reads a field from its JSON Schema.
+    fn from_schema(name: &str, schema: &Json) -> Result<Self, String> {
+        let what = format!("the field `{name}`");
+        let Json::Object(schema) = schema else { return Err(format!("{what} has no schema")) };
+        let about = schema.get("description").and_then(Json::as_str).map(str::to_owned);
+        let (items, is_list) =
+            match (schema.get("type").and_then(Json::as_str), schema.get("items")) {
+                (Some("array"), Some(Json::Object(items))) => {
+                    reject_unknown(&what, schema, &["type", "items"])?;
+                    (items, true)
+                }
+                (Some("array"), _) => return Err(format!("{what} is a list of an unknown type")),
+                _ => (schema, false),
+            };
+        reject_unknown(&what, items, &["type", "enum", "format"])?;
+        let mut options = None;
+        if let Some(values) = items.get("enum") {
+            let values =
+                values.as_array().ok_or_else(|| format!("the enum of {what} is no list"))?;
+            options = Some(read_options(name, values)?);
+        }
+        let kind = match items.get("type") {
+            Some(Json::String(kind)) => kind.as_str(),
+            // A field can always be null.
+            Some(Json::Array(kinds)) => {
+                let mut kinds =
+                    kinds.iter().filter_map(Json::as_str).filter(|kind| *kind != "null");
+                match (kinds.next(), kinds.next()) {
+                    (Some(kind), None) => kind,
+                    _ => return Err(format!("{what} has several types")),
+                }
+            }
+            None if options.is_some() => "string",
+            _ => return Err(format!("{what} has no type")),
+        };
+        let scalar = match (kind, items.get("format").and_then(Json::as_str)) {
+            ("string", None) => Type::Text,
+            ("string", Some("date")) => Type::Date,
+            ("string", Some("uri")) => Type::Url,
+            ("integer", None) => Type::Integer,
+            ("number", None) => Type::Real,
+            ("boolean", None) => Type::Boolean,
+            (_, Some(format)) => return Err(format!("{what} has the unknown format '{format}'")),
+            (kind, None) => {
+                return Err(format!(
+                    "{what} has the type '{kind}': fields are texts, numbers, booleans, or lists of them"
+                ));
+            }
+        };
+        let return_type = ReturnType { scalar, is_list };
+        Ok(Self { name: name.to_owned(), return_type, options, about })
+    }
+
+    /// Returns the call that answers the field.
+    fn to_call(&self, instruction: Option<&str>, arguments: &str) -> String {
+        let mut question = match instruction {
+            Some(instruction) => format!("{instruction}: {}", self.name),
+            None => format!("{} of {{}}", self.name),
+        };
+        if let Some(about) = &self.about {
+            question.push_str(&format!(" ({about})"));
+        }
+        let kind = self.return_type.scalar.call_names().first().unwrap_or(&"str");
+        let kind =
+            if self.return_type.is_list { format!("list[{kind}]") } else { (*kind).to_owned() };
+        let mut call =
+            format!("{{{{LLMMap({}, {arguments}, return_type='{kind}'", sql::quote_text(&question));
+        if let Some(options) = &self.options {
+            let literal = |option: &Json| match option {
+                Json::String(text) => sql::quote_text(text),
+                other => other.to_string(),
+            };
+            let options: Vec<String> = options.iter().map(literal).collect();
+            call.push_str(&format!(", options=({},)", options.join(", ")));
+        }
+        call.push_str(")}}");
+        call
+    }
+
+    /// Returns the SQL of the field's JSON value.
+    fn to_json_sql(&self, call: &str) -> String {
+        match self.return_type {
+            ReturnType { is_list: true, .. } => format!("json({call})"),
+            ReturnType { scalar: Type::Boolean, .. } => {
+                format!("json(CASE {call} WHEN 1 THEN 'true' WHEN 0 THEN 'false' END)")
+            }
+            _ => call.to_owned(),
+        }
+    }
+}
+
+/// Reads the values of an enum. NULL needs no mention.
+fn read_options(name: &str, values: &[Json]) -> Result<Vec<Json>, String> {
+    let values: Vec<Json> = values.iter().filter(|value| !value.is_null()).cloned().collect();
+    if values.is_empty() {
+        return Err(format!("the field `{name}` has no possible value"));
+    }
+    if values.iter().any(|value| value.is_array() || value.is_object()) {
+        return Err(format!("a value of the field `{name}` is neither a text nor a number"));
+    }
+    match (1..values.len()).find(|n| values[..*n].contains(&values[*n])) {
+        Some(n) => Err(format!("the field `{name}` has the value {} twice", values[n])),
+        None => Ok(values),
+    }
+}
