@@ -43,7 +43,9 @@ impl Aggregate<ScoredValues, String> for BestAggregate {
         state.k = match ctx.get_raw(2) {
             ValueRef::Integer(k) if k >= 0 => usize::try_from(k).unwrap_or(usize::MAX),
             _ => {
-                return Err(Error::UserFunctionError("k is not a whole number of 0 or more".into()));
+                return Err(Error::UserFunctionError(
+                    "k is not a whole number of 0 or more".into(),
+                ));
             }
         };
         let value = Value::from_sqlite(ctx.get_raw(0)).unwrap_or(Value::Null);

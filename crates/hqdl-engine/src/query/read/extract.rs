@@ -55,7 +55,7 @@ struct Field {
 
 impl CallText<'_> {
     /// Returns the span of an extraction with the `.field` after it, and the text that replaces it.
-    pub(super) fn extract(
+    pub(super) fn rewrite_extract(
         &self,
         rest: &[Token],
         expand: ExpandPart<'_>,

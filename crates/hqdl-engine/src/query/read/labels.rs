@@ -35,7 +35,7 @@ struct Label {
 
 impl CallText<'_> {
     /// Returns the edits that make a classification an `LLMMap`.
-    pub(super) fn classify(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    pub(super) fn rewrite_classify(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let arguments: [ArgumentNames<'_>; 8] = [
             &["value", "values"],
             &["options", "labels"],

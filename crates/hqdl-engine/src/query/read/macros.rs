@@ -269,15 +269,15 @@ impl CallText<'_> {
             )]),
             Macro::Summary => self.summary(),
             Macro::Reduce => self.rewrite_reduce(rest),
-            Macro::Classify => self.classify(),
-            Macro::Rank => self.rank(),
+            Macro::Classify => self.rewrite_classify(),
+            Macro::Rank => self.rewrite_rank(),
             Macro::Extract => {
                 let expand = |part| expand_part(request, self.text, part);
-                self.extract(rest, &expand).map(|edit| vec![edit])
+                self.rewrite_extract(rest, &expand).map(|edit| vec![edit])
             }
             Macro::Top => {
                 let expand = |part| expand_part(request, self.text, part);
-                let best = self.top(rest, &expand)?;
+                let best = self.rewrite_top_k(rest, &expand)?;
                 Ok(vec![(self.open_token.start..self.end_offset, best)])
             }
             Macro::Documents => self.documents(),

@@ -33,7 +33,7 @@ const SCALE: &str = " (a number from 0 to 10; 10 is the best)";
 
 impl CallText<'_> {
     /// Returns the edits that make a ranking the `LLMMap` of a score.
-    pub(super) fn rank(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    pub(super) fn rewrite_rank(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] = [
             &["question", "criterion"],
             &["value", "values"],
@@ -56,7 +56,11 @@ impl CallText<'_> {
 
     /// Returns the text that replaces a call for the best values of a group. `rest` are the tokens
     /// after the call.
-    pub(super) fn top(&self, rest: &[Token], expand: ExpandPart<'_>) -> Result<String, QueryError> {
+    pub(super) fn rewrite_top_k(
+        &self,
+        rest: &[Token],
+        expand: ExpandPart<'_>,
+    ) -> Result<String, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] =
             [&["question", "criterion"], &["value", "values"], &["k"], &["model"], &["image"]];
         let [question, value, k, model, image] = self.match_all_arguments(arguments)?;
