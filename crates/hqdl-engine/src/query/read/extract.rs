@@ -46,7 +46,7 @@ const ANNOTATIONS: [&str; 9] = [
 pub(super) type ExpandPart<'e> = &'e dyn Fn(Range<usize>) -> Result<String, QueryError>;
 
 /// A field of a schema.
-struct Field {
+struct ExtractedField {
     name: String,
     return_type: ReturnType,
     options: Option<Vec<Json>>,
@@ -95,7 +95,7 @@ impl CallText<'_> {
                 "compute the value in a WITH clause first",
             ));
         }
-        let write = |field: &Field| field.to_call(instruction.as_deref(), &arguments);
+        let write = |field: &ExtractedField| field.to_call(instruction.as_deref(), &arguments);
         let is_member =
             matches!(rest, [dot, ..] if dot.is_symbol(b'.') && dot.start == self.end_offset);
         let Some(member) = rest.get(1).filter(|_| is_member) else {
@@ -128,7 +128,7 @@ impl CallText<'_> {
     }
 
     /// Reads the fields of a schema: a JSON Schema, or an object of types.
-    fn fields(&self, schema: &CallArgument) -> Result<Vec<Field>, QueryError> {
+    fn fields(&self, schema: &CallArgument) -> Result<Vec<ExtractedField>, QueryError> {
         let error = |message: String| {
             QueryError::in_sql(
                 message,
@@ -149,9 +149,11 @@ impl CallText<'_> {
         let parsed = match (members.get("properties"), members.get("type")) {
             (Some(Json::Object(properties)), _) => read_properties(&members, properties),
             (None, Some(kind)) if kind == "object" => Ok(Vec::new()),
-            _ => members.iter().map(|(name, value)| Field::from_type(name, value)).collect(),
+            _ => {
+                members.iter().map(|(name, value)| ExtractedField::from_type(name, value)).collect()
+            }
         };
-        let fields: Vec<Field> = parsed.map_err(error)?;
+        let fields: Vec<ExtractedField> = parsed.map_err(error)?;
         if fields.is_empty() {
             return Err(error("the schema has no field".to_owned()));
         }
@@ -171,12 +173,12 @@ impl CallText<'_> {
 fn read_properties(
     schema: &Map<String, Json>,
     properties: &Map<String, Json>,
-) -> Result<Vec<Field>, String> {
+) -> Result<Vec<ExtractedField>, String> {
     if schema.get("type").is_some_and(|kind| kind != "object") {
         return Err("the schema is not that of an object".to_owned());
     }
     reject_unknown("the schema", schema, &["type", "properties"])?;
-    properties.iter().map(|(name, schema)| Field::from_schema(name, schema)).collect()
+    properties.iter().map(|(name, schema)| ExtractedField::from_schema(name, schema)).collect()
 }
 
 /// Rejects members that hqdl would not check.
@@ -189,7 +191,7 @@ fn reject_unknown(what: &str, schema: &Map<String, Json>, known: &[&str]) -> Res
     }
 }
 
-impl Field {
+impl ExtractedField {
     /// Reads a field from its type, or from the list of its values.
     fn from_type(name: &str, value: &Json) -> Result<Self, String> {
         let field = |return_type, options| Self {
