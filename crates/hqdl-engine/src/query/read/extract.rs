@@ -26,6 +26,11 @@ pub(super) const USAGE: (&str, &str) = (
      Keyword arguments: context, model, image",
 );
 
+const QUESTION: ArgumentNames<'static> = &["question"];
+const VALUE: ArgumentNames<'static> = &["value", "values"];
+const SCHEMA: ArgumentNames<'static> = &["schema", "return_type"];
+const OTHERS: [ArgumentNames<'static>; 3] = [&["context"], &["model"], &["image"]];
+
 /// Maximum size of the calls that an extraction is written as, in bytes.
 const MAX_SIZE: usize = 1_000_000;
 
@@ -64,10 +69,6 @@ impl CallText<'_> {
             self.arguments.iter().filter(|argument| argument.keyword.is_none()).collect();
         let has_question =
             positional.first().is_some_and(|first| first.text_content(self.text).is_some());
-        const QUESTION: ArgumentNames<'_> = &["question"];
-        const VALUE: ArgumentNames<'_> = &["value", "values"];
-        const SCHEMA: ArgumentNames<'_> = &["schema", "return_type"];
-        const OTHERS: [ArgumentNames<'_>; 3] = [&["context"], &["model"], &["image"]];
         let [question, value, schema, context, model, image] = if has_question {
             self.match_all_arguments([QUESTION, VALUE, SCHEMA, OTHERS[0], OTHERS[1], OTHERS[2]])?
         } else {
