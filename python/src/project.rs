@@ -588,16 +588,12 @@ impl QueryArguments {
         for (name, value) in options.into_iter().flatten() {
             match name.extract::<String>()?.as_str() {
                 "dialect" => {
-                    query.dialect = match value.extract::<String>()?.as_str() {
-                        "sqlite" => Dialect::Sqlite,
-                        "suql" => Dialect::Suql,
-                        other => {
-                            let message = format!("`{other}` is not a dialect");
-                            return Err(
-                                wrong_input(message, "the dialects are sqlite and suql").into()
-                            );
-                        }
-                    }
+                    let name = value.extract::<String>()?;
+                    query.dialect = Dialect::from_name(&name).ok_or_else(|| {
+                        let known = Dialect::ALL.map(|(name, _)| name).join(", ");
+                        let message = format!("`{name}` is not a dialect");
+                        wrong_input(message, &format!("the dialects are {known}"))
+                    })?;
                 }
                 "classify" => query.classify = value.extract()?,
                 "truncate" => query.truncate = value.extract()?,

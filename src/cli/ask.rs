@@ -19,7 +19,7 @@ use crate::format::{count_noun, format_usd, on_one_line};
 use crate::generate::StopReason;
 use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::result::json::write_json;
-use crate::query::{Dialect, Meta, QueryError, QueryResult};
+use crate::query::{Meta, QueryError, QueryResult};
 use crate::session::Session;
 use crate::spec::{Provider, Spec};
 use crate::usage::Usage;
@@ -416,13 +416,6 @@ fn to_run_failure(error: QueryError) -> Failure {
     }
 }
 
-fn dialect_name(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Sqlite => "sqlite",
-        Dialect::Suql => "suql",
-    }
-}
-
 fn plan_to_json(plan: &AskPlan) -> Json {
     let max_cost = match &plan.max_cost {
         MaxCost::Nothing => json!(0.0),
@@ -430,7 +423,7 @@ fn plan_to_json(plan: &AskPlan) -> Json {
         MaxCost::Unknown(_) => Json::Null,
     };
     json!({
-        "event": "plan", "plan": plan.id, "sql": plan.sql, "dialect": dialect_name(plan.dialect),
+        "event": "plan", "plan": plan.id, "sql": plan.sql, "dialect": plan.dialect.name(),
         "assumptions": plan.assumptions, "max_cost_usd": max_cost,
         "explained": plan.explained.explained_to_json(),
     })
@@ -486,7 +479,7 @@ impl Answered {
         let meta: &Meta = &self.result.meta;
         json!({
             "event": "answered", "question": question, "plan": self.plan.id, "sql": self.plan.sql,
-            "dialect": dialect_name(self.plan.dialect), "assumptions": self.plan.assumptions,
+            "dialect": self.plan.dialect.name(), "assumptions": self.plan.assumptions,
             "repairs": repairs, "relaxed": self.relaxed, "searched": self.searched,
             "writing": { "requests": usage.requests, "cost_usd": usage.cost_usd },
             "columns": self.result.columns, "rows": rows, "meta": meta.to_json(),

@@ -21,10 +21,18 @@ use crate::value::Value;
 
 /// Returns the parser of `--dialect`.
 fn dialect_parser() -> impl TypedValueParser<Value = Dialect> {
-    let sqlite = PossibleValue::new("sqlite").help("SQLite with BlendSQL ingredients");
-    let suql = PossibleValue::new("suql").help("PostgreSQL syntax, with answer and summary (SUQL)");
-    PossibleValuesParser::new([sqlite, suql])
-        .map(|name| if name == "suql" { Dialect::Suql } else { Dialect::Sqlite })
+    let values = Dialect::ALL.map(|(name, dialect)| {
+        PossibleValue::new(name).help(match dialect {
+            Dialect::Sqlite => "SQLite with BlendSQL ingredients",
+            Dialect::Suql => "PostgreSQL syntax, with answer and summary (SUQL)",
+            Dialect::Snowflake => "SQLite with AI_FILTER, AI_CLASSIFY, AI_COMPLETE, AI_AGG …",
+            Dialect::BigQuery => "SQLite with AI.IF, AI.CLASSIFY, AI.SCORE, AI.GENERATE …",
+            Dialect::Databricks => "SQLite with ai_query, ai_classify, ai_summarize …",
+            Dialect::Flock => "SQLite with llm_complete, llm_filter, llm_reduce (DuckDB's flock)",
+            Dialect::AlloyDb => "PostgreSQL syntax, with ai.if, ai.rank, ai.generate …",
+        })
+    });
+    PossibleValuesParser::new(values).map(|name| Dialect::from_name(&name).unwrap_or_default())
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -43,7 +51,8 @@ pub struct Options {
     /// '…' is always text.
     #[arg(long, value_name = "N=V")]
     param: Vec<String>,
-    /// SQL dialect of the query. `suql` accepts `PostgreSQL` syntax (`ILIKE`, `ANY`, `unnest`, `c::int`).
+    /// SQL dialect of the query. `suql` accepts `PostgreSQL` syntax (`ILIKE`, `ANY`, `unnest`, `c::int`);
+    /// the others accept the AI functions of an engine.
     #[arg(long, value_parser = dialect_parser(), default_value = "sqlite", value_name = "DIALECT")]
     dialect: Dialect,
     /// If a column has few distinct values and a word of the query is none of them, ask the model

@@ -49,7 +49,8 @@ pub(super) struct AskedQuery {
     pub(super) sql: String,
     /// Its parameters: an object by name, or an array by position.
     pub(super) params: Json,
-    /// SQL dialect of the query; `suql` accepts `PostgreSQL` syntax.
+    /// SQL dialect of the query; `suql` accepts `PostgreSQL` syntax, and the others
+    /// the AI functions of an engine.
     pub(super) dialect: Dialect,
     /// If a column has few distinct values and a word of the query is none of them, ask the model
     /// once which of them it means.

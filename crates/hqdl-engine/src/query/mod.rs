@@ -54,7 +54,7 @@ use self::read::with_translation;
 use self::result::headers::SourceHeaders;
 use hqdl_spec::{Spec, is_server};
 use hqdl_sql::blendsql::may_have_calls;
-use hqdl_sql::suql;
+use hqdl_sql::{suql, vendors};
 
 pub use self::map::{MappedAnswers, ValueQuestion, map_known_values, map_values};
 pub use self::plain::PlainQuery;
@@ -77,8 +77,11 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
     if classify && sql.contains('\'') {
         return true;
     }
+    if let Some(vendor) = dialect.vendor() {
+        return vendors::translate(sql, vendor)
+            .map_or_else(|_| may_have_calls(sql), |translated| may_have_calls(&translated.sql));
+    }
     match dialect {
-        Dialect::Sqlite => may_have_calls(sql),
         // A query that cannot be translated fails when it is run. The lookup can return one column
         // for every name, because no column contains a call.
         Dialect::Suql => suql::translate_with_columns(sql, &|_| {
@@ -89,6 +92,7 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
             })
         })
         .map_or_else(|_| may_have_calls(sql), |t| may_have_calls(&t.sql)),
+        _ => may_have_calls(sql),
     }
 }
 

@@ -58,7 +58,7 @@ impl PlainQuery<'_> {
     /// [`QueryError`] if the query is wrong, too slow or interrupted, or the database or the sink
     /// fails.
     pub fn run(&self, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
-        if self.dialect == Dialect::Suql {
+        if self.dialect != Dialect::Sqlite {
             let mut sink = SourceHeaders::new(self.sql, self.dialect, sink);
             return self.run_translated(Some(&mut sink));
         }

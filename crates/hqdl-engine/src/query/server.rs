@@ -36,9 +36,10 @@ pub(in crate::query) fn check_supported(
     params: &[(Param, Value)],
 ) -> Result<(), QueryError> {
     let reject = |message: &str, help: &str| Err(QueryError::in_sql(message, None, "", help));
-    if dialect == Dialect::Suql {
+    if dialect != Dialect::Sqlite {
+        let name = if dialect == Dialect::Suql { "SUQL" } else { dialect.name() };
         return reject(
-            "hqdl does not run SUQL on a database on a server",
+            &format!("hqdl does not run {name} on a database on a server"),
             "write the query in PostgreSQL's SQL",
         );
     }

@@ -17,7 +17,7 @@ use crate::query::connection::schema::column_lookup;
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
 use crate::query::request::error::QueryError;
-use hqdl_sql::suql;
+use hqdl_sql::{suql, vendors};
 
 impl Dialect {
     /// Translates a query to `SQLite`'s dialect and passes it to `run`. Error spans point into the
@@ -28,6 +28,11 @@ impl Dialect {
         database: &Path,
         run: impl FnOnce(&str) -> Result<T, QueryError>,
     ) -> Result<T, QueryError> {
+        if let Some(vendor) = self.vendor() {
+            let rewritten = vendors::translate(sql, vendor)?;
+            let dialect = if self == Self::AlloyDb { Self::Suql } else { Self::Sqlite };
+            return remap_spans(&rewritten, |sql| dialect.translate_query(sql, database, run));
+        }
         if self == Self::Sqlite {
             return run(sql);
         }

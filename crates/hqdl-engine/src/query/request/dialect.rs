@@ -1,5 +1,7 @@
 //! SQL dialects of queries.
 
+use hqdl_sql::vendors::Vendor;
+
 /// SQL dialect of a query. Calls have the same syntax in all dialects.
 #[derive(
     Debug,
@@ -19,4 +21,51 @@ pub enum Dialect {
     Sqlite,
     /// SUQL's dialect: `PostgreSQL`'s with `answer` and `summary`.
     Suql,
+    /// `SQLite`'s dialect with Snowflake's AI functions.
+    Snowflake,
+    /// `SQLite`'s dialect with `BigQuery`'s AI functions.
+    BigQuery,
+    /// `SQLite`'s dialect with Databricks' AI functions.
+    Databricks,
+    /// `SQLite`'s dialect with flock's functions for `DuckDB`.
+    Flock,
+    /// `PostgreSQL`'s dialect with `AlloyDB`'s AI functions.
+    AlloyDb,
+}
+
+impl Dialect {
+    /// All dialects with their names.
+    pub const ALL: [(&'static str, Self); 7] = [
+        ("sqlite", Self::Sqlite),
+        ("suql", Self::Suql),
+        ("snowflake", Self::Snowflake),
+        ("bigquery", Self::BigQuery),
+        ("databricks", Self::Databricks),
+        ("flock", Self::Flock),
+        ("alloydb", Self::AlloyDb),
+    ];
+
+    /// Returns the dialect's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, dialect)| *dialect == self).map_or("sqlite", |(name, _)| name)
+    }
+
+    /// Returns the dialect of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, dialect)| *dialect)
+    }
+
+    /// Returns the engine whose functions the dialect has.
+    pub(in crate::query) fn vendor(self) -> Option<Vendor> {
+        match self {
+            Self::Sqlite | Self::Suql => None,
+            Self::Snowflake => Some(Vendor::Snowflake),
+            Self::BigQuery => Some(Vendor::BigQuery),
+            Self::Databricks => Some(Vendor::Databricks),
+            Self::Flock => Some(Vendor::Flock),
+            Self::AlloyDb => Some(Vendor::AlloyDb),
+        }
+    }
 }

@@ -97,7 +97,7 @@ const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 
 /// Returns the headers of the first SELECT of a query; `None` if the query starts differently.
 fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
-    let brackets = if dialect == Dialect::Suql { Brackets::List } else { Brackets::Name };
+    let brackets = if dialect == Dialect::Sqlite { Brackets::Name } else { Brackets::List };
     let mut tokens: Vec<Token> = Vec::new();
     while let Some(token) =
         lexer::next_token(sql, tokens.last().map_or(0, |t| t.end), brackets).ok()?

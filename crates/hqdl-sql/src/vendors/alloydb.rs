@@ -1,0 +1,37 @@
+//! Functions of `AlloyDB`. The rest of a query is `PostgreSQL`'s syntax, as in SUQL.
+
+use super::call::FunctionCall;
+use super::{ANSWER, BOOL, FLOAT, Functions, IS_TRUE, SENTIMENT, STR, SUMMARIZE_GROUP};
+use crate::blendsql::SqlError;
+
+pub(super) const FUNCTIONS: Functions = Functions {
+    rewritten: &[
+        ("ai.if", |call| ask(call, IS_TRUE, BOOL)),
+        ("google_ml.if", |call| ask(call, IS_TRUE, BOOL)),
+        ("ai.rank", |call| ask(call, "Rate this.", FLOAT)),
+        ("google_ml.rank", |call| ask(call, "Rate this.", FLOAT)),
+        ("ai.generate", |call| ask(call, ANSWER, STR)),
+        ("google_ml.generate", |call| ask(call, ANSWER, STR)),
+        ("ai.summarize", |call| {
+            let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
+            call.ask_about(prompt, "Summarize the text.", STR)
+        }),
+        ("ai.analyze_sentiment", |call| {
+            let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
+            let options = ", options=('positive', 'negative', 'neutral'), return_type='str'";
+            call.ask_about(prompt, SENTIMENT, options)
+        }),
+        ("ai.agg_summarize", |call| {
+            let [input] = call.match_arguments(["input"])?;
+            call.reduce(input, SUMMARIZE_GROUP)
+        }),
+    ],
+    prefixes: &["ai.", "google_ml."],
+    has_double_quoted_strings: false,
+};
+
+/// The model is that of hqdl.
+fn ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
+    let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
+    call.ask(prompt, default, options)
+}

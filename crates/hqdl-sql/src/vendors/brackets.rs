@@ -1,0 +1,65 @@
+//! Brackets in tokens: where they close, and what is between them.
+
+use crate::blendsql::lexer::{Lexeme, Token};
+
+/// Returns the index of the bracket that closes the first token.
+pub(super) fn find_close(tokens: &[Token]) -> Option<usize> {
+    let mut depth = 0_usize;
+    tokens.iter().position(|token| {
+        match token.lexeme {
+            Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
+            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    })
+}
+
+/// Splits tokens at the commas outside of all brackets. Empty parts are left out.
+pub(super) fn split_at_commas(tokens: &[Token]) -> Vec<&[Token]> {
+    let (mut parts, mut begin, mut n) = (Vec::new(), 0, 0);
+    while n < tokens.len() {
+        if tokens[n].is_symbol(b',') {
+            parts.push(&tokens[begin..n]);
+            begin = n + 1;
+        }
+        n += find_close(&tokens[n..]).unwrap_or(0) + 1;
+    }
+    parts.push(&tokens[begin..]);
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Returns the tokens between brackets that enclose everything, such as `(…)` or `PROMPT(…)`.
+/// `word` is the word before the brackets.
+pub(super) fn inside_brackets<'t>(
+    sql: &str,
+    tokens: &'t [Token],
+    word: Option<&str>,
+    open: u8,
+) -> Option<&'t [Token]> {
+    let rest = match word {
+        Some(word) => tokens.split_first().filter(|(first, _)| first.is_word(sql, word))?.1,
+        None => tokens,
+    };
+    rest.first().filter(|first| first.is_symbol(open))?;
+    let close = find_close(rest)?;
+    (close + 1 == rest.len()).then(|| &rest[1..close])
+}
+
+/// Splits tokens at each `||` outside of all brackets.
+pub(super) fn split_at_pipes(tokens: &[Token]) -> Vec<&[Token]> {
+    let (mut parts, mut begin, mut n) = (Vec::new(), 0, 0);
+    while n < tokens.len() {
+        let is_pipe = |n: usize| tokens.get(n).is_some_and(|token| token.is_symbol(b'|'));
+        if is_pipe(n) && is_pipe(n + 1) {
+            parts.push(&tokens[begin..n]);
+            begin = n + 2;
+            n += 1;
+        }
+        n += find_close(&tokens[n..]).unwrap_or(0) + 1;
+    }
+    parts.push(&tokens[begin..]);
+    parts.retain(|part| !part.is_empty());
+    parts
+}

@@ -1,0 +1,89 @@
+//! Functions of flock for `DuckDB`.
+
+use super::call::FunctionCall;
+use super::list::{parse_object, parse_objects};
+use super::prompt::{join_values, write_question};
+use super::{ANSWER, BOOL, Functions, IS_TRUE, STR};
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::Token;
+use hqdl_values::sql::quote_text;
+
+pub(super) const FUNCTIONS: Functions = Functions {
+    rewritten: &[
+        ("llm_complete", |call| ask(call, ANSWER, STR)),
+        ("llm_filter", |call| ask(call, IS_TRUE, BOOL)),
+        ("llm_reduce", |call| {
+            let prompt = FlockPrompt::read(call, ANSWER)?;
+            let value = join_values(&prompt.values())
+                .ok_or_else(|| call.error_at_name("`llm_reduce` needs a column"))?;
+            Ok(format!("{{{{LLMReduce({}, {value})}}}}", quote_text(&prompt.question)))
+        }),
+    ],
+    prefixes: &["llm_"],
+    has_double_quoted_strings: false,
+};
+
+fn ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
+    let prompt = FlockPrompt::read(call, default)?;
+    Ok(write_question(&prompt.question, &prompt.values(), options))
+}
+
+/// The prompt of a call: its question, and columns with their names.
+struct FlockPrompt {
+    question: String,
+    columns: Vec<(String, Option<String>)>,
+}
+
+impl FlockPrompt {
+    /// Reads `{'model_name': …}, {'prompt': '…', 'context_columns': [{'data': c, 'name': 'n'}]}`.
+    /// The model is that of hqdl.
+    fn read(call: &FunctionCall<'_>, default: &str) -> Result<Self, SqlError> {
+        let sql = call.translator.sql;
+        let [_, prompt] = call.match_arguments(["model", "prompt"])?;
+        let prompt = call.require(prompt, "a prompt")?;
+        let fields = parse_object(sql, prompt.tokens)
+            .ok_or_else(|| call.error_at(&prompt, "the prompt must be an object"))?;
+        let (mut question, mut read_columns) = (default.to_owned(), Vec::new());
+        for (name, value) in fields {
+            match name.as_str() {
+                "prompt" => {
+                    question =
+                        value.first().map(|text| text.unquoted_text(sql)).unwrap_or_default();
+                }
+                "context_columns" => {
+                    let columns = parse_objects(sql, &value).ok_or_else(|| {
+                        call.error_at(&prompt, "context_columns must be a list of objects")
+                    })?;
+                    for column in columns {
+                        read_columns.push(read_column(call, &column)?);
+                    }
+                }
+                _ => {
+                    let message = format!("hqdl does not read {name} of a prompt");
+                    return Err(call.error_at(&prompt, &message));
+                }
+            }
+        }
+        Ok(Self { question, columns: read_columns })
+    }
+
+    fn values(&self) -> Vec<(&str, Option<&str>)> {
+        self.columns.iter().map(|(value, name)| (value.as_str(), name.as_deref())).collect()
+    }
+}
+
+/// Reads a column's name and expression.
+fn read_column(
+    call: &FunctionCall<'_>,
+    fields: &[(String, Vec<Token>)],
+) -> Result<(String, Option<String>), SqlError> {
+    let sql = call.translator.sql;
+    let field = |name: &str| fields.iter().find(|(known, _)| known == name).map(|(_, v)| v);
+    let data = field("data").ok_or_else(|| call.error_at_name("a context column needs `data`"))?;
+    if let Some((name, _)) = fields.iter().find(|(name, _)| !["data", "name"].contains(&&**name)) {
+        let message = format!("hqdl does not read {name} of a context column");
+        return Err(call.error_at_name(&message));
+    }
+    let name = field("name").and_then(|name| name.first()).map(|name| name.unquoted_text(sql));
+    Ok((call.translator.render(data)?, name))
+}

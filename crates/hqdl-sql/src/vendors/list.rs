@@ -1,0 +1,123 @@
+//! Lists and objects in arguments: `['a', 'b']`, `ARRAY('a')`, `{'label': 'a'}`.
+
+use super::Translator;
+use super::brackets::{inside_brackets, split_at_commas};
+use super::call::{FunctionArgument, FunctionCall};
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{Lexeme, Token};
+use hqdl_values::sql::quote_text;
+
+/// Returns the elements of a list.
+fn parse_list<'t>(sql: &str, tokens: &'t [Token]) -> Option<Vec<&'t [Token]>> {
+    let inside = inside_brackets(sql, tokens, None, b'[')
+        .or_else(|| inside_brackets(sql, tokens, Some("ARRAY"), b'['))
+        .or_else(|| inside_brackets(sql, tokens, Some("ARRAY"), b'('))?;
+    Some(split_at_commas(inside))
+}
+
+/// Returns the fields of an object: names in lower case, and the tokens of the values.
+pub(super) fn parse_object(sql: &str, tokens: &[Token]) -> Option<Vec<(String, Vec<Token>)>> {
+    let fields = split_at_commas(inside_brackets(sql, tokens, None, b'{')?);
+    let fields = fields.into_iter().map(|field| {
+        let (name, rest) = field.split_first()?;
+        let name = name.unquoted_text(sql).to_lowercase();
+        let (colon, value) = rest.split_first()?;
+        match colon.lexeme {
+            Lexeme::Symbol(b':') if !value.is_empty() => Some((name, value.to_vec())),
+            // Without a space, the lexer reads `:c` as a parameter.
+            Lexeme::Parameter => {
+                let word = Token { lexeme: Lexeme::Word, start: colon.start + 1, end: colon.end };
+                Some((name, [&[word], value].concat()))
+            }
+            _ => None,
+        }
+    });
+    fields.collect()
+}
+
+/// Returns the elements of a list of objects.
+pub(super) fn parse_objects(sql: &str, tokens: &[Token]) -> Option<Vec<Vec<(String, Vec<Token>)>>> {
+    parse_list(sql, tokens)?.into_iter().map(|element| parse_object(sql, element)).collect()
+}
+
+impl<'q> FunctionCall<'q> {
+    /// Returns the texts of a required list.
+    pub fn require_texts(
+        &self,
+        argument: Option<FunctionArgument<'q>>,
+        name: &str,
+    ) -> Result<Vec<String>, SqlError> {
+        let labels = self.require_labels(argument, name)?;
+        Ok(labels.into_iter().map(|(label, _)| label).collect())
+    }
+
+    /// Writes `LLMClassify` with the labels of a list. A label can have a description: an object
+    /// with `label` and `description`, or a pair.
+    pub fn classify(
+        &self,
+        value: Option<FunctionArgument<'q>>,
+        labels: Option<FunctionArgument<'q>>,
+        options: &str,
+    ) -> Result<String, SqlError> {
+        let value = self.require_expression(value, "a text")?;
+        let labels = self.require_labels(labels, "labels")?;
+        let labels: Vec<String> = labels
+            .into_iter()
+            .map(|(label, about)| match about {
+                Some(about) => {
+                    format!("{{'label': {}, 'about': {}}}", quote_text(&label), quote_text(&about))
+                }
+                None => quote_text(&label),
+            })
+            .collect();
+        Ok(format!("{{{{LLMClassify({value}, [{}]{options})}}}}", labels.join(", ")))
+    }
+
+    fn require_labels(
+        &self,
+        argument: Option<FunctionArgument<'q>>,
+        name: &str,
+    ) -> Result<Vec<(String, Option<String>)>, SqlError> {
+        let argument = self.require(argument, name)?;
+        let sql = self.translator.sql;
+        let elements = parse_list(sql, argument.tokens);
+        let labels = elements
+            .and_then(|list| {
+                list.into_iter().map(|element| parse_label(self.translator, element)).collect()
+            })
+            .or_else(|| parse_json_labels(&self.translator.read_string(argument.tokens)?))
+            .filter(|labels: &Vec<_>| !labels.is_empty());
+        labels.ok_or_else(|| self.error_at(&argument, &format!("{name} must be a list of strings")))
+    }
+}
+
+/// Parses a label of a list.
+fn parse_label(translator: Translator<'_>, element: &[Token]) -> Option<(String, Option<String>)> {
+    let sql = translator.sql;
+    if let Some(fields) = parse_object(sql, element) {
+        let field = |name: &str| {
+            let found = fields.iter().find(|(known, _)| known == name);
+            found.and_then(|(_, value)| translator.read_string(value))
+        };
+        return Some((field("label")?, field("description")));
+    }
+    if let Some(pair) = inside_brackets(sql, element, None, b'(') {
+        let [label, about] = split_at_commas(pair)[..] else { return None };
+        return Some((translator.read_string(label)?, Some(translator.read_string(about)?)));
+    }
+    Some((translator.read_string(element)?, None))
+}
+
+/// Parses labels in a JSON text: a list, or an object with descriptions.
+fn parse_json_labels(text: &str) -> Option<Vec<(String, Option<String>)>> {
+    match serde_json::from_str(text).ok()? {
+        serde_json::Value::Array(list) => {
+            list.iter().map(|label| Some((label.as_str()?.to_owned(), None))).collect()
+        }
+        serde_json::Value::Object(labels) => labels
+            .iter()
+            .map(|(label, about)| Some((label.clone(), Some(about.as_str()?.to_owned()))))
+            .collect(),
+        _ => None,
+    }
+}

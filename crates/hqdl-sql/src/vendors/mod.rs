@@ -1,0 +1,229 @@
+//! Dialects of other engines: rewrites their AI functions as calls of hqdl's ingredients.
+//!
+//! [`translate`] finds the calls by their names and replaces each with an ingredient, innermost
+//! first. All other bytes are copied, so that every position can be mapped back to the original
+//! query. Each engine has a file with its functions and their arguments. A function of an engine
+//! that no ingredient replaces is an error.
+
+mod alloydb;
+mod bigquery;
+mod brackets;
+mod call;
+mod databricks;
+mod flock;
+mod list;
+mod prompt;
+mod snowflake;
+
+use std::ops::Range;
+
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use crate::suql::TranslatedQuery;
+use call::{FunctionCall, parse_call};
+use hqdl_values::problem::find_nearest;
+use hqdl_values::sql::quote_text;
+
+/// Maximum nesting depth of calls; each level is a recursion level of the translation.
+const MAX_DEPTH: usize = 32;
+
+/// An engine whose functions are rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vendor {
+    /// Snowflake Cortex: `AI_FILTER`, `AI_CLASSIFY` …
+    Snowflake,
+    /// `BigQuery`: `AI.IF`, `AI.CLASSIFY` …
+    BigQuery,
+    /// Databricks: `ai_query`, `ai_classify` …
+    Databricks,
+    /// flock for `DuckDB`: `llm_complete`, `llm_filter` …
+    Flock,
+    /// `AlloyDB`: `ai.if`, `ai.rank` …
+    AlloyDb,
+}
+
+/// Writes the ingredient that replaces a call.
+type Rewrite = fn(&FunctionCall<'_>) -> Result<String, SqlError>;
+
+/// Question of a prompt without words.
+const ANSWER: &str = "Answer this prompt.";
+/// Question of a condition without words.
+const IS_TRUE: &str = "Is this true?";
+/// Instruction of a summary of a group.
+const SUMMARIZE_GROUP: &str = "Summarize the texts.";
+/// Question about the sentiment of a text.
+const SENTIMENT: &str = "What is the sentiment of the text?";
+const BOOL: &str = ", return_type='bool'";
+const INT: &str = ", return_type='int'";
+const FLOAT: &str = ", return_type='float'";
+const STR: &str = ", return_type='str'";
+
+/// Functions of an engine.
+struct Functions {
+    /// Name in lower case, and how a call is rewritten.
+    rewritten: &'static [(&'static str, Rewrite)],
+    /// Prefixes of names that only AI functions have.
+    prefixes: &'static [&'static str],
+    /// Whether `"…"` is a string.
+    has_double_quoted_strings: bool,
+}
+
+impl Vendor {
+    /// Returns the engine's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Snowflake => "Snowflake",
+            Self::BigQuery => "BigQuery",
+            Self::Databricks => "Databricks",
+            Self::Flock => "flock",
+            Self::AlloyDb => "AlloyDB",
+        }
+    }
+
+    fn functions(self) -> &'static Functions {
+        match self {
+            Self::Snowflake => &snowflake::FUNCTIONS,
+            Self::BigQuery => &bigquery::FUNCTIONS,
+            Self::Databricks => &databricks::FUNCTIONS,
+            Self::Flock => &flock::FUNCTIONS,
+            Self::AlloyDb => &alloydb::FUNCTIONS,
+        }
+    }
+}
+
+/// Rewrites an engine's AI functions as ingredients.
+///
+/// # Errors
+/// [`SqlError`] for a function without an equivalent, and for arguments that an ingredient does
+/// not have.
+pub fn translate(sql: &str, vendor: Vendor) -> Result<TranslatedQuery, SqlError> {
+    let tokens = read_tokens(sql)?;
+    let translator = Translator { sql, vendor, depth: 0 };
+    Ok(TranslatedQuery::with_edits(sql, translator.find_edits(&tokens)?))
+}
+
+/// Reads all tokens. Outside of ingredients, `{{` and `}}` are brackets of nested objects.
+fn read_tokens(sql: &str) -> Result<Vec<Token>, SqlError> {
+    let (mut tokens, mut at, mut ingredients) = (Vec::new(), 0, 0_usize);
+    while let Some(token) = lexer::next_token(sql, at, Brackets::List)? {
+        at = token.end;
+        let is_ingredient = match token.lexeme {
+            Lexeme::Open => {
+                let next = lexer::next_token(sql, at, Brackets::List)?;
+                next.is_some_and(|next| next.lexeme == Lexeme::Word)
+            }
+            Lexeme::Close => ingredients > 0,
+            _ => true,
+        };
+        match token.lexeme {
+            Lexeme::Open if is_ingredient => ingredients += 1,
+            Lexeme::Close if is_ingredient => ingredients -= 1,
+            _ => {}
+        }
+        if is_ingredient {
+            tokens.push(token);
+        } else {
+            let lexeme = Lexeme::Symbol(if token.lexeme == Lexeme::Open { b'{' } else { b'}' });
+            let middle = token.start + 1;
+            tokens.push(Token { lexeme, start: token.start, end: middle });
+            tokens.push(Token { lexeme, start: middle, end: token.end });
+        }
+    }
+    Ok(tokens)
+}
+
+/// Translates the tokens of a query.
+#[derive(Clone, Copy)]
+struct Translator<'q> {
+    sql: &'q str,
+    vendor: Vendor,
+    depth: usize,
+}
+
+impl Translator<'_> {
+    /// Returns the replacements of the outermost calls.
+    fn find_edits(self, tokens: &[Token]) -> Result<Vec<(Range<usize>, String)>, SqlError> {
+        let functions = self.vendor.functions();
+        let (mut edits, mut n) = (Vec::new(), 0);
+        while let Some(token) = tokens.get(n).copied() {
+            if let Some((call, end)) = parse_call(self, tokens, n) {
+                if let Some(rewrite) = find_rewrite(functions, &call.name) {
+                    let span = call.name_span.start..call.end;
+                    edits.push((span, rewrite(&call)?));
+                    n = end;
+                    continue;
+                }
+                self.check_known(functions, &call)?;
+            }
+            if token.lexeme == Lexeme::Quoted && functions.has_double_quoted_strings {
+                edits.push((token.span(), quote_text(&token.unquoted_text(self.sql))));
+            }
+            n += 1;
+        }
+        Ok(edits)
+    }
+
+    /// Fails for a function of the engine that no ingredient replaces.
+    fn check_known(self, functions: &Functions, call: &FunctionCall<'_>) -> Result<(), SqlError> {
+        if !functions.prefixes.iter().any(|prefix| call.name.starts_with(prefix)) {
+            return Ok(());
+        }
+        let names = functions.rewritten.iter().map(|(name, _)| *name);
+        let error = call.error_at_name(&format!(
+            "hqdl has no equivalent of {}'s `{}`",
+            self.vendor.name(),
+            call.name
+        ));
+        Err(match find_nearest(&call.name, names.clone()) {
+            Some(near) => error.with_suggestion(near),
+            None => {
+                let names: Vec<&str> = names.collect();
+                error.with_help(format!("hqdl knows {}", names.join(", ")))
+            }
+        })
+    }
+
+    /// Returns whether a token is a string.
+    fn is_string(self, token: Token) -> bool {
+        let has_double_quoted = self.vendor.functions().has_double_quoted_strings;
+        token.lexeme == Lexeme::Text || token.lexeme == Lexeme::Quoted && has_double_quoted
+    }
+
+    /// Returns the content of a single string.
+    fn read_string(self, tokens: &[Token]) -> Option<String> {
+        let [one] = tokens else { return None };
+        self.is_string(*one).then(|| one.unquoted_text(self.sql))
+    }
+
+    /// Returns the translator of the calls inside `tokens`.
+    fn enter(self, tokens: &[Token]) -> Result<Self, SqlError> {
+        if self.depth < MAX_DEPTH {
+            return Ok(Self { depth: self.depth + 1, ..self });
+        }
+        let span = tokens.first().map_or(0..0, |first| first.span());
+        Err(SqlError::new(span, format!("more than {MAX_DEPTH} nested calls"), "one too many"))
+    }
+
+    /// Returns the translated text of an expression.
+    fn render(self, tokens: &[Token]) -> Result<String, SqlError> {
+        let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
+            return Ok(String::new());
+        };
+        let (mut text, mut at) = (String::new(), first.start);
+        for (span, new) in self.enter(tokens)?.find_edits(tokens)? {
+            text.push_str(self.sql.get(at..span.start).unwrap_or_default());
+            text.push_str(&new);
+            at = span.end;
+        }
+        text.push_str(self.sql.get(at..last.end).unwrap_or_default());
+        // An ingredient would read `a = b` as a named argument.
+        let is_comparison = first.lexeme == Lexeme::Word
+            && tokens.get(1).is_some_and(|second| second.is_symbol(b'='));
+        Ok(if is_comparison { format!("({text})") } else { text })
+    }
+}
+
+fn find_rewrite(functions: &Functions, name: &str) -> Option<Rewrite> {
+    functions.rewritten.iter().find(|(known, _)| *known == name).map(|(_, rewrite)| *rewrite)
+}

@@ -1,0 +1,81 @@
+//! Functions of Snowflake Cortex.
+
+use super::call::FunctionCall;
+use super::list::parse_object;
+use super::{ANSWER, BOOL, Functions, IS_TRUE, SENTIMENT, STR, SUMMARIZE_GROUP};
+use crate::blendsql::SqlError;
+use hqdl_values::sql::quote_text;
+
+pub(super) const FUNCTIONS: Functions = Functions {
+    rewritten: &[
+        ("ai_filter", filter),
+        ("ai_classify", classify),
+        ("ai_complete", complete),
+        ("ai_agg", aggregate),
+        ("ai_summarize_agg", |call| {
+            let [text] = call.match_arguments(["expr"])?;
+            call.reduce(text, SUMMARIZE_GROUP)
+        }),
+        ("ai_sentiment", |call| {
+            let [text, categories] = call.match_arguments(["text", "categories"])?;
+            call.refuse(categories, "categories")?;
+            let options = ", options=('positive', 'negative', 'neutral', 'mixed', 'unknown'), return_type='str'";
+            call.ask_about(text, SENTIMENT, options)
+        }),
+        ("ai_translate", translate_text),
+    ],
+    prefixes: &["ai_", "snowflake.cortex."],
+    has_double_quoted_strings: false,
+};
+
+fn filter(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+    let [predicate, input] = call.match_arguments(["predicate", "input"])?;
+    match input {
+        Some(_) => call.ask_about(input, &call.require_text(predicate, "the predicate")?, BOOL),
+        None => call.ask(predicate, IS_TRUE, BOOL),
+    }
+}
+
+/// The result is the label, or a JSON list of labels in multi mode.
+fn classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+    let [input, categories, config] =
+        call.match_arguments(["input", "list_of_categories", "config_object"])?;
+    let mut options = String::new();
+    if let Some(config) = config {
+        let sql = call.translator.sql;
+        let fields = parse_object(sql, config.tokens)
+            .ok_or_else(|| call.error_at(&config, "the configuration must be an object"))?;
+        for (name, value) in fields {
+            let value = value.first().map(|token| token.unquoted_text(sql)).unwrap_or_default();
+            match (name.as_str(), value.as_str()) {
+                ("task_description", task) => {
+                    options.push_str(&format!(", question={}", quote_text(task)));
+                }
+                ("output_mode", "multi") => options.push_str(", many=true"),
+                ("output_mode", "single") => {}
+                _ => return Err(call.error_at(&config, &format!("hqdl does not read {name}"))),
+            }
+        }
+    }
+    call.classify(input, categories, &options)
+}
+
+fn complete(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+    let [_, prompt, _, format] =
+        call.match_arguments(["model", "prompt", "model_parameters", "response_format"])?;
+    call.refuse(format, "response_format")?;
+    call.ask(prompt, ANSWER, STR)
+}
+
+fn aggregate(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+    let [value, task] = call.match_arguments(["expr", "task_description"])?;
+    call.reduce(value, &call.require_text(task, "a task")?)
+}
+
+fn translate_text(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+    let [text, from, to] = call.match_arguments(["text", "source_language", "target_language"])?;
+    let from = call.require_text(from, "the source language")?;
+    let to = call.require_text(to, "the target language")?;
+    let from = if from.is_empty() { String::new() } else { format!(" from {from}") };
+    call.ask_about(text, &format!("Translate the text{from} to {to}."), STR)
+}
