@@ -1,4 +1,4 @@
-//! Checksum of the journal's schema. SQLite does not detect a flipped bit in a definition or in the
+//! Checksum of the journal's schema. `SQLite` does not detect a flipped bit in a definition or in the
 //! number of a table's first page: the table appears empty, or has another table's rows.
 //!
 //! The checksum is the `user_version` of the file. If the schema differs from it, the definitions

@@ -15,7 +15,7 @@ use hqdl_values::key::{ColumnIdentity, ListHash};
 pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
 pub(super) type Parameters<'v> = [&'v dyn Typed];
 
-/// A parameter that knows its PostgreSQL type. If all types are known, a statement need not be
+/// A parameter that knows its `PostgreSQL` type. If all types are known, a statement need not be
 /// prepared, which saves a round trip.
 pub(super) trait Typed: Sync {
     /// Returns the value in the driver's form.
@@ -23,7 +23,7 @@ pub(super) trait Typed: Sync {
     fn of_type(&self) -> Type;
 }
 
-/// PostgreSQL type of a Rust type.
+/// `PostgreSQL` type of a Rust type.
 pub(super) trait PostgresType {
     const TYPE: Type;
 }
