@@ -10,18 +10,18 @@ use crate::checksum::Damage;
 use crate::completion::Completion;
 use crate::history::{Answers, Integrity};
 use crate::postgres::Server;
-use crate::postgres::link::{Link, Worked};
-use crate::postgres::records::{LINE, StoredLine};
+use crate::postgres::link::{Link, WorkResult};
+use crate::postgres::records::{ROW_COLUMNS, StoredRow};
 use crate::record::Fact;
 use hqdl_database::postgres::address::ANSWER_TIMEOUT;
 use hqdl_values::key::{ColumnIdentity, Entity};
 
 /// Number of answer rows per query.
-const MANY: i64 = 5000;
+const ROWS_PER_QUERY: i64 = 5000;
 
 /// Returns the id of the cache that the server stores.
-pub(super) async fn cache(link: &Link) -> Result<String, FactsError> {
-    link.run(|client| async move {
+pub(super) async fn read_cache_id(link: &Link) -> Result<String, FactsError> {
+    link.with_client(|client| async move {
         Ok(client.query_one("SELECT cache FROM hqdl.head", &[]).await?.try_get(0)?)
     })
     .await
@@ -29,10 +29,10 @@ pub(super) async fn cache(link: &Link) -> Result<String, FactsError> {
 
 impl Server {
     /// Returns the number of entities that have at least one answer.
-    pub(super) async fn entities(&self) -> Result<u64, FactsError> {
+    pub(super) async fn count_entities(&self) -> Result<u64, FactsError> {
         let within = ANSWER_TIMEOUT * 40;
         self.link
-            .run_for(within, |client| async move {
+            .with_timeout(within, |client| async move {
                 let sql = "SELECT count(DISTINCT key) FROM hqdl.answer";
                 Ok(client.query_one(sql, &[]).await?.try_get::<_, i64>(0)?.cast_unsigned())
             })
@@ -41,17 +41,17 @@ impl Server {
 
     /// Calls `visit` for every answer row after row `after`, in order, and returns the last row's
     /// id.
-    fn lines_after(
+    fn visit_rows_after(
         &self,
         mut after: i64,
-        visit: &mut dyn FnMut(StoredLine) -> Result<(), FactsError>,
+        visit: &mut dyn FnMut(StoredRow) -> Result<(), FactsError>,
     ) -> Result<i64, FactsError> {
         let sql = format!(
-            "SELECT {LINE} FROM hqdl.answer AS a WHERE a.line > $1 ORDER BY a.line LIMIT $2"
+            "SELECT {ROW_COLUMNS} FROM hqdl.answer AS a WHERE a.line > $1 ORDER BY a.line LIMIT $2"
         );
         loop {
-            let lines = self.all(&sql, &[&after, &MANY], StoredLine::read)?;
-            self.copy.seen();
+            let lines = self.query_all(&sql, &[&after, &ROWS_PER_QUERY], StoredRow::from_row)?;
+            self.copy.mark_direct_access();
             let Some(last) = lines.last() else { return Ok(after) };
             after = last.id;
             for line in lines {
@@ -61,18 +61,18 @@ impl Server {
     }
 }
 
-fn id(row: &Row) -> Worked<i64> {
+fn read_id(row: &Row) -> WorkResult<i64> {
     Ok(row.try_get(0)?)
 }
 
-const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
+const SELECT_COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
     c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters,
     c.assumed_cache_writes, c.evidence, m.name, c.id
   FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model";
 
-fn read_completion(r: &Row) -> Worked<(Completion, String)> {
-    let number = |at: usize| -> Worked<u64> { Ok(r.try_get::<_, i64>(at)?.cast_unsigned()) };
-    let text = |at: usize| -> Worked<Option<String>> {
+fn read_completion(r: &Row) -> WorkResult<(Completion, String)> {
+    let number = |at: usize| -> WorkResult<u64> { Ok(r.try_get::<_, i64>(at)?.cast_unsigned()) };
+    let text = |at: usize| -> WorkResult<Option<String>> {
         let bytes: Option<Vec<u8>> = r.try_get(at)?;
         Ok(bytes.map(|b| String::from_utf8_lossy(&b).into_owned()))
     };
@@ -102,31 +102,32 @@ impl Answers for Server {
     }
 
     fn last_completion_id(&self) -> Result<i64, FactsError> {
-        self.one("SELECT completion FROM hqdl.head", &[], id)
+        self.query_one("SELECT completion FROM hqdl.head", &[], read_id)
     }
 
     fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
-        self.first(&format!("{COMPLETION} WHERE c.id = $1"), &[&id], read_completion)
+        self.query_first(&format!("{SELECT_COMPLETION} WHERE c.id = $1"), &[&id], read_completion)
     }
 
     fn load_completions(
         &self,
         ids: &[i64],
     ) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
-        let all = self.all(&format!("{COMPLETION} WHERE c.id = ANY($1)"), &[&ids], |r| {
-            Ok((r.try_get::<_, i64>("id")?, read_completion(r)?))
-        })?;
+        let all =
+            self.query_all(&format!("{SELECT_COMPLETION} WHERE c.id = ANY($1)"), &[&ids], |r| {
+                Ok((r.try_get::<_, i64>("id")?, read_completion(r)?))
+            })?;
         let all: HashMap<i64, (Completion, String)> = all.into_iter().collect();
         // `ids` may contain an id twice.
         Ok(ids.iter().map(|id| all.get(id).cloned()).collect())
     }
 
-    fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError> {
+    fn latest_completions(&self, model: &str, max: u32) -> Result<Vec<Completion>, FactsError> {
         let sql = format!(
-            "{COMPLETION} WHERE c.model = (SELECT id FROM hqdl.model WHERE name = $1)
+            "{SELECT_COMPLETION} WHERE c.model = (SELECT id FROM hqdl.model WHERE name = $1)
              AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT $2"
         );
-        self.all(&sql, &[&model, &i64::from(most)], |r| Ok(read_completion(r)?.0))
+        self.query_all(&sql, &[&model, &i64::from(max)], |r| Ok(read_completion(r)?.0))
     }
 
     fn answers_after(
@@ -135,26 +136,28 @@ impl Answers for Server {
         damage: &Damage,
         visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
     ) -> Result<i64, FactsError> {
-        self.lines_after(line, &mut |line| {
+        self.visit_rows_after(line, &mut |line| {
             let Some(facts) = line.facts() else { return Ok(()) };
             if !damage.is_trusted(line.id, line.entity()) {
                 return Ok(());
             }
             let entity = Entity::parse(line.entity())
-                .map_err(|e| self.failed(&format!("line {}: {e}", line.id)))?;
+                .map_err(|e| self.store_error(&format!("line {}: {e}", line.id)))?;
             visit(line.id, entity, facts)
         })
     }
 
     fn journal_position(&self) -> Result<(String, i64), FactsError> {
-        let last = self.one("SELECT line FROM hqdl.head", &[], id)?;
-        self.copy.seen();
+        let last = self.query_one("SELECT line FROM hqdl.head", &[], read_id)?;
+        self.copy.mark_direct_access();
         Ok((self.cache.clone(), last))
     }
 
     fn last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
         let sql = "SELECT changed FROM hqdl.meaning WHERE id = $1";
-        self.known_change(meaning, || self.one(sql, &[&meaning.cast_signed()], id))
+        self.look_up_last_change(meaning, || {
+            self.query_one(sql, &[&meaning.cast_signed()], read_id)
+        })
     }
 
     fn entities_answered_since(
@@ -164,19 +167,23 @@ impl Answers for Server {
     ) -> Result<HashSet<Entity>, FactsError> {
         let mut found = HashSet::new();
         let sql = format!(
-            "SELECT {LINE} FROM hqdl.answer AS a WHERE a.line > $1
+            "SELECT {ROW_COLUMNS} FROM hqdl.answer AS a WHERE a.line > $1
                AND EXISTS (SELECT 1 FROM json_array_elements(a.cells::json) AS f
                  WHERE (f ->> 0)::bigint = ANY($3)) ORDER BY a.line LIMIT $2"
         );
         let meanings: Vec<i64> = meanings.iter().map(|m| i64::from(*m)).collect();
         let mut after = line;
         loop {
-            let lines = match self.all(&sql, &[&after, &MANY, &meanings], StoredLine::read) {
+            let lines = match self.query_all(
+                &sql,
+                &[&after, &ROWS_PER_QUERY, &meanings],
+                StoredRow::from_row,
+            ) {
                 // A damaged row may have answered one of these columns, so its entity counts as
                 // answered.
                 Err(error @ FactsError::Journal { .. }) => {
                     let mut damaged = false;
-                    self.lines_after(after, &mut |line| {
+                    self.visit_rows_after(after, &mut |line| {
                         let facts = line.facts();
                         damaged |= facts.is_none();
                         let said = |f: &Fact| meanings.contains(&i64::from(f.meaning));
@@ -189,7 +196,7 @@ impl Answers for Server {
                 }
                 lines => lines?,
             };
-            self.copy.seen();
+            self.copy.mark_direct_access();
             let Some(last) = lines.last() else { return Ok(found) };
             after = last.id;
             found.extend(lines.iter().filter_map(|line| Entity::parse(line.entity()).ok()));
@@ -200,7 +207,7 @@ impl Answers for Server {
 impl Integrity for Server {
     fn find_damage(&self, after: i64) -> Result<Damage, FactsError> {
         let mut damage = Damage::default();
-        self.lines_after(after, &mut |line| {
+        self.visit_rows_after(after, &mut |line| {
             if line.facts().is_none() {
                 damage.mark_damaged(line.id, line.entity());
             }
@@ -211,14 +218,14 @@ impl Integrity for Server {
 
     fn check_file(&self) -> Result<(), FactsError> {
         let sql = "SELECT id, fingerprint, meaning FROM hqdl.meaning";
-        let all = self.all(sql, &[], |r| {
+        let all = self.query_all(sql, &[], |r| {
             Ok((r.try_get::<_, i32>(0)?, r.try_get::<_, String>(1)?, r.try_get::<_, String>(2)?))
         })?;
         for (id, fingerprint, text) in all {
             let meaning = serde_json::from_str::<ColumnIdentity>(&text);
             if !meaning.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
                 return Err(FactsError::Damaged {
-                    path: self.link.shown.clone().into(),
+                    path: self.link.display_url.clone().into(),
                     message: format!("meaning {id} is not what its fingerprint says"),
                 });
             }
@@ -227,27 +234,27 @@ impl Integrity for Server {
     }
 
     fn unreadable_error(&self, what: String) -> FactsError {
-        self.failed(&what)
+        self.store_error(&what)
     }
 }
 
 /// Parses the JSON text in the column with index `at`.
-pub(super) fn json<T: serde::de::DeserializeOwned>(
+pub(super) fn parse_json_column<T: serde::de::DeserializeOwned>(
     server: &Server,
     row: &Row,
     at: usize,
-) -> Worked<T> {
+) -> WorkResult<T> {
     let text: String = row.try_get(at)?;
-    Ok(serde_json::from_str(&text).map_err(|e| server.failed(&e.to_string()))?)
+    Ok(serde_json::from_str(&text).map_err(|e| server.store_error(&e.to_string()))?)
 }
 
 /// Serializes `value` as JSON for a text column.
-pub(super) fn written(value: &impl serde::Serialize) -> String {
+pub(super) fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
 /// Parses a JSON array of strings that a query aggregated; other elements are ignored.
-pub(super) fn texts(text: &str) -> Vec<String> {
+pub(super) fn parse_text_list(text: &str) -> Vec<String> {
     let all: Vec<Json> = serde_json::from_str(text).unwrap_or_default();
     all.iter().filter_map(Json::as_str).map(str::to_owned).collect()
 }

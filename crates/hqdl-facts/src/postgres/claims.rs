@@ -8,18 +8,18 @@ use std::time::Duration;
 use crate::FactsError;
 use crate::claim_key::ClaimKey;
 use crate::postgres::Server;
-use crate::postgres::answers::json;
-use crate::postgres::key::key;
-use crate::postgres::records::LINES_OF;
-use crate::postgres::reserve::UNDER_WAY;
-use crate::postgres::runs::runs_alive;
+use crate::postgres::answers::parse_json_column;
+use crate::postgres::dictionary::Parameter;
+use crate::postgres::key::entity_key;
+use crate::postgres::records::ROWS_OF_KEYS;
+use crate::postgres::reserve::IN_FLIGHT_JOB;
+use crate::postgres::runs::active_runs_sql;
 use crate::postgres::sessions::ALIVE;
-use crate::postgres::words::Parameter;
 use crate::store::ClaimedCells;
 use hqdl_values::key::Entity;
 
 /// First and longest wait between two checks of whether a claim is free.
-const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
 /// Claims that this process holds, each with the token of the call that acquired it, so that a
 /// delayed release never deletes a later claim.
@@ -29,41 +29,41 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    fn held(&self) -> MutexGuard<'_, HashMap<Vec<u8>, i64>> {
+    fn lock_held(&self) -> MutexGuard<'_, HashMap<Vec<u8>, i64>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Server {
-    /// Claims `keys`, then reads what open batch jobs already ask the model `beside`, then reads
-    /// the stored facts of `entities`.
+    /// Claims `keys`, then reads what open batch jobs already ask the model `batch_model`, then
+    /// reads the stored facts of `entities`.
     ///
     /// The statements run in this order and are sent together, in one round trip.
     pub(super) async fn claim_cells(
         &self,
         keys: &[ClaimKey],
         entities: &[Entity],
-        beside: Option<u32>,
+        batch_model: Option<u32>,
     ) -> Result<ClaimedCells, FactsError> {
-        let session = self.enter().await?;
+        let session = self.keep_session().await?;
         let hashes: Vec<Vec<u8>> = keys.iter().map(ClaimKey::hash).collect();
         // Every process locks the rows in the same order, so that two processes never deadlock.
         let mut sorted = hashes.clone();
         sorted.sort_unstable();
         sorted.dedup();
         let token = fastrand::i64(..);
-        let (claim, asked_of) = (claim_sql(), asked_of_sql());
+        let (claim, asked_of) = (claim_sql(), batched_columns_sql());
         let (claim, asked_of) = (claim.as_str(), asked_of.as_str());
-        let of: Vec<String> = entities.iter().map(key).collect();
+        let of: Vec<String> = entities.iter().map(entity_key).collect();
         let (session, all, of_all) = (&*session, &sorted, &of);
-        let model = beside.map(u32::cast_signed);
+        let model = batch_model.map(u32::cast_signed);
         let (granted, asked, lines) = self
             .link
-            .together(|client| async move {
+            .with_shared_client(|client| async move {
                 let (claim, asked_of, lines) = tokio::try_join!(
                     client.prepare_cached(claim),
                     client.prepare_cached(asked_of),
-                    client.prepare_cached(LINES_OF)
+                    client.prepare_cached(ROWS_OF_KEYS)
                 )?;
                 let of_claim: [Parameter<'_>; 3] = [all, &session, &token];
                 let (of_asked, of_lines): ([Parameter<'_>; 2], [Parameter<'_>; 1]) =
@@ -83,13 +83,13 @@ impl Server {
             .await?;
         let mut left = HashSet::with_capacity(granted.len());
         for row in &granted {
-            left.insert(self.read(row, |row| Ok(row.try_get::<_, Vec<u8>>(0)?))?);
+            left.insert(self.read_row(row, |row| Ok(row.try_get::<_, Vec<u8>>(0)?))?);
         }
-        self.claims.held().extend(left.iter().map(|key| (key.clone(), token)));
+        self.claims.lock_held().extend(left.iter().map(|key| (key.clone(), token)));
         let mut under_way: HashMap<String, Vec<u32>> = HashMap::new();
         for row in &asked {
-            let meanings: Vec<u32> = self.read(row, |row| json(self, row, 1))?;
-            let key = self.read(row, |row| Ok(row.try_get::<_, String>(0)?))?;
+            let meanings: Vec<u32> = self.read_row(row, |row| parse_json_column(self, row, 1))?;
+            let key = self.read_row(row, |row| Ok(row.try_get::<_, String>(0)?))?;
             under_way.entry(key).or_default().extend(meanings);
         }
         Ok(ClaimedCells {
@@ -98,24 +98,24 @@ impl Server {
                 .iter()
                 .map(|key| under_way.get(key).cloned().unwrap_or_default())
                 .collect(),
-            known: self.records_in(&of, &lines)?,
+            known: self.merge_rows(&of, &lines)?,
         })
     }
 
     /// Releases those of `keys` that this process holds. It does not wait for the server.
-    pub(super) fn release(&self, keys: &[ClaimKey]) {
+    pub(super) fn release_claims(&self, keys: &[ClaimKey]) {
         let (keys, tokens): (Vec<Vec<u8>>, Vec<i64>) = {
-            let mut held = self.claims.held();
+            let mut held = self.claims.lock_held();
             keys.iter().map(ClaimKey::hash).filter_map(|key| held.remove_entry(&key)).unzip()
         };
         if keys.is_empty() {
             return;
         }
-        let Some(server) = self.me.upgrade() else { return };
+        let Some(server) = self.weak_self.upgrade() else { return };
         self.link.handle.spawn(async move {
             let (keys, tokens) = (&keys, &tokens);
-            let released = server.link.together(|client| async move {
-                let release = client.prepare_cached(RELEASE).await?;
+            let released = server.link.with_shared_client(|client| async move {
+                let release = client.prepare_cached(RELEASE_SQL).await?;
                 client.execute(&release, &[keys, tokens]).await?;
                 Ok(())
             });
@@ -125,12 +125,12 @@ impl Server {
     }
 
     /// Waits until no session holds the claim `key`.
-    pub(super) async fn released(&self, key: &ClaimKey) -> Result<(), FactsError> {
+    pub(super) async fn wait_for_release(&self, key: &ClaimKey) -> Result<(), FactsError> {
         let sql = format!("SELECT 1 FROM hqdl.claim WHERE key = $1 AND {ALIVE}");
         let (key, sql) = (&key.hash(), sql.as_str());
-        let [mut wait, longest] = LOOK_EVERY;
+        let [mut wait, longest] = POLL_PAUSES;
         loop {
-            let held = self.link.together(|client| async move {
+            let held = self.link.with_shared_client(|client| async move {
                 let held = client.prepare_cached(sql).await?;
                 Ok(client.query_opt(&held, &[key]).await?.is_some())
             });
@@ -157,16 +157,16 @@ fn claim_sql() -> String {
 
 /// Returns the SQL that selects the columns which open batch jobs, or jobs of active runs, ask of a
 /// model about some entities.
-fn asked_of_sql() -> String {
+fn batched_columns_sql() -> String {
     format!(
         "SELECT e.key, r.meanings FROM hqdl.request_row AS e JOIN hqdl.request AS r ON r.id = e.request
          LEFT JOIN hqdl.parcel AS p ON p.id = r.parcel
          WHERE e.key = ANY($1) AND r.model = $2 AND r.state IN ('waiting', 'packed')
-           AND ({UNDER_WAY} OR r.run IN ({}))",
-        runs_alive()
+           AND ({IN_FLIGHT_JOB} OR r.run IN ({}))",
+        active_runs_sql()
     )
 }
 
-const RELEASE: &str =
+const RELEASE_SQL: &str =
     "DELETE FROM hqdl.claim AS c USING unnest($1::bytea[], $2::bigint[]) AS u (key, token)
   WHERE c.key = u.key AND c.token = u.token";

@@ -4,37 +4,37 @@
 use hqdl_values::key::Entity;
 
 /// Length in bytes up to which the text itself is the key.
-const LONGEST: usize = 1000;
+const MAX_KEY_BYTES: usize = 1000;
 /// Number of bytes that the key of a longer text keeps.
-const HEAD: usize = 900;
+const PREFIX_BYTES: usize = 900;
 
 /// An entity as its row stores it.
-pub(super) struct Keyed<'e> {
+pub(super) struct StoredEntity<'e> {
     pub(super) key: String,
     /// The full text, if the key contains only its beginning.
     pub(super) entity: Option<&'e str>,
 }
 
-pub(super) fn keyed(entity: &Entity) -> Keyed<'_> {
+pub(super) fn to_stored_entity(entity: &Entity) -> StoredEntity<'_> {
     let text = entity.as_str();
-    if text.len() <= LONGEST {
-        return Keyed { key: text.to_owned(), entity: None };
+    if text.len() <= MAX_KEY_BYTES {
+        return StoredEntity { key: text.to_owned(), entity: None };
     }
     let hash = blake3::hash(text.as_bytes()).to_hex();
-    Keyed { key: format!("{}{hash}", head(text)), entity: Some(text) }
+    StoredEntity { key: format!("{}{hash}", key_prefix(text)), entity: Some(text) }
 }
 
 /// Returns the key of an entity.
-pub(super) fn key(entity: &Entity) -> String {
-    keyed(entity).key
+pub(super) fn entity_key(entity: &Entity) -> String {
+    to_stored_entity(entity).key
 }
 
 /// Returns the beginning of a text that its key contains. Texts with different prefixes sort in the
 /// order of their keys.
-pub(super) fn head(text: &str) -> &str {
-    if text.len() <= HEAD {
+pub(super) fn key_prefix(text: &str) -> &str {
+    if text.len() <= PREFIX_BYTES {
         return text;
     }
-    let end = (0..=HEAD).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let end = (0..=PREFIX_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     &text[..end]
 }

@@ -15,19 +15,19 @@ use tracing::{info, warn};
 
 use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute, RateLimitHint};
-use crate::postgres::words::Parameter;
-use crate::postgres::{Server, unless_refused};
+use crate::postgres::dictionary::Parameter;
+use crate::postgres::{Server, ignore_refused};
 use crate::throttle::{LimiterKey, PauseFuture, RateLimits, TicketFuture};
 
 /// Longest delay after its admission time for which a request still counts as planned.
-pub(super) const LATE: Duration = Duration::from_millis(500);
+pub(super) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
 /// The server's clock, in seconds since 1970.
-const CLOCK: &str = "extract(epoch FROM clock_timestamp())::double precision";
+const CLOCK_SQL: &str = "extract(epoch FROM clock_timestamp())::double precision";
 
 /// Messages that a background task sends to the server.
-enum Messages {
+enum LimiterMessage {
     /// The request of a ticket was sent later than planned, so it counts for longer.
-    Leaves(i64),
+    SentLate(i64),
     /// The request was answered and used this many tokens. `paces` has the seconds by which each
     /// limit's next admission moves.
     Used {
@@ -38,45 +38,47 @@ enum Messages {
     /// The request was not sent.
     Cancelled(i64),
     /// An endpoint's response contained rate-limit headers.
-    Heard(LimiterKey, RateLimitHint),
-    Left(i64),
+    Hint(LimiterKey, RateLimitHint),
+    MemberLeft(i64),
     /// No messages follow.
     End(oneshot::Sender<()>),
 }
 
-type LimitTurns = mpsc::UnboundedSender<(Need, oneshot::Sender<u64>)>;
+type WaiterQueue = mpsc::UnboundedSender<(Need, oneshot::Sender<u64>)>;
 
 pub(super) struct ServerLimits {
     server: Arc<Server>,
     state: Arc<Mutex<LimitState>>,
     members: AtomicU64,
-    said: mpsc::UnboundedSender<Messages>,
+    messages: mpsc::UnboundedSender<LimiterMessage>,
 }
 
 #[derive(Default)]
 struct LimitState {
     tickets: HashMap<u64, ServerTicket>,
-    queues: BTreeMap<LimiterKey, LimitTurns>,
+    queues: BTreeMap<LimiterKey, WaiterQueue>,
     /// Time until which each endpoint asked this process to wait.
     paused: HashMap<String, Instant>,
-    told: BTreeMap<LimiterKey, PerMinute>,
+    reported: BTreeMap<LimiterKey, PerMinute>,
     /// Limits of this process's members, each with its endpoint.
     members: HashMap<u64, (String, PerMinute)>,
 }
 
 impl LimitState {
     /// Returns the strictest limits that this process sets for an endpoint.
-    fn own(&self, endpoint: &str) -> PerMinute {
+    fn local_limits(&self, endpoint: &str) -> PerMinute {
         let here = self.members.values().filter(|(of, _)| of == endpoint);
         here.fold(PerMinute::default(), |all, (_, one)| all.stricter_limits(*one))
     }
 
     /// Returns the seconds by which each limit's next admission moves if a request used `tokens`
     /// more (or fewer) tokens than planned.
-    fn paces(&self, place: &LimiterKey, tokens: f64) -> Vec<(String, f64)> {
-        let told = self.told.get(place).and_then(|told| told.tokens);
-        let limits =
-            [(&place.endpoint, self.own(&place.endpoint).tokens), (&place.limiter_name(), told)];
+    fn pace_shifts(&self, limiter_key: &LimiterKey, tokens: f64) -> Vec<(String, f64)> {
+        let told = self.reported.get(limiter_key).and_then(|told| told.tokens);
+        let limits = [
+            (&limiter_key.endpoint, self.local_limits(&limiter_key.endpoint).tokens),
+            (&limiter_key.limiter_name(), told),
+        ];
         let seconds = |n: u32| tokens * MINUTE.as_secs_f64() / f64::from(n.max(1));
         limits.into_iter().filter_map(|(name, n)| Some((name.clone(), seconds(n?)))).collect()
     }
@@ -85,82 +87,87 @@ impl LimitState {
 /// An admitted request.
 struct ServerTicket {
     id: i64,
-    place: LimiterKey,
+    limiter_key: LimiterKey,
     likely: u64,
     turn: Instant,
 }
 
 impl ServerLimits {
     pub(super) fn new(server: Arc<Server>) -> Self {
-        let (said, hears) = mpsc::unbounded_channel();
-        server.link.handle.spawn(tell(Arc::clone(&server), hears));
-        Self { server, state: Arc::default(), members: AtomicU64::default(), said }
+        let (messages, received) = mpsc::unbounded_channel();
+        server.link.handle.spawn(send_messages(Arc::clone(&server), received));
+        Self { server, state: Arc::default(), members: AtomicU64::default(), messages }
     }
 
-    fn state(&self) -> MutexGuard<'_, LimitState> {
-        lock(&self.state)
+    fn lock_state(&self) -> MutexGuard<'_, LimitState> {
+        lock_limits(&self.state)
     }
 
     /// Registers a member and its limits on the server.
     fn register(
         &self,
-        place: &LimiterKey,
+        limiter_key: &LimiterKey,
         limits: PerMinute,
         member: u64,
     ) -> Result<(), FactsError> {
-        let session = self.server.link.here(self.server.enter())?.to_string();
-        let names = vec![place.endpoint.clone(), place.limiter_name()];
-        self.server.write(
+        let session = self.server.link.block_on(self.server.keep_session())?.to_string();
+        let names = vec![limiter_key.endpoint.clone(), limiter_key.limiter_name()];
+        self.server.execute_sql(
             "INSERT INTO hqdl.rate (name) SELECT n FROM unnest($1::text[]) AS u (n) ORDER BY n
              ON CONFLICT (name) DO NOTHING",
             &[&names],
         )?;
         let (requests, tokens) = (limits.requests.map(i64::from), limits.tokens.map(i64::from));
-        self.server.write(
+        self.server.execute_sql(
             "INSERT INTO hqdl.rate_member (session, member, endpoint, requests, tokens)
              VALUES ($1, $2, $3, $4, $5) ON CONFLICT (session, member) DO NOTHING",
-            &[&session, &member.cast_signed(), &place.endpoint, &requests, &tokens],
+            &[&session, &member.cast_signed(), &limiter_key.endpoint, &requests, &tokens],
         )
     }
 
     /// Sends the remaining messages and waits briefly for their delivery.
-    pub(super) fn end(&self) {
+    pub(super) fn flush_messages(&self) {
         let (over, told) = oneshot::channel();
-        self.state().queues.clear();
-        if self.said.send(Messages::End(over)).is_ok() {
+        self.lock_state().queues.clear();
+        if self.messages.send(LimiterMessage::End(over)).is_ok() {
             let patience = Duration::from_secs(2);
-            self.server.link.here(async { drop(tokio::time::timeout(patience, told).await) });
+            self.server.link.block_on(async { drop(tokio::time::timeout(patience, told).await) });
         }
     }
 }
 
-fn lock(state: &Mutex<LimitState>) -> MutexGuard<'_, LimitState> {
+fn lock_limits(state: &Mutex<LimitState>) -> MutexGuard<'_, LimitState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RateLimits for ServerLimits {
-    fn add_member(&self, place: &LimiterKey, limits: PerMinute) -> Result<u64, FactsError> {
+    fn add_member(&self, limiter_key: &LimiterKey, limits: PerMinute) -> Result<u64, FactsError> {
         let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
         // A role with read access can run queries that need no request. If the role does send one,
         // reserving its cost fails.
-        unless_refused(self.register(place, limits, member))?;
-        self.state().members.insert(member, (place.endpoint.clone(), limits));
+        ignore_refused(self.register(limiter_key, limits, member))?;
+        self.lock_state().members.insert(member, (limiter_key.endpoint.clone(), limits));
         Ok(member)
     }
 
     fn remove_member(&self, _: &LimiterKey, member: u64) {
-        self.state().members.remove(&member);
-        let _ = self.said.send(Messages::Left(member.cast_signed()));
+        self.lock_state().members.remove(&member);
+        let _ = self.messages.send(LimiterMessage::MemberLeft(member.cast_signed()));
     }
 
-    fn acquire_ticket<'a>(&'a self, place: &'a LimiterKey, need: Need) -> TicketFuture<'a> {
+    fn acquire_ticket<'a>(&'a self, limiter_key: &'a LimiterKey, need: Need) -> TicketFuture<'a> {
         let (reply, turn) = oneshot::channel();
-        let mut state = self.state();
-        let queue = state.queues.entry(place.clone()).or_insert_with(|| {
+        let mut state = self.lock_state();
+        let queue = state.queues.entry(limiter_key.clone()).or_insert_with(|| {
             let (turns, waiting) = mpsc::unbounded_channel();
             let (server, state) = (Arc::clone(&self.server), Arc::clone(&self.state));
-            let line = Waiters { server, state, said: self.said.clone(), place: place.clone() };
-            self.server.link.handle.spawn(line.serve(waiting));
+            let waiters = Waiters {
+                server,
+                state,
+                messages: self.messages.clone(),
+                limiter_key: limiter_key.clone(),
+            };
+            self.server.link.handle.spawn(waiters.admit_all(waiting));
             turns
         });
         let _ = queue.send((need, reply));
@@ -171,46 +178,47 @@ impl RateLimits for ServerLimits {
 
     fn mark_sent(&self, ticket: u64) {
         let late = {
-            let state = self.state();
+            let state = self.lock_state();
             let ticket = state.tickets.get(&ticket);
-            ticket.filter(|t| Instant::now() > t.turn + LATE).map(|t| t.id)
+            ticket.filter(|t| Instant::now() > t.turn + MAX_SENDING_DELAY).map(|t| t.id)
         };
-        late.map(|id| self.said.send(Messages::Leaves(id)));
+        late.map(|id| self.messages.send(LimiterMessage::SentLate(id)));
     }
 
     fn settle_ticket(&self, ticket: u64, used: Option<u64>) {
-        let mut state = self.state();
-        let Some(ServerTicket { id, place, likely, .. }) = state.tickets.remove(&ticket) else {
+        let mut state = self.lock_state();
+        let Some(ServerTicket { id, limiter_key, likely, .. }) = state.tickets.remove(&ticket)
+        else {
             return;
         };
-        let _ = self.said.send(match used {
+        let _ = self.messages.send(match used {
             Some(used) => {
-                let paces = state.paces(&place, used as f64 - likely as f64);
-                Messages::Used { ticket: id, used, paces }
+                let paces = state.pace_shifts(&limiter_key, used as f64 - likely as f64);
+                LimiterMessage::Used { ticket: id, used, paces }
             }
-            None => Messages::Cancelled(id),
+            None => LimiterMessage::Cancelled(id),
         });
     }
 
-    fn apply_hint(&self, place: &LimiterKey, hint: RateLimitHint) {
+    fn apply_hint(&self, limiter_key: &LimiterKey, hint: RateLimitHint) {
         let new = {
-            let mut state = self.state();
+            let mut state = self.lock_state();
             if let Some(wait) = hint.wait {
                 info!(?wait, "the limiter pauses");
                 let until = Instant::now() + wait.min(MAX_PAUSE);
-                let paused = state.paused.entry(place.endpoint.clone()).or_insert(until);
+                let paused = state.paused.entry(limiter_key.endpoint.clone()).or_insert(until);
                 *paused = until.max(*paused);
             }
-            let told = state.told.insert(place.clone(), hint.limits);
+            let told = state.reported.insert(limiter_key.clone(), hint.limits);
             hint.limits != PerMinute::default() && told != Some(hint.limits)
         };
         if new || hint.wait.is_some() {
-            let _ = self.said.send(Messages::Heard(place.clone(), hint));
+            let _ = self.messages.send(LimiterMessage::Hint(limiter_key.clone(), hint));
         }
     }
 
-    fn remaining_pause<'a>(&'a self, place: &'a LimiterKey) -> PauseFuture<'a> {
-        let until = self.state().paused.get(&place.endpoint).copied();
+    fn remaining_pause<'a>(&'a self, limiter_key: &'a LimiterKey) -> PauseFuture<'a> {
+        let until = self.lock_state().paused.get(&limiter_key.endpoint).copied();
         let pause = until.map(|until| until.saturating_duration_since(Instant::now()));
         Box::pin(std::future::ready(pause.filter(|pause| !pause.is_zero())))
     }
@@ -220,16 +228,16 @@ impl RateLimits for ServerLimits {
 struct Waiters {
     server: Arc<Server>,
     state: Arc<Mutex<LimitState>>,
-    said: mpsc::UnboundedSender<Messages>,
-    place: LimiterKey,
+    messages: mpsc::UnboundedSender<LimiterMessage>,
+    limiter_key: LimiterKey,
 }
 
-type Turn = (Need, oneshot::Sender<u64>);
+type Waiter = (Need, oneshot::Sender<u64>);
 
 impl Waiters {
-    async fn serve(self, mut queue: mpsc::UnboundedReceiver<Turn>) {
-        let mut waiting: Vec<Turn> = Vec::new();
-        let mut limited = false;
+    async fn admit_all(self, mut queue: mpsc::UnboundedReceiver<Waiter>) {
+        let mut waiting: Vec<Waiter> = Vec::new();
+        let mut is_limited = false;
         loop {
             waiting.retain(|(_, reply)| !reply.is_closed());
             if waiting.is_empty() && queue.recv_many(&mut waiting, 256).await == 0 {
@@ -241,16 +249,20 @@ impl Waiters {
                 waiting.push(turn);
             }
             let (until, own) = {
-                let (state, endpoint) = (lock(&self.state), &self.place.endpoint);
-                (state.paused.get(endpoint).copied(), state.own(endpoint))
+                let (state, endpoint) = (lock_limits(&self.state), &self.limiter_key.endpoint);
+                (state.paused.get(endpoint).copied(), state.local_limits(endpoint))
             };
             if let Some(until) = until.filter(|until| *until > Instant::now()) {
                 tokio::time::sleep_until(until).await;
                 continue;
             }
             let needs: Vec<Need> = waiting.iter().map(|(need, _)| *need).collect();
-            limited |= own != PerMinute::default();
-            let turns = match self.server.turns(&self.place, own, &needs, limited).await {
+            is_limited |= own != PerMinute::default();
+            let turns = match self
+                .server
+                .admit_requests(&self.limiter_key, own, &needs, is_limited)
+                .await
+            {
                 Ok(turns) => turns,
                 Err(error) => {
                     // The waiting requests get the error when they reserve their cost.
@@ -259,64 +271,66 @@ impl Waiters {
                     continue;
                 }
             };
-            limited = turns.limited;
-            let rest = waiting.split_off(turns.given.len());
+            is_limited = turns.is_limited;
+            let rest = waiting.split_off(turns.admitted.len());
             for ((id, turn), (need, reply)) in
-                turns.given.into_iter().zip(std::mem::replace(&mut waiting, rest))
+                turns.admitted.into_iter().zip(std::mem::replace(&mut waiting, rest))
             {
-                self.give(id, turn, need, reply);
+                self.grant_turn(id, turn, need, reply);
             }
             if !waiting.is_empty() {
-                tokio::time::sleep(turns.again).await;
+                tokio::time::sleep(turns.retry_after).await;
             }
         }
     }
 
     /// Hands out an admission when its time comes.
-    fn give(&self, id: i64, turn: Instant, need: Need, reply: oneshot::Sender<u64>) {
-        let (state, said, place) = (Arc::clone(&self.state), self.said.clone(), self.place.clone());
+    fn grant_turn(&self, id: i64, turn: Instant, need: Need, reply: oneshot::Sender<u64>) {
+        let (state, messages, limiter_key) =
+            (Arc::clone(&self.state), self.messages.clone(), self.limiter_key.clone());
         tokio::spawn(async move {
             tokio::time::sleep_until(turn).await;
             let ticket = id.cast_unsigned();
             {
-                let mut state = lock(&state);
+                let mut state = lock_limits(&state);
                 let (turn, likely) = (Instant::now(), need.likely);
-                let paused = state.paused.get(&place.endpoint).is_some_and(|until| *until > turn);
-                let again = state.queues.get(&place).filter(|_| paused).cloned();
+                let paused =
+                    state.paused.get(&limiter_key.endpoint).is_some_and(|until| *until > turn);
+                let again = state.queues.get(&limiter_key).filter(|_| paused).cloned();
                 let Some(again) = again else {
-                    state.tickets.insert(ticket, ServerTicket { id, place, likely, turn });
+                    state.tickets.insert(ticket, ServerTicket { id, limiter_key, likely, turn });
                     if reply.send(ticket).is_err() {
                         // The waiter was dropped.
                         state.tickets.remove(&ticket);
-                        let _ = said.send(Messages::Cancelled(id));
+                        let _ = messages.send(LimiterMessage::Cancelled(id));
                     }
                     return;
                 };
                 // The endpoint has asked for a pause in the meantime.
                 let _ = again.send((need, reply));
             }
-            let _ = said.send(Messages::Cancelled(id));
+            let _ = messages.send(LimiterMessage::Cancelled(id));
         });
     }
 }
 
 /// Sends the outcomes of tickets and the rate-limit headers of endpoints to the server.
-async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Messages>) {
+async fn send_messages(server: Arc<Server>, mut received: mpsc::UnboundedReceiver<LimiterMessage>) {
     let mut heard = Vec::new();
     let mut swept = Instant::now();
-    while hears.recv_many(&mut heard, 512).await > 0 {
+    while received.recv_many(&mut heard, 512).await > 0 {
         let mut end = None;
         let (mut leaves, mut cancelled, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let (mut used, mut paces) = ((Vec::new(), Vec::new()), HashMap::<String, f64>::new());
         let mut hints = Vec::new();
-        for said in heard.drain(..) {
-            match said {
-                Messages::Leaves(id) => leaves.push(id),
-                Messages::Cancelled(id) => cancelled.push(id),
-                Messages::Left(member) => left.push(member),
-                Messages::Heard(place, hint) => hints.push((place, hint)),
-                Messages::End(over) => end = Some(over),
-                Messages::Used { ticket, used: tokens, paces: seconds } => {
+        for message in heard.drain(..) {
+            match message {
+                LimiterMessage::SentLate(id) => leaves.push(id),
+                LimiterMessage::Cancelled(id) => cancelled.push(id),
+                LimiterMessage::MemberLeft(member) => left.push(member),
+                LimiterMessage::Hint(limiter_key, hint) => hints.push((limiter_key, hint)),
+                LimiterMessage::End(over) => end = Some(over),
+                LimiterMessage::Used { ticket, used: tokens, paces: seconds } => {
                     used.0.push(ticket);
                     used.1.push(tokens.cast_signed());
                     for (name, seconds) in seconds {
@@ -329,9 +343,9 @@ async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Messages>)
         if sweep {
             swept = Instant::now();
         }
-        let told = server.tell(&leaves, &cancelled, &left, &used, &paces, sweep).await;
+        let told = server.store_outcomes(&leaves, &cancelled, &left, &used, &paces, sweep).await;
         let told = match told {
-            Ok(()) => server.tell_heard(&hints).await,
+            Ok(()) => server.store_hints(&hints).await,
             Err(error) => Err(error),
         };
         if let Err(error) = told {
@@ -345,7 +359,7 @@ async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Messages>)
 }
 
 impl Server {
-    async fn tell(
+    async fn store_outcomes(
         &self,
         leaves: &[i64],
         cancelled: &[i64],
@@ -354,21 +368,21 @@ impl Server {
         paces: &HashMap<String, f64>,
         sweep: bool,
     ) -> Result<(), FactsError> {
-        let session = self.session().await?;
+        let session = self.ensure_session().await?;
         let session = &*session;
         let names: Vec<&str> = paces.keys().map(String::as_str).collect();
         let deltas: Vec<f64> = paces.values().copied().collect();
         let (names, deltas, minute) = (&names, &deltas, MINUTE.as_secs_f64());
         let late = (MINUTE + MAX_COUNTING_DELAY).as_secs_f64();
         self.link
-            .run(|client| async move {
+            .with_client(|client| async move {
                 if !leaves.is_empty() {
-                    let sql = format!("UPDATE hqdl.sent SET leaves_at = {CLOCK} + $2 WHERE id = ANY($1)");
+                    let sql = format!("UPDATE hqdl.sent SET leaves_at = {CLOCK_SQL} + $2 WHERE id = ANY($1)");
                     client.execute(&client.prepare_cached(&sql).await?, &[&leaves, &late]).await?;
                 }
                 if !used.0.is_empty() {
                     let sql = format!(
-                        "UPDATE hqdl.sent AS s SET tokens = u.tokens, leaves_at = least(s.leaves_at, {CLOCK} + $3)
+                        "UPDATE hqdl.sent AS s SET tokens = u.tokens, leaves_at = least(s.leaves_at, {CLOCK_SQL} + $3)
                          FROM unnest($1::bigint[], $2::bigint[]) AS u (id, tokens) WHERE s.id = u.id"
                     );
                     let values: [Parameter<'_>; 3] =
@@ -384,7 +398,7 @@ impl Server {
                     client.execute(&client.prepare_cached(sql).await?, &[&session, &left]).await?;
                 }
                 if sweep {
-                    let sql = format!("DELETE FROM hqdl.sent WHERE leaves_at < {CLOCK}");
+                    let sql = format!("DELETE FROM hqdl.sent WHERE leaves_at < {CLOCK_SQL}");
                     client.execute(&client.prepare_cached(&sql).await?, &[]).await?;
                 }
                 // This statement is the last one because it is the only one that is not idempotent.
@@ -400,17 +414,17 @@ impl Server {
             .await
     }
 
-    async fn tell_heard(&self, hints: &[(LimiterKey, RateLimitHint)]) -> Result<(), FactsError> {
-        for (place, hint) in hints {
+    async fn store_hints(&self, hints: &[(LimiterKey, RateLimitHint)]) -> Result<(), FactsError> {
+        for (limiter_key, hint) in hints {
             let wait = hint.wait.map(|wait| wait.min(MAX_PAUSE).as_secs_f64());
             let limits = hint.limits;
             let (requests, tokens) = (limits.requests.map(i64::from), limits.tokens.map(i64::from));
-            let (endpoint, name) = (&place.endpoint, &place.limiter_name());
+            let (endpoint, name) = (&limiter_key.endpoint, &limiter_key.limiter_name());
             self.link
-                .run(|client| async move {
+                .with_client(|client| async move {
                     let sql = format!(
                         "UPDATE hqdl.rate SET requests = coalesce($2, requests), tokens = coalesce($3, tokens),
-                           heard_at = {CLOCK}, wait_until = greatest(wait_until, {CLOCK} + $4)
+                           heard_at = {CLOCK_SQL}, wait_until = greatest(wait_until, {CLOCK_SQL} + $4)
                          WHERE name = $1"
                     );
                     let heard = client.prepare_cached(&sql).await?;

@@ -21,9 +21,9 @@ use hqdl_database::postgres::thread::ServerThread;
 /// Connections per process, so that reads, commits and lease renewals do not wait for each other.
 const CONNECTIONS: usize = 6;
 /// Round-trip time from which on hqdl avoids the extra round trip of preparing a statement.
-const FAR: Duration = Duration::from_millis(10);
+const HIGH_LATENCY: Duration = Duration::from_millis(10);
 /// First and longest wait between two attempts.
-const TRY_EVERY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// Begins a transaction whose statements are all sent at once. If a proxy loses its COMMIT, the
 /// server releases the locks after five seconds.
@@ -38,24 +38,24 @@ pub(super) type SharedClient = Arc<Object>;
 
 /// Error of a unit of work on a connection.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(super) enum WorkError {
     Postgres(tokio_postgres::Error),
     Facts(FactsError),
 }
 
-impl From<tokio_postgres::Error> for Failed {
+impl From<tokio_postgres::Error> for WorkError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Postgres(error)
     }
 }
 
-impl From<FactsError> for Failed {
+impl From<FactsError> for WorkError {
     fn from(error: FactsError) -> Self {
         Self::Facts(error)
     }
 }
 
-pub(super) type Worked<T> = Result<T, Failed>;
+pub(super) type WorkResult<T> = Result<T, WorkError>;
 
 /// The shared connection, or the time and message of the last failure to open it.
 #[derive(Default)]
@@ -65,50 +65,51 @@ struct SharedConnection {
 }
 
 /// State of an ongoing outage.
-struct Down {
+struct Outage {
     since: Instant,
     /// The server is reachable and returns errors, for example because its disk is full. It may
     /// still answer reads.
-    refuses: bool,
+    is_refusal: bool,
 }
 
 /// A temporary failure, which is retried.
-struct Passing {
+struct TemporaryFailure {
     why: String,
-    /// The server is reachable and returns an error, as in [`Down`].
-    refuses: bool,
+    /// The server is reachable and returns an error, as in [`Outage`].
+    is_refusal: bool,
 }
 
-impl Passing {
+impl TemporaryFailure {
     fn unreached(why: impl Into<String>) -> Self {
-        Self { why: why.into(), refuses: false }
+        Self { why: why.into(), is_refusal: false }
     }
 }
 
 pub(super) struct Link {
     /// The URL without its password.
-    pub(super) shown: String,
+    pub(super) display_url: String,
     pub(super) handle: Handle,
     pool: Pool,
     /// Shortest response time so far, in microseconds.
-    least: AtomicU64,
+    min_latency: AtomicU64,
     shared: tokio::sync::Mutex<SharedConnection>,
-    say: StatusCallback,
+    on_status: StatusCallback,
     /// How long to retry while the server is unreachable.
     patience: Duration,
     /// The outage, if there is one.
-    down: Mutex<Option<Down>>,
+    outage: Mutex<Option<Outage>>,
     thread: ServerThread,
 }
 
 impl Link {
     pub(super) fn new(
         address: ServerAddress,
-        say: StatusCallback,
+        on_status: StatusCallback,
         patience: Duration,
     ) -> Result<Self, FactsError> {
-        let shown = address.display_url;
-        let failed = |message: String| FactsError::Journal { path: shown.clone().into(), message };
+        let display_url = address.display_url;
+        let failed =
+            |message: String| FactsError::Journal { path: display_url.clone().into(), message };
         let thread = ServerThread::start().map_err(|e| failed(e.to_string()))?;
         let handle = thread.handle.clone();
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
@@ -118,24 +119,37 @@ impl Link {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|e| failed(e.to_string()))?;
-        let (down, shared) = (Mutex::new(None), tokio::sync::Mutex::default());
-        let least = AtomicU64::new(u64::MAX);
-        Ok(Self { shown, handle, pool, least, shared, say, patience, down, thread })
+        let (outage, shared) = (Mutex::new(None), tokio::sync::Mutex::default());
+        let min_latency = AtomicU64::new(u64::MAX);
+        Ok(Self {
+            display_url,
+            handle,
+            pool,
+            min_latency,
+            shared,
+            on_status,
+            patience,
+            outage,
+            thread,
+        })
     }
 
     /// Runs `work` to its end and blocks this thread, inside an async runtime or outside one.
-    pub(super) fn here<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.thread.block_on(work)
     }
 
     /// Runs `work` with a connection of its own. If the server is unreachable or asks for a retry,
     /// `work` runs again until the patience is used up. It must be idempotent, because a failed
     /// attempt may have taken effect.
-    pub(super) async fn run<T, F>(&self, work: impl Fn(Client) -> F) -> Result<T, FactsError>
+    pub(super) async fn with_client<T, F>(
+        &self,
+        work: impl Fn(Client) -> F,
+    ) -> Result<T, FactsError>
     where
-        F: Future<Output = Worked<T>>,
+        F: Future<Output = WorkResult<T>>,
     {
-        self.run_for(ANSWER_TIMEOUT, work).await
+        self.with_timeout(ANSWER_TIMEOUT, work).await
     }
 
     /// Like [`Self::run`], with the connection that all callers share. Their statements are sent
@@ -144,21 +158,21 @@ impl Link {
     /// `work` must be single statements, or a transaction whose statements are all sent in one
     /// poll, and must be polled on the connection's thread. Otherwise statements of other callers
     /// would be interleaved.
-    pub(super) async fn together<T, F>(
+    pub(super) async fn with_shared_client<T, F>(
         &self,
         work: impl Fn(SharedClient) -> F,
     ) -> Result<T, FactsError>
     where
-        F: Future<Output = Worked<T>>,
+        F: Future<Output = WorkResult<T>>,
     {
         debug_assert!(self.thread.is_here(), "statements of others may come in between");
-        self.persist(|| async {
-            let client = self.shared().await?;
-            let done = self.answered(ANSWER_TIMEOUT, Box::pin(work(Arc::clone(&client)))).await;
-            if matches!(done, Err(LinkTrouble::Passing(_))) {
+        self.retry_work(|| async {
+            let client = self.get_shared_client().await?;
+            let done = self.await_reply(ANSWER_TIMEOUT, Box::pin(work(Arc::clone(&client)))).await;
+            if matches!(done, Err(LinkError::Temporary(_))) {
                 let mut shared = self.shared.lock().await;
                 shared.client.take_if(|now| Arc::ptr_eq(now, &client));
-                self.let_go();
+                self.close_idle();
             }
             done
         })
@@ -166,112 +180,115 @@ impl Link {
     }
 
     /// Like [`Self::run`], with a timeout of its own.
-    pub(super) async fn run_for<T, F>(
+    pub(super) async fn with_timeout<T, F>(
         &self,
         within: Duration,
         work: impl Fn(Client) -> F,
     ) -> Result<T, FactsError>
     where
-        F: Future<Output = Worked<T>>,
+        F: Future<Output = WorkResult<T>>,
     {
-        self.persist(|| self.once(within, &work)).await
+        self.retry_work(|| self.try_once(within, &work)).await
     }
 
     /// Calls `once` until it succeeds, or until the patience is used up.
-    async fn persist<T, F>(&self, once: impl Fn() -> F) -> Result<T, FactsError>
+    async fn retry_work<T, F>(&self, once: impl Fn() -> F) -> Result<T, FactsError>
     where
-        F: Future<Output = Result<T, LinkTrouble>>,
+        F: Future<Output = Result<T, LinkError>>,
     {
-        let (mut wait, mut failed) = (TRY_EVERY[0], None);
+        let (mut wait, mut failed) = (RETRY_PAUSES[0], None);
         loop {
             match once().await {
                 Ok(done) => {
-                    self.done(failed.is_some());
+                    self.end_outage(failed.is_some());
                     return Ok(done);
                 }
-                Err(trouble) => self.pause(trouble, &mut wait, &mut failed).await?,
+                Err(error) => self.wait_to_retry(error, &mut wait, &mut failed).await?,
             }
         }
     }
 
     /// Waits before the next attempt, or returns the error if no patience is left. `failed` is the
     /// time of the first failure.
-    async fn pause(
+    async fn wait_to_retry(
         &self,
-        trouble: LinkTrouble,
+        error: LinkError,
         wait: &mut Duration,
         failed: &mut Option<Instant>,
     ) -> Result<(), FactsError> {
-        let passing = match trouble {
-            LinkTrouble::Final(error) => return Err(error),
-            LinkTrouble::Passing(passing) => passing,
-            LinkTrouble::Conflict => {
+        let failure = match error {
+            LinkError::Final(error) => return Err(error),
+            LinkError::Temporary(failure) => failure,
+            LinkError::Conflict => {
                 let first = *failed.get_or_insert_with(Instant::now);
                 if first.elapsed() >= self.patience {
-                    return Err(self.in_the_way());
+                    return Err(self.conflict_error());
                 }
-                tokio::time::sleep(TRY_EVERY[0].mul_f64(fastrand::f64())).await;
+                tokio::time::sleep(RETRY_PAUSES[0].mul_f64(fastrand::f64())).await;
                 return Ok(());
             }
         };
-        let why = passing.why.as_str();
-        debug!(why, passing.refuses, "the server is not reached, or refuses");
+        let why = failure.why.as_str();
+        debug!(why, failure.is_refusal, "the server is not reached, or refuses");
         let first = *failed.get_or_insert_with(Instant::now);
-        if self.is_down(&passing) || first.elapsed() >= self.patience {
-            return Err(FactsError::Unreachable { url: self.shown.clone(), message: passing.why });
+        if self.record_outage(&failure) || first.elapsed() >= self.patience {
+            return Err(FactsError::Unreachable {
+                url: self.display_url.clone(),
+                message: failure.why,
+            });
         }
         tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
-        *wait = (*wait * 2).min(TRY_EVERY[1]);
+        *wait = (*wait * 2).min(RETRY_PAUSES[1]);
         Ok(())
     }
 
-    fn in_the_way(&self) -> FactsError {
+    fn conflict_error(&self) -> FactsError {
         let message = "another transaction was in the way".to_owned();
-        FactsError::Unreachable { url: self.shown.clone(), message }
+        FactsError::Unreachable { url: self.display_url.clone(), message }
     }
 
     /// Runs `work` once.
-    async fn once<T, F>(
+    async fn try_once<T, F>(
         &self,
         within: Duration,
         work: &impl Fn(Client) -> F,
-    ) -> Result<T, LinkTrouble>
+    ) -> Result<T, LinkError>
     where
-        F: Future<Output = Worked<T>>,
+        F: Future<Output = WorkResult<T>>,
     {
-        let done = match self.client().await {
-            Ok(client) => self.answered(within, Box::pin(work(client))).await,
-            Err(trouble) => Err(trouble),
+        let done = match self.get_client().await {
+            Ok(client) => self.await_reply(within, Box::pin(work(client))).await,
+            Err(error) => Err(error),
         };
-        if matches!(done, Err(LinkTrouble::Passing(_))) {
-            self.let_go();
+        if matches!(done, Err(LinkError::Temporary(_))) {
+            self.close_idle();
         }
         done
     }
 
     /// Closes the idle connections: if one does not answer, the others probably do not either.
-    fn let_go(&self) {
+    fn close_idle(&self) {
         self.pool.retain(|_, _| false);
     }
 
     /// Returns a connection from the pool.
-    async fn client(&self) -> Result<Client, LinkTrouble> {
+    async fn get_client(&self) -> Result<Client, LinkError> {
         // Waiting has no timeout, because every connection returns to the pool.
         let times =
             Timeouts { wait: None, create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) };
         self.pool.timeout_get(&times).await.map_err(|e| match e {
-            PoolError::Backend(e) => self.trouble(&e),
+            PoolError::Backend(e) => self.classify_error(&e),
             // The server accepted the connection and did not answer.
             PoolError::Timeout(_) => {
                 let why = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
-                LinkTrouble::Passing(Passing::unreached(why))
+                LinkError::Temporary(TemporaryFailure::unreached(why))
             }
-            other => LinkTrouble::Passing(Passing::unreached(other.to_string())),
+            other => LinkError::Temporary(TemporaryFailure::unreached(other.to_string())),
         })
     }
 
     /// Returns the shared connection and opens it if necessary.
-    async fn shared(&self) -> Result<SharedClient, LinkTrouble> {
+    async fn get_shared_client(&self) -> Result<SharedClient, LinkError> {
         let came = Instant::now();
         let mut shared = self.shared.lock().await;
         if let Some(client) = shared.client.as_ref().filter(|client| !client.is_closed()) {
@@ -279,89 +296,89 @@ impl Link {
         }
         // The caller has already waited while another attempt failed, so it does not wait again.
         if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > came) {
-            return Err(LinkTrouble::Passing(Passing::unreached(why)));
+            return Err(LinkError::Temporary(TemporaryFailure::unreached(why)));
         }
-        match self.client().await {
+        match self.get_client().await {
             Ok(client) => {
                 let client = Arc::new(client);
                 *shared = SharedConnection { client: Some(Arc::clone(&client)), failed: None };
                 Ok(client)
             }
-            Err(trouble) => {
-                if let LinkTrouble::Passing(passing) = &trouble {
-                    shared.failed = Some((Instant::now(), passing.why.clone()));
+            Err(error) => {
+                if let LinkError::Temporary(failure) = &error {
+                    shared.failed = Some((Instant::now(), failure.why.clone()));
                 }
-                Err(trouble)
+                Err(error)
             }
         }
     }
 
     /// Runs `work` with a timeout, and classifies its error.
-    async fn answered<T>(
+    async fn await_reply<T>(
         &self,
         within: Duration,
-        work: impl Future<Output = Worked<T>>,
-    ) -> Result<T, LinkTrouble> {
+        work: impl Future<Output = WorkResult<T>>,
+    ) -> Result<T, LinkError> {
         let began = Instant::now();
         match tokio::time::timeout(within, work).await {
             Ok(Ok(done)) => {
-                self.took(began.elapsed());
+                self.record_latency(began.elapsed());
                 Ok(done)
             }
-            Ok(Err(Failed::Postgres(e))) => Err(self.trouble(&e)),
-            Ok(Err(Failed::Facts(e))) => Err(LinkTrouble::Final(e)),
+            Ok(Err(WorkError::Postgres(e))) => Err(self.classify_error(&e)),
+            Ok(Err(WorkError::Facts(e))) => Err(LinkError::Final(e)),
             Err(_) => {
                 let why = format!("no answer within {} s", within.as_secs());
-                Err(LinkTrouble::Passing(Passing::unreached(why)))
+                Err(LinkError::Temporary(TemporaryFailure::unreached(why)))
             }
         }
     }
 
-    fn took(&self, time: Duration) {
+    fn record_latency(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        self.least.fetch_min(micros, Ordering::Relaxed);
+        self.min_latency.fetch_min(micros, Ordering::Relaxed);
     }
 
     /// Returns true if the round trip to the server is long.
-    pub(super) fn is_far(&self) -> bool {
-        let least = self.least.load(Ordering::Relaxed);
-        least != u64::MAX && Duration::from_micros(least) >= FAR
+    pub(super) fn is_high_latency(&self) -> bool {
+        let min_latency = self.min_latency.load(Ordering::Relaxed);
+        min_latency != u64::MAX && Duration::from_micros(min_latency) >= HIGH_LATENCY
     }
 
     /// Ends the outage after a success. If the server refused writes, a read that succeeds at once
     /// does not end the outage.
-    fn done(&self, had_failed: bool) {
-        let mut down = self.down();
-        if let Some(was) = down.take_if(|down| had_failed || !down.refuses) {
-            let again = if was.refuses { "works again" } else { "can be reached again" };
-            (self.say)(&format!("the cache {} {again}", self.shown));
+    fn end_outage(&self, had_failed: bool) {
+        let mut outage = self.lock_outage();
+        if let Some(was) = outage.take_if(|outage| had_failed || !outage.is_refusal) {
+            let again = if was.is_refusal { "works again" } else { "can be reached again" };
+            (self.on_status)(&format!("the cache {} {again}", self.display_url));
         }
     }
 
     /// Records a failure and returns true if the outage has lasted longer than the patience.
-    fn is_down(&self, passing: &Passing) -> bool {
-        let mut down = self.down();
-        let down = down.get_or_insert_with(|| {
+    fn record_outage(&self, failure: &TemporaryFailure) -> bool {
+        let mut outage = self.lock_outage();
+        let outage = outage.get_or_insert_with(|| {
             let seconds = self.patience.as_secs();
-            let refuses = passing.refuses;
-            let not = if refuses { "fails" } else { "cannot be reached" };
-            (self.say)(&format!(
+            let is_refusal = failure.is_refusal;
+            let not = if is_refusal { "fails" } else { "cannot be reached" };
+            (self.on_status)(&format!(
                 "the cache {} {not} ({}); hqdl retries for {seconds} s",
-                self.shown, passing.why
+                self.display_url, failure.why
             ));
-            Down { since: Instant::now(), refuses }
+            Outage { since: Instant::now(), is_refusal }
         });
-        down.since.elapsed() >= self.patience
+        outage.since.elapsed() >= self.patience
     }
 
-    fn down(&self) -> MutexGuard<'_, Option<Down>> {
-        self.down.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_outage(&self) -> MutexGuard<'_, Option<Outage>> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Classifies a database error as temporary, as a conflict or as final, with its message and
     /// hint.
-    fn trouble(&self, error: &tokio_postgres::Error) -> LinkTrouble {
-        let url = self.shown.clone();
+    fn classify_error(&self, error: &tokio_postgres::Error) -> LinkError {
+        let url = self.display_url.clone();
         let Some(server) = error.as_db_error() else {
             let cause = std::error::Error::source(error);
             let io = cause.and_then(|c| c.downcast_ref::<std::io::Error>());
@@ -369,14 +386,14 @@ impl Link {
                 || io.is_some_and(|io| io.kind() != std::io::ErrorKind::InvalidData);
             let message = error_with_cause(error);
             if broken || message.starts_with("timeout") || message.contains("unexpected EOF") {
-                return LinkTrouble::Passing(Passing::unreached(message));
+                return LinkError::Temporary(TemporaryFailure::unreached(message));
             }
             let hint = if message.contains("password") {
                 "set it in PGPASSWORD or ~/.pgpass"
             } else {
                 "check the URL, its sslmode and the server's certificate (sslrootcert)"
             };
-            return LinkTrouble::Final(FactsError::Refused { url, message, hint });
+            return LinkError::Final(FactsError::Refused { url, message, hint });
         };
         let message = match server.detail() {
             Some(detail) => format!("{}: {detail}", server.message()),
@@ -384,7 +401,7 @@ impl Link {
         };
         let code = server.code();
         if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code) {
-            return LinkTrouble::Conflict;
+            return LinkError::Conflict;
         }
         let passes = ["08", "53", "57P", "58"].iter().any(|class| code.code().starts_with(class))
             || [
@@ -395,8 +412,8 @@ impl Link {
             .contains(code);
         if passes {
             // A server that is starting up or shutting down counts as unreachable.
-            let refuses = !["08", "57P"].iter().any(|class| code.code().starts_with(class));
-            return LinkTrouble::Passing(Passing { why: message, refuses });
+            let is_refusal = !["08", "57P"].iter().any(|class| code.code().starts_with(class));
+            return LinkError::Temporary(TemporaryFailure { why: message, is_refusal });
         }
         let hint = match code.code() {
             "28P01" | "28000" => "check the user and the password in PGPASSWORD or ~/.pgpass",
@@ -408,15 +425,15 @@ impl Link {
             "42P01" | "3F000" => {
                 "the schema `hqdl` was made by something else, or lost; restore it"
             }
-            _ => return LinkTrouble::Final(FactsError::Journal { path: url.into(), message }),
+            _ => return LinkError::Final(FactsError::Journal { path: url.into(), message }),
         };
-        LinkTrouble::Final(FactsError::Refused { url, message, hint })
+        LinkError::Final(FactsError::Refused { url, message, hint })
     }
 }
 
-enum LinkTrouble {
+enum LinkError {
     /// A retry may succeed.
-    Passing(Passing),
+    Temporary(TemporaryFailure),
     /// A concurrent transaction conflicted with this one.
     Conflict,
     Final(FactsError),

@@ -14,8 +14,8 @@
 mod answers;
 mod claims;
 mod copy;
-mod jobs;
-mod keep;
+mod batch_jobs;
+mod commit;
 mod key;
 mod limits;
 mod link;
@@ -28,8 +28,8 @@ mod runs;
 mod schema;
 mod sessions;
 mod spool;
-mod turns;
-mod words;
+mod admission;
+mod dictionary;
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ const QUEUE: usize = 1024;
 /// Fact store on a database server.
 pub struct PostgresStore {
     server: Arc<Server>,
-    units: Option<mpsc::Sender<keep::Waiting>>,
+    units: Option<mpsc::Sender<commit::QueuedUnit>>,
     commits: Option<JoinHandle<()>>,
     limits: Arc<ServerLimits>,
 }
@@ -85,7 +85,7 @@ pub(super) struct Server {
     claims: Claims,
     copy: LocalCopy,
     /// Reference to itself, for tasks that outlive the call that starts them.
-    me: Weak<Self>,
+    weak_self: Weak<Self>,
 }
 
 impl PostgresStore {
@@ -95,7 +95,7 @@ impl PostgresStore {
         url: &str,
         dir: &Path,
         holder: &str,
-        say: StatusCallback,
+        on_status: StatusCallback,
     ) -> Result<Self, FactsError> {
         let address = ServerAddress::parse(url)?;
         if address.schema.is_some() {
@@ -109,43 +109,47 @@ impl PostgresStore {
         let lease =
             lease.and_then(|s| Duration::try_from_secs_f64(s.max(1.0)).ok()).unwrap_or(LEASE);
         // A process must give up while it still owns its lease.
-        let link = Link::new(address, say, lease * 5 / 6)?;
-        link.here(schema::migrate(&link))?;
-        let cache = link.here(answers::cache(&link))?;
+        let link = Link::new(address, on_status, lease * 5 / 6)?;
+        link.block_on(schema::migrate(&link))?;
+        let cache = link.block_on(answers::read_cache_id(&link))?;
         let dir = dir.join(&cache);
         std::fs::create_dir_all(&dir)
             .map_err(|error| FactsError::File { path: dir.clone(), error })?;
         let presence = Presence::new(holder, lease);
-        let server = Arc::new_cyclic(|me| {
-            let (claims, copy, me) = (Claims::default(), LocalCopy::default(), Weak::clone(me));
-            Server { link, dir, cache, presence, claims, copy, me }
+        let server = Arc::new_cyclic(|weak| {
+            let (claims, copy, weak_self) =
+                (Claims::default(), LocalCopy::default(), Weak::clone(weak));
+            Server { link, dir, cache, presence, claims, copy, weak_self }
         });
-        server.link.here(server.keep_spooled())?;
+        server.link.block_on(server.commit_spooled())?;
         // A role with read access cannot do this; other processes will.
-        if let Err(error) = server.link.here(server.end_left_sessions()) {
+        if let Err(error) = server.link.block_on(server.end_abandoned_sessions()) {
             debug!(%error, "what killed processes held is not told to be free");
         }
         let (units, waiting) = mpsc::channel(QUEUE);
-        let commits = server.link.handle.spawn(keep::commit_all(Arc::clone(&server), waiting));
+        let commits = server.link.handle.spawn(commit::commit_queued(Arc::clone(&server), waiting));
         let limits = Arc::new(ServerLimits::new(Arc::clone(&server)));
         Ok(Self { server, units: Some(units), commits: Some(commits), limits })
     }
 
     /// Runs `work` on the connections' thread, to its end even if the caller is dropped.
-    fn on_server<T: Send + 'static>(
+    fn run_detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, FactsError>> + Send + 'static,
     ) -> StoreFuture<'_, T> {
         // Boxed, so that the task is compiled once per output type and not once per caller.
         let work: StoreFuture<'static, T> = Box::pin(work);
         let working = self.server.link.handle.spawn(work);
-        Box::pin(async { working.await.map_err(|e| self.server.failed(&e.to_string()))? })
+        Box::pin(async { working.await.map_err(|e| self.server.store_error(&e.to_string()))? })
     }
 }
 
 impl Server {
-    pub(super) fn failed(&self, message: &str) -> FactsError {
-        FactsError::Journal { path: self.link.shown.clone().into(), message: message.to_owned() }
+    pub(super) fn store_error(&self, message: &str) -> FactsError {
+        FactsError::Journal {
+            path: self.link.display_url.clone().into(),
+            message: message.to_owned(),
+        }
     }
 }
 
@@ -156,7 +160,7 @@ impl From<AddressError> for FactsError {
 }
 
 /// Ignores that the role has no permission for a write that reads can do without.
-fn unless_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
+fn ignore_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {
             debug!(message, "this role does not write it");
@@ -168,12 +172,12 @@ fn unless_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
 
 /// Replaces NUL characters, which the server does not accept in text. Values that must come back
 /// unchanged are stored as bytes or JSON instead.
-fn text(text: &str) -> String {
+fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
 /// Converts a count to the server's integer type.
-fn count(n: usize) -> i64 {
+fn as_bigint(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
@@ -183,7 +187,7 @@ impl FactStore for PostgresStore {
     }
 
     fn location(&self) -> String {
-        self.server.link.shown.clone()
+        self.server.link.display_url.clone()
     }
 
     fn history(&self) -> &dyn History {
@@ -196,11 +200,11 @@ impl FactStore for PostgresStore {
 
     fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         let entities: Vec<Entity> = entities.iter().map(|e| (*e).clone()).collect();
-        if entities.len() <= copy::FEW {
-            return self.server.known_records(&entities);
+        if entities.len() <= copy::MAX_LOOKUP {
+            return self.server.look_up_records(&entities);
         }
-        let found = self.server.link.here(self.server.records(&entities));
-        self.server.copy.seen();
+        let found = self.server.link.block_on(self.server.read_records(&entities));
+        self.server.copy.mark_direct_access();
         found
     }
 
@@ -210,21 +214,21 @@ impl FactStore for PostgresStore {
     ) -> StoreFuture<'a, Vec<Option<Record>>> {
         let entities: Vec<Entity> = entities.iter().map(|e| (*e).clone()).collect();
         let server = Arc::clone(&self.server);
-        self.on_server(async move {
-            let found = server.records(&entities).await;
-            server.copy.seen();
+        self.run_detached(async move {
+            let found = server.read_records(&entities).await;
+            server.copy.mark_direct_access();
             found
         })
     }
 
     fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
-        let page = self.server.link.here(self.server.page_after(after));
-        self.server.copy.seen();
+        let page = self.server.link.block_on(self.server.read_page(after));
+        self.server.copy.mark_direct_access();
         page
     }
 
     fn is_high_latency(&self) -> bool {
-        self.server.link.is_far()
+        self.server.link.is_high_latency()
     }
 
     fn held_since(&self, moment: Instant) -> bool {
@@ -236,7 +240,7 @@ impl FactStore for PostgresStore {
     }
 
     fn catch_up(&self) -> Result<(), FactsError> {
-        self.server.copy.seen();
+        self.server.copy.mark_direct_access();
         Ok(())
     }
 
@@ -250,18 +254,19 @@ impl FactStore for PostgresStore {
 
     fn rebuild_records(&self) -> Result<u64, FactsError> {
         // The server has no index to rebuild, so this only checks the table for damage.
-        self.server.copy.seen();
+        self.server.copy.mark_direct_access();
         self.history().check_file()?;
-        self.server.link.here(self.server.entities())
+        self.server.link.block_on(self.server.count_entities())
     }
 
     fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
-        let read = |entities: &[Entity]| self.server.link.here(self.server.records(entities));
+        let read =
+            |entities: &[Entity]| self.server.link.block_on(self.server.read_records(entities));
         let (run, units, count) = super::transfer::prepare_import(self.history(), &read, input)?;
         let units: Vec<_> =
-            units.into_iter().map(|unit| Arc::new(keep::KeptUnit::new(unit))).collect();
-        let kept = self.server.link.here(self.server.commit(&units));
-        self.server.copy.seen();
+            units.into_iter().map(|unit| Arc::new(commit::TaggedUnit::new(unit))).collect();
+        let kept = self.server.link.block_on(self.server.commit_units(&units));
+        self.server.copy.mark_direct_access();
         kept?;
         self.history().finish_run(run, super::Outcome::Complete)?;
         Ok(count)
@@ -269,9 +274,9 @@ impl FactStore for PostgresStore {
 
     fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
         let (server, units) = (Arc::clone(&self.server), self.units.clone());
-        self.on_server(async move {
-            let kept = server.keep_safely(units, unit).await;
-            server.copy.seen();
+        self.run_detached(async move {
+            let kept = server.commit_or_spool(units, unit).await;
+            server.copy.mark_direct_access();
             kept
         })
     }
@@ -280,15 +285,17 @@ impl FactStore for PostgresStore {
         &self,
         run: RunId,
         worst: SpentAmount,
-        of_day: Option<f64>,
-        place: Option<LimiterKey>,
+        daily_budget: Option<f64>,
+        limiter_key: Option<LimiterKey>,
     ) -> StoreFuture<'_, ReserveOutcome> {
         let server = Arc::clone(&self.server);
         let (reply, noted) = oneshot::channel();
         self.server.link.handle.spawn(async move {
-            server.reserve(run, worst, of_day, place.is_some(), reply).await;
+            server.reserve_cost(run, worst, daily_budget, limiter_key.is_some(), reply).await;
         });
-        Box::pin(async { noted.await.map_err(|_| self.server.failed("its thread has ended"))? })
+        Box::pin(async {
+            noted.await.map_err(|_| self.server.store_error("its thread has ended"))?
+        })
     }
 
     fn finish_reservation(
@@ -297,7 +304,7 @@ impl FactStore for PostgresStore {
         in_doubt: bool,
     ) -> StoreFuture<'_, ()> {
         let server = Arc::clone(&self.server);
-        self.on_server(async move { server.settle(reservation, in_doubt).await })
+        self.run_detached(async move { server.settle_reservation(reservation, in_doubt).await })
     }
 
     fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
@@ -308,30 +315,32 @@ impl FactStore for PostgresStore {
         &'a self,
         keys: &'a [ClaimKey],
         entities: &'a [&'a Entity],
-        beside: Option<u32>,
+        batch_model: Option<u32>,
     ) -> StoreFuture<'a, ClaimedCells> {
         let (server, keys) = (Arc::clone(&self.server), keys.to_vec());
         let entities: Vec<Entity> = entities.iter().map(|e| (*e).clone()).collect();
         let (reply, claimed) = oneshot::channel();
         self.server.link.handle.spawn(async move {
-            let claimed = server.claim_cells(&keys, &entities, beside).await;
-            server.copy.seen();
+            let claimed = server.claim_cells(&keys, &entities, batch_model).await;
+            server.copy.mark_direct_access();
             if let Err(Ok(claimed)) = reply.send(claimed) {
                 // The caller was dropped.
                 let held = keys.into_iter().zip(claimed.granted).filter(|(_, held)| *held);
-                server.release(&held.map(|(key, _)| key).collect::<Vec<_>>());
+                server.release_claims(&held.map(|(key, _)| key).collect::<Vec<_>>());
             }
         });
-        Box::pin(async { claimed.await.map_err(|_| self.server.failed("its thread has ended"))? })
+        Box::pin(async {
+            claimed.await.map_err(|_| self.server.store_error("its thread has ended"))?
+        })
     }
 
     fn release_keys(&self, keys: &[ClaimKey]) {
-        self.server.release(keys);
+        self.server.release_claims(keys);
     }
 
     fn wait_for_release<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
         let (server, key) = (Arc::clone(&self.server), key.clone());
-        self.on_server(async move { server.released(&key).await })
+        self.run_detached(async move { server.wait_for_release(&key).await })
     }
 }
 
@@ -342,9 +351,11 @@ impl Drop for PostgresStore {
         drop(self.units.take());
         if let Some(commits) = self.commits.take() {
             let patience = ANSWER_TIMEOUT * 2;
-            self.server.link.here(async { drop(tokio::time::timeout(patience, commits).await) });
+            self.server
+                .link
+                .block_on(async { drop(tokio::time::timeout(patience, commits).await) });
         }
-        self.limits.end();
-        self.server.link.here(self.server.leave());
+        self.limits.flush_messages();
+        self.server.link.block_on(self.server.leave_session());
     }
 }

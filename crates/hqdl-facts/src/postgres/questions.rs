@@ -7,21 +7,22 @@ use tokio_postgres::Row;
 
 use crate::FactsError;
 use crate::history::{Dictionary, Questions, RefreshJobs};
-use crate::postgres::answers::texts;
-use crate::postgres::link::Worked;
-use crate::postgres::{Server, text, unless_refused};
+use crate::postgres::answers::parse_text_list;
+use crate::postgres::link::WorkResult;
+use crate::postgres::{Server, ignore_refused, without_nul};
 use crate::questions::{LiveQuestion, QuestionBinding, QuestionOrigin, attach_origins};
 use crate::refresh::{OpenRefresh, RefreshSubject};
 use hqdl_database::current_timestamp;
 
 /// Selects the column identities that a query's question created.
-const ASKED: &str = "SELECT id FROM hqdl.meaning WHERE name = 'answer'
+const LIVE_QUESTION_IDS: &str = "SELECT id FROM hqdl.meaning WHERE name = 'answer'
   AND EXISTS (SELECT 1 FROM json_array_elements_text(meaning::json -> 'key') AS k (part)
     WHERE part IN ('value', 'document'))";
-const LEARNED: &str = "SELECT b.ask, m.name, b.expansion, b.\"column\", b.operator, b.literal,
+const SELECT_BINDING: &str =
+    "SELECT b.ask, m.name, b.expansion, b.\"column\", b.operator, b.literal,
   b.completion, b.bound_at FROM hqdl.binding AS b JOIN hqdl.model AS m ON m.id = b.model";
 
-fn learned(r: &Row) -> Worked<QuestionBinding> {
+fn read_binding(r: &Row) -> WorkResult<QuestionBinding> {
     Ok(QuestionBinding {
         ask: r.try_get(0)?,
         model: r.try_get(1)?,
@@ -34,7 +35,7 @@ fn learned(r: &Row) -> Worked<QuestionBinding> {
     })
 }
 
-fn number(r: &Row, at: usize) -> Worked<u64> {
+fn read_u64(r: &Row, at: usize) -> WorkResult<u64> {
     Ok(r.try_get::<_, i64>(at)?.cast_unsigned())
 }
 
@@ -49,8 +50,8 @@ impl Questions for Server {
         let sql = "INSERT INTO hqdl.question (meaning, origin_table, origin_column, list)
              VALUES ($1, $2, $3, $4) ON CONFLICT (meaning, origin_table, origin_column)
              DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at";
-        let (table, column) = (text(&origin.table), text(&origin.column));
-        unless_refused(self.write(sql, &[&meaning.cast_signed(), &table, &column, &list]))
+        let (table, column) = (without_nul(&origin.table), without_nul(&origin.column));
+        ignore_refused(self.execute_sql(sql, &[&meaning.cast_signed(), &table, &column, &list]))
     }
 
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
@@ -62,18 +63,18 @@ impl Questions for Server {
              FROM hqdl.answer AS a CROSS JOIN LATERAL json_array_elements(a.cells::json) AS f
              JOIN hqdl.meaning AS q ON q.id = (f ->> 0)::integer
              JOIN hqdl.completion AS k ON k.id = a.completion JOIN hqdl.model AS m ON m.id = k.model
-             WHERE q.id IN ({ASKED}) GROUP BY q.id, q.meaning ORDER BY 7 DESC, 3 DESC, 1"
+             WHERE q.id IN ({LIVE_QUESTION_IDS}) GROUP BY q.id, q.meaning ORDER BY 7 DESC, 3 DESC, 1"
         );
-        let found = self.all(&sql, &[], |r| {
+        let found = self.query_all(&sql, &[], |r| {
             let Ok(meaning) = serde_json::from_str(r.try_get(1)?) else { return Ok(None) };
             Ok(Some(LiveQuestion {
                 identity: meaning,
                 id: r.try_get::<_, i32>(0)?.cast_unsigned(),
                 list: None,
                 origins: Vec::new(),
-                models: texts(r.try_get(8)?),
-                values: number(r, 2)?,
-                requests: number(r, 3)?,
+                models: parse_text_list(r.try_get(8)?),
+                values: read_u64(r, 2)?,
+                requests: read_u64(r, 3)?,
                 input_tokens: r.try_get(4)?,
                 output_tokens: r.try_get(5)?,
                 cost_usd: r.try_get(6)?,
@@ -82,12 +83,12 @@ impl Questions for Server {
         })?;
         let mut found: Vec<LiveQuestion> = found.into_iter().flatten().collect();
         let sql = "SELECT meaning, origin_table, origin_column, list FROM hqdl.question ORDER BY asked_at";
-        let noted = self.all(sql, &[], |r| {
+        let uses = self.query_all(sql, &[], |r| {
             let origin = QuestionOrigin { table: r.try_get(1)?, column: r.try_get(2)? };
             let list: Option<String> = r.try_get(3)?;
             Ok((r.try_get::<_, i32>(0)?.cast_unsigned(), origin, list))
         })?;
-        attach_origins(&mut found, noted);
+        attach_origins(&mut found, uses);
         Ok(found)
     }
 
@@ -95,10 +96,10 @@ impl Questions for Server {
         let sql = format!(
             "SELECT DISTINCT (f ->> 0)::integer, coalesce(a.entity, a.key) FROM hqdl.answer AS a
              CROSS JOIN LATERAL json_array_elements(a.cells::json) AS f
-             WHERE (f ->> 0)::integer IN ({ASKED}) AND f ->> 2 <> 'error'"
+             WHERE (f ->> 0)::integer IN ({LIVE_QUESTION_IDS}) AND f ->> 2 <> 'error'"
         );
         let mut values: HashMap<u32, HashSet<String>> = HashMap::new();
-        let all = self.all(&sql, &[], |r| {
+        let all = self.query_all(&sql, &[], |r| {
             Ok((r.try_get::<_, i32>(0)?.cast_unsigned(), r.try_get::<_, String>(1)?))
         })?;
         for (meaning, entity) in all {
@@ -113,73 +114,87 @@ impl Questions for Server {
 
     fn find_binding(
         &self,
-        offered: &str,
+        columns_hash: &str,
         question: &str,
         model: &str,
     ) -> Result<Option<QuestionBinding>, FactsError> {
         let sql = format!(
-            "{LEARNED} WHERE offered = $1 AND md5(question) = md5($2) AND question = $2 AND m.name = $3"
+            "{SELECT_BINDING} WHERE offered = $1 AND md5(question) = md5($2) AND question = $2 AND m.name = $3"
         );
-        self.first(&sql, &[&offered, &text(question), &text(model)], learned)
+        self.query_first(
+            &sql,
+            &[&columns_hash, &without_nul(question), &without_nul(model)],
+            read_binding,
+        )
     }
 
-    fn all_bindings(&self, offered: &str) -> Result<Vec<QuestionBinding>, FactsError> {
-        self.all(&format!("{LEARNED} WHERE offered = $1 ORDER BY b.id"), &[&offered], learned)
+    fn all_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError> {
+        self.query_all(
+            &format!("{SELECT_BINDING} WHERE offered = $1 ORDER BY b.id"),
+            &[&columns_hash],
+            read_binding,
+        )
     }
 
     fn store_binding(
         &self,
-        offered: &str,
+        columns_hash: &str,
         question: &str,
-        learned: &QuestionBinding,
+        binding: &QuestionBinding,
     ) -> Result<(), FactsError> {
-        let model = Dictionary::model_id(self, &learned.model)?.cast_signed();
+        let model = Dictionary::model_id(self, &binding.model)?.cast_signed();
         let sql = "INSERT INTO hqdl.binding (offered, question, ask, model, expansion, \"column\", operator,
                literal, completion, bound_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";
-        self.write(
+        self.execute_sql(
             sql,
             &[
-                &offered,
-                &text(question),
-                &text(&learned.ask),
+                &columns_hash,
+                &without_nul(question),
+                &without_nul(&binding.ask),
                 &model,
-                &text(&learned.expansion),
-                &text(&learned.column),
-                &learned.operator,
-                &text(&learned.literal),
-                &learned.completion,
-                &learned.bound_at,
+                &without_nul(&binding.expansion),
+                &without_nul(&binding.column),
+                &binding.operator,
+                &without_nul(&binding.literal),
+                &binding.completion,
+                &binding.bound_at,
             ],
         )
     }
 }
 
-const OPEN: &str = "SELECT id, up_to, begun_at FROM hqdl.round
+const SELECT_OPEN_REFRESH: &str = "SELECT id, up_to, begun_at FROM hqdl.round
   WHERE kind = $1 AND spec = $2 AND expansion = $3 AND meaning = $4 AND model = $5
     AND scope = $6 AND ended_at IS NULL ORDER BY id DESC LIMIT 1";
 
-fn open(r: &Row) -> Worked<OpenRefresh> {
+fn read_open_refresh(r: &Row) -> WorkResult<OpenRefresh> {
     Ok(OpenRefresh { id: r.try_get(0)?, up_to: r.try_get(1)?, begun_at: r.try_get(2)? })
 }
 
 impl RefreshJobs for Server {
     fn open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
-        let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
+        let (spec, expansion, scope) =
+            (without_nul(&s.spec), without_nul(&s.expansion), without_nul(&s.scope));
         let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
-        self.first(OPEN, &[&s.kind.name(), &spec, &expansion, &meaning, &model, &scope], open)
+        self.query_first(
+            SELECT_OPEN_REFRESH,
+            &[&s.kind.name(), &spec, &expansion, &meaning, &model, &scope],
+            read_open_refresh,
+        )
     }
 
     fn start_refresh(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
-        let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
+        let (spec, expansion, scope) =
+            (without_nul(&s.spec), without_nul(&s.expansion), without_nul(&s.scope));
         let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
-        self.once_only(&async |all: &Transaction<'_>| {
+        self.transact_once(&async |all: &Transaction<'_>| {
             // Another process may have started the refresh just now.
             all.batch_execute("SELECT 1 FROM hqdl.head FOR UPDATE").await?;
             let kind = s.kind.name();
             let which: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
                 [&kind, &spec, &expansion, &meaning, &model, &scope];
-            if let Some(row) = all.query_opt(OPEN, &which).await? {
+            if let Some(row) = all.query_opt(SELECT_OPEN_REFRESH, &which).await? {
                 return Ok(row.try_get(0)?);
             }
             let sql = "INSERT INTO hqdl.round (kind, spec, expansion, meaning, model, scope, up_to, begun_at)
@@ -187,10 +202,10 @@ impl RefreshJobs for Server {
             let begun: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&up_to, &current_timestamp()];
             Ok(all.query_one(sql, &[&which[..], &begun[..]].concat()).await?.try_get(0)?)
         })?;
-        self.open_refresh(s)?.ok_or_else(|| self.failed("a round has ended as it began"))
+        self.open_refresh(s)?.ok_or_else(|| self.store_error("a round has ended as it began"))
     }
 
-    fn finish_refresh(&self, round: i64) -> Result<(), FactsError> {
-        self.write("UPDATE hqdl.round SET ended_at = now() WHERE id = $1", &[&round])
+    fn finish_refresh(&self, refresh_job: i64) -> Result<(), FactsError> {
+        self.execute_sql("UPDATE hqdl.round SET ended_at = now() WHERE id = $1", &[&refresh_job])
     }
 }

@@ -7,30 +7,34 @@ use crate::FactsError;
 use crate::history::BatchRequests;
 use crate::ids::RunId;
 use crate::postgres::Server;
-use crate::postgres::answers::{json, written};
-use crate::postgres::key::key;
-use crate::postgres::link::Worked;
-use crate::postgres::reserve::UNDER_WAY;
-use crate::postgres::runs::runs_alive;
-use crate::postgres::words::Parameters;
+use crate::postgres::answers::{parse_json_column, to_json};
+use crate::postgres::dictionary::Parameters;
+use crate::postgres::key::entity_key;
+use crate::postgres::link::WorkResult;
+use crate::postgres::reserve::IN_FLIGHT_JOB;
+use crate::postgres::runs::active_runs_sql;
 use crate::requests::{BatchedRequest, KnownRequest};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::SpentAmount;
 
-const REQUEST: &str =
+const SELECT_REQUEST: &str =
     "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens
   FROM hqdl.request AS r LEFT JOIN hqdl.parcel AS p ON p.id = r.parcel";
 
-fn small(number: u32) -> i64 {
+fn u32_to_bigint(number: u32) -> i64 {
     i64::from(number)
 }
 
-fn back(row: &Row, at: usize) -> Worked<u32> {
+fn read_u32(row: &Row, at: usize) -> WorkResult<u32> {
     Ok(u32::try_from(row.try_get::<_, i64>(at)?).unwrap_or(u32::MAX))
 }
 
-async fn enqueue(all: &Transaction<'_>, run: RunId, requests: &[BatchedRequest]) -> Worked<i64> {
+async fn insert_requests(
+    all: &Transaction<'_>,
+    run: RunId,
+    requests: &[BatchedRequest],
+) -> WorkResult<i64> {
     let sql = "INSERT INTO hqdl.request (state, form, model, columns, whole, meanings, attempt, sent, run)
                VALUES ('waiting', $1, $2, $3, $4, $5, $6, $7, $8) RETURNING id";
     let request = all.prepare_cached(sql).await?;
@@ -45,41 +49,41 @@ async fn enqueue(all: &Transaction<'_>, run: RunId, requests: &[BatchedRequest])
                 &[
                     &r.template,
                     &r.model.cast_signed(),
-                    &written(&r.columns),
-                    &written(&r.source_columns),
-                    &written(&r.identity_ids),
-                    &small(r.attempt),
-                    &small(r.sent_count),
+                    &to_json(&r.columns),
+                    &to_json(&r.source_columns),
+                    &to_json(&r.identity_ids),
+                    &u32_to_bigint(r.attempt),
+                    &u32_to_bigint(r.sent_count),
                     &run.0,
                 ],
             )
             .await?;
         let id: i64 = row.try_get(0)?;
-        let keys: Vec<String> = r.rows.iter().map(|(entity, _)| key(entity)).collect();
+        let keys: Vec<String> = r.rows.iter().map(|(entity, _)| entity_key(entity)).collect();
         let entities: Vec<&str> = r.rows.iter().map(|(entity, _)| entity.as_str()).collect();
-        let cells: Vec<String> = r.rows.iter().map(|(_, cells)| written(cells)).collect();
+        let cells: Vec<String> = r.rows.iter().map(|(_, cells)| to_json(cells)).collect();
         all.execute(&rows, &[&id, &keys, &entities, &cells]).await?;
     }
     Ok(0)
 }
 
 impl Server {
-    fn one_request(
+    fn select_request(
         &self,
         sql: &str,
         values: &Parameters<'_>,
     ) -> Result<Option<BatchedRequest>, FactsError> {
-        let found = self.first(sql, values, |r| {
+        let found = self.query_first(sql, values, |r| {
             Ok(BatchedRequest {
                 id: r.try_get(0)?,
                 template: r.try_get(1)?,
                 model: r.try_get::<_, i32>(2)?.cast_unsigned(),
-                columns: json(self, r, 3)?,
-                source_columns: json(self, r, 4)?,
-                identity_ids: json(self, r, 5)?,
+                columns: parse_json_column(self, r, 3)?,
+                source_columns: parse_json_column(self, r, 4)?,
+                identity_ids: parse_json_column(self, r, 5)?,
                 rows: Vec::new(),
-                attempt: back(r, 6)?,
-                sent_count: back(r, 7)?,
+                attempt: read_u32(r, 6)?,
+                sent_count: read_u32(r, 7)?,
                 run: RunId(r.try_get(8)?),
                 sent_at: r.try_get(9)?,
                 worst_case: SpentAmount {
@@ -90,10 +94,10 @@ impl Server {
         })?;
         let Some(mut request) = found else { return Ok(None) };
         let sql = "SELECT entity, row FROM hqdl.request_row WHERE request = $1 ORDER BY number";
-        request.rows = self.all(sql, &[&request.id], |r| {
+        request.rows = self.query_all(sql, &[&request.id], |r| {
             let entity: String = r.try_get(0)?;
-            let entity = Entity::parse(&entity).map_err(|e| self.failed(&e.to_string()))?;
-            Ok((entity, json(self, r, 1)?))
+            let entity = Entity::parse(&entity).map_err(|e| self.store_error(&e.to_string()))?;
+            Ok((entity, parse_json_column(self, r, 1)?))
         })?;
         Ok(Some(request))
     }
@@ -101,7 +105,8 @@ impl Server {
 
 impl BatchRequests for Server {
     fn enqueue_requests(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
-        self.once_only(&async |all: &Transaction<'_>| enqueue(all, run, requests).await).map(drop)
+        self.transact_once(&async |all: &Transaction<'_>| insert_requests(all, run, requests).await)
+            .map(drop)
     }
 
     fn split_request(
@@ -112,11 +117,11 @@ impl BatchRequests for Server {
     ) -> Result<(), FactsError> {
         let rows = rows.min(request.rows.len());
         let rest = [BatchedRequest { rows: request.rows[rows..].to_vec(), ..request.clone() }];
-        let (id, left) = (request.id, super::count(rows));
-        self.once_only(&async |all: &Transaction<'_>| {
+        let (id, left) = (request.id, super::as_bigint(rows));
+        self.transact_once(&async |all: &Transaction<'_>| {
             let sql = "DELETE FROM hqdl.request_row WHERE request = $1 AND number >= $2";
             all.execute(sql, &[&id, &left]).await?;
-            enqueue(all, run, &rest).await
+            insert_requests(all, run, &rest).await
         })?;
         request.rows.truncate(rows);
         Ok(())
@@ -124,49 +129,49 @@ impl BatchRequests for Server {
 
     fn count_waiting(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM hqdl.request WHERE state = 'waiting' AND run = $1";
-        self.one(sql, &[&run.0], |r| Ok(r.try_get::<_, i64>(0)?.cast_unsigned()))
+        self.query_one(sql, &[&run.0], |r| Ok(r.try_get::<_, i64>(0)?.cast_unsigned()))
     }
 
     fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError> {
         let sql = format!(
-            "{REQUEST} WHERE r.state = 'waiting' AND r.id > $1 AND r.run = $2 ORDER BY r.id LIMIT 1"
+            "{SELECT_REQUEST} WHERE r.state = 'waiting' AND r.id > $1 AND r.run = $2 ORDER BY r.id LIMIT 1"
         );
-        self.one_request(&sql, &[&after, &run.0])
+        self.select_request(&sql, &[&after, &run.0])
     }
 
     fn find_request(
         &self,
         custom_id: &str,
-        parcel: Option<i64>,
+        batch_job: Option<i64>,
     ) -> Result<KnownRequest, FactsError> {
-        let custom_id = &super::text(custom_id);
+        let custom_id = &super::without_nul(custom_id);
         let within = "($2::bigint IS NULL OR r.parcel = $2)";
         // If a request was exported twice, the submitted one comes first.
         let sql = format!(
-            "{REQUEST} WHERE r.custom_id = $1 AND {within} AND r.state = 'packed'
+            "{SELECT_REQUEST} WHERE r.custom_id = $1 AND {within} AND r.state = 'packed'
              ORDER BY p.state = 'exported', r.id DESC LIMIT 1"
         );
-        if let Some(request) = self.one_request(&sql, &[custom_id, &parcel])? {
+        if let Some(request) = self.select_request(&sql, &[custom_id, &batch_job])? {
             return Ok(KnownRequest::Open(Box::new(request)));
         }
         let sql =
             format!("SELECT 1 FROM hqdl.request AS r WHERE r.custom_id = $1 AND {within} LIMIT 1");
-        let done = !self.rows(&sql, &[custom_id, &parcel])?.is_empty();
+        let done = !self.query_rows(&sql, &[custom_id, &batch_job])?.is_empty();
         Ok(if done { KnownRequest::Done } else { KnownRequest::Unknown })
     }
 
-    fn unanswered_requests(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
+    fn unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM hqdl.request WHERE parcel = $1 AND state = 'packed' ORDER BY id";
-        self.all(sql, &[&parcel], |r| Ok(r.try_get(0)?))
+        self.query_all(sql, &[&batch_job], |r| Ok(r.try_get(0)?))
     }
 
     fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
-        self.one_request(&format!("{REQUEST} WHERE r.id = $1"), &[&id])
+        self.select_request(&format!("{SELECT_REQUEST} WHERE r.id = $1"), &[&id])
     }
 
     fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
         let less = i64::from(!counts);
-        self.once_only(&async |all: &Transaction<'_>| {
+        self.transact_once(&async |all: &Transaction<'_>| {
             let sql = "UPDATE hqdl.request SET state = 'waiting', parcel = NULL, custom_id = NULL,
                          worst_usd = 0, worst_tokens = 0, sent = sent - $2, run = $3 WHERE id = $1";
             all.execute(sql, &[&request, &less, &run.0]).await?;
@@ -176,7 +181,7 @@ impl BatchRequests for Server {
     }
 
     fn drop_request(&self, request: i64) -> Result<(), FactsError> {
-        self.once_only(&async |all: &Transaction<'_>| {
+        self.transact_once(&async |all: &Transaction<'_>| {
             let same = "SELECT r.id FROM hqdl.request AS r WHERE r.id = $1
                OR (r.state = 'packed' AND r.parcel IN (SELECT id FROM hqdl.parcel WHERE state = 'exported')
                  AND r.custom_id = (SELECT custom_id FROM hqdl.request WHERE id = $1))";
@@ -199,11 +204,13 @@ impl BatchRequests for Server {
             "SELECT r.meanings FROM hqdl.request_row AS e JOIN hqdl.request AS r ON r.id = e.request
              LEFT JOIN hqdl.parcel AS p ON p.id = r.parcel
              WHERE e.key = $1 AND r.model = $2 AND r.state IN ('waiting', 'packed')
-               AND ({UNDER_WAY} OR r.run IN ({}))",
-            runs_alive()
+               AND ({IN_FLIGHT_JOB} OR r.run IN ({}))",
+            active_runs_sql()
         );
         let found: Vec<Vec<u32>> =
-            self.all(&sql, &[&key(entity), &model.cast_signed()], |r| json(self, r, 0))?;
+            self.query_all(&sql, &[&entity_key(entity), &model.cast_signed()], |r| {
+                parse_json_column(self, r, 0)
+            })?;
         Ok(found.concat())
     }
 
@@ -216,12 +223,12 @@ impl BatchRequests for Server {
              JOIN hqdl.request AS r ON r.id = e.request JOIN hqdl.parcel AS p ON p.id = r.parcel
              WHERE e.key = $1 AND r.model = $2 AND r.state = 'packed' AND NOT r.failed
                AND p.state = 'exported' ORDER BY r.parcel";
-        self.all(sql, &[&key(entity), &model.cast_signed()], |r| {
-            Ok((r.try_get(0)?, json(self, r, 1)?))
+        self.query_all(sql, &[&entity_key(entity), &model.cast_signed()], |r| {
+            Ok((r.try_get(0)?, parse_json_column(self, r, 1)?))
         })
     }
 
     fn mark_export_failed(&self, request: i64) -> Result<(), FactsError> {
-        self.write("UPDATE hqdl.request SET failed = true WHERE id = $1", &[&request])
+        self.execute_sql("UPDATE hqdl.request SET failed = true WHERE id = $1", &[&request])
     }
 }

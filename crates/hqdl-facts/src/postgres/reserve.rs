@@ -9,21 +9,21 @@ use tokio_postgres::Row;
 use crate::FactsError;
 use crate::ids::{ReservationId, RunId};
 use crate::postgres::Server;
-use crate::postgres::link::{BEGIN, Worked};
+use crate::postgres::link::{BEGIN, WorkResult};
 use crate::postgres::sessions::ALIVE;
 use crate::store::ReserveOutcome;
 use hqdl_values::usage::SpentAmount;
 
 /// First and longest wait between two attempts while the daily budget is reserved.
-const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Today's date in UTC by the server's clock.
-pub(super) const TODAY: &str = "(clock_timestamp() AT TIME ZONE 'UTC')::date";
+pub(super) const TODAY_SQL: &str = "(clock_timestamp() AT TIME ZONE 'UTC')::date";
 /// SQL condition: the endpoint may still bill the requests of this batch job.
-pub(super) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
+pub(super) const IN_FLIGHT_JOB: &str = "p.state IN ('creating', 'open')";
 
 /// Outcome of an attempt to reserve.
-enum Tried {
-    Noted,
+enum Attempt {
+    Reserved,
     /// The reservation would have succeeded, but the attempt was a dry run.
     Fits,
     Ended,
@@ -31,43 +31,45 @@ enum Tried {
     Lapsed,
     /// The daily budget is exceeded. Has the USD spent or reserved today, and whether a request in
     /// flight may cost less than its reservation.
-    Beyond(f64, bool),
+    BudgetExceeded(f64, bool),
 }
 
 impl Server {
     /// Returns the SQL of the USD that today's budget has used: spent, reserved, in doubt, or
     /// reserved for batch jobs.
-    pub(super) fn gone_today() -> String {
+    pub(super) fn used_today_sql() -> String {
         format!(
-            "coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY}), 0)
-             + coalesce((SELECT sum(cost_usd) FROM hqdl.reservation WHERE date = {TODAY}), 0)
+            "coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY_SQL}), 0)
+             + coalesce((SELECT sum(cost_usd) FROM hqdl.reservation WHERE date = {TODAY_SQL}), 0)
              + coalesce((SELECT sum(r.worst_usd) FROM hqdl.request AS r
                  JOIN hqdl.parcel AS p ON p.id = r.parcel
-                 WHERE r.state = 'packed' AND {UNDER_WAY} AND p.sent_on = {TODAY}), 0)"
+                 WHERE r.state = 'packed' AND {IN_FLIGHT_JOB} AND p.sent_on = {TODAY_SQL}), 0)"
         )
     }
 
-    pub(super) async fn reserve(
+    pub(super) async fn reserve_cost(
         &self,
         run: RunId,
         worst: SpentAmount,
-        of_day: Option<f64>,
-        admitted: bool,
+        daily_budget: Option<f64>,
+        has_permit: bool,
         mut reply: oneshot::Sender<Result<ReserveOutcome, FactsError>>,
     ) {
         let id = fastrand::i64(1..);
-        let [mut wait, longest] = LOOK_EVERY;
+        let [mut wait, longest] = POLL_PAUSES;
         let mut waited = false;
         let noted = loop {
             // The limits that admitted the request may have changed during the wait.
-            let dry = waited && admitted;
-            match self.try_reserve(id, run, worst, of_day, dry).await {
-                Ok(Tried::Noted) => break Ok(ReserveOutcome::Reserved(ReservationId(id))),
-                Ok(Tried::Fits) => break Ok(ReserveOutcome::Retry),
-                Ok(Tried::Ended) => break Ok(ReserveOutcome::RunEnded),
-                Ok(Tried::Lapsed) => break Err(self.lapsed()),
-                Ok(Tried::Beyond(gone, false)) => break Ok(ReserveOutcome::BudgetExceeded(gone)),
-                Ok(Tried::Beyond(_, true)) => {
+            let is_dry_run = waited && has_permit;
+            match self.try_reserve(id, run, worst, daily_budget, is_dry_run).await {
+                Ok(Attempt::Reserved) => break Ok(ReserveOutcome::Reserved(ReservationId(id))),
+                Ok(Attempt::Fits) => break Ok(ReserveOutcome::Retry),
+                Ok(Attempt::Ended) => break Ok(ReserveOutcome::RunEnded),
+                Ok(Attempt::Lapsed) => break Err(self.lapsed_error()),
+                Ok(Attempt::BudgetExceeded(gone, false)) => {
+                    break Ok(ReserveOutcome::BudgetExceeded(gone));
+                }
+                Ok(Attempt::BudgetExceeded(_, true)) => {
                     waited = true;
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
@@ -80,14 +82,14 @@ impl Server {
         };
         if let Err(Ok(ReserveOutcome::Reserved(note))) = reply.send(noted) {
             // The waiter was dropped and will not send the request.
-            let _ = self.settle(note, false).await;
+            let _ = self.settle_reservation(note, false).await;
         }
     }
 
     /// Error for a session whose lease has ended.
-    fn lapsed(&self) -> FactsError {
+    fn lapsed_error(&self) -> FactsError {
         FactsError::Unreachable {
-            url: self.link.shown.clone(),
+            url: self.link.display_url.clone(),
             message: "it was not for longer than a lease, and others go on with this run"
                 .to_owned(),
         }
@@ -98,12 +100,12 @@ impl Server {
         id: i64,
         run: RunId,
         worst: SpentAmount,
-        of_day: Option<f64>,
-        dry: bool,
-    ) -> Result<Tried, FactsError> {
-        let session = self.enter().await?;
+        daily_budget: Option<f64>,
+        is_dry_run: bool,
+    ) -> Result<Attempt, FactsError> {
+        let session = self.keep_session().await?;
         let lock = format!(
-            "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY}, 0)
+            "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY_SQL}, 0)
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"
         );
         // If another session has resumed the run, this session must not spend for it.
@@ -111,7 +113,7 @@ impl Server {
             "WITH gone AS (SELECT CASE WHEN $5::double precision IS NULL THEN 0 ELSE {gone} END AS usd),
              ours AS (SELECT 1 FROM hqdl.run WHERE id = $2 AND ended_at IS NULL AND session = $6 AND {ALIVE}),
              noted AS (INSERT INTO hqdl.reservation (id, run, cost_usd, tokens, date, session)
-               SELECT $1, $2, $3, $4, {TODAY}, $6 FROM gone
+               SELECT $1, $2, $3, $4, {TODAY_SQL}, $6 FROM gone
                WHERE NOT $7 AND EXISTS (SELECT 1 FROM ours)
                  AND ($5::double precision IS NULL OR gone.usd + $3 <= $5)
                ON CONFLICT (id) DO NOTHING RETURNING id)
@@ -119,15 +121,15 @@ impl Server {
                EXISTS (SELECT 1 FROM ours), gone.usd,
                EXISTS (SELECT 1 FROM hqdl.reservation WHERE NOT in_doubt AND {ALIVE}),
                EXISTS (SELECT 1 FROM hqdl.run WHERE id = $2 AND ended_at IS NULL) FROM gone",
-            gone = Self::gone_today()
+            gone = Self::used_today_sql()
         );
         let (lock, note, session) = (lock.as_str(), note.as_str(), &*session);
         let tokens = worst.tokens.cast_signed();
-        let row = self.link.together(|client| async move {
+        let row = self.link.with_shared_client(|client| async move {
             let note = client.prepare_cached(note).await?;
             let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
-                [&id, &run.0, &worst.usd, &tokens, &of_day, &session, &dry];
-            if of_day.is_none() {
+                [&id, &run.0, &worst.usd, &tokens, &daily_budget, &session, &is_dry_run];
+            if daily_budget.is_none() {
                 return Ok(client.query_one(&note, &values).await?);
             }
             let lock = client.prepare_cached(lock).await?;
@@ -147,21 +149,21 @@ impl Server {
             Ok(noted)
         });
         let row = row.await?;
-        let get = |row: &Row| -> Worked<(bool, bool, f64, bool, bool)> {
+        let get = |row: &Row| -> WorkResult<(bool, bool, f64, bool, bool)> {
             let (noted, ours) = (row.try_get(0)?, row.try_get(1)?);
             Ok((noted, ours, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
         };
-        let (noted, ours, gone, on_way, open) = self.read(&row, get)?;
-        Ok(match of_day {
-            _ if noted => Tried::Noted,
-            Some(most) if gone + worst.usd > most => Tried::Beyond(gone, on_way),
-            _ if !open => Tried::Ended,
-            _ if !ours => Tried::Lapsed,
-            _ => Tried::Fits,
+        let (noted, ours, gone, on_way, open) = self.read_row(&row, get)?;
+        Ok(match daily_budget {
+            _ if noted => Attempt::Reserved,
+            Some(most) if gone + worst.usd > most => Attempt::BudgetExceeded(gone, on_way),
+            _ if !open => Attempt::Ended,
+            _ if !ours => Attempt::Lapsed,
+            _ => Attempt::Fits,
         })
     }
 
-    pub(super) async fn settle(
+    pub(super) async fn settle_reservation(
         &self,
         reservation: ReservationId,
         in_doubt: bool,
@@ -172,7 +174,7 @@ impl Server {
             "DELETE FROM hqdl.reservation WHERE id = $1"
         };
         self.link
-            .together(|client| async move {
+            .with_shared_client(|client| async move {
                 let settle = client.prepare_cached(sql).await?;
                 client.execute(&settle, &[&reservation.0]).await?;
                 Ok(())

@@ -8,60 +8,67 @@ use crate::completion::Outcome;
 use crate::history::{Integrity, Runs, Spending};
 use crate::ids::RunId;
 use crate::postgres::Server;
-use crate::postgres::link::Worked;
-use crate::postgres::reserve::{TODAY, UNDER_WAY};
+use crate::postgres::dictionary::typed;
+use crate::postgres::link::WorkResult;
+use crate::postgres::reserve::{IN_FLIGHT_JOB, TODAY_SQL};
 use crate::postgres::sessions::ALIVE;
-use crate::postgres::words::typed;
 use crate::spending::{ColumnDailyCost, HourlySpending, Totals};
 use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
 /// Returns the SQL that selects the runs of active sessions.
-pub(super) fn runs_alive() -> String {
+pub(super) fn active_runs_sql() -> String {
     format!("SELECT id FROM hqdl.run WHERE {ALIVE} AND ended_at IS NULL")
 }
 
 /// Returns the SQL that selects the last run of a spec, if it never ended and no active session
 /// owns it.
-fn unfinished() -> String {
+fn unfinished_run_sql() -> String {
     format!(
         "SELECT id FROM hqdl.run WHERE ended_at IS NULL AND id =
            (SELECT max(id) FROM hqdl.run WHERE spec = $1 AND (session IS NULL OR NOT {ALIVE}))"
     )
 }
 
-const BEGIN: &str =
+const INSERT_RUN: &str =
     "INSERT INTO hqdl.run (command, spec, session) VALUES ($1, $2, $3) RETURNING id";
-const END: [&str; 2] = [
+const END_RUN: [&str; 2] = [
     "DELETE FROM hqdl.reservation WHERE run = $1 AND NOT in_doubt",
     "UPDATE hqdl.run SET ended_at = now(), outcome = $2, session = NULL WHERE id = $1",
 ];
 /// Lock under which a process decides which run to resume.
-const LOCK: &str = "SELECT 1 FROM hqdl.head FOR UPDATE";
+const LOCK_HEAD: &str = "SELECT 1 FROM hqdl.head FOR UPDATE";
 
-async fn end(client: &Transaction<'_>, run: i64, outcome: Outcome) -> Worked<i64> {
+async fn end_run(client: &Transaction<'_>, run: i64, outcome: Outcome) -> WorkResult<i64> {
     let name = outcome.name();
     let (of_run, of_outcome) = (typed(&[&run]), typed(&[&run, &name]));
-    tokio::try_join!(client.query_typed(END[0], &of_run), client.query_typed(END[1], &of_outcome))?;
+    tokio::try_join!(
+        client.query_typed(END_RUN[0], &of_run),
+        client.query_typed(END_RUN[1], &of_outcome)
+    )?;
     Ok(run)
 }
 
-fn spent(row: &Row) -> Worked<SpentAmount> {
+fn read_spent(row: &Row) -> WorkResult<SpentAmount> {
     Ok(SpentAmount { usd: row.try_get(0)?, tokens: row.try_get::<_, i64>(1)?.cast_unsigned() })
 }
 
 impl Server {
     /// Returns the id of this process's session, and starts the session if necessary.
-    fn mine(&self) -> Result<String, FactsError> {
-        self.link.here(self.enter()).map(|id| id.to_string())
+    fn own_session(&self) -> Result<String, FactsError> {
+        self.link.block_on(self.keep_session()).map(|id| id.to_string())
     }
 }
 
 impl Runs for Server {
     fn start_run(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
-        let (command, spec, session) = (super::text(command), super::text(spec), self.mine()?);
+        let (command, spec, session) =
+            (super::without_nul(command), super::without_nul(spec), self.own_session()?);
         let (command, spec, session) = (&command, &spec, &session);
-        let run = self.once_only(&async |all: &Transaction<'_>| {
-            Ok(all.query_typed_one(BEGIN, &typed(&[command, spec, session])).await?.try_get(0)?)
+        let run = self.transact_once(&async |all: &Transaction<'_>| {
+            Ok(all
+                .query_typed_one(INSERT_RUN, &typed(&[command, spec, session]))
+                .await?
+                .try_get(0)?)
         })?;
         Ok(RunId(run))
     }
@@ -71,7 +78,8 @@ impl Runs for Server {
         command: &str,
         spec: &str,
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
-        let (command, spec, session) = (super::text(command), super::text(spec), self.mine()?);
+        let (command, spec, session) =
+            (super::without_nul(command), super::without_nul(spec), self.own_session()?);
         let (command, spec, session) = (&command, &spec, &session);
         // Each unconfirmed cost is reported once, because it is marked as in doubt here.
         let stock = format!(
@@ -79,16 +87,16 @@ impl Runs for Server {
                WHERE NOT in_doubt AND NOT {ALIVE} RETURNING cost_usd, tokens)
              SELECT coalesce(sum(cost_usd), 0), coalesce(sum(tokens), 0)::bigint, count(*) FROM left_over"
         );
-        let doubt = self.one(&stock, &[], |r| {
+        let doubt = self.query_one(&stock, &[], |r| {
             let requests = r.try_get::<_, i64>(2)?.cast_unsigned() as _;
-            Ok(UnconfirmedCost { requests, max_spent: spent(r)? })
+            Ok(UnconfirmedCost { requests, max_spent: read_spent(r)? })
         })?;
-        let unfinished = &unfinished();
-        let run = self.once_only(&async |all: &Transaction<'_>| {
-            all.batch_execute(LOCK).await?;
+        let unfinished = &unfinished_run_sql();
+        let run = self.transact_once(&async |all: &Transaction<'_>| {
+            all.batch_execute(LOCK_HEAD).await?;
             let Some(left) = all.query_typed_opt(unfinished, &typed(&[spec])).await? else {
                 return Ok(all
-                    .query_typed_one(BEGIN, &typed(&[command, spec, session]))
+                    .query_typed_one(INSERT_RUN, &typed(&[command, spec, session]))
                     .await?
                     .try_get(0)?);
             };
@@ -101,42 +109,46 @@ impl Runs for Server {
     }
 
     fn find_unfinished_run(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
-        self.first(&unfinished(), &[&super::text(spec)], |r| Ok(RunId(r.try_get(0)?)))
+        self.query_first(&unfinished_run_sql(), &[&super::without_nul(spec)], |r| {
+            Ok(RunId(r.try_get(0)?))
+        })
     }
 
     fn finish_run(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
-        self.once_only(&async |all: &Transaction<'_>| end(all, run.0, outcome).await).map(drop)
+        self.transact_once(&async |all: &Transaction<'_>| end_run(all, run.0, outcome).await)
+            .map(drop)
     }
 
     fn finish_unfinished_run(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
         if self.find_unfinished_run(spec)?.is_none() {
             return Ok(());
         }
-        let (spec, unfinished) = (&super::text(spec), &unfinished());
-        self.once_only(&async |all: &Transaction<'_>| {
+        let (spec, unfinished) = (&super::without_nul(spec), &unfinished_run_sql());
+        self.transact_once(&async |all: &Transaction<'_>| {
             // Checked again under the lock, because another process may have resumed the run.
-            all.batch_execute(LOCK).await?;
+            all.batch_execute(LOCK_HEAD).await?;
             let Some(left) = all.query_typed_opt(unfinished, &typed(&[spec])).await? else {
                 return Ok(0);
             };
             let run: i64 = left.try_get(0)?;
-            let sql = format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {UNDER_WAY}");
+            let sql =
+                format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {IN_FLIGHT_JOB}");
             match all.query_typed_opt(&format!("{sql} LIMIT 1"), &typed(&[&run])).await? {
                 Some(_) => Ok(0),
-                None => end(all, run, outcome).await,
+                None => end_run(all, run, outcome).await,
             }
         })
         .map(drop)
     }
 
     fn leave_run_open(&self, run: RunId) -> Result<(), FactsError> {
-        self.write(END[0], &[&run.0])?;
-        self.write("UPDATE hqdl.run SET session = NULL WHERE id = $1", &[&run.0])
+        self.execute_sql(END_RUN[0], &[&run.0])?;
+        self.execute_sql("UPDATE hqdl.run SET session = NULL WHERE id = $1", &[&run.0])
     }
 
     fn is_run_active(&self, run: RunId) -> Result<bool, FactsError> {
-        let sql = format!("SELECT 1 WHERE $1 IN ({})", runs_alive());
-        Ok(!self.rows(&sql, &[&run.0])?.is_empty())
+        let sql = format!("SELECT 1 WHERE $1 IN ({})", active_runs_sql());
+        Ok(!self.query_rows(&sql, &[&run.0])?.is_empty())
     }
 }
 
@@ -147,23 +159,23 @@ impl Spending for Server {
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
              WHERE c.run = $1
              UNION ALL SELECT cost_usd, tokens FROM hqdl.reservation WHERE run = $1) AS x";
-        self.one(sql, &[&run.0], spent)
+        self.query_one(sql, &[&run.0], read_spent)
     }
 
     fn spent_today(&self) -> Result<f64, FactsError> {
         let sql = format!(
-            "SELECT coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY}), 0)
-               + coalesce((SELECT sum(cost_usd) FROM hqdl.reservation WHERE date = {TODAY}), 0)"
+            "SELECT coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY_SQL}), 0)
+               + coalesce((SELECT sum(cost_usd) FROM hqdl.reservation WHERE date = {TODAY_SQL}), 0)"
         );
-        self.one(&sql, &[], |r| Ok(r.try_get(0)?))
+        self.query_one(&sql, &[], |r| Ok(r.try_get(0)?))
     }
 
     fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
-        self.one(&reserved("p.run = $1"), &[&run.0], spent)
+        self.query_one(&reserved_sql("p.run = $1"), &[&run.0], read_spent)
     }
 
     fn reserved_today(&self) -> Result<SpentAmount, FactsError> {
-        self.one(&reserved(&format!("p.sent_on = {TODAY}")), &[], spent)
+        self.query_one(&reserved_sql(&format!("p.sent_on = {TODAY_SQL}")), &[], read_spent)
     }
 
     fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {
@@ -171,7 +183,7 @@ impl Spending for Server {
                m.name, sum(c.cost_usd), sum(c.input_tokens + c.output_tokens)::bigint, count(*)
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
              WHERE c.kept_at >= ($1::text)::timestamp AT TIME ZONE 'UTC' GROUP BY 1, 2 ORDER BY 1, 2";
-        self.all(sql, &[&since], |r| {
+        self.query_all(sql, &[&since], |r| {
             Ok(HourlySpending {
                 hour: r.try_get(0)?,
                 model: r.try_get(1)?,
@@ -188,7 +200,7 @@ impl Spending for Server {
         since: &str,
     ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError> {
         let sql = "SELECT coalesce(max(line), 0) FROM hqdl.answer";
-        let last: i64 = self.one(sql, &[], |r| Ok(r.try_get(0)?))?;
+        let last: i64 = self.query_one(sql, &[], |r| Ok(r.try_get(0)?))?;
         // PostgreSQL rejects NUL in text, even in a value that the query does not use.
         let sql = "SELECT to_char(c.kept_at AT TIME ZONE 'UTC', 'YYYY-MM-DD'), t.meaning,
                sum(c.cost_usd / nullif(c.cells, 0)), count(*)
@@ -200,7 +212,7 @@ impl Spending for Server {
              WHERE a.line > $1 AND a.line <= $2 AND c.kept_at >= ($3::text)::timestamp AT TIME ZONE 'UTC'
              GROUP BY 1, t.id, 2 ORDER BY 1, 2";
         let columns = |without: &[i64]| {
-            self.all(sql, &[&line, &last, &since, &without], |r| {
+            self.query_all(sql, &[&line, &last, &since, &without], |r| {
                 Ok(ColumnDailyCost {
                     day: r.try_get(0)?,
                     identity: r.try_get(1)?,
@@ -227,9 +239,9 @@ impl Spending for Server {
                coalesce(sum(c.assumed_cache_writes), 0)::bigint
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
              WHERE c.content IS NOT NULL";
-        self.one(sql, &[], |r| {
+        self.query_one(sql, &[], |r| {
             let number =
-                |at: usize| -> Worked<u64> { Ok(r.try_get::<_, i64>(at)?.cast_unsigned()) };
+                |at: usize| -> WorkResult<u64> { Ok(r.try_get::<_, i64>(at)?.cast_unsigned()) };
             Ok(Totals {
                 runs: number(0)?,
                 requests: number(1)?,
@@ -243,10 +255,10 @@ impl Spending for Server {
     }
 }
 
-fn reserved(which: &str) -> String {
+fn reserved_sql(which: &str) -> String {
     format!(
         "SELECT coalesce(sum(r.worst_usd), 0), coalesce(sum(r.worst_tokens), 0)::bigint
          FROM hqdl.request AS r JOIN hqdl.parcel AS p ON p.id = r.parcel
-         WHERE r.state = 'packed' AND {UNDER_WAY} AND {which}"
+         WHERE r.state = 'packed' AND {IN_FLIGHT_JOB} AND {which}"
     )
 }

@@ -5,26 +5,26 @@ use hqdl_migrations::POSTGRES;
 use tokio_postgres::{GenericClient, IsolationLevel};
 
 use crate::FactsError;
-use crate::postgres::link::{Client, Failed, Link, Worked};
+use crate::postgres::link::{Client, Link, WorkError, WorkResult};
 
 /// Version of the last migration.
-const LAST: i32 = POSTGRES[POSTGRES.len() - 1].0;
+const LATEST_VERSION: i32 = POSTGRES[POSTGRES.len() - 1].0;
 /// Advisory lock of migrations: the ASCII bytes of `hqdl`.
-const LOCK: i64 = 0x6871_646c;
+const MIGRATION_LOCK: i64 = 0x6871_646c;
 
 /// Brings the schema up to date.
 pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
-    link.run(|client| async move {
+    link.with_client(|client| async move {
         // An up-to-date schema needs no lock.
-        if version(link, &**client).await? < LAST {
-            apply(link, client).await?;
+        if read_version(link, &**client).await? < LATEST_VERSION {
+            apply_migrations(link, client).await?;
         }
         Ok(())
     })
     .await
 }
 
-async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
+async fn read_version(link: &Link, client: &impl GenericClient) -> WorkResult<i32> {
     // `to_regclass` is avoided here because it may answer from before the lock was acquired.
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
                  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -34,11 +34,11 @@ async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
     }
     let sql = "SELECT coalesce(max(version), 0) FROM hqdl.migration";
     let version: i32 = client.query_typed_one(sql, &[]).await?.try_get(0)?;
-    if version > LAST {
-        return Err(Failed::Facts(FactsError::Refused {
-            url: link.shown.clone(),
+    if version > LATEST_VERSION {
+        return Err(WorkError::Facts(FactsError::Refused {
+            url: link.display_url.clone(),
             message: format!(
-                "its schema has version {version}, but this hqdl supports versions up to {LAST}"
+                "its schema has version {version}, but this hqdl supports versions up to {LATEST_VERSION}"
             ),
             hint: "use the hqdl that wrote it, or a newer one; nothing was changed",
         }));
@@ -46,13 +46,13 @@ async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
     Ok(version)
 }
 
-async fn apply(link: &Link, mut client: Client) -> Worked<()> {
+async fn apply_migrations(link: &Link, mut client: Client) -> WorkResult<()> {
     // Each statement must see what was committed while this process waited for the lock.
     let all = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
     let all = all.start().await?;
-    all.batch_execute(&format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
+    all.batch_execute(&format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
     // Another process may have migrated the schema in the meantime.
-    let done = version(link, &*all).await?;
+    let done = read_version(link, &*all).await?;
     let mut statements = String::new();
     if done == 0 {
         // A role without permission to create schemas may use one that was created for it.

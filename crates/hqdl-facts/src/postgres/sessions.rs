@@ -12,9 +12,9 @@ use crate::session_file::{SessionFile, machine_folder};
 use crate::sessions::new_id;
 
 /// Number of renewals per lease duration.
-const RENEWALS: u32 = 9;
+const RENEWALS_PER_LEASE: u32 = 9;
 /// Longest time that a process waits for the end of its session to be recorded.
-const LEAVING: Duration = Duration::from_secs(2);
+const MAX_LEAVE_TIME: Duration = Duration::from_secs(2);
 /// SQL condition: the row's session is active.
 pub(super) const ALIVE: &str =
     "session IN (SELECT id FROM hqdl.session WHERE expires_at > clock_timestamp())";
@@ -43,7 +43,7 @@ impl Presence {
     pub(super) fn new(holder: &str, lease: Duration) -> Self {
         let now = Instant::now();
         let state = SessionState {
-            id: fresh(),
+            id: new_session_id(),
             entered: false,
             began: now,
             renewed: now,
@@ -58,21 +58,21 @@ impl Presence {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, SessionState> {
+    fn lock_state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns an id that no other session has.
-fn fresh() -> Arc<str> {
+fn new_session_id() -> Arc<str> {
     format!("{}-{:016x}", new_id(), fastrand::u64(..)).into()
 }
 
 impl Server {
     /// Returns the session id, and starts the session or renews its lease if necessary.
-    pub(super) async fn session(&self) -> Result<Arc<str>, FactsError> {
+    pub(super) async fn ensure_session(&self) -> Result<Arc<str>, FactsError> {
         let begun = || {
-            let state = self.presence.state();
+            let state = self.presence.lock_state();
             let lasts = state.entered && state.renewed.elapsed() < self.presence.lease / 2;
             lasts.then(|| Arc::clone(&state.id))
         };
@@ -82,30 +82,30 @@ impl Server {
         let _entering = self.presence.entering.lock().await;
         match begun() {
             Some(id) => Ok(id),
-            None => self.renew().await,
+            None => self.renew_lease().await,
         }
     }
 
     /// Starts the session or renews its lease. If the lease has ended, a new session starts,
     /// because others may own the old one's claims by now.
-    async fn renew(&self) -> Result<Arc<str>, FactsError> {
+    async fn renew_lease(&self) -> Result<Arc<str>, FactsError> {
         let lease = self.presence.lease.as_secs_f64();
         loop {
             let (id, entered) = {
-                let state = self.presence.state();
+                let state = self.presence.lock_state();
                 (Arc::clone(&state.id), state.entered)
             };
             if !entered {
                 let file = machine_folder(&self.dir).and_then(|f| SessionFile::create(&f, &id));
-                self.presence.state().file = file;
+                self.presence.lock_state().file = file;
             }
             let (asked, id_of) = (Instant::now(), &*id);
             let sql = if entered { RENEW } else { ENTER };
-            let holder = super::text(&self.presence.holder);
+            let holder = super::without_nul(&self.presence.holder);
             let holder = holder.as_str();
             let holds = self
                 .link
-                .run(|client| async move {
+                .with_client(|client| async move {
                     let statement = client.prepare_cached(sql).await?;
                     let held = if entered {
                         client.execute(&statement, &[&id_of, &lease]).await?
@@ -115,7 +115,7 @@ impl Server {
                     Ok(held > 0)
                 })
                 .await?;
-            let mut state = self.presence.state();
+            let mut state = self.presence.lock_state();
             if holds {
                 if !state.entered {
                     state.began = Instant::now();
@@ -125,32 +125,33 @@ impl Server {
                 return Ok(id);
             }
             warn!(session = id_of, "the lease of this session has ended");
-            (state.id, state.entered) = (fresh(), false);
+            (state.id, state.entered) = (new_session_id(), false);
         }
     }
 
     /// Returns true if the current session existed at `moment` and cannot have ended since.
     pub(super) fn held_since(&self, moment: Instant) -> bool {
-        let state = self.presence.state();
+        let state = self.presence.lock_state();
         state.entered && state.began <= moment && state.renewed.elapsed() < self.presence.lease
     }
 
     /// Starts the session and keeps it alive. Called before a process claims, reserves or starts a
     /// run.
-    pub(super) async fn enter(&self) -> Result<Arc<str>, FactsError> {
-        let id = self.session().await?;
-        let mut state = self.presence.state();
+    pub(super) async fn keep_session(&self) -> Result<Arc<str>, FactsError> {
+        let id = self.ensure_session().await?;
+        let mut state = self.presence.lock_state();
         if state.heartbeat.is_none() {
-            let (server, every) = (self.me.clone(), self.presence.lease / RENEWALS);
+            let (server, every) =
+                (self.weak_self.clone(), self.presence.lease / RENEWALS_PER_LEASE);
             let beating = self.link.handle.spawn(async move {
                 loop {
                     tokio::time::sleep(every).await;
                     let Some(server) = server.upgrade() else { return };
                     let _entering = server.presence.entering.lock().await;
-                    if let Err(error) = server.renew().await {
+                    if let Err(error) = server.renew_lease().await {
                         warn!(%error, "the lease is not renewed");
                     }
-                    if let Err(error) = server.end_left_sessions().await {
+                    if let Err(error) = server.end_abandoned_sessions().await {
                         warn!(%error, "what killed processes held is not told to be free");
                     }
                 }
@@ -161,9 +162,9 @@ impl Server {
     }
 
     /// Ends the session and releases everything that it owns.
-    pub(super) async fn leave(&self) {
+    pub(super) async fn leave_session(&self) {
         let (id, entered) = {
-            let mut state = self.presence.state();
+            let mut state = self.presence.lock_state();
             state.heartbeat.take().inspect(tokio::task::AbortHandle::abort);
             (Arc::clone(&state.id), std::mem::replace(&mut state.entered, false))
         };
@@ -172,11 +173,11 @@ impl Server {
         }
         // The claims are released only after the server has the answers.
         let leaving = async {
-            self.keep_spooled().await?;
-            self.end(&id).await
+            self.commit_spooled().await?;
+            self.end_session(&id).await
         };
-        let left = matches!(tokio::time::timeout(LEAVING, leaving).await, Ok(Ok(())));
-        let file = self.presence.state().file.take();
+        let left = matches!(tokio::time::timeout(MAX_LEAVE_TIME, leaving).await, Ok(Ok(())));
+        let file = self.presence.lock_state().file.take();
         if !left {
             warn!(session = &*id, "the end of this session is not told; its lease ends by itself");
             if let Some(file) = file {
@@ -186,23 +187,23 @@ impl Server {
     }
 
     /// Deletes a session together with its claims and rate limits.
-    async fn end(&self, id: &str) -> Result<(), FactsError> {
+    async fn end_session(&self, id: &str) -> Result<(), FactsError> {
         let ending = |client: Client| async move {
             for sql in LEAVE {
                 client.execute(sql, &[&id]).await?;
             }
             Ok(())
         };
-        self.link.run(ending).await
+        self.link.with_client(ending).await
     }
 
     /// Ends the sessions of processes on this machine that no longer run, after their spooled
     /// answers have reached the server.
-    pub(super) async fn end_left_sessions(&self) -> Result<(), FactsError> {
+    pub(super) async fn end_abandoned_sessions(&self) -> Result<(), FactsError> {
         let Some(folder) = machine_folder(&self.dir) else { return Ok(()) };
         for id in SessionFile::find_abandoned(&folder) {
-            self.keep_spooled().await?;
-            self.end(&id).await?;
+            self.commit_spooled().await?;
+            self.end_session(&id).await?;
             SessionFile::delete(&folder, &id);
             info!(session = id, "ended for a process of this machine that is gone");
         }

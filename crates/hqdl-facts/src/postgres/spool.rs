@@ -13,15 +13,15 @@ use tracing::warn;
 
 use crate::FactsError;
 use crate::postgres::Server;
-use crate::postgres::keep::{KeptUnit, Waiting};
+use crate::postgres::commit::{QueuedUnit, TaggedUnit};
 use crate::store::CommitUnit;
 
 /// How long an answer may wait in memory for its commit before it is written to a file.
-const SOON: Duration = Duration::from_secs(1);
+const SPOOL_DELAY: Duration = Duration::from_secs(1);
 
 /// A commit unit as its file contains it.
 #[derive(Serialize, Deserialize)]
-struct Spooled {
+struct SpooledUnit {
     token: i64,
     unit: CommitUnit,
 }
@@ -29,13 +29,13 @@ struct Spooled {
 impl Server {
     /// Commits a unit. If that takes longer than a second, the unit is also written to a local file
     /// until the server has it. So a process that is killed loses no answer older than that.
-    pub(super) async fn keep_safely(
+    pub(super) async fn commit_or_spool(
         &self,
-        commits: Option<mpsc::Sender<Waiting>>,
+        commits: Option<mpsc::Sender<QueuedUnit>>,
         unit: CommitUnit,
     ) -> Result<(), FactsError> {
-        let ended = || self.failed("its commits have ended");
-        let unit = Arc::new(KeptUnit::new(unit));
+        let ended = || self.store_error("its commits have ended");
+        let unit = Arc::new(TaggedUnit::new(unit));
         let (reply, kept) = oneshot::channel();
         let waiting = (Arc::clone(&unit), reply);
         let mut commit = Box::pin(async move {
@@ -44,12 +44,12 @@ impl Server {
             drop(commits);
             kept.await.map_err(|_| ended())?
         });
-        let soon = tokio::time::timeout(SOON, commit.as_mut()).await;
-        if let Ok(Ok(())) = soon {
+        let first_try = tokio::time::timeout(SPOOL_DELAY, commit.as_mut()).await;
+        if let Ok(Ok(())) = first_try {
             return Ok(());
         }
-        let path = self.spool(unit).await?;
-        match soon {
+        let path = self.write_spool_file(unit).await?;
+        match first_try {
             Ok(failed) => failed,
             Err(_) => {
                 commit.await?;
@@ -60,17 +60,17 @@ impl Server {
     }
 
     /// Commits the units that this process or another one left in files.
-    pub(super) async fn keep_spooled(&self) -> Result<(), FactsError> {
+    pub(super) async fn commit_spooled(&self) -> Result<(), FactsError> {
         let Ok(files) = fs::read_dir(self.spool_dir()) else { return Ok(()) };
         for path in files.flatten().map(|file| file.path()) {
             let whole = path.extension().is_some_and(|e| e == "answer");
             let Some(bytes) = whole.then(|| fs::read(&path).ok()).flatten() else { continue };
-            let spooled: Spooled = serde_json::from_slice(&bytes).map_err(|e| {
+            let spooled: SpooledUnit = serde_json::from_slice(&bytes).map_err(|e| {
                 let error = std::io::Error::other(format!("an answer that cannot be read: {e}"));
                 FactsError::File { path: path.clone(), error }
             })?;
-            let unit = Arc::new(KeptUnit { token: spooled.token, unit: spooled.unit });
-            match self.commit(&[unit]).await {
+            let unit = Arc::new(TaggedUnit { token: spooled.token, unit: spooled.unit });
+            match self.commit_units(&[unit]).await {
                 Ok(()) => drop(fs::remove_file(path)),
                 Err(gone @ FactsError::Unreachable { .. }) => return Err(gone),
                 // The file stays, and other answers are not blocked by it.
@@ -85,14 +85,14 @@ impl Server {
     }
 
     /// Writes a unit to a file, on a thread that may block.
-    async fn spool(&self, unit: Arc<KeptUnit>) -> Result<PathBuf, FactsError> {
+    async fn write_spool_file(&self, unit: Arc<TaggedUnit>) -> Result<PathBuf, FactsError> {
         let dir = self.spool_dir();
-        let place = dir.clone();
+        let error_path = dir.clone();
         let write = move || -> std::io::Result<PathBuf> {
             fs::create_dir_all(&dir)?;
             let name = dir.join(format!("{:016x}", unit.token.cast_unsigned()));
             let (part, whole) = (name.with_extension("part"), name.with_extension("answer"));
-            let spooled = Spooled { token: unit.token, unit: unit.unit.clone() };
+            let spooled = SpooledUnit { token: unit.token, unit: unit.unit.clone() };
             let mut file = fs::File::create(&part)?;
             file.write_all(&serde_json::to_vec(&spooled)?)?;
             file.sync_all()?;
@@ -102,6 +102,6 @@ impl Server {
         let written = self.link.handle.spawn_blocking(write).await;
         written
             .unwrap_or_else(|e| Err(std::io::Error::other(e)))
-            .map_err(|error| FactsError::File { path: place, error })
+            .map_err(|error| FactsError::File { path: error_path, error })
     }
 }

@@ -10,22 +10,22 @@ use tokio_postgres::Row;
 use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MINUTE, Need, PerMinute};
 use crate::postgres::Server;
-use crate::postgres::limits::LATE;
-use crate::postgres::link::{BEGIN, Worked};
-use crate::postgres::words::Parameter;
+use crate::postgres::dictionary::Parameter;
+use crate::postgres::limits::MAX_SENDING_DELAY;
+use crate::postgres::link::{BEGIN, WorkResult};
 use crate::throttle::LimiterKey;
 
 /// How far ahead requests are admitted, in seconds.
-const AHEAD: f64 = 0.25;
+const MAX_AHEAD: f64 = 0.25;
 /// Longest wait of requests that are not admitted before they ask again, in seconds.
-const LOOK_EVERY: f64 = 1.0;
+const MAX_WAIT: f64 = 1.0;
 
-const LOCK: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
+const LOCK_LIMITS: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
 
 /// CTEs: `l` has the limits of the endpoint and of the model, `k` what counts against each, `w`
 /// what each request needs of each, `v` the time at which each may be sent, and `g` the number of
 /// admitted requests.
-const TURNS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timestamp())::double precision AS now),
+const ADMIT_REQUESTS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timestamp())::double precision AS now),
   m AS (SELECT min(requests) AS requests, min(tokens) AS tokens FROM hqdl.rate_member
     WHERE endpoint = $2 AND session IN (SELECT id FROM hqdl.session WHERE expires_at > clock_timestamp())),
   h AS (SELECT r.name, c.now, r.wait_until, r.requests_due, r.tokens_due,
@@ -73,62 +73,66 @@ const TURNS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timestamp())::do
   FROM c CROSS JOIN g";
 
 /// Result of an admission query.
-pub(super) struct Turns {
+pub(super) struct Admission {
     /// Tickets of the admitted requests, each with the time at which it may be sent.
-    pub(super) given: Vec<(i64, Instant)>,
+    pub(super) admitted: Vec<(i64, Instant)>,
     /// How long the other requests wait before they ask again.
-    pub(super) again: Duration,
+    pub(super) retry_after: Duration,
     /// Whether any limits apply.
-    pub(super) limited: bool,
+    pub(super) is_limited: bool,
 }
 
 impl Server {
     /// Admits as many of the first requests as may be sent soon, under the limits of all processes.
-    pub(super) async fn turns(
+    pub(super) async fn admit_requests(
         &self,
-        place: &LimiterKey,
+        limiter_key: &LimiterKey,
         own: PerMinute,
         needs: &[Need],
-        limited: bool,
-    ) -> Result<Turns, FactsError> {
-        let turns = self.ask_turns(place, own, needs, limited).await?;
-        if turns.limited && !limited {
-            return self.ask_turns(place, own, needs, true).await;
+        is_limited: bool,
+    ) -> Result<Admission, FactsError> {
+        let turns = self.query_admission(limiter_key, own, needs, is_limited).await?;
+        if turns.is_limited && !is_limited {
+            return self.query_admission(limiter_key, own, needs, true).await;
         }
         Ok(turns)
     }
 
-    async fn ask_turns(
+    async fn query_admission(
         &self,
-        place: &LimiterKey,
+        limiter_key: &LimiterKey,
         own: PerMinute,
         needs: &[Need],
         locked: bool,
-    ) -> Result<Turns, FactsError> {
+    ) -> Result<Admission, FactsError> {
         let ids: Vec<i64> = needs.iter().map(|_| fastrand::i64(1..)).collect();
         let likely: Vec<i64> = needs.iter().map(|need| need.likely.cast_signed()).collect();
         let most: Vec<i64> = needs.iter().map(|need| need.max.cast_signed()).collect();
         let (requests, tokens) = (own.requests.map(i64::from), own.tokens.map(i64::from));
-        let (name, counts) =
-            (place.limiter_name(), (MINUTE + MAX_COUNTING_DELAY + LATE).as_secs_f64());
+        let (name, counts) = (
+            limiter_key.limiter_name(),
+            (MINUTE + MAX_COUNTING_DELAY + MAX_SENDING_DELAY).as_secs_f64(),
+        );
         let values: [Parameter<'_>; 11] = [
             &ids,
-            &place.endpoint,
-            &place.model,
+            &limiter_key.endpoint,
+            &limiter_key.model,
             &name,
             &likely,
             &most,
             &requests,
             &tokens,
-            &AHEAD,
+            &MAX_AHEAD,
             &counts,
             &locked,
         ];
-        let names: [Parameter<'_>; 2] = [&place.endpoint, &name];
+        let names: [Parameter<'_>; 2] = [&limiter_key.endpoint, &name];
         let (values, names) = (&values, &names);
-        let row = self.link.run(|client| async move {
-            let (lock, turns) =
-                tokio::try_join!(client.prepare_cached(LOCK), client.prepare_cached(TURNS))?;
+        let row = self.link.with_client(|client| async move {
+            let (lock, turns) = tokio::try_join!(
+                client.prepare_cached(LOCK_LIMITS),
+                client.prepare_cached(ADMIT_REQUESTS)
+            )?;
             if !locked {
                 return Ok(client.query_one(&turns, values).await?);
             }
@@ -147,15 +151,15 @@ impl Server {
         });
         let row = row.await?;
         let heard = Instant::now();
-        let read = |row: &Row| -> Worked<(f64, bool, Vec<f64>, Option<f64>)> {
+        let read = |row: &Row| -> WorkResult<(f64, bool, Vec<f64>, Option<f64>)> {
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
         };
-        let (now, limited, at, again) = self.read(&row, read)?;
+        let (now, is_limited, at, retry_after) = self.read_row(&row, read)?;
         // Times count from the arrival of the reply, so a request may be sent slightly late but
         // never early.
-        let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, LOOK_EVERY));
-        let given = ids.into_iter().zip(at).map(|(id, at)| (id, heard + from_now(at))).collect();
-        let again = from_now(again.unwrap_or(now)).max(Duration::from_millis(5));
-        Ok(Turns { given, again, limited })
+        let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, MAX_WAIT));
+        let admitted = ids.into_iter().zip(at).map(|(id, at)| (id, heard + from_now(at))).collect();
+        let retry_after = from_now(retry_after.unwrap_or(now)).max(Duration::from_millis(5));
+        Ok(Admission { admitted, retry_after, is_limited })
     }
 }

@@ -12,40 +12,40 @@ use crate::FactsError;
 use crate::checksum::answer_checksum;
 use crate::journal::cells_text;
 use crate::postgres::Server;
-use crate::postgres::key::keyed;
-use crate::postgres::link::{BEGIN, Client, Worked};
-use crate::postgres::words::Parameter;
+use crate::postgres::dictionary::Parameter;
+use crate::postgres::key::to_stored_entity;
+use crate::postgres::link::{BEGIN, Client, WorkResult};
 use crate::store::CommitUnit;
 use hqdl_database::postgres::address::ANSWER_TIMEOUT;
 
 /// Largest number of units per commit.
-const TOGETHER: usize = 256;
+const MAX_UNITS: usize = 256;
 
 /// A queued unit, and the channel that receives the result of its commit.
-pub(super) type Waiting = (Arc<KeptUnit>, oneshot::Sender<Result<(), FactsError>>);
+pub(super) type QueuedUnit = (Arc<TaggedUnit>, oneshot::Sender<Result<(), FactsError>>);
 
 /// A commit unit with a random token. The token identifies the unit if its commit is sent again.
-pub(super) struct KeptUnit {
+pub(super) struct TaggedUnit {
     pub(super) token: i64,
     pub(super) unit: CommitUnit,
 }
 
-impl KeptUnit {
+impl TaggedUnit {
     pub(super) fn new(unit: CommitUnit) -> Self {
         Self { token: fastrand::i64(..), unit }
     }
 }
 
 /// Commits the queued units until all senders are dropped.
-pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Waiting>) {
+pub(super) async fn commit_queued(server: Arc<Server>, mut units: mpsc::Receiver<QueuedUnit>) {
     let mut waiting = Vec::new();
     let mut behind = false;
-    while units.recv_many(&mut waiting, TOGETHER).await > 0 {
-        let (units, replies): (Vec<Arc<KeptUnit>>, Vec<_>) = waiting.drain(..).unzip();
-        let kept = server.commit(&units).await;
+    while units.recv_many(&mut waiting, MAX_UNITS).await > 0 {
+        let (units, replies): (Vec<Arc<TaggedUnit>>, Vec<_>) = waiting.drain(..).unzip();
+        let kept = server.commit_units(&units).await;
         if kept.is_ok() && std::mem::take(&mut behind) {
             // These are units that the server did not accept while it was unreachable.
-            behind = server.keep_spooled().await.is_err();
+            behind = server.commit_spooled().await.is_err();
         }
         behind |= kept.is_err();
         let refused = matches!(&kept, Err(e) if !matches!(e, FactsError::Unreachable { .. }));
@@ -53,7 +53,7 @@ pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Wa
             // If the server rejects one unit, the others are still committed.
             let _ = reply.send(match &kept {
                 Ok(()) => Ok(()),
-                Err(_) if refused => server.commit(&[unit]).await,
+                Err(_) if refused => server.commit_units(&[unit]).await,
                 Err(error) => Err(error.clone_for_waiter()),
             });
         }
@@ -81,11 +81,11 @@ struct UnitColumns {
     evidence: Vec<Option<String>>,
     reservations: Vec<i64>,
     requests: Vec<i64>,
-    lines: LineColumns,
+    lines: RowColumns,
 }
 
 #[derive(Default)]
-struct LineColumns {
+struct RowColumns {
     /// Position of the completion among the units, from 1.
     of: Vec<i64>,
     key: Vec<String>,
@@ -96,7 +96,7 @@ struct LineColumns {
 }
 
 impl UnitColumns {
-    fn of(units: &[Arc<KeptUnit>]) -> Self {
+    fn from_units(units: &[Arc<TaggedUnit>]) -> Self {
         let mut all = Self::default();
         let bytes = |text: &Option<String>| text.as_ref().map(|t| t.clone().into_bytes());
         for (n, kept) in (1..).zip(units) {
@@ -105,24 +105,24 @@ impl UnitColumns {
             all.token.push(kept.token);
             all.run.push(c.run.0);
             all.model.push(c.model.cast_signed());
-            all.prompt_hash.push(super::text(&c.prompt_hash));
+            all.prompt_hash.push(super::without_nul(&c.prompt_hash));
             all.content.push(bytes(&c.content));
             all.error.push(bytes(&c.error));
             all.input_tokens.push(c.input_tokens.cast_signed());
             all.cached_input_tokens.push(c.cached_input_tokens.cast_signed());
             all.output_tokens.push(c.output_tokens.cast_signed());
             all.cost_usd.push(c.cost_usd);
-            all.asked_at.push(super::text(&c.asked_at));
+            all.asked_at.push(super::without_nul(&c.asked_at));
             all.seconds.push(c.seconds);
             all.cells.push(c.cells.cast_signed());
-            all.parameters.push(c.parameters.as_deref().map(super::text));
+            all.parameters.push(c.parameters.as_deref().map(super::without_nul));
             all.assumed_cache_writes.push(c.assumed_cache_writes.cast_signed());
-            all.evidence.push(c.evidence.as_deref().map(super::text));
+            all.evidence.push(c.evidence.as_deref().map(super::without_nul));
             all.reservations.extend(unit.settles.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {
                 let cells = cells_text(facts);
-                let key = keyed(entity);
+                let key = to_stored_entity(entity);
                 let lines = &mut all.lines;
                 lines.of.push(n);
                 lines.checksum.push(answer_checksum(entity.as_str(), 0, c.model, &cells));
@@ -136,9 +136,9 @@ impl UnitColumns {
     }
 }
 
-const COMMITTED: &str = "SELECT token FROM hqdl.completion WHERE token = ANY($1)";
-const NUMBER: &str = "UPDATE hqdl.head SET completion = completion + $1, line = line + $2";
-const COMPLETIONS: &str = "INSERT INTO hqdl.completion (id, token, run, model, prompt_hash, content,
+const FIND_COMMITTED: &str = "SELECT token FROM hqdl.completion WHERE token = ANY($1)";
+const ADVANCE_NUMBERS: &str = "UPDATE hqdl.head SET completion = completion + $1, line = line + $2";
+const INSERT_COMPLETIONS: &str = "INSERT INTO hqdl.completion (id, token, run, model, prompt_hash, content,
     error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells,
     parameters, assumed_cache_writes, evidence)
   SELECT h.completion - $17 + u.n, u.token, u.run, u.model, u.prompt_hash, u.content, u.error,
@@ -150,14 +150,14 @@ const COMPLETIONS: &str = "INSERT INTO hqdl.completion (id, token, run, model, p
     $16::text[]) WITH ORDINALITY AS u (token, run, model, prompt_hash, content,
     error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells,
     parameters, assumed_cache_writes, evidence, n)";
-const ANSWERS: &str =
+const INSERT_ANSWERS: &str =
     "INSERT INTO hqdl.answer (key, line, completion, model, checksum, cells, entity)
   SELECT u.key, h.line - $7 + u.n, h.completion - $8 + u.of, u.model, u.checksum, u.cells, u.entity
   FROM hqdl.head AS h, unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[],
     $6::text[]) WITH ORDINALITY AS u (of, key, entity, model, checksum, cells, n)";
 /// Records the rows that replace a stored value, of whichever model. It runs in the transaction
 /// that inserts the rows, so that readers can detect outdated published tables.
-const CHANGED: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
+const RECORD_CHANGES: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
     SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
     FROM hqdl.answer AS n JOIN hqdl.answer AS o ON o.key = n.key AND o.line < n.line
     CROSS JOIN LATERAL json_array_elements(n.cells::json) AS new
@@ -167,26 +167,26 @@ const CHANGED: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.lin
       AND ((new -> 3)::text IS DISTINCT FROM (old -> 3)::text
         OR (new -> 1)::text IS DISTINCT FROM (old -> 1)::text)
     GROUP BY 1) AS x WHERE meaning.id = x.meaning";
-/// Like [`CHANGED`] if one of the older rows is damaged. The damaged row may have contained any
-/// value, so every column of the new rows counts as changed.
-const CHANGED_OF_DAMAGED: &str =
+/// Like [`RECORD_CHANGES`] if one of the older rows is damaged. The damaged row may have contained
+/// any value, so every column of the new rows counts as changed.
+const RECORD_CHANGES_UNREADABLE: &str =
     "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
     SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
     FROM hqdl.answer AS n JOIN hqdl.answer AS o ON o.key = n.key AND o.line < n.line
     CROSS JOIN LATERAL json_array_elements(n.cells::json) AS new
     WHERE n.line > (SELECT line - $1 FROM hqdl.head) GROUP BY 1) AS x WHERE meaning.id = x.meaning";
-const SETTLED: &str = "DELETE FROM hqdl.reservation WHERE id = ANY($1)";
-const SPENT: &str = "INSERT INTO hqdl.day (date, usd)
+const DELETE_RESERVATIONS: &str = "DELETE FROM hqdl.reservation WHERE id = ANY($1)";
+const ADD_SPENDING: &str = "INSERT INTO hqdl.day (date, usd)
   SELECT (now() AT TIME ZONE 'UTC')::date, sum(u.usd)
   FROM unnest($1::integer[], $2::double precision[]) AS u (model, usd)
   JOIN hqdl.model AS m ON m.id = u.model AND NOT m.recorded WHERE u.usd <> 0 HAVING sum(u.usd) IS NOT NULL
   ON CONFLICT (date) DO UPDATE SET usd = day.usd + excluded.usd";
 
 /// Closes the answered requests, and their duplicates in exported batch files.
-const ANSWERED: &str = "UPDATE hqdl.request AS r SET state = 'answered' WHERE r.id = ANY($1)
+const CLOSE_REQUESTS: &str = "UPDATE hqdl.request AS r SET state = 'answered' WHERE r.id = ANY($1)
   OR (r.state = 'packed' AND r.parcel IN (SELECT id FROM hqdl.parcel WHERE state = 'exported')
     AND r.custom_id IN (SELECT custom_id FROM hqdl.request WHERE id = ANY($1)))";
-const ROWS: &str = "DELETE FROM hqdl.request_row WHERE request IN (
+const DELETE_REQUEST_ROWS: &str = "DELETE FROM hqdl.request_row WHERE request IN (
   SELECT r.id FROM hqdl.request AS r WHERE r.state = 'answered' AND r.custom_id IN (
     SELECT custom_id FROM hqdl.request WHERE id = ANY($1)) OR r.id = ANY($1))";
 
@@ -203,19 +203,19 @@ struct Statements {
 }
 
 impl Statements {
-    async fn of(client: &Client) -> Worked<Self> {
+    async fn prepare(client: &Client) -> WorkResult<Self> {
         let prepare = |sql| client.prepare_cached(sql);
         // The statements are prepared together, so the first commit of a connection waits only
         // once.
         let (number, completions, answers, changed, settled, spent, answered, rows) = tokio::try_join!(
-            prepare(NUMBER),
-            prepare(COMPLETIONS),
-            prepare(ANSWERS),
-            prepare(CHANGED),
-            prepare(SETTLED),
-            prepare(SPENT),
-            prepare(ANSWERED),
-            prepare(ROWS),
+            prepare(ADVANCE_NUMBERS),
+            prepare(INSERT_COMPLETIONS),
+            prepare(INSERT_ANSWERS),
+            prepare(RECORD_CHANGES),
+            prepare(DELETE_RESERVATIONS),
+            prepare(ADD_SPENDING),
+            prepare(CLOSE_REQUESTS),
+            prepare(DELETE_REQUEST_ROWS),
         )?;
         Ok(Self { number, completions, answers, changed, settled, spent, answered, rows })
     }
@@ -223,20 +223,20 @@ impl Statements {
 
 impl Server {
     /// Commits units in one transaction and one round trip. No process commits a unit twice.
-    pub(super) async fn commit(&self, units: &[Arc<KeptUnit>]) -> Result<(), FactsError> {
+    pub(super) async fn commit_units(&self, units: &[Arc<TaggedUnit>]) -> Result<(), FactsError> {
         let lines: usize = units.iter().map(|kept| kept.unit.facts.len()).sum();
         let within = ANSWER_TIMEOUT + ANSWER_TIMEOUT * (lines / 50_000) as u32;
         let work = |client: Client| async move {
-            let mut statements = Statements::of(&client).await?;
+            let mut statements = Statements::prepare(&client).await?;
             let mut left = units.to_vec();
             while !left.is_empty() {
-                match commit(&client, &statements, &UnitColumns::of(&left)).await {
+                match send_commit(&client, &statements, &UnitColumns::from_units(&left)).await {
                     Ok(()) => break,
                     // The unit was sent before and the server's reply was lost, or another process
                     // has sent it.
                     Err(e) if is_committed(&e) => {
                         let tokens: Vec<i64> = left.iter().map(|kept| kept.token).collect();
-                        let known = client.query(COMMITTED, &[&tokens]).await?;
+                        let known = client.query(FIND_COMMITTED, &[&tokens]).await?;
                         let known: Vec<i64> =
                             known.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
                         left.retain(|kept| !known.contains(&kept.token));
@@ -244,8 +244,9 @@ impl Server {
                     // The row that cannot be parsed is an older one, because the new rows were
                     // written just now.
                     Err(e) if e.code().is_some_and(|code| code.code().starts_with("22")) => {
-                        statements.changed = client.prepare_cached(CHANGED_OF_DAMAGED).await?;
-                        commit(&client, &statements, &UnitColumns::of(&left)).await?;
+                        statements.changed =
+                            client.prepare_cached(RECORD_CHANGES_UNREADABLE).await?;
+                        send_commit(&client, &statements, &UnitColumns::from_units(&left)).await?;
                         break;
                     }
                     Err(e) => return Err(e.into()),
@@ -253,7 +254,7 @@ impl Server {
             }
             Ok(())
         };
-        self.link.run_for(within, work).await?;
+        self.link.with_timeout(within, work).await?;
         debug!(completions = units.len(), lines, "the server commits");
         Ok(())
     }
@@ -265,12 +266,12 @@ fn is_committed(error: &tokio_postgres::Error) -> bool {
         && error.as_db_error().and_then(|e| e.constraint()) == Some("completion_token_key")
 }
 
-async fn commit(
+async fn send_commit(
     client: &Client,
     statements: &Statements,
     all: &UnitColumns,
 ) -> Result<(), tokio_postgres::Error> {
-    let (n, lines) = (super::count(all.token.len()), super::count(all.lines.of.len()));
+    let (n, lines) = (super::as_bigint(all.token.len()), super::as_bigint(all.lines.of.len()));
     let of = &all.lines;
     let of_number: [Parameter<'_>; 2] = [&n, &lines];
     let of_completions: [Parameter<'_>; 17] = [

@@ -8,17 +8,17 @@ use crate::batch_jobs::{BatchJob, BatchRequest, Stage};
 use crate::history::{BatchJobs, BatchRequests};
 use crate::ids::RunId;
 use crate::postgres::Server;
-use crate::postgres::link::Worked;
-use crate::postgres::reserve::{TODAY, UNDER_WAY};
-use crate::postgres::runs::runs_alive;
+use crate::postgres::link::WorkResult;
+use crate::postgres::reserve::{IN_FLIGHT_JOB, TODAY_SQL};
+use crate::postgres::runs::active_runs_sql;
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
 
-const PARCEL: &str =
+const SELECT_BATCH_JOB: &str =
     "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file
   FROM hqdl.parcel AS p";
 
-fn parcel(r: &Row) -> Worked<BatchJob> {
+fn read_batch_job(r: &Row) -> WorkResult<BatchJob> {
     Ok(BatchJob {
         id: r.try_get(0)?,
         token: r.try_get(1)?,
@@ -33,28 +33,28 @@ fn parcel(r: &Row) -> Worked<BatchJob> {
     })
 }
 
-fn count(r: &Row) -> Worked<u64> {
+fn read_count(r: &Row) -> WorkResult<u64> {
     Ok(r.try_get::<_, i64>(0)?.cast_unsigned())
 }
 
 /// Returns the SQL condition that a request is queued for a run that is no longer active.
-fn nobodys() -> String {
-    format!("coalesce(run, 0) NOT IN ({})", runs_alive())
+fn orphaned_predicate() -> String {
+    format!("coalesce(run, 0) NOT IN ({})", active_runs_sql())
 }
 
-async fn drop_packed(all: &Transaction<'_>, parcel: i64) -> Worked<()> {
+async fn drop_packed_requests(all: &Transaction<'_>, batch_job: i64) -> WorkResult<()> {
     let sql = "DELETE FROM hqdl.request_row WHERE request IN
       (SELECT id FROM hqdl.request WHERE parcel = $1 AND state = 'packed')";
-    all.execute(sql, &[&parcel]).await?;
+    all.execute(sql, &[&batch_job]).await?;
     let sql = "UPDATE hqdl.request SET state = 'dropped' WHERE parcel = $1 AND state = 'packed'";
-    all.execute(sql, &[&parcel]).await?;
+    all.execute(sql, &[&batch_job]).await?;
     Ok(())
 }
 
-async fn forget(all: &Transaction<'_>, parcel: i64) -> Worked<()> {
-    drop_packed(all, parcel).await?;
-    all.execute("DELETE FROM hqdl.request WHERE parcel = $1", &[&parcel]).await?;
-    all.execute("DELETE FROM hqdl.parcel WHERE id = $1", &[&parcel]).await?;
+async fn delete_job(all: &Transaction<'_>, batch_job: i64) -> WorkResult<()> {
+    drop_packed_requests(all, batch_job).await?;
+    all.execute("DELETE FROM hqdl.request WHERE parcel = $1", &[&batch_job]).await?;
+    all.execute("DELETE FROM hqdl.parcel WHERE id = $1", &[&batch_job]).await?;
     Ok(())
 }
 
@@ -63,36 +63,36 @@ impl BatchJobs for Server {
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
         let sql =
             "INSERT INTO hqdl.form (hash, form) VALUES ($1, $2) ON CONFLICT (hash) DO NOTHING";
-        self.write(sql, &[&hash, &text])?;
-        self.one("SELECT id FROM hqdl.form WHERE hash = $1", &[&hash], |r| Ok(r.try_get(0)?))
+        self.execute_sql(sql, &[&hash, &text])?;
+        self.query_one("SELECT id FROM hqdl.form WHERE hash = $1", &[&hash], |r| Ok(r.try_get(0)?))
     }
 
     fn template_text(&self, id: i64) -> Result<String, FactsError> {
-        self.one("SELECT form FROM hqdl.form WHERE id = $1", &[&id], |r| Ok(r.try_get(0)?))
+        self.query_one("SELECT form FROM hqdl.form WHERE id = $1", &[&id], |r| Ok(r.try_get(0)?))
     }
 
     fn create_batch_job(
         &self,
-        parcel: &BatchJob,
+        batch_job: &BatchJob,
         packed: &[BatchRequest],
     ) -> Result<i64, FactsError> {
         let ids: Vec<i64> = packed.iter().map(|p| p.id).collect();
         let custom: Vec<&str> = packed.iter().map(|p| p.custom_id.as_str()).collect();
         let usd: Vec<f64> = packed.iter().map(|p| p.worst_case.usd).collect();
         let tokens: Vec<i64> = packed.iter().map(|p| p.worst_case.tokens.cast_signed()).collect();
-        self.once_only(&async |all: &Transaction<'_>| {
+        self.transact_once(&async |all: &Transaction<'_>| {
             let sql = "INSERT INTO hqdl.parcel (token, run, spec, endpoint, state, requests, written_at, file)
                        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING id";
             let row = all
                 .query_one(sql, &[
-                    &parcel.token,
-                    &parcel.run.0,
-                    &parcel.spec,
-                    &parcel.endpoint,
-                    &parcel.stage.name(),
-                    &parcel.requests.cast_signed(),
+                    &batch_job.token,
+                    &batch_job.run.0,
+                    &batch_job.spec,
+                    &batch_job.endpoint,
+                    &batch_job.stage.name(),
+                    &batch_job.requests.cast_signed(),
                     &current_timestamp(),
-                    &parcel.file,
+                    &batch_job.file,
                 ])
                 .await?;
             let id: i64 = row.try_get(0)?;
@@ -106,27 +106,31 @@ impl BatchJobs for Server {
     }
 
     fn count_batch_jobs(&self, run: RunId) -> Result<u64, FactsError> {
-        self.one("SELECT count(*) FROM hqdl.parcel WHERE run = $1", &[&run.0], count)
+        self.query_one("SELECT count(*) FROM hqdl.parcel WHERE run = $1", &[&run.0], read_count)
     }
 
-    fn mark_uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
+    fn mark_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError> {
         let sql = "UPDATE hqdl.parcel SET state = 'uploaded', input_file = $2 WHERE id = $1";
-        self.write(sql, &[&parcel, &file])
+        self.execute_sql(sql, &[&batch_job, &file])
     }
 
-    fn mark_creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
+    fn mark_creating(
+        &self,
+        batch_job: i64,
+        daily_budget: Option<f64>,
+    ) -> Result<Option<f64>, FactsError> {
         let lock = format!(
-            "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY}, 0)
+            "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY_SQL}, 0)
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"
         );
-        let gone = format!("SELECT {}", Self::gone_today());
+        let gone = format!("SELECT {}", Self::used_today_sql());
         let begun = format!(
-            "UPDATE hqdl.parcel SET state = 'creating', sent_at = $2, sent_on = {TODAY} WHERE id = $1"
+            "UPDATE hqdl.parcel SET state = 'creating', sent_at = $2, sent_on = {TODAY_SQL} WHERE id = $1"
         );
-        let worst = self.worst_case_cost(parcel)?;
+        let worst = self.worst_case_cost(batch_job)?;
         let mut over = std::cell::Cell::new(None);
-        self.once_only(&async |all: &Transaction<'_>| {
-            if let Some(most) = of_day {
+        self.transact_once(&async |all: &Transaction<'_>| {
+            if let Some(most) = daily_budget {
                 all.execute(lock.as_str(), &[]).await?;
                 let gone: f64 = all.query_one(gone.as_str(), &[]).await?.try_get(0)?;
                 if gone + worst.usd > most {
@@ -135,105 +139,111 @@ impl BatchJobs for Server {
                 }
             }
             over.set(None);
-            all.execute(begun.as_str(), &[&parcel, &current_timestamp()]).await?;
-            Ok(parcel)
+            all.execute(begun.as_str(), &[&batch_job, &current_timestamp()]).await?;
+            Ok(batch_job)
         })?;
         Ok(over.get_mut().take())
     }
 
-    fn mark_open(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
+    fn mark_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError> {
         let sql = "UPDATE hqdl.parcel SET state = 'open', batch = $2 WHERE id = $1";
-        self.write(sql, &[&parcel, &batch])
+        self.execute_sql(sql, &[&batch_job, &batch])
     }
 
-    fn close_batch_job(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
-        let outcome = super::text(outcome);
-        self.once_only(&async |all: &Transaction<'_>| {
-            drop_packed(all, parcel).await?;
+    fn close_batch_job(&self, batch_job: i64, outcome: &str) -> Result<(), FactsError> {
+        let outcome = super::without_nul(outcome);
+        self.transact_once(&async |all: &Transaction<'_>| {
+            drop_packed_requests(all, batch_job).await?;
             let sql = "UPDATE hqdl.parcel SET state = 'closed', closed_at = now(), outcome = $2
                        WHERE id = $1";
-            all.execute(sql, &[&parcel, &outcome]).await?;
-            Ok(parcel)
+            all.execute(sql, &[&batch_job, &outcome]).await?;
+            Ok(batch_job)
         })
         .map(drop)
     }
 
     fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
-        let sql = format!("{PARCEL} WHERE spec = $1 AND {UNDER_WAY} ORDER BY id");
-        self.all(&sql, &[&spec], parcel)
+        let sql = format!("{SELECT_BATCH_JOB} WHERE spec = $1 AND {IN_FLIGHT_JOB} ORDER BY id");
+        self.query_all(&sql, &[&spec], read_batch_job)
     }
 
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError> {
-        let nobodys = nobodys();
+        let orphaned = orphaned_predicate();
         let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM hqdl.request WHERE state = 'waiting' AND {nobodys})
+            "SELECT EXISTS (SELECT 1 FROM hqdl.request WHERE state = 'waiting' AND {orphaned})
                OR EXISTS (SELECT 1 FROM hqdl.parcel
                  WHERE spec = $1 AND state NOT IN ('closed', 'exported'))"
         );
-        self.one(&sql, &[&spec], |r| Ok(r.try_get(0)?))
+        self.query_one(&sql, &[&spec], |r| Ok(r.try_get(0)?))
     }
 
     fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
-        let unsent = format!("{PARCEL} WHERE spec = $1 AND state IN ('written', 'uploaded')");
-        let parcels = self.all(&unsent, &[&spec], parcel)?;
-        let which = format!("state = 'waiting' AND (run = $1 OR {})", nobodys());
+        let unsent =
+            format!("{SELECT_BATCH_JOB} WHERE spec = $1 AND state IN ('written', 'uploaded')");
+        let jobs = self.query_all(&unsent, &[&spec], read_batch_job)?;
+        let which = format!("state = 'waiting' AND (run = $1 OR {})", orphaned_predicate());
         let rows = format!(
             "DELETE FROM hqdl.request_row WHERE request IN (SELECT id FROM hqdl.request WHERE {which})"
         );
         let requests = format!("DELETE FROM hqdl.request WHERE {which}");
-        let ids: Vec<i64> = parcels.iter().map(|parcel| parcel.id).collect();
-        self.once_only(&async |all: &Transaction<'_>| {
+        let ids: Vec<i64> = jobs.iter().map(|batch_job| batch_job.id).collect();
+        self.transact_once(&async |all: &Transaction<'_>| {
             for id in &ids {
-                forget(all, *id).await?;
+                delete_job(all, *id).await?;
             }
             all.execute(rows.as_str(), &[&run.0]).await?;
             all.execute(requests.as_str(), &[&run.0]).await?;
             Ok(0)
         })?;
-        Ok(parcels)
+        Ok(jobs)
     }
 
-    fn delete_batch_job(&self, parcel: i64) -> Result<(), FactsError> {
-        self.once_only(&async |all: &Transaction<'_>| forget(all, parcel).await.map(|()| 0))
-            .map(drop)
+    fn delete_batch_job(&self, batch_job: i64) -> Result<(), FactsError> {
+        self.transact_once(&async |all: &Transaction<'_>| {
+            delete_job(all, batch_job).await.map(|()| 0)
+        })
+        .map(drop)
     }
 
-    fn worst_case_cost(&self, parcel: i64) -> Result<SpentAmount, FactsError> {
+    fn worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(worst_usd), 0), coalesce(sum(worst_tokens), 0)::bigint
                    FROM hqdl.request WHERE parcel = $1";
-        self.one(sql, &[&parcel], |r| {
+        self.query_one(sql, &[&batch_job], |r| {
             Ok(SpentAmount { usd: r.try_get(0)?, tokens: r.try_get::<_, i64>(1)?.cast_unsigned() })
         })
     }
 
     fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError> {
         let sql =
-            format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {UNDER_WAY} LIMIT 1");
-        Ok(!self.rows(&sql, &[&run.0])?.is_empty())
+            format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {IN_FLIGHT_JOB} LIMIT 1");
+        Ok(!self.query_rows(&sql, &[&run.0])?.is_empty())
     }
 
     fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
         let unanswered = self.unanswered_requests(id)?.len() as u64;
-        let parcel = self.one(&format!("{PARCEL} WHERE id = $1"), &[&id], parcel)?;
-        Ok((parcel, unanswered))
+        let batch_job =
+            self.query_one(&format!("{SELECT_BATCH_JOB} WHERE id = $1"), &[&id], read_batch_job)?;
+        Ok((batch_job, unanswered))
     }
 
     fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError> {
-        let alive = runs_alive();
+        let alive = active_runs_sql();
         let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM hqdl.parcel AS p WHERE {UNDER_WAY})
+            "SELECT EXISTS (SELECT 1 FROM hqdl.parcel AS p WHERE {IN_FLIGHT_JOB})
                OR EXISTS (SELECT 1 FROM hqdl.parcel AS p WHERE p.state IN ('written', 'uploaded')
                  AND p.run IN ({alive}))
                OR EXISTS (SELECT 1 FROM hqdl.request WHERE state = 'waiting' AND run IN ({alive}))"
         );
-        self.one(&sql, &[], |r| Ok(r.try_get(0)?))
+        self.query_one(&sql, &[], |r| Ok(r.try_get(0)?))
     }
 
-    fn unanswered_cells(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+    fn unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError> {
         let sql =
             "SELECT r.form, sum(json_array_length(r.columns::json))::bigint FROM hqdl.request AS r
                    JOIN hqdl.request_row AS e ON e.request = r.id
                    WHERE r.parcel = $1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";
-        self.all(sql, &[&parcel], |r| Ok((r.try_get(0)?, r.try_get::<_, i64>(1)?.cast_unsigned())))
+        self.query_all(sql, &[&batch_job], |r| {
+            Ok((r.try_get(0)?, r.try_get::<_, i64>(1)?.cast_unsigned()))
+        })
     }
 }

@@ -9,7 +9,7 @@ use crate::FactsError;
 use crate::history::Dictionary;
 use crate::postgres::Server;
 use crate::postgres::copy;
-use crate::postgres::link::{Client, Worked};
+use crate::postgres::link::{Client, WorkResult};
 use hqdl_values::key::{ColumnIdentity, ListHash};
 
 pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
@@ -20,7 +20,7 @@ pub(super) type Parameters<'v> = [&'v dyn Typed];
 pub(super) trait Typed: Sync {
     /// Returns the value in the driver's form.
     fn value(&self) -> Parameter<'_>;
-    fn of_type(&self) -> Type;
+    fn sql_type(&self) -> Type;
 }
 
 /// `PostgreSQL` type of a Rust type.
@@ -33,7 +33,7 @@ impl<T: PostgresType + ToSql + Sync> Typed for T {
         self
     }
 
-    fn of_type(&self) -> Type {
+    fn sql_type(&self) -> Type {
         T::TYPE
     }
 }
@@ -61,86 +61,90 @@ sql_types! {
 }
 
 /// Returns the values without their types.
-fn plain<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
+fn untyped<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
     values.iter().map(|value| value.value()).collect()
 }
 
 /// Returns the values with their types.
 pub(super) fn typed<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
-    values.iter().map(|value| (value.value(), value.of_type())).collect()
+    values.iter().map(|value| (value.value(), value.sql_type())).collect()
 }
 
 impl Server {
     /// Runs a query and blocks this thread. The query must be idempotent, because it may be sent
     /// again.
-    pub(super) fn rows(&self, sql: &str, values: &Parameters<'_>) -> Result<Vec<Row>, FactsError> {
-        let far = self.link.is_far();
-        self.link.here(self.link.run(|client| async move {
+    pub(super) fn query_rows(
+        &self,
+        sql: &str,
+        values: &Parameters<'_>,
+    ) -> Result<Vec<Row>, FactsError> {
+        let far = self.link.is_high_latency();
+        self.link.block_on(self.link.with_client(|client| async move {
             if far {
                 return Ok(client.query_typed(sql, &typed(values)).await?);
             }
             let statement = client.prepare_cached(sql).await?;
-            Ok(client.query(&statement, &plain(values)).await?)
+            Ok(client.query(&statement, &untyped(values)).await?)
         }))
     }
 
     /// Runs a query and returns its first row, if any.
-    pub(super) fn first<T>(
+    pub(super) fn query_first<T>(
         &self,
         sql: &str,
         values: &Parameters<'_>,
-        read: impl Fn(&Row) -> Worked<T>,
+        read: impl Fn(&Row) -> WorkResult<T>,
     ) -> Result<Option<T>, FactsError> {
-        self.rows(sql, values)?.first().map(|row| self.read(row, &read)).transpose()
+        self.query_rows(sql, values)?.first().map(|row| self.read_row(row, &read)).transpose()
     }
 
     /// Runs a query and returns all rows.
-    pub(super) fn all<T>(
+    pub(super) fn query_all<T>(
         &self,
         sql: &str,
         values: &Parameters<'_>,
-        read: impl Fn(&Row) -> Worked<T>,
+        read: impl Fn(&Row) -> WorkResult<T>,
     ) -> Result<Vec<T>, FactsError> {
-        self.rows(sql, values)?.iter().map(|row| self.read(row, &read)).collect()
+        self.query_rows(sql, values)?.iter().map(|row| self.read_row(row, &read)).collect()
     }
 
     /// Runs a query that always returns a row.
-    pub(super) fn one<T>(
+    pub(super) fn query_one<T>(
         &self,
         sql: &str,
         values: &Parameters<'_>,
-        read: impl Fn(&Row) -> Worked<T>,
+        read: impl Fn(&Row) -> WorkResult<T>,
     ) -> Result<T, FactsError> {
-        self.first(sql, values, read)?.ok_or_else(|| self.failed("it says nothing"))
+        self.query_first(sql, values, read)?.ok_or_else(|| self.store_error("it says nothing"))
     }
 
-    pub(super) fn read<T>(
+    pub(super) fn read_row<T>(
         &self,
         row: &Row,
-        read: impl Fn(&Row) -> Worked<T>,
+        read: impl Fn(&Row) -> WorkResult<T>,
     ) -> Result<T, FactsError> {
         read(row).map_err(|failed| match failed {
-            super::link::Failed::Postgres(e) => {
-                self.failed(&hqdl_database::postgres::address::error_with_cause(&e))
+            super::link::WorkError::Postgres(e) => {
+                self.store_error(&hqdl_database::postgres::address::error_with_cause(&e))
             }
-            super::link::Failed::Facts(e) => e,
+            super::link::WorkError::Facts(e) => e,
         })
     }
 
     /// Runs an idempotent statement that returns nothing.
-    pub(super) fn write(&self, sql: &str, values: &Parameters<'_>) -> Result<(), FactsError> {
-        self.rows(sql, values).map(drop)
+    pub(super) fn execute_sql(&self, sql: &str, values: &Parameters<'_>) -> Result<(), FactsError> {
+        self.query_rows(sql, values).map(drop)
     }
 
     /// Runs `work` in a transaction that takes effect once, even if it is sent again. Returns the
     /// result of `work`.
-    pub(super) fn once_only(
+    pub(super) fn transact_once(
         &self,
-        work: &impl AsyncFn(&Transaction<'_>) -> Worked<i64>,
+        work: &impl AsyncFn(&Transaction<'_>) -> WorkResult<i64>,
     ) -> Result<i64, FactsError> {
         let token = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
         let token = token.as_str();
-        self.link.here(self.link.run(|mut client: Client| async move {
+        self.link.block_on(self.link.with_client(|mut client: Client| async move {
             let all = client.transaction().await?;
             let sql = "SELECT result FROM hqdl.call WHERE token = $1";
             if let Some(done) = all.query_typed_opt(sql, &typed(&[&token])).await? {
@@ -161,27 +165,27 @@ impl Server {
         [look, enter]: [&str; 2],
         values: &Parameters<'_>,
     ) -> Result<u32, FactsError> {
-        self.known_id(of, text, || self.interned(look, enter, values))
+        self.look_up_id(of, text, || self.insert_if_new(look, enter, values))
     }
 
-    fn interned(
+    fn insert_if_new(
         &self,
         look: &str,
         enter: &str,
         values: &Parameters<'_>,
     ) -> Result<u32, FactsError> {
         let id = |row: &Row| Ok(row.try_get::<_, i32>(0)?.cast_unsigned());
-        if let Some(id) = self.first(look, &values[..1], id)? {
+        if let Some(id) = self.query_first(look, &values[..1], id)? {
             return Ok(id);
         }
-        self.write(enter, values)?;
-        self.one(look, &values[..1], id)
+        self.execute_sql(enter, values)?;
+        self.query_one(look, &values[..1], id)
     }
 }
 
 impl Dictionary for Server {
     fn model_id(&self, name: &str) -> Result<u32, FactsError> {
-        let name = super::text(name);
+        let name = super::without_nul(name);
         self.intern(
             (copy::DictionaryTable::Model, &name),
             [
@@ -204,14 +208,16 @@ impl Dictionary for Server {
                 "INSERT INTO hqdl.meaning (fingerprint, name, meaning) VALUES ($1, $2, $3)
                  ON CONFLICT (fingerprint) DO NOTHING",
             ],
-            &[&fingerprint.as_str(), &super::text(&meaning.column), &text],
+            &[&fingerprint.as_str(), &super::without_nul(&meaning.column), &text],
         )
     }
 
     fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
         let sql = "SELECT id FROM hqdl.meaning WHERE name = $1";
-        self.known_meanings(column, || {
-            self.all(sql, &[&super::text(column)], |r| Ok(r.try_get::<_, i32>(0)?.cast_unsigned()))
+        self.look_up_identity_ids(column, || {
+            self.query_all(sql, &[&super::without_nul(column)], |r| {
+                Ok(r.try_get::<_, i32>(0)?.cast_unsigned())
+            })
         })
     }
 
@@ -222,23 +228,23 @@ impl Dictionary for Server {
                 "SELECT id FROM hqdl.value_list WHERE hash = $1",
                 "INSERT INTO hqdl.value_list (hash) VALUES ($1) ON CONFLICT (hash) DO NOTHING",
             ],
-            &[&super::text(hash.as_str())],
+            &[&super::without_nul(hash.as_str())],
         )
     }
 
     fn models(&self) -> Result<Vec<(u32, String)>, FactsError> {
-        self.all("SELECT id, name FROM hqdl.model ORDER BY id", &[], word)
+        self.query_all("SELECT id, name FROM hqdl.model ORDER BY id", &[], read_entry)
     }
 
     fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
-        self.all("SELECT id, hash FROM hqdl.value_list ORDER BY id", &[], word)
+        self.query_all("SELECT id, hash FROM hqdl.value_list ORDER BY id", &[], read_entry)
     }
 
     fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError> {
-        self.all("SELECT id, meaning FROM hqdl.meaning ORDER BY id", &[], word)
+        self.query_all("SELECT id, meaning FROM hqdl.meaning ORDER BY id", &[], read_entry)
     }
 }
 
-fn word(row: &Row) -> Worked<(u32, String)> {
+fn read_entry(row: &Row) -> WorkResult<(u32, String)> {
     Ok((row.try_get::<_, i32>(0)?.cast_unsigned(), row.try_get(1)?))
 }
