@@ -319,7 +319,7 @@ impl CommitThread {
             },
             WriterCommand::FinishReservation { reservation, in_doubt, reply } => {
                 if in_doubt {
-                    journal.leave_in_doubt(reservation)?;
+                    journal.mark_in_doubt(reservation)?;
                 } else {
                     journal.release_reservation(reservation)?;
                 }
@@ -351,11 +351,11 @@ impl CommitThread {
         if let Some(limit) = request.daily_budget {
             let spent_usd = self.daily_spending.spent_today(journal)?;
             if spent_usd + request.worst_case.usd > limit {
-                let must_wait = journal.is_any_in_flight()?;
+                let must_wait = journal.has_reservations_in_flight()?;
                 return Ok((!must_wait).then_some(ReserveOutcome::BudgetExceeded(spent_usd)));
             }
         }
-        if !journal.is_open(request.run)? {
+        if !journal.is_run_open(request.run)? {
             return Ok(Some(ReserveOutcome::RunEnded));
         }
         if request.has_waited && request.has_permit {

@@ -87,10 +87,10 @@ impl Index {
         entities.iter().map(read).collect()
     }
 
-    /// Adds the journal rows that the index lacks. If one of them is damaged, earlier records may be
-    /// outdated, and the whole index is rebuilt.
+    /// Adds the journal rows that the index lacks. If one of them is damaged, earlier records may
+    /// be outdated, and the whole index is rebuilt.
     fn follow(&self, journal: &Journal) -> Result<(), FactsError> {
-        let last = journal.head()?;
+        let last = journal.last_row_id()?;
         if self.head() == Some(last) {
             return Ok(());
         }

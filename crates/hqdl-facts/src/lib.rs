@@ -333,8 +333,8 @@ impl Facts {
         self
     }
 
-    /// Like [`Facts::with_latest`], for callers that only read. On a server, the facts may be half a
-    /// second old.
+    /// Like [`Facts::with_latest`], for callers that only read. On a server, the facts may be half
+    /// a second old.
     #[must_use]
     pub fn with_recent(&self) -> &Self {
         if self.is_remote() { self } else { self.with_latest() }

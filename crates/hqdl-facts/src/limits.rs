@@ -3,9 +3,9 @@
 //!
 //! Permits are granted one by one, in order of arrival, under the limits of that moment. A request
 //! waits until the pace allows it, until a pause that the endpoint asked for is over, and until it
-//! fits into the minute before it. No minute ever contains more than the limit: a request counts from
-//! its permit until a minute after the endpoint can have counted it. It counts at its maximum until
-//! its answer reports the actual tokens.
+//! fits into the minute before it. No minute ever contains more than the limit: a request counts
+//! from its permit until a minute after the endpoint can have counted it. It counts at its maximum
+//! until its answer reports the actual tokens.
 
 mod rates;
 mod window;

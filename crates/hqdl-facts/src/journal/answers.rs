@@ -24,7 +24,8 @@ impl Journal {
     }
 }
 
-const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
+const SELECT_COMPLETION: &str =
+    "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
   c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters,
   c.assumed_cache_writes, c.evidence, m.name
   FROM completion AS c JOIN model AS m ON m.id = c.model";
@@ -33,26 +34,26 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
     let completion = Completion {
         run: r.get(0)?,
         model: r.get(1)?,
-        prompt_hash: lossy(r, 2)?.unwrap_or_default(),
-        content: lossy(r, 3)?,
-        error: lossy(r, 4)?,
+        prompt_hash: read_lossy_text(r, 2)?.unwrap_or_default(),
+        content: read_lossy_text(r, 3)?,
+        error: read_lossy_text(r, 4)?,
         input_tokens: r.get(5)?,
         cached_input_tokens: r.get(6)?,
         output_tokens: r.get(7)?,
         cost_usd: r.get(8)?,
-        asked_at: lossy(r, 9)?.unwrap_or_default(),
+        asked_at: read_lossy_text(r, 9)?.unwrap_or_default(),
         seconds: r.get(10)?,
         cells: r.get(11)?,
-        parameters: lossy(r, 12)?,
+        parameters: read_lossy_text(r, 12)?,
         assumed_cache_writes: r.get(13)?,
-        evidence: lossy(r, 14)?,
+        evidence: read_lossy_text(r, 14)?,
     };
     Ok((completion, r.get(15)?))
 }
 
 /// Returns a text, with replacement characters if the disk has damaged its bytes, so that one
 /// damaged answer does not block the others.
-fn lossy(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
+fn read_lossy_text(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     match r.get_ref(at)? {
         ValueRef::Null => Ok(None),
         ValueRef::Text(bytes) => Ok(Some(String::from_utf8_lossy(bytes).into_owned())),
@@ -62,26 +63,30 @@ fn lossy(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
 
 impl Answers for Journal {
     fn journal_id(&self) -> Result<String, FactsError> {
-        self.run(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
+        self.with_connection(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
     }
 
     fn last_completion_id(&self) -> Result<i64, FactsError> {
-        self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM completion", [], |r| r.get(0)))
+        self.with_connection(|c| {
+            c.query_row("SELECT coalesce(max(id), 0) FROM completion", [], |r| r.get(0))
+        })
     }
 
     fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
-        let sql = format!("{COMPLETION} WHERE c.id = ?1");
-        self.run(|c| c.prepare_cached(&sql)?.query_row([id], read_completion).optional())
+        let sql = format!("{SELECT_COMPLETION} WHERE c.id = ?1");
+        self.with_connection(|c| {
+            c.prepare_cached(&sql)?.query_row([id], read_completion).optional()
+        })
     }
 
-    fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError> {
+    fn latest_completions(&self, model: &str, max: u32) -> Result<Vec<Completion>, FactsError> {
         let sql = format!(
-            "{COMPLETION} WHERE c.model = (SELECT id FROM model WHERE name = ?1)
+            "{SELECT_COMPLETION} WHERE c.model = (SELECT id FROM model WHERE name = ?1)
              AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT ?2"
         );
-        self.run(|c| {
+        self.with_connection(|c| {
             let read = |r: &rusqlite::Row<'_>| Ok(read_completion(r)?.0);
-            c.prepare_cached(&sql)?.query_map(params![model, most], read)?.collect()
+            c.prepare_cached(&sql)?.query_map(params![model, max], read)?.collect()
         })
     }
 
@@ -118,7 +123,7 @@ impl Answers for Journal {
     }
 
     fn journal_position(&self) -> Result<(String, i64), FactsError> {
-        Ok((self.journal_id()?, self.head()?))
+        Ok((self.journal_id()?, self.last_row_id()?))
     }
 
     fn last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
@@ -135,7 +140,7 @@ impl Answers for Journal {
         line: i64,
         meanings: &[u32],
     ) -> Result<HashSet<Entity>, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             let mut found = HashSet::new();
             let mut lines = c.prepare("SELECT entity, cells FROM answer WHERE id > ?1")?;
             let mut rows = lines.query([line])?;

@@ -1,6 +1,6 @@
 //! Batch jobs in the journal.
 
-use super::reservations::{UNDER_WAY, has_under_way};
+use super::reservations::{IN_FLIGHT_JOB, has_requests_in_flight};
 use crate::batch_jobs::{BatchJob, BatchRequest, Stage};
 use rusqlite::{Connection, Row as SqlRow, params};
 
@@ -8,15 +8,15 @@ use crate::FactsError;
 use crate::history::{BatchJobs, BatchRequests};
 use crate::ids::RunId;
 use crate::journal::reservations::DailySpending;
-use crate::journal::{Journal, RUNS_ALIVE};
+use crate::journal::{ACTIVE_RUNS, Journal};
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
 
-const PARCEL: &str =
+const SELECT_BATCH_JOB: &str =
     "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file FROM parcel";
 /// Returns the SQL condition that a request is queued for a run that is no longer active.
-fn nobodys() -> String {
-    format!("coalesce(run, 0) NOT IN ({RUNS_ALIVE})")
+fn orphaned_predicate() -> String {
+    format!("coalesce(run, 0) NOT IN ({ACTIVE_RUNS})")
 }
 
 impl BatchJobs for Journal {
@@ -34,7 +34,7 @@ impl BatchJobs for Journal {
 
     fn create_batch_job(
         &self,
-        parcel: &BatchJob,
+        batch_job: &BatchJob,
         packed: &[BatchRequest],
     ) -> Result<i64, FactsError> {
         self.change(|c| {
@@ -42,14 +42,14 @@ impl BatchJobs for Journal {
                 "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at, file)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 params![
-                    parcel.token,
-                    parcel.run,
-                    parcel.spec,
-                    parcel.endpoint,
-                    parcel.stage.name(),
-                    parcel.requests,
+                    batch_job.token,
+                    batch_job.run,
+                    batch_job.spec,
+                    batch_job.endpoint,
+                    batch_job.stage.name(),
+                    batch_job.requests,
                     current_timestamp(),
-                    parcel.file
+                    batch_job.file
                 ],
             )?;
             let id = c.last_insert_rowid();
@@ -69,52 +69,57 @@ impl BatchJobs for Journal {
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    fn mark_uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
+    fn mark_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'uploaded', input_file = ?2 WHERE id = ?1";
-        self.change(|c| c.execute(sql, params![parcel, file]).map(drop))
+        self.change(|c| c.execute(sql, params![batch_job, file]).map(drop))
     }
 
-    fn mark_creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
+    fn mark_creating(
+        &self,
+        batch_job: i64,
+        daily_budget: Option<f64>,
+    ) -> Result<Option<f64>, FactsError> {
         self.change(|c| {
-            if let Some(most) = of_day {
-                let gone = DailySpending::default().spent_today(self)?;
+            if let Some(budget) = daily_budget {
+                let used_today = DailySpending::default().spent_today(self)?;
                 let sql = "SELECT coalesce(sum(worst_usd), 0.0) FROM request WHERE parcel = ?1";
-                let worst: f64 = c.query_row(sql, [parcel], |r| r.get(0))?;
-                if gone + worst > most {
-                    return Ok(Some(gone));
+                let worst: f64 = c.query_row(sql, [batch_job], |r| r.get(0))?;
+                if used_today + worst > budget {
+                    return Ok(Some(used_today));
                 }
             }
             let sql = "UPDATE parcel SET state = 'creating', sent_at = ?2 WHERE id = ?1";
-            c.execute(sql, params![parcel, current_timestamp()]).map(|_| None)
+            c.execute(sql, params![batch_job, current_timestamp()]).map(|_| None)
         })
     }
 
-    fn mark_open(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
+    fn mark_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'open', batch = ?2 WHERE id = ?1";
-        self.change(|c| c.execute(sql, params![parcel, batch]).map(drop))
+        self.change(|c| c.execute(sql, params![batch_job, batch]).map(drop))
     }
 
-    fn close_batch_job(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
+    fn close_batch_job(&self, batch_job: i64, outcome: &str) -> Result<(), FactsError> {
         self.change(|c| {
-            drop_packed(c, parcel)?;
+            drop_packed_requests(c, batch_job)?;
             c.execute(
                 "UPDATE parcel SET state = 'closed', closed_at = ?2, outcome = ?3 WHERE id = ?1",
-                params![parcel, current_timestamp(), outcome],
+                params![batch_job, current_timestamp(), outcome],
             )
             .map(drop)
         })
     }
 
     fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
-        let sql = format!("{PARCEL} AS p WHERE spec = ?1 AND {UNDER_WAY} ORDER BY id");
-        self.read(|c| c.prepare(&sql)?.query_map([spec], parcel)?.collect())
+        let sql =
+            format!("{SELECT_BATCH_JOB} AS p WHERE spec = ?1 AND {IN_FLIGHT_JOB} ORDER BY id");
+        self.read(|c| c.prepare(&sql)?.query_map([spec], read_batch_job)?.collect())
     }
 
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError> {
         self.update_sessions()?;
-        let nobodys = nobodys();
+        let orphaned = orphaned_predicate();
         let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {nobodys})
+            "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {orphaned})
                OR EXISTS (SELECT 1 FROM parcel WHERE spec = ?1 AND state NOT IN ('closed', 'exported'))"
         );
         self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
@@ -123,14 +128,14 @@ impl BatchJobs for Journal {
     fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
         self.update_sessions()?;
         self.change(|c| {
-            let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
-            let parcels: Vec<BatchJob> =
-                c.prepare(&sql)?.query_map([spec], parcel)?.collect::<Result<_, _>>()?;
-            for parcel in &parcels {
-                forget(c, parcel.id)?;
+            let sql = format!("{SELECT_BATCH_JOB} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
+            let jobs: Vec<BatchJob> =
+                c.prepare(&sql)?.query_map([spec], read_batch_job)?.collect::<Result<_, _>>()?;
+            for batch_job in &jobs {
+                delete_job(c, batch_job.id)?;
             }
-            let nobodys = nobodys();
-            let which = format!("state = 'waiting' AND (run = ?1 OR {nobodys})");
+            let orphaned = orphaned_predicate();
+            let which = format!("state = 'waiting' AND (run = ?1 OR {orphaned})");
             c.execute(
                 &format!(
                     "DELETE FROM request_row WHERE request IN (SELECT id FROM request WHERE {which})"
@@ -138,73 +143,74 @@ impl BatchJobs for Journal {
                 [run],
             )?;
             c.execute(&format!("DELETE FROM request WHERE {which}"), [run])?;
-            Ok(parcels)
+            Ok(jobs)
         })
     }
 
-    fn delete_batch_job(&self, parcel: i64) -> Result<(), FactsError> {
-        self.change(|c| forget(c, parcel))
+    fn delete_batch_job(&self, batch_job: i64) -> Result<(), FactsError> {
+        self.change(|c| delete_job(c, batch_job))
     }
 
-    fn worst_case_cost(&self, parcel: i64) -> Result<SpentAmount, FactsError> {
+    fn worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(worst_usd), 0.0), coalesce(sum(worst_tokens), 0)
                    FROM request WHERE parcel = ?1";
-        self.run(|c| {
-            c.query_row(sql, [parcel], |r| Ok(SpentAmount { usd: r.get(0)?, tokens: r.get(1)? }))
+        self.with_connection(|c| {
+            c.query_row(sql, [batch_job], |r| Ok(SpentAmount { usd: r.get(0)?, tokens: r.get(1)? }))
         })
     }
 
     fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError> {
-        self.read(|c| has_under_way(c, run))
+        self.read(|c| has_requests_in_flight(c, run))
     }
 
     fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
         let unanswered = self.unanswered_requests(id)?.len() as u64;
-        let sql = format!("{PARCEL} WHERE id = ?1");
-        self.read(|c| c.query_row(&sql, [id], parcel)).map(|parcel| (parcel, unanswered))
+        let sql = format!("{SELECT_BATCH_JOB} WHERE id = ?1");
+        self.read(|c| c.query_row(&sql, [id], read_batch_job))
+            .map(|batch_job| (batch_job, unanswered))
     }
 
     fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError> {
         self.update_sessions()?;
         let sql = format!(
-            "SELECT 1 FROM parcel AS p WHERE {UNDER_WAY}
+            "SELECT 1 FROM parcel AS p WHERE {IN_FLIGHT_JOB}
              UNION ALL SELECT 1 FROM parcel AS p WHERE p.state IN ('written', 'uploaded')
-               AND p.run IN ({RUNS_ALIVE})
-             UNION ALL SELECT 1 FROM request WHERE state = 'waiting' AND run IN ({RUNS_ALIVE}) LIMIT 1"
+               AND p.run IN ({ACTIVE_RUNS})
+             UNION ALL SELECT 1 FROM request WHERE state = 'waiting' AND run IN ({ACTIVE_RUNS}) LIMIT 1"
         );
-        self.run(|c| c.prepare_cached(&sql)?.exists([]))
+        self.with_connection(|c| c.prepare_cached(&sql)?.exists([]))
     }
 
-    fn unanswered_cells(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+    fn unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError> {
         let sql = "SELECT r.form, sum(json_array_length(r.columns)) FROM request AS r
                    JOIN request_row AS e ON e.request = r.id
                    WHERE r.parcel = ?1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";
         self.read(|c| {
-            c.prepare(sql)?.query_map([parcel], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
+            c.prepare(sql)?.query_map([batch_job], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
         })
     }
 }
 
-fn drop_packed(c: &Connection, parcel: i64) -> rusqlite::Result<()> {
+fn drop_packed_requests(c: &Connection, batch_job: i64) -> rusqlite::Result<()> {
     c.execute(
         "DELETE FROM request_row WHERE request IN
            (SELECT id FROM request WHERE parcel = ?1 AND state = 'packed')",
-        [parcel],
+        [batch_job],
     )?;
     c.execute(
         "UPDATE request SET state = 'dropped' WHERE parcel = ?1 AND state = 'packed'",
-        [parcel],
+        [batch_job],
     )
     .map(drop)
 }
 
-fn forget(c: &Connection, parcel: i64) -> rusqlite::Result<()> {
-    drop_packed(c, parcel)?;
-    c.execute("DELETE FROM request WHERE parcel = ?1", [parcel])?;
-    c.execute("DELETE FROM parcel WHERE id = ?1", [parcel]).map(drop)
+fn delete_job(c: &Connection, batch_job: i64) -> rusqlite::Result<()> {
+    drop_packed_requests(c, batch_job)?;
+    c.execute("DELETE FROM request WHERE parcel = ?1", [batch_job])?;
+    c.execute("DELETE FROM parcel WHERE id = ?1", [batch_job]).map(drop)
 }
 
-fn parcel(r: &SqlRow<'_>) -> rusqlite::Result<BatchJob> {
+fn read_batch_job(r: &SqlRow<'_>) -> rusqlite::Result<BatchJob> {
     Ok(BatchJob {
         id: r.get(0)?,
         token: r.get(1)?,

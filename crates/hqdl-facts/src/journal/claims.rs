@@ -13,7 +13,7 @@ impl Journal {
     /// Claims the keys that no session holds. Returns for each key whether it was claimed.
     pub(crate) fn claim_keys(&self, keys: &[ClaimKey]) -> rusqlite::Result<Vec<bool>> {
         let c = self.connection();
-        self.enter_session()?;
+        self.register_session()?;
         let mut claim = c.prepare_cached(&format!(
             "INSERT INTO claim (key, session) VALUES (?1, ?2)
              ON CONFLICT (key) DO UPDATE SET session = excluded.session WHERE NOT {ALIVE}"

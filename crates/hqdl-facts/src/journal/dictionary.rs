@@ -11,7 +11,7 @@ use hqdl_values::key::{ColumnIdentity, Fingerprint, ListHash};
 
 impl Dictionary for Journal {
     fn model_id(&self, name: &str) -> Result<u32, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             intern(c, ("model", "name"), "INSERT OR IGNORE INTO model (name) VALUES (?1)", &[&name])
         })
     }
@@ -19,7 +19,7 @@ impl Dictionary for Journal {
     fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
         let fingerprint: Fingerprint = meaning.fingerprint();
         let text = serde_json::to_string(meaning).unwrap_or_default();
-        self.run(|c| {
+        self.with_connection(|c| {
             intern(
                 c,
                 ("meaning", "fingerprint"),
@@ -30,7 +30,7 @@ impl Dictionary for Journal {
     }
 
     fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             c.prepare("SELECT id FROM meaning WHERE name = ?1")?
                 .query_map([column], |r| r.get(0))?
                 .collect()
@@ -38,7 +38,7 @@ impl Dictionary for Journal {
     }
 
     fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             intern(
                 c,
                 ("value_list", "hash"),
@@ -49,21 +49,23 @@ impl Dictionary for Journal {
     }
 
     fn models(&self) -> Result<Vec<(u32, String)>, FactsError> {
-        self.all("SELECT id, name FROM model")
+        self.select_all("SELECT id, name FROM model")
     }
 
     fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
-        self.all("SELECT id, hash FROM value_list")
+        self.select_all("SELECT id, hash FROM value_list")
     }
 
     fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError> {
-        self.all("SELECT id, meaning FROM meaning")
+        self.select_all("SELECT id, meaning FROM meaning")
     }
 }
 
 impl Journal {
-    fn all(&self, sql: &str) -> Result<Vec<(u32, String)>, FactsError> {
-        self.run(|c| c.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect())
+    fn select_all(&self, sql: &str) -> Result<Vec<(u32, String)>, FactsError> {
+        self.with_connection(|c| {
+            c.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
+        })
     }
 }
 
@@ -82,7 +84,7 @@ fn intern(
            ELSE EXISTS (SELECT 1 FROM {table} AS t NOT INDEXED WHERE t.id = i.id AND {column} = ?1)
          END FROM (SELECT (SELECT id FROM {table} WHERE {column} = ?1) AS id) AS i"
     );
-    let agrees = || -> rusqlite::Result<Option<u32>> {
+    let find_id = || -> rusqlite::Result<Option<u32>> {
         let (found, agrees) =
             c.prepare_cached(&sql)?.query_row([values[0]], |r| Ok((r.get(0)?, r.get(1)?)))?;
         if agrees {
@@ -90,9 +92,9 @@ fn intern(
         }
         Err(corrupt_error(&format!("the index of the table `{table}` does not agree with it")))
     };
-    if let Some(id) = agrees()? {
+    if let Some(id) = find_id()? {
         return Ok(id);
     }
     c.execute(insert, values)?;
-    agrees()?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+    find_id()?.ok_or(rusqlite::Error::QueryReturnedNoRows)
 }

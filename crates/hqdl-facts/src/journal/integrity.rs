@@ -9,7 +9,7 @@ use hqdl_values::key::ColumnIdentity;
 
 impl Integrity for Journal {
     fn find_damage(&self, after: i64) -> Result<Damage, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             let mut damage = Damage::default();
             let mut statement = c.prepare(ANSWER_ROWS_SQL)?;
             let mut rows = statement.query([after])?;
@@ -23,7 +23,7 @@ impl Integrity for Journal {
     }
 
     fn check_file(&self) -> Result<(), FactsError> {
-        let wrong = self.run(|c| {
+        let wrong = self.with_connection(|c| {
             let said: String = c.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
             if said != "ok" {
                 return Ok(Some(said));

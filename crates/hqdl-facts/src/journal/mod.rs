@@ -8,7 +8,7 @@ mod batch_jobs;
 mod questions;
 pub(crate) mod rates;
 mod records;
-mod request_forms;
+mod endpoint_features;
 pub(crate) mod requests;
 pub(crate) mod reservations;
 mod refresh;
@@ -37,7 +37,7 @@ use hqdl_values::key::Entity;
 /// SQL predicate: the session of the row is alive.
 pub(crate) const ALIVE: &str = "session IN (SELECT id FROM session)";
 /// Selects the runs of running sessions.
-pub(crate) const RUNS_ALIVE: &str =
+pub(crate) const ACTIVE_RUNS: &str =
     "SELECT id FROM run WHERE session IN (SELECT id FROM session) AND ended_at IS NULL";
 
 /// The journal's file, open for reading and writing.
@@ -53,7 +53,7 @@ pub struct Journal {
 }
 
 /// Number of prepared statements that a connection caches; more than the journal uses.
-const STATEMENTS: usize = 128;
+const STATEMENT_CACHE_SIZE: usize = 128;
 /// Number of attempts, and the pause between them, at the lock that another writer holds: a minute
 /// altogether. `SQLite`'s own pauses grow to 100 ms, in which many short commits pass.
 const LOCK_ATTEMPTS: i32 = 60_000;
@@ -74,7 +74,7 @@ impl Journal {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let mut connection = Connection::open(path).map_err(error)?;
         connection.busy_handler(Some(wait_for_lock)).map_err(error)?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_SIZE);
         hqdl_values::sql::reject_quoted_texts(&connection).map_err(error)?;
         // FULL, so that paid answers also survive a power cut. The commit thread groups commits, so
         // this costs one fsync for many answers.
@@ -102,7 +102,7 @@ impl Journal {
     }
 
     /// Registers this process's session, unless it is already registered.
-    fn enter_session(&self) -> rusqlite::Result<()> {
+    fn register_session(&self) -> rusqlite::Result<()> {
         let FactsSession { id, number, description, .. } = &*self.session;
         let sql = "INSERT OR IGNORE INTO session (id, holder, entered_at, number) VALUES (?1, ?2, ?3, ?4)";
         self.connection()
@@ -124,7 +124,7 @@ impl Journal {
         journal_error(&self.path, error)
     }
 
-    pub(crate) fn run<T>(
+    pub(crate) fn with_connection<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
@@ -249,20 +249,20 @@ impl Journal {
         let mut insert = connection.prepare_cached(
             "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
         )?;
-        let cells = cells_text(facts);
+        let cells = to_cells_json(facts);
         let checksum = answer_checksum(entity.as_str(), completion, model, &cells);
         insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
 
     /// Returns the id of the last answer row.
-    pub(crate) fn head(&self) -> Result<i64, FactsError> {
+    pub(crate) fn last_row_id(&self) -> Result<i64, FactsError> {
         let sql = "SELECT coalesce(max(id), 0) FROM answer";
-        self.run(|c| c.prepare_cached(sql)?.query_row([], |r| r.get(0)))
+        self.with_connection(|c| c.prepare_cached(sql)?.query_row([], |r| r.get(0)))
     }
 }
 
 /// Returns the facts of an entity as the JSON text of an answer row.
-pub(crate) fn cells_text(facts: &[Fact]) -> String {
+pub(crate) fn to_cells_json(facts: &[Fact]) -> String {
     let cells: Vec<JournalCell<'_>> = facts.iter().map(JournalCell).collect();
     serde_json::to_string(&cells).unwrap_or_default()
 }
@@ -303,13 +303,13 @@ pub(crate) fn parse_cells(row: &AnswerRow) -> Result<Vec<Fact>, String> {
     let cells: Vec<Json> =
         serde_json::from_str(&row.cells).map_err(|e| format!("line {}: {e}", row.id))?;
     let fact = |cell: &Json| {
-        json_fact(cell, row.completion, row.model)
+        parse_fact(cell, row.completion, row.model)
             .ok_or_else(|| format!("line {}: no fact: {cell}", row.id))
     };
     cells.iter().map(fact).collect()
 }
 
-pub(crate) fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
+pub(crate) fn parse_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
     let text = |n: usize| cell.get(n).and_then(Json::as_str).map(str::to_owned);
     let id = |n: usize| cell.get(n).and_then(Json::as_u64).and_then(|i| u32::try_from(i).ok());
     Some(Fact {

@@ -13,7 +13,7 @@ use crate::journal::Journal;
 use hqdl_database::current_timestamp;
 
 /// Selects the column identities that a query's question created.
-const ASKED: &str = "SELECT id FROM meaning WHERE name = 'answer'
+const LIVE_QUESTION_IDS: &str = "SELECT id FROM meaning WHERE name = 'answer'
   AND EXISTS (SELECT 1 FROM json_each(meaning, '$.key') WHERE value IN ('value', 'document'))";
 
 impl Questions for Journal {
@@ -24,7 +24,7 @@ impl Questions for Journal {
         list: Option<&[String]>,
     ) -> Result<(), FactsError> {
         let list = list.map(|l| serde_json::Value::from(l).to_string());
-        self.run(|c| {
+        self.with_connection(|c| {
             c.execute(
                 "INSERT INTO question (meaning, origin_table, origin_column, list, asked_at)
                  VALUES (?1, ?2, ?3, ?4, ?5)
@@ -36,7 +36,7 @@ impl Questions for Journal {
     }
 
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
-        let mut found = self.run(|c| {
+        let mut found = self.with_connection(|c| {
             c.prepare(&format!(
                 "SELECT q.id, q.meaning, count(DISTINCT CASE WHEN f.value ->> 2 <> 'error' THEN a.entity END),
                    count(DISTINCT a.completion), sum(k.input_tokens * 1.0 / max(k.cells, 1)),
@@ -45,7 +45,7 @@ impl Questions for Journal {
                  FROM answer AS a JOIN json_each(a.cells) AS f
                  JOIN meaning AS q ON q.id = f.value ->> 0
                  JOIN completion AS k ON k.id = a.completion JOIN model AS m ON m.id = k.model
-                 WHERE q.id IN ({ASKED}) GROUP BY q.id ORDER BY 7 DESC, 3 DESC, 1"
+                 WHERE q.id IN ({LIVE_QUESTION_IDS}) GROUP BY q.id ORDER BY 7 DESC, 3 DESC, 1"
             ))?
             .query_map([], |r| {
                 let (meaning, models): (String, String) = (r.get(1)?, r.get(8)?);
@@ -67,7 +67,7 @@ impl Questions for Journal {
             .filter_map(Result::transpose)
             .collect::<rusqlite::Result<Vec<_>>>()
         })?;
-        let noted: Vec<QuestionUse> = self.run(|c| {
+        let uses: Vec<QuestionUse> = self.with_connection(|c| {
             c.prepare(
                 "SELECT meaning, origin_table, origin_column, list FROM question ORDER BY asked_at",
             )?
@@ -76,16 +76,16 @@ impl Questions for Journal {
             })?
             .collect()
         })?;
-        attach_origins(&mut found, noted);
+        attach_origins(&mut found, uses);
         Ok(found)
     }
 
     fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
         let mut values: HashMap<u32, HashSet<String>> = HashMap::new();
-        self.run(|c| {
+        self.with_connection(|c| {
             let mut all = c.prepare(&format!(
                 "SELECT DISTINCT f.value ->> 0, a.entity FROM answer AS a JOIN json_each(a.cells) AS f
-                 WHERE f.value ->> 0 IN ({ASKED}) AND f.value ->> 2 <> 'error'"
+                 WHERE f.value ->> 0 IN ({LIVE_QUESTION_IDS}) AND f.value ->> 2 <> 'error'"
             ))?;
             let mut rows = all.query([])?;
             while let Some(row) = rows.next()? {
@@ -103,51 +103,51 @@ impl Questions for Journal {
 
     fn find_binding(
         &self,
-        offered: &str,
+        columns_hash: &str,
         question: &str,
         model: &str,
     ) -> Result<Option<QuestionBinding>, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             c.query_row(
-                &format!("{LEARNED} WHERE offered = ?1 AND question = ?2 AND m.name = ?3"),
-                [offered, question, model],
-                learned,
+                &format!("{SELECT_BINDING} WHERE offered = ?1 AND question = ?2 AND m.name = ?3"),
+                [columns_hash, question, model],
+                read_binding,
             )
             .optional()
         })
     }
 
-    fn all_bindings(&self, offered: &str) -> Result<Vec<QuestionBinding>, FactsError> {
-        self.run(|c| {
-            c.prepare(&format!("{LEARNED} WHERE offered = ?1 ORDER BY b.id"))?
-                .query_map([offered], learned)?
+    fn all_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError> {
+        self.with_connection(|c| {
+            c.prepare(&format!("{SELECT_BINDING} WHERE offered = ?1 ORDER BY b.id"))?
+                .query_map([columns_hash], read_binding)?
                 .collect()
         })
     }
 
     fn store_binding(
         &self,
-        offered: &str,
+        columns_hash: &str,
         question: &str,
-        learned: &QuestionBinding,
+        binding: &QuestionBinding,
     ) -> Result<(), FactsError> {
-        let model = Dictionary::model_id(self, &learned.model)?;
-        self.run(|c| {
+        let model = Dictionary::model_id(self, &binding.model)?;
+        self.with_connection(|c| {
             c.execute(
                 "INSERT INTO binding (offered, question, ask, model, expansion, \"column\", operator,
                    literal, completion, bound_at)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING",
                 params![
-                    offered,
+                    columns_hash,
                     question,
-                    learned.ask,
+                    binding.ask,
                     model,
-                    learned.expansion,
-                    learned.column,
-                    learned.operator,
-                    learned.literal,
-                    learned.completion,
-                    learned.bound_at
+                    binding.expansion,
+                    binding.column,
+                    binding.operator,
+                    binding.literal,
+                    binding.completion,
+                    binding.bound_at
                 ],
             )
         })?;
@@ -155,10 +155,11 @@ impl Questions for Journal {
     }
 }
 
-const LEARNED: &str = "SELECT b.ask, m.name, b.expansion, b.\"column\", b.operator, b.literal,
+const SELECT_BINDING: &str =
+    "SELECT b.ask, m.name, b.expansion, b.\"column\", b.operator, b.literal,
   b.completion, b.bound_at FROM binding AS b JOIN model AS m ON m.id = b.model";
 
-fn learned(r: &rusqlite::Row<'_>) -> rusqlite::Result<QuestionBinding> {
+fn read_binding(r: &rusqlite::Row<'_>) -> rusqlite::Result<QuestionBinding> {
     Ok(QuestionBinding {
         ask: r.get(0)?,
         model: r.get(1)?,

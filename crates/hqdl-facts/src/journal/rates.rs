@@ -49,7 +49,7 @@ impl Journal {
         &self,
         request: &PermitRequest,
     ) -> rusqlite::Result<Option<Duration>> {
-        let (c, now) = (self.connection(), millis());
+        let (c, now) = (self.connection(), now_millis());
         self.shorten_times(now)?;
         let (key, need) = (&request.limiter_key, request.need);
         let limiters = self.read_limiters(key, now)?;
@@ -97,7 +97,7 @@ impl Journal {
 
     /// Counts a request that is sent later than its permit allows.
     pub(crate) fn mark_sent_late(&self, request: &PermitRequest) -> rusqlite::Result<()> {
-        self.store_request(request, millis(), Duration::ZERO)
+        self.store_request(request, now_millis(), Duration::ZERO)
     }
 
     fn store_request(
@@ -127,7 +127,7 @@ impl Journal {
         request: &PermitRequest,
         used: u64,
     ) -> rusqlite::Result<()> {
-        let (c, now) = (self.connection(), millis());
+        let (c, now) = (self.connection(), now_millis());
         c.prepare_cached(
             "UPDATE sent_lately SET tokens = ?2, leaves_at = min(leaves_at, ?3) WHERE id = ?1",
         )?
@@ -155,7 +155,7 @@ impl Journal {
         limits: PerMinute,
     ) -> Result<(), FactsError> {
         self.change(|c| {
-            self.enter_session()?;
+            self.register_session()?;
             let sql = "INSERT INTO rate_member (session, member, endpoint, requests, tokens)
                        VALUES (?1, ?2, ?3, ?4, ?5)";
             let values = params![self.session.id, member, endpoint, limits.requests, limits.tokens];
@@ -170,7 +170,7 @@ impl Journal {
 
     /// Stores the limits that an endpoint reported, by the name of the limiter.
     pub(crate) fn store_limits(&self, name: &str, hint: RateLimitHint) -> rusqlite::Result<()> {
-        let (c, now) = (self.connection(), millis());
+        let (c, now) = (self.connection(), now_millis());
         let until = hint.wait.map(|wait| now + as_millis(wait.min(MAX_PAUSE)));
         c.prepare_cached("DELETE FROM rate_limit WHERE heard_at BETWEEN 1 AND ?1")?
             .execute([now - as_millis(REMEMBERED)])?;
@@ -188,8 +188,8 @@ impl Journal {
     /// Returns how long an endpoint still rejects requests.
     pub(crate) fn remaining_pause(&self, key: &LimiterKey) -> Result<Option<Duration>, FactsError> {
         let sql = "SELECT max(wait_until) FROM rate_limit WHERE name IN (?1, ?2)";
-        let now = millis();
-        let until: Option<i64> = self.run(|c| {
+        let now = now_millis();
+        let until: Option<i64> = self.with_connection(|c| {
             c.prepare_cached(sql)?.query_row([&key.endpoint, &key.limiter_name()], |r| r.get(0))
         })?;
         let wait = until.and_then(|until| u64::try_from(until - now).ok());
@@ -307,7 +307,7 @@ fn burst_millis(limit: u32, divisor: u32) -> f64 {
 }
 
 /// Returns the wall clock.
-pub(crate) fn millis() -> i64 {
+pub(crate) fn now_millis() -> i64 {
     as_millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 

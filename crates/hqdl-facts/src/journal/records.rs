@@ -144,7 +144,7 @@ impl Journal {
             path: self.path().with_file_name(FILE_NAME),
             message,
         })?;
-        self.run(|c| {
+        self.with_connection(|c| {
             c.prepare_cached(
                 "INSERT OR REPLACE INTO records.record (entity, bytes) VALUES (?1, ?2)",
             )?
@@ -170,7 +170,8 @@ impl Journal {
     fn set_head(&self, head: i64) -> Result<(), FactsError> {
         let sql = "INSERT OR REPLACE INTO records.head (journal, layout, line)
                    SELECT id, ?1, ?2 FROM main.journal";
-        self.run(|c| c.prepare_cached(sql)?.execute(params![LAYOUT_VERSION, head])).map(drop)
+        self.with_connection(|c| c.prepare_cached(sql)?.execute(params![LAYOUT_VERSION, head]))
+            .map(drop)
     }
 
     /// Returns the journal's last row that the records contain, if they are of this journal, and
@@ -179,7 +180,7 @@ impl Journal {
         let sql = "SELECT (SELECT line FROM records.head WHERE layout = ?1
                      AND journal = (SELECT id FROM main.journal)),
                    coalesce((SELECT max(id) FROM answer), 0)";
-        self.run(|c| {
+        self.with_connection(|c| {
             c.prepare_cached(sql)?.query_row([LAYOUT_VERSION], |r| Ok((r.get(0)?, r.get(1)?)))
         })
     }
@@ -235,9 +236,9 @@ impl Journal {
         self.check_file()?;
         self.transact(|| {
             let damage = self.find_damage(0)?;
-            self.run(|c| c.execute("DELETE FROM records.record", []))?;
+            self.with_connection(|c| c.execute("DELETE FROM records.record", []))?;
             let count = self.write_all_records(&damage)?;
-            self.set_head(self.head()?)?;
+            self.set_head(self.last_row_id()?)?;
             if let Some(warning) = damage.warning() {
                 tracing::warn!(warning);
             }

@@ -10,14 +10,14 @@ use hqdl_database::current_timestamp;
 
 impl RefreshJobs for Journal {
     fn open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
-        self.run(|c| open_round(c, s))
+        self.with_connection(|c| find_open_refresh(c, s))
     }
 
     fn start_refresh(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
         let begun_at = current_timestamp();
         self.change(|c| {
             // Another process may have started the refresh just now.
-            if let Some(open) = open_round(c, s)? {
+            if let Some(open) = find_open_refresh(c, s)? {
                 return Ok(open);
             }
             c.execute(
@@ -38,18 +38,18 @@ impl RefreshJobs for Journal {
         })
     }
 
-    fn finish_refresh(&self, round: i64) -> Result<(), FactsError> {
+    fn finish_refresh(&self, refresh_job: i64) -> Result<(), FactsError> {
         self.connection()
             .execute(
                 "UPDATE round SET ended_at = ?2 WHERE id = ?1",
-                params![round, current_timestamp()],
+                params![refresh_job, current_timestamp()],
             )
             .map(|_| ())
             .map_err(|e| self.error(&e))
     }
 }
 
-fn open_round(c: &Connection, s: &RefreshSubject) -> rusqlite::Result<Option<OpenRefresh>> {
+fn find_open_refresh(c: &Connection, s: &RefreshSubject) -> rusqlite::Result<Option<OpenRefresh>> {
     c.query_row(
         "SELECT id, up_to, begun_at FROM round
          WHERE kind = ?1 AND spec = ?2 AND expansion = ?3 AND meaning = ?4 AND model = ?5

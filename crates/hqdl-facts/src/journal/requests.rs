@@ -6,16 +6,20 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use crate::FactsError;
 use crate::history::BatchRequests;
 use crate::ids::RunId;
-use crate::journal::reservations::UNDER_WAY;
-use crate::journal::{Journal, RUNS_ALIVE};
+use crate::journal::reservations::IN_FLIGHT_JOB;
+use crate::journal::{ACTIVE_RUNS, Journal};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::SpentAmount;
 
-const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
+const SELECT_REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
 
 /// Adds requests to the queue of a run, within a transaction.
-fn enqueue(c: &Connection, run: RunId, requests: &[BatchedRequest]) -> rusqlite::Result<()> {
+fn insert_requests(
+    c: &Connection,
+    run: RunId,
+    requests: &[BatchedRequest],
+) -> rusqlite::Result<()> {
     let mut request = c.prepare_cached(
         "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
          VALUES ('waiting', ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -27,15 +31,15 @@ fn enqueue(c: &Connection, run: RunId, requests: &[BatchedRequest]) -> rusqlite:
         let id = request.insert(params![
             r.template,
             r.model,
-            text(&r.columns),
-            text(&r.source_columns),
-            text(&r.identity_ids),
+            to_json(&r.columns),
+            to_json(&r.source_columns),
+            to_json(&r.identity_ids),
             r.attempt,
             r.sent_count,
             run
         ])?;
         for (n, (entity, cells)) in r.rows.iter().enumerate() {
-            row.execute(params![id, n, entity.as_str(), text(cells)])?;
+            row.execute(params![id, n, entity.as_str(), to_json(cells)])?;
         }
     }
     Ok(())
@@ -43,7 +47,7 @@ fn enqueue(c: &Connection, run: RunId, requests: &[BatchedRequest]) -> rusqlite:
 
 impl BatchRequests for Journal {
     fn enqueue_requests(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
-        self.change(|c| enqueue(c, run, requests))
+        self.change(|c| insert_requests(c, run, requests))
     }
 
     fn split_request(
@@ -57,7 +61,7 @@ impl BatchRequests for Journal {
         self.change(|c| {
             let sql = "DELETE FROM request_row WHERE request = ?1 AND number >= ?2";
             c.execute(sql, params![request.id, rows])?;
-            enqueue(c, run, &rest)
+            insert_requests(c, run, &rest)
         })?;
         request.rows.truncate(rows);
         Ok(())
@@ -70,39 +74,39 @@ impl BatchRequests for Journal {
 
     fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError> {
         let sql = format!(
-            "{REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
+            "{SELECT_REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
         );
-        self.read(|c| one_request(c, &sql, &[&after, &run]))
+        self.read(|c| select_request(c, &sql, &[&after, &run]))
     }
 
     fn find_request(
         &self,
         custom_id: &str,
-        parcel: Option<i64>,
+        batch_job: Option<i64>,
     ) -> Result<KnownRequest, FactsError> {
         self.read(|c| {
             let within = "(?2 IS NULL OR r.parcel = ?2)";
             // If a request was exported twice, the submitted one comes first.
             let sql = format!(
-                "{REQUEST} WHERE r.custom_id = ?1 AND {within} AND r.state = 'packed'
+                "{SELECT_REQUEST} WHERE r.custom_id = ?1 AND {within} AND r.state = 'packed'
                  ORDER BY p.state = 'exported', r.id DESC LIMIT 1"
             );
-            if let Some(request) = one_request(c, &sql, &[&custom_id, &parcel])? {
+            if let Some(request) = select_request(c, &sql, &[&custom_id, &batch_job])? {
                 return Ok(KnownRequest::Open(Box::new(request)));
             }
             let sql = format!("SELECT 1 FROM request AS r WHERE r.custom_id = ?1 AND {within}");
-            let done = c.prepare_cached(&sql)?.exists(params![custom_id, parcel])?;
+            let done = c.prepare_cached(&sql)?.exists(params![custom_id, batch_job])?;
             Ok(if done { KnownRequest::Done } else { KnownRequest::Unknown })
         })
     }
 
-    fn unanswered_requests(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
+    fn unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM request WHERE parcel = ?1 AND state = 'packed' ORDER BY id";
-        self.read(|c| c.prepare(sql)?.query_map([parcel], |r| r.get(0))?.collect())
+        self.read(|c| c.prepare(sql)?.query_map([batch_job], |r| r.get(0))?.collect())
     }
 
     fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
-        self.read(|c| one_request(c, &format!("{REQUEST} WHERE r.id = ?1"), &[&id]))
+        self.read(|c| select_request(c, &format!("{SELECT_REQUEST} WHERE r.id = ?1"), &[&id]))
     }
 
     fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
@@ -122,13 +126,13 @@ impl BatchRequests for Journal {
                 "SELECT r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
                  LEFT JOIN parcel AS p ON p.id = r.parcel
                  WHERE e.entity = ?1 AND r.model = ?2 AND r.state IN ('waiting', 'packed')
-                   AND ({UNDER_WAY} OR r.run IN ({RUNS_ALIVE}))"
+                   AND ({IN_FLIGHT_JOB} OR r.run IN ({ACTIVE_RUNS}))"
             );
             let mut found = Vec::new();
             let mut statement = c.prepare_cached(&sql)?;
             let mut rows = statement.query(params![entity.as_str(), model])?;
             while let Some(row) = rows.next()? {
-                found.extend(json::<Vec<u32>>(row, 0)?);
+                found.extend(parse_json_column::<Vec<u32>>(row, 0)?);
             }
             Ok(found)
         })
@@ -146,7 +150,7 @@ impl BatchRequests for Journal {
                  WHERE e.entity = ?1 AND r.model = ?2 AND r.state = 'packed' AND r.failed = 0
                    AND p.state = 'exported' ORDER BY r.parcel",
             )?
-            .query_map(params![entity.as_str(), model], |r| Ok((r.get(0)?, json(r, 1)?)))?
+            .query_map(params![entity.as_str(), model], |r| Ok((r.get(0)?, parse_json_column(r, 1)?)))?
             .collect()
         })
     }
@@ -175,7 +179,7 @@ pub(crate) fn settle_request(c: &Connection, request: i64, state: &str) -> rusql
     Ok(())
 }
 
-fn one_request(
+fn select_request(
     c: &Connection,
     sql: &str,
     values: &[&dyn rusqlite::ToSql],
@@ -185,9 +189,9 @@ fn one_request(
             id: r.get(0)?,
             template: r.get(1)?,
             model: r.get(2)?,
-            columns: json(r, 3)?,
-            source_columns: json(r, 4)?,
-            identity_ids: json(r, 5)?,
+            columns: parse_json_column(r, 3)?,
+            source_columns: parse_json_column(r, 4)?,
+            identity_ids: parse_json_column(r, 5)?,
             rows: Vec::new(),
             attempt: r.get(6)?,
             sent_count: r.get(7)?,
@@ -204,21 +208,24 @@ fn one_request(
     let mut rows = rows.query([request.id])?;
     while let Some(row) = rows.next()? {
         let entity: String = row.get(0)?;
-        let entity = Entity::parse(&entity).map_err(|e| damaged(0, e))?;
-        request.rows.push((entity, json(row, 1)?));
+        let entity = Entity::parse(&entity).map_err(|e| conversion_error(0, e))?;
+        request.rows.push((entity, parse_json_column(row, 1)?));
     }
     Ok(Some(request))
 }
 
-fn text(value: &impl serde::Serialize) -> String {
+fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-fn json<T: serde::de::DeserializeOwned>(r: &SqlRow<'_>, at: usize) -> rusqlite::Result<T> {
+fn parse_json_column<T: serde::de::DeserializeOwned>(
+    r: &SqlRow<'_>,
+    at: usize,
+) -> rusqlite::Result<T> {
     let text: String = r.get(at)?;
-    serde_json::from_str(&text).map_err(|e| damaged(at, e))
+    serde_json::from_str(&text).map_err(|e| conversion_error(at, e))
 }
 
-fn damaged(at: usize, error: serde_json::Error) -> rusqlite::Error {
+fn conversion_error(at: usize, error: serde_json::Error) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
 }

@@ -14,7 +14,7 @@ pub(crate) const PAID: &str =
     "model NOT IN (SELECT id FROM model WHERE name LIKE '% (recording ________)')";
 
 /// SQL condition: the endpoint may still bill the requests of this batch job.
-pub(crate) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
+pub(crate) const IN_FLIGHT_JOB: &str = "p.state IN ('creating', 'open')";
 
 impl Journal {
     /// Reserves the worst-case cost of a request.
@@ -24,7 +24,7 @@ impl Journal {
         worst: SpentAmount,
     ) -> rusqlite::Result<ReservationId> {
         let connection = self.connection();
-        self.enter_session()?;
+        self.register_session()?;
         let mut insert = connection.prepare_cached(
             "INSERT INTO reservation (run, cost_usd, tokens, reserved_at, session)
              VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -42,7 +42,7 @@ impl Journal {
     }
 
     /// Keeps a reservation, because its request may have been billed although it has no answer.
-    pub(crate) fn leave_in_doubt(&self, reservation: ReservationId) -> rusqlite::Result<()> {
+    pub(crate) fn mark_in_doubt(&self, reservation: ReservationId) -> rusqlite::Result<()> {
         let connection = self.connection();
         let mut update =
             connection.prepare_cached("UPDATE reservation SET in_doubt = 1 WHERE id = ?1")?;
@@ -77,21 +77,21 @@ impl DailySpending {
             ))?
             .query_row(params![self.last, self.date], |r| Ok((r.get(0)?, r.get(1)?)))?;
         (self.last, self.usd) = (last, self.usd + more);
-        let noted: f64 = c
+        let reserved_usd: f64 = c
             .prepare_cached(
                 "SELECT coalesce(sum(cost_usd), 0.0) FROM reservation WHERE reserved_at >= ?1",
             )?
             .query_row([&self.date], |r| r.get(0))?;
-        Ok(self.usd + noted + reserved_since(&c, &self.date)?.usd)
+        Ok(self.usd + reserved_usd + reserved_since(&c, &self.date)?.usd)
     }
 }
 
 /// Returns the worst-case cost of all requests in flight that were sent at or after `then`.
 pub(crate) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<SpentAmount> {
-    reserved(c, "p.sent_at >= ?1", &then)
+    sum_reserved(c, "p.sent_at >= ?1", &then)
 }
 
-pub(crate) fn reserved(
+pub(crate) fn sum_reserved(
     c: &Connection,
     which: &str,
     value: &dyn rusqlite::ToSql,
@@ -99,13 +99,13 @@ pub(crate) fn reserved(
     let sql = format!(
         "SELECT coalesce(sum(r.worst_usd), 0.0), coalesce(sum(r.worst_tokens), 0)
          FROM request AS r JOIN parcel AS p ON p.id = r.parcel
-         WHERE r.state = 'packed' AND {UNDER_WAY} AND {which}"
+         WHERE r.state = 'packed' AND {IN_FLIGHT_JOB} AND {which}"
     );
     c.query_row(&sql, [value], |r| Ok(SpentAmount { usd: r.get(0)?, tokens: r.get(1)? }))
 }
 
 /// Returns true if an open batch job has requests of the run.
-pub(crate) fn has_under_way(c: &Connection, run: RunId) -> rusqlite::Result<bool> {
-    let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {UNDER_WAY} LIMIT 1");
+pub(crate) fn has_requests_in_flight(c: &Connection, run: RunId) -> rusqlite::Result<bool> {
+    let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {IN_FLIGHT_JOB} LIMIT 1");
     c.prepare(&sql)?.exists([run])
 }

@@ -1,5 +1,5 @@
-//! Checksum of the journal's schema. `SQLite` does not detect a flipped bit in a definition or in the
-//! number of a table's first page: the table appears empty, or has another table's rows.
+//! Checksum of the journal's schema. `SQLite` does not detect a flipped bit in a definition or in
+//! the number of a table's first page: the table appears empty, or has another table's rows.
 //!
 //! The checksum is the `user_version` of the file. If the schema differs from it, the definitions
 //! must be those of the applied migrations, and the file must pass an integrity check, because
@@ -24,7 +24,7 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
         // The first line can be a heading.
         return Err(corrupt_error(intact.lines().last().unwrap_or_default()));
     }
-    if definitions(&snapshot)? != expected_definitions(&snapshot)? {
+    if read_definitions(&snapshot)? != expected_definitions(&snapshot)? {
         return Err(corrupt_error("its schema does not match its checksum"));
     }
     Ok(())
@@ -63,7 +63,7 @@ fn schema_checksum(connection: &Connection) -> rusqlite::Result<i32> {
 }
 
 /// Returns the schema's definitions, without the tables that ANALYZE creates.
-fn definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+fn read_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT hex(type) || ' ' || hex(name) || ' ' || hex(tbl_name) || ' ' || hex(sql)
                FROM main.sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\' ORDER BY 1";
     connection.prepare(sql)?.query_map([], |r| r.get(0))?.collect()
@@ -80,5 +80,5 @@ fn expected_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>
     let migrations: Vec<Migration> =
         JOURNAL.iter().filter(|(number, _)| applied.contains(number)).copied().collect();
     apply_journal_migrations(&expected, &migrations)?;
-    definitions(&expected)
+    read_definitions(&expected)
 }

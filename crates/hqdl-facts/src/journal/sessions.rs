@@ -1,6 +1,6 @@
 //! Sessions and their runs in the journal.
 
-use super::{ALIVE, RUNS_ALIVE};
+use super::{ACTIVE_RUNS, ALIVE};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -9,7 +9,7 @@ use crate::completion::Outcome;
 use crate::history::Runs;
 use crate::ids::RunId;
 use crate::journal::Journal;
-use crate::journal::reservations::has_under_way;
+use crate::journal::reservations::has_requests_in_flight;
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
@@ -35,8 +35,9 @@ impl Journal {
 
     /// Deletes the files of ended sessions that are not in the journal.
     pub(crate) fn delete_session_files(&self) -> Result<(), FactsError> {
-        let ids: Vec<String> = self
-            .run(|c| c.prepare("SELECT id FROM session")?.query_map([], |r| r.get(0))?.collect())?;
+        let ids: Vec<String> = self.with_connection(|c| {
+            c.prepare("SELECT id FROM session")?.query_map([], |r| r.get(0))?.collect()
+        })?;
         self.session.delete_files(|id| ids.iter().any(|known| known == id));
         Ok(())
     }
@@ -56,7 +57,7 @@ impl Journal {
     }
 
     fn insert_run(&self, c: &Connection, command: &str, spec: &str) -> rusqlite::Result<RunId> {
-        self.enter_session()?;
+        self.register_session()?;
         c.execute(
             "INSERT INTO run (started_at, command, spec, session) VALUES (?1, ?2, ?3, ?4)",
             params![current_timestamp(), command, spec, self.session.id],
@@ -65,13 +66,13 @@ impl Journal {
     }
 
     /// Returns true if a run has not ended.
-    pub(crate) fn is_open(&self, run: RunId) -> rusqlite::Result<bool> {
+    pub(crate) fn is_run_open(&self, run: RunId) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM run WHERE id = ?1 AND ended_at IS NULL";
         self.connection().prepare_cached(sql)?.exists([run])
     }
 
     /// Returns true if a running session has a request in flight.
-    pub(crate) fn is_any_in_flight(&self) -> rusqlite::Result<bool> {
+    pub(crate) fn has_reservations_in_flight(&self) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM reservation WHERE in_doubt = 0 AND {ALIVE}");
         self.connection().prepare_cached(&sql)?.exists([])
     }
@@ -89,11 +90,11 @@ impl Runs for Journal {
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
         self.update_sessions()?;
         self.change(|c| {
-            let left = take_stock(c)?;
-            let Some(run) = unfinished(c, spec)? else {
+            let left = mark_unconfirmed(c)?;
+            let Some(run) = select_unfinished_run(c, spec)? else {
                 return Ok((self.insert_run(c, command, spec)?, left));
             };
-            self.enter_session()?;
+            self.register_session()?;
             c.execute("UPDATE run SET session = ?2 WHERE id = ?1", params![run, self.session.id])?;
             Ok((run, left))
         })
@@ -101,11 +102,11 @@ impl Runs for Journal {
 
     fn find_unfinished_run(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
         self.update_sessions()?;
-        self.run(|c| unfinished(c, spec))
+        self.with_connection(|c| select_unfinished_run(c, spec))
     }
 
     fn finish_run(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
-        self.change(|c| end(c, run, outcome))
+        self.change(|c| end_run(c, run, outcome))
     }
 
     fn finish_unfinished_run(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
@@ -113,28 +114,28 @@ impl Runs for Journal {
             return Ok(());
         }
         // Checked again within the transaction, because another process may have resumed the run.
-        self.change(|c| match unfinished(c, spec)? {
-            Some(run) if !has_under_way(c, run)? => end(c, run, outcome),
+        self.change(|c| match select_unfinished_run(c, spec)? {
+            Some(run) if !has_requests_in_flight(c, run)? => end_run(c, run, outcome),
             _ => Ok(()),
         })
     }
 
     fn leave_run_open(&self, run: RunId) -> Result<(), FactsError> {
         self.change(|c| {
-            forget_notes(c, run)?;
+            delete_reservations(c, run)?;
             c.execute("UPDATE run SET session = NULL WHERE id = ?1", [run]).map(drop)
         })
     }
 
     fn is_run_active(&self, run: RunId) -> Result<bool, FactsError> {
         self.update_sessions()?;
-        let sql = format!("SELECT 1 WHERE ?1 IN ({RUNS_ALIVE})");
-        self.run(|c| c.prepare(&sql)?.exists([run]))
+        let sql = format!("SELECT 1 WHERE ?1 IN ({ACTIVE_RUNS})");
+        self.with_connection(|c| c.prepare(&sql)?.exists([run]))
     }
 }
 
-fn end(c: &Connection, run: RunId, outcome: Outcome) -> rusqlite::Result<()> {
-    forget_notes(c, run)?;
+fn end_run(c: &Connection, run: RunId, outcome: Outcome) -> rusqlite::Result<()> {
+    delete_reservations(c, run)?;
     c.execute(
         "UPDATE run SET ended_at = ?2, outcome = ?3, session = NULL WHERE id = ?1",
         params![run, current_timestamp(), outcome.name()],
@@ -153,7 +154,7 @@ fn end_session(c: &Connection, id: &str) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn unfinished(c: &Connection, spec: &str) -> rusqlite::Result<Option<RunId>> {
+fn select_unfinished_run(c: &Connection, spec: &str) -> rusqlite::Result<Option<RunId>> {
     let sql = format!(
         "SELECT id FROM run WHERE ended_at IS NULL AND id =
            (SELECT max(id) FROM run WHERE spec = ?1 AND (session IS NULL OR NOT {ALIVE}))"
@@ -162,13 +163,13 @@ fn unfinished(c: &Connection, spec: &str) -> rusqlite::Result<Option<RunId>> {
 }
 
 /// Deletes the reservations of requests that a run has not sent, because the run ends.
-fn forget_notes(c: &Connection, run: RunId) -> rusqlite::Result<()> {
+fn delete_reservations(c: &Connection, run: RunId) -> rusqlite::Result<()> {
     c.execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run]).map(drop)
 }
 
 /// Returns the cost of the requests that were in flight when their session ended, and marks them as
 /// in doubt.
-fn take_stock(c: &Connection) -> rusqlite::Result<UnconfirmedCost> {
+fn mark_unconfirmed(c: &Connection) -> rusqlite::Result<UnconfirmedCost> {
     let which = format!("in_doubt = 0 AND (session IS NULL OR NOT {ALIVE})");
     let sql = format!(
         "SELECT count(*), coalesce(sum(cost_usd), 0.0), coalesce(sum(tokens), 0)

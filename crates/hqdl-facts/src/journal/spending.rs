@@ -8,13 +8,13 @@ use crate::FactsError;
 use crate::history::Spending;
 use crate::ids::RunId;
 use crate::journal::Journal;
-use crate::journal::reservations::{reserved, reserved_since};
+use crate::journal::reservations::{reserved_since, sum_reserved};
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
 
 impl Spending for Journal {
     fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             c.query_row(
                 &format!(
                     "SELECT coalesce(sum(usd), 0.0), coalesce(sum(tokens), 0) FROM (
@@ -30,7 +30,7 @@ impl Spending for Journal {
     }
 
     fn spent_today(&self) -> Result<f64, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             c.query_row(
                 &format!(
                     "SELECT coalesce(sum(cost_usd), 0.0) FROM (
@@ -45,7 +45,7 @@ impl Spending for Journal {
     }
 
     fn totals(&self) -> Result<Totals, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             c.query_row(
                 &format!(
                     "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
@@ -71,7 +71,7 @@ impl Spending for Journal {
     }
 
     fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
-        self.read(|c| reserved(c, "p.run = ?1", &run))
+        self.read(|c| sum_reserved(c, "p.run = ?1", &run))
     }
 
     fn reserved_today(&self) -> Result<SpentAmount, FactsError> {
@@ -85,7 +85,7 @@ impl Spending for Journal {
              FROM completion JOIN model AS m ON m.id = completion.model
              WHERE asked_at >= substr(?1, 1, 19) AND {PAID} GROUP BY 1, 2 ORDER BY 1, 2"
         );
-        self.run(|c| {
+        self.with_connection(|c| {
             c.prepare_cached(&sql)?
                 .query_map([since], |r| {
                     Ok(HourlySpending {
@@ -105,7 +105,7 @@ impl Spending for Journal {
         line: i64,
         since: &str,
     ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError> {
-        let last = self.head()?;
+        let last = self.last_row_id()?;
         let sql = format!(
             "SELECT substr(asked_at, 1, 10), m.meaning, sum(cost_usd / c.cells), count(*)
              FROM answer AS a JOIN completion AS c ON c.id = a.completion,
@@ -113,7 +113,7 @@ impl Spending for Journal {
              JOIN meaning AS m ON m.id = cell.value ->> 0
              WHERE a.id > ?1 AND a.id <= ?2 AND asked_at >= ?3 AND c.{PAID} GROUP BY 1, m.id ORDER BY 1, 2"
         );
-        let columns = self.run(|c| {
+        let columns = self.with_connection(|c| {
             c.prepare_cached(&sql)?
                 .query_map(params![line, last, since], |r| {
                     Ok(ColumnDailyCost {

@@ -10,7 +10,7 @@ use tracing::debug;
 
 use crate::FactsError;
 use crate::checksum::answer_checksum;
-use crate::journal::cells_text;
+use crate::journal::to_cells_json;
 use crate::postgres::Server;
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::key::to_stored_entity;
@@ -121,7 +121,7 @@ impl UnitColumns {
             all.reservations.extend(unit.settles.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {
-                let cells = cells_text(facts);
+                let cells = to_cells_json(facts);
                 let key = to_stored_entity(entity);
                 let lines = &mut all.lines;
                 lines.of.push(n);

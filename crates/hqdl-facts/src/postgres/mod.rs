@@ -21,7 +21,7 @@ mod limits;
 mod link;
 mod questions;
 mod records;
-mod request_forms;
+mod endpoint_features;
 mod requests;
 mod reserve;
 mod runs;

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 
 use crate::FactsError;
 use crate::checksum::answer_checksum;
-use crate::journal::json_fact;
+use crate::journal::parse_fact;
 use crate::postgres::Server;
 use crate::postgres::key::{entity_key, key_prefix};
 use crate::postgres::link::WorkResult;
@@ -65,7 +65,7 @@ impl StoredRow {
             return None;
         }
         let cells: Vec<Json> = serde_json::from_str(&self.cells).ok()?;
-        cells.iter().map(|cell| json_fact(cell, self.completion, self.model)).collect()
+        cells.iter().map(|cell| parse_fact(cell, self.completion, self.model)).collect()
     }
 
     /// Merges the row into the record of the rows before it. A damaged row empties the record,

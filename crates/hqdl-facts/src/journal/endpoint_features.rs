@@ -6,13 +6,13 @@ use rusqlite::{OptionalExtension, params};
 use crate::FactsError;
 use crate::history::EndpointFeatures;
 use crate::journal::Journal;
-use crate::journal::rates::{REMEMBERED, as_millis, millis};
+use crate::journal::rates::{REMEMBERED, as_millis, now_millis};
 
 impl EndpointFeatures for Journal {
     fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
-        self.run(|c| {
+        self.with_connection(|c| {
             c.prepare_cached("SELECT form FROM request_form WHERE endpoint = ?1 AND heard_at > ?2")?
-                .query_row(params![endpoint, millis() - as_millis(REMEMBERED)], |r| r.get(0))
+                .query_row(params![endpoint, now_millis() - as_millis(REMEMBERED)], |r| r.get(0))
                 .optional()
         })
     }
@@ -22,10 +22,10 @@ impl EndpointFeatures for Journal {
         endpoint: &str,
         form: Option<&str>,
     ) -> Result<(), FactsError> {
-        self.run(|c| match form {
+        self.with_connection(|c| match form {
             Some(form) => c.execute(
                 "INSERT OR REPLACE INTO request_form (endpoint, form, heard_at) VALUES (?1, ?2, ?3)",
-                params![endpoint, form, millis()],
+                params![endpoint, form, now_millis()],
             ),
             None => c.execute("DELETE FROM request_form WHERE endpoint = ?1", [endpoint]),
         })
