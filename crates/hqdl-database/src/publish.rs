@@ -297,7 +297,7 @@ impl<'db> Publication<'db> {
                 new_completions.push((*id, *delta));
             }
         }
-        // Request them in batches, because they may be remote.
+        // Request the provenance in batches, because the completions may be remote.
         for batch in new_completions.chunks(PROVENANCE_BATCH) {
             let ids: Vec<i64> = batch.iter().map(|(id, _)| *id).collect();
             for ((id, delta), provenance) in batch.iter().zip(lookup(&ids)) {

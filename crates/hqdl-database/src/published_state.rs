@@ -54,7 +54,7 @@ impl PublishedState {
         }
     }
 
-    /// Returns true if a table published as `self` has the same values as one published `current`,
+    /// Returns true if a table published as `self` has the same values as one published as `now`,
     /// except for changes of its columns and newer answers.
     #[must_use]
     pub fn has_same_inputs(&self, now: &Self) -> bool {

@@ -63,7 +63,7 @@ impl Trust {
     /// Returns the verifier; `None` if any certificate is trusted.
     ///
     /// # Errors
-    /// If the system has no readable certificates. The next call tries again.
+    /// Fails if the system has no readable certificates. The next call tries again.
     fn verifier(
         &self,
         provider: &Arc<CryptoProvider>,

@@ -72,7 +72,7 @@ pub type BatchFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>>
 
 /// The Batch API of an endpoint.
 pub trait BatchApi: Send + Sync {
-    /// The base URL of the endpoint.
+    /// Returns the base URL of the endpoint.
     fn base_url(&self) -> &str;
 
     /// Returns a line of a batch's input file, with its line break.

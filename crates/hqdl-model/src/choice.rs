@@ -63,8 +63,8 @@ pub fn choose_model(
             None => connected.map_or(Format::Json, Model::answer_format),
         },
         rows: match max_rows {
-            // With several images, an answer could not be matched to its image; and a passage must
-            // not affect the answer about another row.
+            // With several images, an answer could not be matched to its image. A passage must not
+            // affect the answer about another row.
             _ if expansion.has_images() || expansion.evidence.is_some() => 1,
             Some(max_rows) => max_rows.min(expansion.rows_per_request),
             None => expansion.rows_per_request,

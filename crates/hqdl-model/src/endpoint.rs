@@ -421,7 +421,7 @@ fn immediate_retry(message: &str) -> ModelError {
     ModelError::Temporary { message, wait: Some(Duration::ZERO), in_doubt: false }
 }
 
-/// Returns the tokens that a permit is acquired for: the input, and likely a quarter of the maximum
+/// Returns the tokens for a permit. A quarter of the maximum output is assumed to be the likely
 /// output.
 fn permit_need(prompt: &Prompt) -> Need {
     let Prompt { input_tokens: input, max_output, .. } = prompt;

@@ -43,7 +43,7 @@ impl FileBody {
         Ok(Self { file_bytes, remaining_bytes, line_break: Some(b','), ..body })
     }
 
-    /// Number of bytes of the body.
+    /// Returns the number of bytes of the body.
     pub(super) fn byte_count(&self) -> u64 {
         self.remaining_bytes
     }

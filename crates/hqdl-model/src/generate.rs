@@ -432,7 +432,7 @@ impl Context {
         }
     }
 
-    /// The model to ask.
+    /// Returns the model to ask.
     pub(crate) fn endpoint(&self) -> &dyn Model {
         self.choice.endpoint.as_deref().unwrap_or(&*self.run.endpoint)
     }

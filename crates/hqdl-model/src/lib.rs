@@ -129,7 +129,8 @@ pub type PermitFuture<'a> = Pin<Box<dyn Future<Output = Option<Permit>> + Send +
 
 /// A model that answers prompts.
 pub trait Model: Send + Sync {
-    /// The name that facts are stored under. For recordings it includes a hash of their content.
+    /// Returns the name that facts are stored under. For recordings it includes a hash of their
+    /// content.
     fn name(&self) -> &str;
 
     /// Waits until the rate limits allow a prompt.
@@ -145,7 +146,7 @@ pub trait Model: Send + Sync {
     /// Sends a prompt, without retries.
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a>;
 
-    /// Maximum number of rows that it answers in one request.
+    /// Returns the maximum number of rows that the model answers in one request.
     fn max_rows(&self) -> Option<u32> {
         None
     }
@@ -189,7 +190,7 @@ pub trait Model: Send + Sync {
         Vec::new()
     }
 
-    /// The answer format that suits it best.
+    /// Returns the answer format that suits the model best.
     fn answer_format(&self) -> Format {
         Format::Json
     }

@@ -181,7 +181,7 @@ impl EndpointKey {
         Ok(Self { secret, variable: Some(variable) })
     }
 
-    /// The key, or an empty string.
+    /// Returns the key, or an empty string.
     pub(super) fn secret_text(&self) -> &str {
         self.secret.as_ref().map_or("", |key| key.expose_secret())
     }

@@ -180,7 +180,7 @@ pub(super) fn exchange_error(error: &reqwest::Error) -> ModelError {
     }
 }
 
-/// Like [`error`], for a chat, where a timeout depends on the size of the request.
+/// Like [`exchange_error`], for a chat, where a timeout depends on the size of the request.
 pub(super) fn chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
         return ModelError::Unfinished(format!("timed out: {}", error_chain(error)));

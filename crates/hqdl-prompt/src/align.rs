@@ -142,8 +142,8 @@ impl RequestKeys {
         Self { expansion_keys, ..self }
     }
 
-    /// Returns the rows that the fields may match, without duplicates: all that
-    /// [`Self::spelled_fits`] accepts, and possibly others. Equal texts have equal normalized
+    /// Returns the rows that the fields may match, without duplicates: all rows that
+    /// [`Self::match_spelled_key`] accepts, and possibly others. Equal texts have equal normalized
     /// forms.
     fn candidate_rows(&self, fields: &[&str], echoed_fields: &[EchoedField<'_>]) -> Vec<usize> {
         let rows = self.find_by_first_part(echoed_fields);

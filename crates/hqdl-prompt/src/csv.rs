@@ -497,7 +497,7 @@ fn best_match(
         }
         (Some(key), _) => BestMatch::One(*key),
         (None, Some(row_match)) => BestMatch::One(*row_match),
-        // The beginning of a key, possibly followed by the rest of another key.
+        // The fields begin with a part of a key, possibly followed by the rest of another key.
         (None, None)
             if label.is_none()
                 && keys.part_count() > 1

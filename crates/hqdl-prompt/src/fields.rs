@@ -186,7 +186,8 @@ fn read_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option
     let are_others_valid = |(missing, cells): &(usize, Vec<Answer>)| {
         cells.iter().enumerate().all(|(n, a)| n == *missing || is_valid(a))
     };
-    // Not if another field may be missing and all other columns are constrained as well.
+    // The cells are ambiguous if another field may be missing and all other columns are
+    // constrained, too.
     let may_be_missing = |missing: usize| {
         are_others_valid(&(missing, cells_without(missing)))
             && checkers.iter().enumerate().all(|(n, c)| n == missing || c.is_constrained())

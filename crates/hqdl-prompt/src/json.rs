@@ -63,8 +63,8 @@ impl RowText {
     /// Returns an element of an array of rows as a row, if it is one.
     fn from_json(element: Json, columns: &[String]) -> Option<Self> {
         match element {
-            // A label, and a cell for every column: with one too few it is not known whose
-            // the others are.
+            // A row needs a label and a cell for every column. With one cell too few, the columns
+            // of the others are unknown.
             Json::Array(mut cells) if cells.len() == columns.len() + 1 => {
                 let row = cells.remove(0);
                 let cells: Map<String, Json> = columns.iter().cloned().zip(cells).collect();
@@ -72,7 +72,7 @@ impl RowText {
                 Some(Self::Object(object.into_iter().collect()))
             }
             Json::Object(object) if is_row(&object, columns) => Some(Self::Object(object)),
-            // A line break would split the line in two.
+            // A line break would split the line into two.
             Json::String(text) => Some(Self::Line(
                 text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
             )),
@@ -81,7 +81,7 @@ impl RowText {
     }
 }
 
-/// Rows of a text.
+/// Rows found in a text.
 struct FoundRows {
     rows: Vec<RowText>,
     /// Positions of rows that are the only row of their document.
@@ -245,7 +245,7 @@ fn place_row(
         (Some(label), _) if label::parse_label(label).is_some() => {
             match_label(label, key.as_deref(), key_names.len(), keys)
         }
-        // A key instead of a number.
+        // The answer has a key instead of a number.
         (Some(label), None) => keys.match_by_key(&[label]),
         (_, Some(key)) => {
             let padded_key = pad_key(key, key_names.len());

@@ -41,8 +41,8 @@ fn hash_parts(parts: impl Iterator<Item = String>) -> u64 {
 }
 
 /// Returns true if `echoed` is a misspelling of `expected`: other accents, one wrong letter in
-/// words of at least [`ONE_EDIT`] letters, or two in words of at least [`TWO_EDITS`] letters.
-/// Digits and shorter words must be equal.
+/// words of at least [`ONE_EDIT_LENGTH`] letters, or two in words of at least [`TWO_EDITS_LENGTH`]
+/// letters. Digits and shorter words must be equal.
 pub(super) fn is_misspelling(expected: &str, echoed: &str) -> bool {
     let (expected_words, echoed_words) = (lowercase_words(expected), lowercase_words(echoed));
     if expected_words.is_empty() {

@@ -15,7 +15,7 @@ const MAX_PERIOD: usize = 800;
 const MIN_REPEATS: usize = 4;
 /// See [`MIN_REPEATS`].
 const MIN_REPEATED_BYTES: usize = 400;
-/// Number of items of a set that are one or two texts, from which it repeats itself.
+/// Number of items, all one or two texts, after which a set counts as repeating itself.
 const MAX_SAME_ITEMS: usize = 6;
 /// Consecutive unknown row numbers tolerated, in addition to the request's row count.
 const MAX_UNKNOWN_ROWS: usize = 16;

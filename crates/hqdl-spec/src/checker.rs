@@ -43,7 +43,7 @@ pub struct Checker {
     /// Whether a list keeps duplicates, and NULL for an item without a value.
     keeps_items: bool,
     value_index: Option<ValueIndex>,
-    /// Answers that mean "unknown", in lower case; `None` is [`UNKNOWN`].
+    /// Answers that mean "unknown", in lower case; `None` is [`UNKNOWN_WORDS`].
     unknown: Option<Vec<String>>,
     /// Position of the key column with the year of a date given without one.
     year_part: Option<usize>,
@@ -130,7 +130,7 @@ impl Checker {
         words.iter().filter(is_word).map(|word| word.trim().to_owned()).collect()
     }
 
-    /// Whether the column has a value list, open or closed.
+    /// Returns true if the column has a value list, open or closed.
     fn has_list(&self) -> bool {
         self.value_index.as_ref().is_some_and(|list| !list.only_aliases)
     }
@@ -506,8 +506,8 @@ fn join_items(items: &[String]) -> String {
     if items.iter().all(is_plain) { items.join(" | ") } else { Json::from(items).to_string() }
 }
 
-/// Splits a text of [`raw_of`] into items. A comma is not a separator here: items that were written
-/// with commas between them are stored with `|`.
+/// Splits a text that [`join_items`] returned into items. A comma is not a separator here: items
+/// that were written with commas between them are stored with `|`.
 fn split_stored_items(raw: &str) -> Vec<String> {
     match serde_json::from_str(raw) {
         Ok(Json::Array(items)) => items

@@ -267,7 +267,7 @@ pub struct ModelSettings {
     pub reuse: Reuse,
     /// Amount of a row's key that the answer repeats.
     pub echo: Echo,
-    /// Answers that mean "unknown"; `None` is `checker::UNKNOWN`.
+    /// Answers that mean "unknown"; `None` is `checker::UNKNOWN_WORDS`.
     pub unknown: Option<Vec<String>>,
 }
 
@@ -538,7 +538,7 @@ pub struct Column {
     pub values: Option<ValueList>,
     /// Table of the values, if the column is one-to-many.
     pub many: Option<Many>,
-    /// Answers that mean "unknown"; `None` is `checker::UNKNOWN`. Not part of the column's
+    /// Answers that mean "unknown"; `None` is `checker::UNKNOWN_WORDS`. Not part of the column's
     /// identity.
     #[serde(default)]
     pub unknown: Option<Vec<String>>,

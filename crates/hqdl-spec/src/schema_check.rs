@@ -94,7 +94,7 @@ impl<'t> Tree<'t> {
     }
 }
 
-/// Result of `Tree::check`.
+/// Result of [`Tree::check_schema`].
 pub struct SchemaCheck {
     /// Spec as JSON that matches the schema.
     pub repaired: Json,

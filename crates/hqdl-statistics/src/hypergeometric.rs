@@ -69,7 +69,7 @@ impl Hypergeometric {
     /// Returns the probability of at most `hits` positive rows in the sample.
     #[must_use]
     pub fn at_most(self, hits: u64) -> f64 {
-        // Negative rows are the positive ones of the mirrored table.
+        // The negative rows are the positive rows of the mirrored table.
         let mirrored = Self { positives: self.population - self.positives, ..self };
         if hits >= self.draws { 1.0 } else { mirrored.at_least(self.draws - hits) }
     }

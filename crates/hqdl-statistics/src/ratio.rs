@@ -38,7 +38,7 @@ pub struct ResidualStratum {
     pub model_y: f64,
     /// Denominator of all rows over the model's answers.
     pub model_x: f64,
-    /// Extremes of the rows, as far as their known values tell.
+    /// Extremes of the rows, as far as their known values show.
     pub extremes: Extremes,
 }
 
@@ -80,7 +80,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     let estimate = numerator / denominator;
     if let Some((least, most)) = bounds {
         let inside = if estimate.is_finite() { estimate.clamp(least, most) } else { least };
-        // An estimate outside of what is possible is none.
+        // An estimate outside the possible range is no estimate.
         let is_inside = (least..=most).contains(&estimate);
         let estimate = if is_inside { estimate } else { f64::NAN };
         let ends_meet = is_possible(least) && is_possible(most);
@@ -91,7 +91,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
         };
         return Ok(Interval { estimate, low, high });
     }
-    // For a great ratio, only the denominator counts.
+    // Beyond this ratio, only the denominator matters.
     let far = estimate.abs().max(1.0) * 1e9;
     if !estimate.is_finite() || is_possible(far) || is_possible(-far) {
         return Err(NoInterval::DenominatorNearZero);

@@ -109,9 +109,8 @@ fn short_hash(context: &str, parts: &[&str]) -> String {
     hash_parts(context, parts).chars().take(ID_DIGITS).collect()
 }
 
-/// Returns a space for a control character, a line separator or a change of the text's direction.
 /// Returns a text with spaces in place of characters that could change how a terminal, a model or a
-/// database reads it.
+/// database reads it: control characters, line separators and changes of the text's direction.
 #[must_use]
 pub fn to_plain_text(text: &str) -> String {
     text.chars().map(to_plain_char).collect()

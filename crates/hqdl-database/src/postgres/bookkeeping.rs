@@ -9,7 +9,7 @@ use crate::{StoreError, migrate};
 use hqdl_migrations::EXPANDED;
 use hqdl_values::sql;
 
-/// Columns of `hqdl_object` that are read, and the position of the number among them.
+/// Columns of `hqdl_object` that are read. Only the one at `ROWS_COLUMN` is a number.
 const OBJECT_COLUMNS: &str =
     "name, type, expansion, spec, key, columns, rows, published_at, inputs, layout, checksums";
 const ROWS_COLUMN: usize = 6;
@@ -21,7 +21,7 @@ impl DatabaseServer {
     }
 
     fn has_own_table(&self, name: &str) -> Result<bool, StoreError> {
-        // Do not use `to_regclass`: its answer may predate a lock that was waited for.
+        // `to_regclass` is avoided here, because its answer may predate the lock.
         let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
             JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
             WHERE n.nspname = $1 AND c.relname = $2)";

@@ -45,7 +45,8 @@ impl DatabaseServer {
                 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
             if created_schema && !self.query_one::<bool>(has_other_objects, &[&self.schema])? {
                 self.execute_batch("SAVEPOINT hqdl_schema")?;
-                // The schema may contain objects other than tables.
+                // This fails if the schema contains objects other than tables, such as functions or
+                // types.
                 if self
                     .execute_batch(&format!("DROP SCHEMA {}", sql::quote_name(&self.schema)))
                     .is_err()

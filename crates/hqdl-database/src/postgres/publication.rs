@@ -19,7 +19,7 @@ use hqdl_spec::Expansion;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Advisory lock for publishing: the first bytes of the hash of `hqdl publishes`.
+/// Advisory lock for publishing: the ASCII bytes of `hqdl`.
 const PUBLISH_LOCK: i32 = 0x6871_646c;
 /// Placeholder for the sent rows in a statement. No name contains a NUL.
 const ROWS_PLACEHOLDER: &str = "\0";
@@ -505,7 +505,7 @@ impl ServerPublication<'_> {
         read_rows().map_err(|e| StoreError::from_sqlite(self.server.display_url().as_ref(), &e))
     }
 
-    /// Sends the rows of a local SELECT to a statement that reads them at [`PLACE`].
+    /// Sends the rows of a local SELECT to a statement that reads them at [`ROWS_PLACEHOLDER`].
     fn stream_rows(
         &self,
         local: &Connection,

@@ -98,7 +98,7 @@ impl DatabaseServer {
             let null_conditions: Vec<String> =
                 source_keys.iter().map(|t| format!("{t} IS NULL")).collect();
             let (source_keys, published_keys) = (source_keys.join(", "), published_keys.join(", "));
-            // A SELECT has an alias of its own.
+            // The source is wrapped in a subquery, because a SELECT already has its own alias.
             let from_sql =
                 format!("(SELECT * FROM {}) AS s", self.format_from_clause(&source.rows)?);
             unanswered += self.query_one::<i64>(

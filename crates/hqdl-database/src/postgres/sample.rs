@@ -46,7 +46,7 @@ impl DatabaseServer {
         StoreError::from_sqlite(self.display_url().as_ref(), error)
     }
 
-    /// Returns the tables of some kinds that the user may read and hqdl did not create.
+    /// Returns the tables of the given kinds that the user may read and hqdl did not create.
     fn list_tables_of_kinds(&self, relation_kinds: &str) -> Result<Vec<String>, StoreError> {
         let sql = format!(
             "SELECT c.relname::text FROM pg_catalog.pg_class AS c

@@ -146,8 +146,8 @@ pub(super) fn json_without_nul(json: &str) -> String {
     parsed.to_string()
 }
 
-/// Returns the type of a published key column: the source's type if it compares values like hqdl
-/// does, else text.
+/// Returns the type of a published key column: the source's type if the server compares its values
+/// as hqdl does, otherwise text.
 pub(super) fn published_key_type(data_type: &Type) -> &'static str {
     match *data_type {
         Type::BOOL => "boolean",

@@ -304,7 +304,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
             (ModelError::Temporary { .. }, RetryPolicy::Requeue) => {
                 history().requeue_request(request.id, self.run, false)?;
             }
-            // It failed by itself while others were answered, so its rows are at fault.
+            // The request failed by itself while others were answered, so its rows are at fault.
             (ModelError::Temporary { .. }, RetryPolicy::Retry(MAX_TRIES))
                 if request.sent_count >= MAX_TRIES
                     && self.has_answers

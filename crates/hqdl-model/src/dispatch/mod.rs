@@ -82,7 +82,7 @@ pub struct BatchRunOptions<'d> {
     pub dir: PathBuf,
     /// Becomes true when the user interrupts the run.
     pub interrupt: watch::Receiver<bool>,
-    /// Uploads of a killed run that `Dispatch::recover` found.
+    /// Uploads of a killed run that [`Dispatch::recover_jobs`] found.
     pub unsent: Unsent,
 }
 

@@ -46,7 +46,7 @@ pub(super) struct BatchPacker<'p, 'f> {
     pub stage: Stage,
 }
 
-/// Result of [`Packer::pack`].
+/// Result of [`BatchPacker::pack_job`].
 pub(super) enum PackOutcome {
     /// A batch job, its file and its worst-case cost.
     Packed(BatchJob, PathBuf, SpentAmount),

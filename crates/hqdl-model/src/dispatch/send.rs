@@ -18,7 +18,7 @@ use hqdl_values::usage::SpentAmount;
 const MAX_TRIES: u32 = 5;
 
 impl Dispatch<'_, '_> {
-    /// Sends a parcel.
+    /// Uploads the file of a batch job and creates its batch.
     pub(super) async fn send_job(
         &mut self,
         batch_job: &mut BatchJob,

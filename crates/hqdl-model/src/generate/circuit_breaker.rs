@@ -65,7 +65,7 @@ impl CircuitBreaker {
         state.refusals > MAX_FAILURES
     }
 
-    /// Number of answers so far.
+    /// Returns the number of answers so far.
     pub(super) fn answer_count(&self) -> u64 {
         self.lock_state().answers
     }

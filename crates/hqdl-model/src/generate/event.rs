@@ -65,7 +65,7 @@ pub enum Event {
 
 impl Event {
     /// Returns the event as JSON for `materialize --json`, a stable contract. That command adds its
-    /// progress to `kept`.
+    /// progress to the event `kept`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         match self {

@@ -97,10 +97,10 @@ impl Packing {
         let next = if excess >= SHRINK_THRESHOLD && asked > 1 {
             state.required_successes = state.required_successes.saturating_mul(FAILURE_PENALTY);
             state.successes = 0;
-            // Halve the number of rows asked, not the current limit: many requests in flight fail
-            // together, which counts as one failure.
+            // Halve the number of requested rows, not the current limit: many requests in flight
+            // fail together, which counts as one failure.
             let half = (asked as u32 / 2).max(1);
-            // A few readable rows show how many the model can answer.
+            // If some rows are readable, their number shows how many the model can answer.
             let read = asked.saturating_sub(failed) as u32;
             state.current.min(if read == 0 { half } else { half.min(read) })
         } else if excess <= GROW_THRESHOLD && asked as u32 >= state.current {
@@ -169,8 +169,8 @@ fn split_rows(
     row_batches
 }
 
-/// Splits a batch in two, as `plan` counts them: thirteen rows become seven and six. Splitting does
-/// not count as an attempt.
+/// Splits a batch into two halves, as `plan` counts them: thirteen rows become seven and six.
+/// Splitting does not count as an attempt.
 pub(crate) fn split_in_half(row_batch: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let to_retry = BTreeMap::from([(row_batch.columns.clone(), row_batch.missing_rows.clone())]);
     split_rows(to_retry, row_batch.missing_rows.len().div_ceil(2), row_batch, attempt)

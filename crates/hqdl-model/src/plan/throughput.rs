@@ -26,7 +26,7 @@ pub struct ThroughputEstimate {
 }
 
 impl Default for ThroughputEstimate {
-    /// Assumptions for a model without answers so far.
+    /// Returns assumptions for a model without answers so far.
     fn default() -> Self {
         Self { first_token_seconds: 0.6, tokens_per_second: 60.0, reasoning_tokens: 0.0 }
     }

@@ -95,12 +95,13 @@ pub(super) trait Protocol: Send + Sync {
     /// Returns the name of a reply in messages.
     fn reply_name(&self) -> &'static str;
 
-    /// Header of the API key, unless the provider has its own; `None` for a bearer token.
+    /// Returns the header of the API key, unless the provider has its own; `None` for a bearer
+    /// token.
     fn key_header(&self) -> Option<&'static str> {
         None
     }
 
-    /// Constant headers of every request.
+    /// Returns the constant headers of every request.
     fn headers(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
@@ -111,7 +112,7 @@ pub(super) trait Protocol: Send + Sync {
     /// Returns how an error rejects a form of the schema, and the form to try next.
     fn schema_rejection(&self, form: SchemaForm) -> SchemaRejection;
 
-    /// Maximum number of input tokens that the endpoint adds to a request by itself.
+    /// Returns the maximum number of input tokens that the endpoint adds to a request by itself.
     fn extra_input_tokens(&self) -> u64 {
         0
     }

@@ -133,7 +133,7 @@ impl EvidenceForm {
         let unsupported = || Answer {
             state: State::Unknown,
             value: CellValue::Nothing,
-            // Without the text, so that no later check reads a value from it.
+            // The text is left out, so that no later check reads a value from it.
             raw: None,
             repair: Some(NOT_SUPPORTED.to_owned()),
         };
@@ -202,7 +202,7 @@ pub(super) fn read_passages(text: &str) -> Option<(Vec<Json>, &str)> {
     Some((passages, rest))
 }
 
-/// Returns the start of the system message, which says what the values come from.
+/// Returns the start of the system message, which states the source of the values.
 pub(super) fn task(require: bool) -> &'static str {
     if require {
         "Fill in the columns of one row of a table with what the passages after it say, and with \

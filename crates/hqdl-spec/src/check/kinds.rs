@@ -1,4 +1,4 @@
-//! The kinds of a spec, checked.
+//! Checks the kinds of a spec.
 
 use super::{SpecCheck, join_path};
 use crate::file::KindTable;
