@@ -1,6 +1,6 @@
--- What hqdl keeps in an expanded database, beside the tables it publishes.
+-- hqdl's bookkeeping in an expanded database, beside the published tables.
 
--- Every object hqdl made here; it never drops or writes anything else.
+-- Every object that hqdl created here; hqdl never drops or writes any other object.
 CREATE TABLE hqdl_object (
   name      TEXT PRIMARY KEY COLLATE NOCASE,
   type      TEXT NOT NULL,
@@ -33,8 +33,8 @@ CREATE TABLE hqdl_completion (
   PRIMARY KEY (expansion, id)
 ) WITHOUT ROWID;
 
--- One row an entity: its key as published (JSON array), and for each column
--- [state, value, completion, raw, repair], trailing nulls left out.
+-- One row per entity: its published key (JSON array), and for each column [state, value,
+-- completion, raw, repair] without trailing nulls.
 CREATE TABLE hqdl_record (
   expansion TEXT NOT NULL COLLATE NOCASE,
   key       TEXT NOT NULL,
@@ -42,8 +42,8 @@ CREATE TABLE hqdl_record (
   PRIMARY KEY (expansion, key)
 ) WITHOUT ROWID;
 
--- Every cell with its state and where it came from. `value` of a one-to-many
--- column is a JSON array; tokens and price are the cell's share of its request.
+-- Every cell with its state and provenance. `value` of a one-to-many column is a JSON array; tokens
+-- and price are the cell's share of its request.
 CREATE VIEW hqdl_cell AS
 SELECT r.expansion AS expansion,
        (SELECT t.value FROM json_each(e.columns) AS t WHERE t.key = c.key) AS "table",

@@ -1,3 +1,3 @@
--- What a published expansion was made from (JSON): while that has not changed,
--- its tables say what the facts say, and queries may read them instead.
+-- The inputs of a published expansion (JSON). While they are unchanged, its tables agree with the
+-- facts, and queries may read them instead.
 ALTER TABLE hqdl_expansion ADD COLUMN standing TEXT;

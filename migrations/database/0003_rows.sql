@@ -1,9 +1,8 @@
--- What each published row says, in brief: only rows of which that has changed are
--- written again.
+-- Version of each published row; only rows whose version has changed are written again.
 ALTER TABLE hqdl_record ADD COLUMN version INTEGER;
 
--- The versions of an expansion's rows, summed up by the hash of their keys: where a
--- sum is what it was, no row of it has changed.
+-- The versions of an expansion's rows, summed by the hash of their keys. If a sum is unchanged,
+-- none of its rows has changed.
 CREATE TABLE hqdl_bucket (
   expansion TEXT NOT NULL COLLATE NOCASE,
   bucket    INTEGER NOT NULL,
@@ -11,10 +10,10 @@ CREATE TABLE hqdl_bucket (
   PRIMARY KEY (expansion, bucket)
 ) WITHOUT ROWID;
 
--- Published cells that came from a request; without any, it is told of no more.
+-- Number of published cells that came from a request. Without any, the request is deleted.
 ALTER TABLE hqdl_completion ADD COLUMN shown INTEGER;
 
--- Published rows that somebody else has written, noted by triggers of the tables.
+-- Published rows that another program has written, recorded by triggers of the tables.
 CREATE TABLE hqdl_edit (
   expansion TEXT NOT NULL COLLATE NOCASE,
   "table"   TEXT NOT NULL,

@@ -1,5 +1,5 @@
--- The columns of hqdl_cell have types, which tools read from a cast. `value` is
--- text, whatever the type of the cell's own column.
+-- The columns of hqdl_cell have types, which tools read from a cast. `value` is text, whatever the
+-- type of the cell's own column.
 DROP VIEW IF EXISTS hqdl_cell;
 CREATE VIEW hqdl_cell AS
 SELECT CAST(r.expansion AS TEXT) AS expansion,

@@ -1,8 +1,8 @@
--- The parameters of the spec that a request was sent with, as JSON.
+-- The spec's parameters that a request was sent with, as JSON.
 ALTER TABLE hqdl_completion ADD COLUMN parameters TEXT;
 
--- Every cell with its state and where it came from. `value` is text, whatever the type of
--- the cell's own column.
+-- Every cell with its state and provenance. `value` is text, whatever the type of the cell's own
+-- column.
 DROP VIEW IF EXISTS hqdl_cell;
 CREATE VIEW hqdl_cell AS
 SELECT CAST(r.expansion AS TEXT) AS expansion,

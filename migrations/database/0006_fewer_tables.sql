@@ -1,6 +1,6 @@
--- Four tables of hqdl's own instead of seven, one for each need. `hqdl_object` takes up the
--- published state of each expansion (of its main table), its checksums, and the version of these
--- tables (of the object `hqdl_version`).
+-- Four tables of hqdl's own instead of seven. `hqdl_object` now also contains the published state
+-- of each expansion (at its main table), its checksums, and the version of these tables (at the
+-- object `hqdl_version`).
 ALTER TABLE hqdl_object ADD COLUMN spec TEXT;
 ALTER TABLE hqdl_object ADD COLUMN key TEXT;           -- JSON array of the key columns
 ALTER TABLE hqdl_object ADD COLUMN columns TEXT;       -- JSON object: column -> the table that shows it
@@ -18,8 +18,8 @@ SET (spec, key, columns, layout, rows, published_at, inputs) =
                  WHERE b.expansion = o.name AND b.sum <> 0)
 WHERE o.type = 'table' AND EXISTS (SELECT 1 FROM hqdl_expansion AS e WHERE e.name = o.name);
 
--- Every cell with its state and where it came from. `value` is text, whatever the type of
--- the cell's own column; tokens and price are the cell's share of its request.
+-- Every cell with its state and provenance. `value` is text, whatever the type of the cell's own
+-- column; tokens and price are the cell's share of its request.
 DROP VIEW IF EXISTS hqdl_cell;
 CREATE VIEW hqdl_cell AS
 SELECT CAST(r.expansion AS TEXT) AS expansion,

@@ -1,8 +1,8 @@
 -- Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
 ALTER TABLE hqdl_completion ADD COLUMN assumed_cache_writes INTEGER NOT NULL DEFAULT 0;
 
--- Every cell with its state and where it came from. `value` is text, whatever the type of
--- the cell's own column; tokens and price are the cell's share of its request.
+-- Every cell with its state and provenance. `value` is text, whatever the type of the cell's own
+-- column; tokens and price are the cell's share of its request.
 DROP VIEW IF EXISTS hqdl_cell;
 CREATE VIEW hqdl_cell AS
 SELECT CAST(r.expansion AS TEXT) AS expansion,

@@ -1,8 +1,8 @@
--- The passages that a request showed, with the quotations of its answer, as JSON.
+-- The passages in a request, with the quotations of its answer, as JSON.
 ALTER TABLE hqdl_completion ADD COLUMN evidence TEXT;
 
--- Every cell with its state and where it came from. `value` is text, whatever the type of
--- the cell's own column; tokens and price are the cell's share of its request.
+-- Every cell with its state and provenance. `value` is text, whatever the type of the cell's own
+-- column; tokens and price are the cell's share of its request.
 DROP VIEW IF EXISTS hqdl_cell;
 CREATE VIEW hqdl_cell AS
 SELECT CAST(r.expansion AS TEXT) AS expansion,
@@ -31,8 +31,8 @@ JOIN json_each(r.cells) AS c
 LEFT JOIN hqdl_completion AS q
   ON q.expansion = r.expansion AND q.id = c.value ->> 2;
 
--- Every passage that was shown for a cell, with the words that the answer quotes from it: one row
--- for each quotation, or one without any.
+-- Every passage that was shown for a cell, with the answer's quotations from it: one row per
+-- quotation, or one row without any.
 CREATE VIEW hqdl_evidence AS
 SELECT c.expansion,
        c."table",

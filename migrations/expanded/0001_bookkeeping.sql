@@ -1,7 +1,7 @@
--- What hqdl keeps in the schema of a PostgreSQL database that it publishes into, beside
--- the tables it publishes. The names are those of an expanded SQLite database.
+-- hqdl's bookkeeping in the schema of a PostgreSQL database that it publishes into, beside the
+-- published tables. The names are those of an expanded SQLite database.
 
--- Every object hqdl made here; it never drops or writes anything else.
+-- Every object that hqdl created here; hqdl never drops or writes any other object.
 CREATE TABLE hqdl_object (
   name       text PRIMARY KEY,
   type       text NOT NULL,
@@ -38,9 +38,9 @@ CREATE TABLE hqdl_completion (
   PRIMARY KEY (expansion, id)
 );
 
--- One row an entity: its key as published (JSON array), and for each column
--- [state, value, completion, raw, repair], trailing nulls left out. The hash is of the
--- key, which may be longer than an index takes, and the bucket is of the hash.
+-- One row per entity: its published key (JSON array), and for each column [state, value,
+-- completion, raw, repair] without trailing nulls. The hash is that of the key, which may be too
+-- long for an index; the bucket is that of the hash.
 CREATE TABLE hqdl_record (
   expansion text NOT NULL,
   bucket    integer NOT NULL,
@@ -51,7 +51,7 @@ CREATE TABLE hqdl_record (
   PRIMARY KEY (expansion, bucket, hash)
 );
 
--- The versions of an expansion's rows, summed up by bucket.
+-- The versions of an expansion's rows, summed by bucket.
 CREATE TABLE hqdl_bucket (
   expansion text NOT NULL,
   bucket    integer NOT NULL,
@@ -59,7 +59,7 @@ CREATE TABLE hqdl_bucket (
   PRIMARY KEY (expansion, bucket)
 );
 
--- Published rows that somebody else has written, noted by triggers of the tables.
+-- Published rows that another program has written, recorded by triggers of the tables.
 CREATE TABLE hqdl_edit (
   expansion text NOT NULL,
   "table"   text NOT NULL,
@@ -67,8 +67,8 @@ CREATE TABLE hqdl_edit (
   edited_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Its arguments are the expansion and the names of the key columns. It writes as whoever
--- published, since not everyone who may write to a table may write here.
+-- Its arguments are the expansion and the names of the key columns. It runs with the rights of the
+-- publisher, because a role that may write to a table may lack the right to write here.
 CREATE FUNCTION hqdl_note_edit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -88,8 +88,8 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Every cell with its state and where it came from. `value` of a one-to-many column is a
--- JSON array; tokens and price are the cell's share of its request.
+-- Every cell with its state and provenance. `value` of a one-to-many column is a JSON array; tokens
+-- and price are the cell's share of its request.
 CREATE VIEW hqdl_cell AS
 SELECT r.expansion,
        e.columns::json ->> c.key AS "table",

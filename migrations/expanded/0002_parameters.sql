@@ -1,4 +1,4 @@
--- The parameters of the spec that a request was sent with, as JSON.
+-- The spec's parameters that a request was sent with, as JSON.
 ALTER TABLE hqdl_completion ADD COLUMN parameters text;
 
 CREATE OR REPLACE VIEW hqdl_cell AS

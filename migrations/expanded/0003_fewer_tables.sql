@@ -1,6 +1,6 @@
--- Four tables of hqdl's own instead of seven, one for each need. `hqdl_object` takes up the
--- published state of each expansion (of its main table), its checksums, the version of these
--- tables (of the object `hqdl_version`), and whether hqdl made the schema (`hqdl_schema`).
+-- Four tables of hqdl's own instead of seven. `hqdl_object` now also contains the published state
+-- of each expansion (at its main table), its checksums, the version of these tables (at the object
+-- `hqdl_version`), and whether hqdl created the schema (`hqdl_schema`).
 ALTER TABLE hqdl_object
   ADD COLUMN spec text,
   ADD COLUMN key text,           -- JSON array of the key columns

@@ -1,4 +1,4 @@
--- The passages that a request showed, with the quotations of its answer, as JSON.
+-- The passages in a request, with the quotations of its answer, as JSON.
 ALTER TABLE hqdl_completion ADD COLUMN evidence text;
 
 CREATE OR REPLACE VIEW hqdl_cell AS
@@ -28,8 +28,8 @@ CROSS JOIN LATERAL json_each(r.cells::json) AS c
 LEFT JOIN hqdl_completion AS q
   ON q.expansion = r.expansion AND q.id = (c.value ->> 2)::bigint;
 
--- Every passage that was shown for a cell, with the words that the answer quotes from it: one row
--- for each quotation, or one without any.
+-- Every passage that was shown for a cell, with the answer's quotations from it: one row per
+-- quotation, or one row without any.
 CREATE VIEW hqdl_evidence AS
 SELECT c.expansion,
        c."table",

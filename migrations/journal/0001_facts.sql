@@ -1,7 +1,7 @@
--- The journal: every completion that was asked for and the facts read from it.
--- It is the record of truth; the sled index beside it can be rebuilt from here.
+-- The journal: every completion, and the facts read from it. It is the source of truth; the index
+-- beside it can be rebuilt from here.
 
--- Which journal this is: an index made from another one is of no use here.
+-- Id of the journal. An index of another journal is ignored.
 CREATE TABLE journal (id TEXT NOT NULL);
 INSERT INTO journal VALUES (lower(hex(randomblob(16))));
 
@@ -19,7 +19,7 @@ CREATE TABLE model (
   name TEXT NOT NULL UNIQUE
 );
 
--- What a column means; `meaning` is the JSON that `fingerprint` hashes.
+-- Identity of a column; `meaning` is the JSON that `fingerprint` hashes.
 CREATE TABLE meaning (
   id          INTEGER PRIMARY KEY,
   fingerprint TEXT NOT NULL UNIQUE,
@@ -32,7 +32,7 @@ CREATE TABLE value_list (
   hash TEXT NOT NULL UNIQUE
 );
 
--- One row a request: what it said, or why it failed, and what it cost.
+-- One row per request: its reply or its error, and its cost.
 CREATE TABLE completion (
   id                  INTEGER PRIMARY KEY,
   run                 INTEGER NOT NULL REFERENCES run(id),
@@ -49,9 +49,9 @@ CREATE TABLE completion (
   cells               INTEGER NOT NULL
 );
 
--- One row an entity and completion. `cells` is a JSON array of
--- [meaning, value_list, state, value, raw, repair]; trailing nulls are left out.
--- A later row beats an earlier one, but an error never beats an answer.
+-- One row per entity and completion. `cells` is a JSON array of [meaning, value_list, state, value,
+-- raw, repair] without trailing nulls. A later row replaces an earlier one, but an error never
+-- replaces an answer.
 CREATE TABLE answer (
   id         INTEGER PRIMARY KEY,
   completion INTEGER NOT NULL REFERENCES completion(id),

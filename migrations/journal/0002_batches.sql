@@ -1,18 +1,17 @@
--- Requests that go through an endpoint's Batch API, or as files elsewhere.
--- Here one such batch is a *parcel*: a batch is the rows of one request.
+-- Requests that are sent through an endpoint's Batch API, or as files by the user. Such a batch is
+-- a *parcel* here.
 
--- What prompts and answers hang on, so that an answer can be read whatever has
--- become of the spec by then: JSON.
+-- Request templates, as JSON: everything that prompts and answers depend on, so that an answer can
+-- be parsed even if the spec has changed since.
 CREATE TABLE form (
   id   INTEGER PRIMARY KEY,
   hash TEXT NOT NULL UNIQUE,
   form TEXT NOT NULL
 );
 
--- One row a batch: written -> uploaded -> creating -> open -> closed, or
--- exported: a file that somebody else sends. `token` is in the name of its file
--- and in the batch's metadata: by it a batch is found that was made just before
--- a kill.
+-- One row per batch job: written -> uploaded -> creating -> open -> closed, or exported for a file
+-- that the user sends. `token` is part of the file's name and of the batch's metadata. It
+-- identifies a batch that was created just before its process was killed.
 CREATE TABLE parcel (
   id         INTEGER PRIMARY KEY,
   token      TEXT NOT NULL,
@@ -29,9 +28,9 @@ CREATE TABLE parcel (
   outcome    TEXT
 );
 
--- One row a request: waiting (in no parcel yet), packed, answered, or dropped.
--- `columns` and `whole` are positions in the form, `meanings` the ids of the
--- columns asked for; `worst_*` is what it may cost.
+-- One row per request: waiting (in no parcel yet), packed, answered, or dropped. `columns` and
+-- `whole` are column positions in the template, `meanings` the ids of the requested columns, and
+-- `worst_*` the worst-case cost.
 CREATE TABLE request (
   id           INTEGER PRIMARY KEY,
   parcel       INTEGER REFERENCES parcel(id),

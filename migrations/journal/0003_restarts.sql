@@ -1,7 +1,7 @@
--- What requests on their way may cost at the worst: written before a request
--- leaves, taken out in the transaction that keeps its answer. A row that stays
--- belongs to a request that may have been billed without an answer: it broke on
--- the way (`in_doubt` 1), or its process was killed (still 0). It counts as spent.
+-- Worst-case costs of requests in flight. A row is written before its request is sent, and deleted
+-- in the transaction that stores the answer. A row that stays belongs to a request that may have
+-- been billed without an answer: its connection broke (`in_doubt` is 1), or its process was killed
+-- (still 0). It counts as spent.
 CREATE TABLE reservation (
   id          INTEGER PRIMARY KEY,
   run         INTEGER NOT NULL REFERENCES run(id),
@@ -11,9 +11,8 @@ CREATE TABLE reservation (
   in_doubt    INTEGER NOT NULL DEFAULT 0
 );
 
--- Rounds of asking again for what is known (`--refresh`, `--retry-failed`): what
--- came from completions up to `up_to` no longer counts. A round without an end
--- was cut off, or limited, and is gone on with.
+-- Refresh jobs (`--refresh`, `--retry-failed`): facts of completions up to `up_to` no longer count.
+-- A job without an end was interrupted or limited, and is resumed.
 CREATE TABLE round (
   id        INTEGER PRIMARY KEY,
   kind      TEXT NOT NULL,     -- refresh or retry

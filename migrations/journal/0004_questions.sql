@@ -1,6 +1,5 @@
--- What queries asked live, beside its facts: where the values came from (both
--- empty when they are no column), and the value list, of which a meaning has
--- only the hash.
+-- Live questions of queries: the columns that their values came from (empty if the values are not
+-- those of a column), and the value list, of which a meaning has only the hash.
 CREATE TABLE question (
   meaning       INTEGER NOT NULL REFERENCES meaning(id),
   origin_table  TEXT NOT NULL,
@@ -10,8 +9,8 @@ CREATE TABLE question (
   PRIMARY KEY (meaning, origin_table, origin_column)
 ) WITHOUT ROWID;
 
--- Questions that a model bound to a column, or to none (operator `none`, no
--- column): one row a question text, the columns it was offered, and a model.
+-- Questions that a model bound to a column, or to none (operator `none`, no column): one row per
+-- question text, set of candidate columns, and model.
 CREATE TABLE binding (
   id         INTEGER PRIMARY KEY,
   offered    TEXT NOT NULL,      -- hash of the expansions and columns offered

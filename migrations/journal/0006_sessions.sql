@@ -1,7 +1,5 @@
--- Processes that use these facts now: the owner of the cache and those it lends
--- it to. What a run or a reservation says is so only while its session is here;
--- afterwards the run was killed, and the reservation is in doubt. The owner
--- takes a session out when its connection breaks, and all of them when it begins.
+-- Processes that use these facts now. The claims of a run or a reservation are valid only while its
+-- session is here. Afterwards the run counts as killed, and the reservation is in doubt.
 CREATE TABLE session (
   id         TEXT PRIMARY KEY,
   holder     TEXT NOT NULL,
@@ -10,5 +8,5 @@ CREATE TABLE session (
 
 ALTER TABLE run ADD COLUMN session TEXT;
 ALTER TABLE reservation ADD COLUMN session TEXT;
--- The run that put a request in the queue.
+-- The run that queued a request.
 ALTER TABLE request ADD COLUMN run INTEGER;

@@ -1,8 +1,7 @@
--- Requests that endpoints may still count against their limits per minute: one
--- row each, written before the request leaves, gone a minute after its answer.
--- `tokens` is the most it may take until its answer says what it took; times are
--- milliseconds since 1970. `endpoint` is a hash that tells endpoint and key apart
--- from others.
+-- Requests that endpoints may still count against their limits per minute: one row each, written
+-- before the request is sent, and deleted a minute after its answer. `tokens` is the maximum until
+-- the answer reports the actual number. Times are milliseconds since 1970. `endpoint` is a hash of
+-- the endpoint and its key.
 CREATE TABLE sent_lately (
   id          INTEGER PRIMARY KEY,
   endpoint    TEXT NOT NULL,
@@ -14,8 +13,8 @@ CREATE TABLE sent_lately (
 CREATE INDEX sent_lately_leaves ON sent_lately(leaves_at);
 CREATE INDEX sent_lately_reservation ON sent_lately(reservation) WHERE reservation IS NOT NULL;
 
--- What endpoints said of their limits last, and until when they asked to wait:
--- by endpoint, or by endpoint and model.
+-- The limits that endpoints reported last, and the ends of the pauses that they asked for, by
+-- endpoint, or by endpoint and model.
 CREATE TABLE rate_limit (
   name       TEXT PRIMARY KEY,
   requests   INTEGER,

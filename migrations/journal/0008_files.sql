@@ -1,5 +1,5 @@
--- Files of requests that somebody else sends: where each was written, and which
--- of its requests are known to have failed there, so that their cells may be
--- written again. An answer that comes all the same is taken in.
+-- Files of requests that the user sends: their paths, and the requests that are known to have
+-- failed, so that their cells may be exported again. An answer that arrives later is still
+-- accepted.
 ALTER TABLE parcel ADD COLUMN file TEXT;
 ALTER TABLE request ADD COLUMN failed INTEGER NOT NULL DEFAULT 0;

@@ -1,6 +1,6 @@
--- Any number of processes open the cache, so what only one of them may do, and what each asks of an
--- endpoint, are rows. A claim is the right to ask for a cell, or a named right; `key` is its hash.
--- Claims and limits of a session count while the session is in `session`.
+-- Any number of processes open the cache, so exclusive rights and the limits that processes ask for
+-- are rows. A claim is the right to ask for a cell, or a named right; `key` is its hash. Claims and
+-- limits of a session are valid while the session is in `session`.
 CREATE TABLE claim (
   key     INTEGER PRIMARY KEY,
   session INTEGER NOT NULL     -- its number
@@ -17,8 +17,8 @@ CREATE TABLE rate_member (
   PRIMARY KEY (session, member)
 ) WITHOUT ROWID;
 
--- When the next request is due at the allowed pace, in milliseconds since 1970, and the limits per
--- minute that the pace is computed with.
+-- The time at which the next request is due, in milliseconds since 1970, and the limits per minute
+-- from which it is computed.
 ALTER TABLE rate_limit ADD COLUMN requests_due REAL NOT NULL DEFAULT 0;
 ALTER TABLE rate_limit ADD COLUMN tokens_due REAL NOT NULL DEFAULT 0;
 ALTER TABLE rate_limit ADD COLUMN paced_requests INTEGER;

@@ -1,2 +1,2 @@
--- The passages that a request showed, with the quotations of its answer, as JSON.
+-- The passages in a request, with the quotations of its answer, as JSON.
 ALTER TABLE completion ADD COLUMN evidence TEXT;

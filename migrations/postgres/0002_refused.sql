@@ -1,6 +1,5 @@
--- What requests to an endpoint hold, where it has refused some of what they held:
--- by a hash of the endpoint, the model and its settings. Forgotten after a day, and
--- when it no longer serves.
+-- Features of requests to endpoints that have rejected some: by a hash of the endpoint, the model
+-- and its settings. They are deleted after a day, or when they no longer work.
 CREATE TABLE hqdl.request_form (
   endpoint text PRIMARY KEY,
   form     text NOT NULL,      -- JSON

@@ -1,2 +1,2 @@
--- The latest answers of one model, among many of others.
+-- Finds the latest answers of one model among those of many others.
 CREATE INDEX completion_model ON hqdl.completion (model, id);

@@ -1,2 +1,2 @@
--- The parameters of the spec that a request was sent with, as JSON.
+-- The spec's parameters that a request was sent with, as JSON.
 ALTER TABLE hqdl.completion ADD COLUMN parameters text;
