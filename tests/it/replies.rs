@@ -201,7 +201,7 @@ fn usage_is_read_or_replaced_and_never_nothing() {
             json!({ "completion_tokens": shape, "prompt_tokens": input }),
             json!({ "prompt_tokens_details": { "cached_tokens": shape }, "prompt_tokens": 5 }),
         ] {
-            let tokens = ReportedUsage::from_json(&usage).or_counted(counted);
+            let tokens = ReportedUsage::from_json(&usage).with_counted_fallback(counted);
             prop_assert!(tokens.input > 0 && tokens.output > 0, "{usage}: {tokens:?}");
             prop_assert!(tokens.cached_input <= tokens.input, "{usage}: {tokens:?}");
             // Sums of them fit the journal.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 
-use super::output::{read_copy_source, user_objects};
+use super::output::{find_user_objects, read_copy_source};
 use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Spec};
 use hqdl_values::sql;
@@ -53,7 +53,7 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
     }
     let is_copy = spec.output.is_some() && read_copy_source(&db)?.is_some();
     let is_removable =
-        is_copy && user_objects(source, &db).map_err(|e| db.to_store_error(&e))?.is_empty();
+        is_copy && find_user_objects(source, &db).map_err(|e| db.to_store_error(&e))?.is_empty();
     let (objects, is_last) = find_objects(&db, spec).map_err(|e| db.to_store_error(&e))?;
     report.objects = objects.iter().map(|(name, _)| name.clone()).collect();
     if is_removable && is_last {

@@ -166,7 +166,7 @@ impl<'db> Keys<'db> {
             server.copy_sources(expansion, &filters, connection, &|n| keys.source_table(n))?;
         }
         keys.fill_table(expansion, filter, &filterable).map_err(|e| db.to_store_error(&e))?;
-        keys.scan(expansion).map_err(|e| db.to_store_error(&e))?;
+        keys.scan_keys(expansion).map_err(|e| db.to_store_error(&e))?;
         Ok(keys)
     }
 
@@ -315,7 +315,7 @@ impl<'db> Keys<'db> {
     }
 
     /// Scans all keys once and collects counts, samples, and spellings.
-    fn scan(&mut self, expansion: &Expansion) -> rusqlite::Result<()> {
+    fn scan_keys(&mut self, expansion: &Expansion) -> rusqlite::Result<()> {
         let mut report = KeyReport::default();
         let add_sample = |slot: &mut (u64, Vec<String>), text: &dyn Fn() -> String| {
             slot.0 += 1;

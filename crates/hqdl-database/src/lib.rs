@@ -489,6 +489,6 @@ fn read_file_identity(path: &Path) -> Option<(u64, u64)> {
 
 /// An open file cannot be replaced on these systems, so no identity is needed.
 #[cfg(not(unix))]
-fn file_at(_: &Path) -> Option<(u64, u64)> {
+fn read_file_identity(_: &Path) -> Option<(u64, u64)> {
     None
 }

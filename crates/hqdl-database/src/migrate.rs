@@ -28,7 +28,7 @@ pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
     if missing_from(connection)? == newest {
         return Ok(());
     }
-    in_transaction(connection, |c| {
+    run_in_transaction(connection, |c| {
         c.execute_batch("DROP VIEW IF EXISTS temp.hqdl_object")?;
         let version = missing_from(c)?;
         for (_, sql) in DATABASE.iter().filter(|(n, _)| *n > version) {
@@ -65,7 +65,7 @@ fn has_table(c: &Connection, name: &str) -> rusqlite::Result<bool> {
 }
 
 /// Runs `migrate` in the open transaction, or in one of its own.
-fn in_transaction(
+fn run_in_transaction(
     connection: &Connection,
     migrate: impl FnOnce(&Connection) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<()> {
@@ -109,7 +109,7 @@ pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
     if find_missing(connection)?.is_empty() {
         return Ok(());
     }
-    in_transaction(connection, |c| apply_journal_migrations(c, &find_missing(c)?))
+    run_in_transaction(connection, |c| apply_journal_migrations(c, &find_missing(c)?))
 }
 
 /// Applies migrations to a journal, and records them in it.

@@ -61,14 +61,14 @@ impl OutputTarget {
                 of: fingerprint_path(&recorded).to_owned(),
             });
         }
-        let user_tables = user_objects(source, &copy).map_err(|e| copy.to_store_error(&e))?;
+        let user_tables = find_user_objects(source, &copy).map_err(|e| copy.to_store_error(&e))?;
         if !user_tables.is_empty() {
             return Err(StoreError::OwnObjects {
                 path: output.to_owned(),
                 names: user_tables.join(", "),
             });
         }
-        if refresh::is_possible(source, &copy).map_err(|e| copy.to_store_error(&e))? {
+        if refresh::can_refresh(source, &copy).map_err(|e| copy.to_store_error(&e))? {
             return Ok(Self::Outdated(copy));
         }
         Ok(Self::Stale(output.to_owned()))
@@ -87,7 +87,7 @@ impl OutputTarget {
     /// Returns the database that contains the tables of the previous run: the one of
     /// `published_database`, or an outdated copy.
     #[must_use]
-    pub fn before<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
+    pub fn previous_database<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
         match self {
             Self::Outdated(copy) => Some(copy),
             _ => self.published_database(source),
@@ -217,7 +217,7 @@ impl OutputDatabase {
     pub fn refresh(&self) -> Result<(), StoreError> {
         let Some(stamp) = &self.stamp else { return Ok(()) };
         let connection = &self.database.connection;
-        let refreshed = refresh::run(connection).and_then(|()| {
+        let refreshed = refresh::refresh_rows(connection).and_then(|()| {
             let sql = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, ?2)";
             connection.execute(sql, [COPY_SOURCE_KEY, stamp]).map(|_| ())
         });
@@ -310,7 +310,10 @@ pub(super) fn read_copy_source(copy: &Database) -> Result<Option<String>, StoreE
 }
 
 /// Returns tables and views of a copy that are neither in its database nor created by hqdl.
-pub(super) fn user_objects(source: &Database, copy: &Database) -> rusqlite::Result<Vec<String>> {
+pub(super) fn find_user_objects(
+    source: &Database,
+    copy: &Database,
+) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
                AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'";
     let select_names = |sql: &str, db: &Database| -> rusqlite::Result<Vec<String>> {
@@ -368,7 +371,7 @@ pub fn remove_leftovers(output: &Path) {
         // A process that is not visible here may have locked it.
         let is_locked = File::open(&path).map_or(true, |file| file.try_lock().is_err());
         if !is_locked && std::fs::remove_file(&path).is_ok() {
-            info!(path = %path.display(), process = id, "removes what a killed run left");
+            info!(path = %path.display(), process = id, "deletes the files of a killed run");
         }
     }
 }

@@ -126,7 +126,7 @@ const EVIDENCE_SQL: &str = ", (SELECT q.evidence FROM hqdl_completion AS q
    WHERE q.expansion = hqdl_cell.expansion AND q.id = hqdl_cell.completion) AS shown_evidence";
 
 /// Returns the evidence of a request with the quotations for one column.
-fn evidence_of_cell(json: &str, column: &str) -> Option<ShownEvidence> {
+fn parse_cell_evidence(json: &str, column: &str) -> Option<ShownEvidence> {
     let mut evidence = ShownEvidence::parse(json)?;
     evidence.quotes.retain(|quote| quote.column.eq_ignore_ascii_case(column));
     Some(evidence)
@@ -214,7 +214,7 @@ impl Database {
                         evidence: r
                             .get::<_, Option<String>>("shown_evidence")
                             .unwrap_or_default()
-                            .and_then(|json| evidence_of_cell(&json, column)),
+                            .and_then(|json| parse_cell_evidence(&json, column)),
                         run: r.get("run")?,
                         asked_at: r.get("asked_at")?,
                         prompt_hash: r.get("prompt_hash")?,

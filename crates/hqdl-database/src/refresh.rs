@@ -13,7 +13,7 @@ use hqdl_values::sql;
 const SOURCE: &str = "hqdl_source";
 
 /// Returns whether a copy can be updated in place.
-pub(super) fn is_possible(source: &Database, copy: &Database) -> rusqlite::Result<bool> {
+pub(super) fn can_refresh(source: &Database, copy: &Database) -> rusqlite::Result<bool> {
     if source.server.is_some() || !copy.has_bookkeeping() {
         return Ok(false);
     }
@@ -28,13 +28,13 @@ pub(super) fn is_possible(source: &Database, copy: &Database) -> rusqlite::Resul
         |row| row.get(0),
     )?;
     Ok(plain
-        && settings(from)? == settings(to)?
-        && user_schema(from, false)? == user_schema(to, true)?)
+        && read_settings(from)? == read_settings(to)?
+        && read_user_schema(from, false)? == read_user_schema(to, true)?)
 }
 
 /// Returns the settings of a database that a copy must share: user version, application id and
 /// encoding.
-fn settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
+fn read_settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
     let value = |name: &str| {
         db.query_row(&format!("SELECT CAST({name} AS TEXT) FROM pragma_{name}"), [], |r| r.get(0))
     };
@@ -43,7 +43,7 @@ fn settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
 
 /// Returns the user's schema, sorted. If `made` is set, it excludes the objects that hqdl created,
 /// which requires hqdl's bookkeeping.
-fn user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option<String>; 3]>> {
+fn read_user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option<String>; 3]>> {
     let ours = if made { "SELECT name FROM hqdl_object" } else { "SELECT NULL WHERE 0" };
     let sql = format!(
         "SELECT type, name, sql FROM sqlite_schema
@@ -69,7 +69,7 @@ pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreErro
 }
 
 /// Updates all tables of the main database to those of the attached one.
-pub(super) fn run(db: &Connection) -> rusqlite::Result<()> {
+pub(super) fn refresh_rows(db: &Connection) -> rusqlite::Result<()> {
     let tables: Vec<String> = db
         .prepare(&format!(
             "SELECT name FROM {SOURCE}.sqlite_schema

@@ -85,8 +85,8 @@ impl Trust {
     /// one is. The standard does not accept an authority's certificate for a server.
     ///
     /// # Errors
-    /// If the server's name does not match a certificate of the system. An identical certificate in
-    /// a file is stronger evidence than a name.
+    /// Fails if the server's name does not match a certificate of the system. An identical
+    /// certificate in a file is stronger evidence than a name.
     fn contains_rejected(
         &self,
         certificate: &CertificateDer<'_>,
@@ -112,7 +112,7 @@ fn create_provider() -> Arc<CryptoProvider> {
 /// Returns the configuration of a client that trusts these certificates.
 ///
 /// # Errors
-/// If the provider supports none of the protocol versions.
+/// Fails if the provider supports none of the protocol versions.
 pub fn client_config(trust: Trust) -> Result<ClientConfig, Error> {
     let provider = create_provider();
     let check = CertificateCheck { trust, provider: Arc::clone(&provider) };
@@ -127,7 +127,7 @@ pub fn client_config(trust: Trust) -> Result<ClientConfig, Error> {
 /// are not shared: each ends with the run that opened it.
 ///
 /// # Errors
-/// If the provider supports none of the protocol versions.
+/// Fails if the provider supports none of the protocol versions.
 pub fn system_config() -> Result<ClientConfig, Error> {
     let mut shared = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(config) = &*shared {

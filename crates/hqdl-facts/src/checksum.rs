@@ -111,12 +111,12 @@ pub(super) struct AnswerRow {
     pub(super) model: u32,
 }
 
-/// Query for the rows: `a` is the answer and `c` its completion.
+/// Selects the rows after one, in order: `a` is the answer and `c` its completion.
 pub(super) const ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id";
 
-/// Query for all rows, entity by entity.
+/// Selects all rows, entity by entity.
 pub(super) const SORTED_ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion ORDER BY a.entity, a.id";

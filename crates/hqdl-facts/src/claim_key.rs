@@ -41,7 +41,7 @@ impl ClaimKey {
         hasher.finalize().as_bytes()[..16].to_vec()
     }
 
-    /// Returns a shorter hash. Two keys with the same one wait for each other, and nothing else.
+    /// Returns a shorter hash. If two keys have the same one, their claims wait for each other.
     pub(crate) fn short_hash(&self) -> i64 {
         let hash = self.hash();
         hash.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))

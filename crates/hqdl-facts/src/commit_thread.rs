@@ -296,7 +296,7 @@ impl CommitThread {
         let journal = Arc::clone(&self.journal);
         let mut replies = Replies::new();
         let result = journal.change_unflushed(|| {
-            commands.into_iter().try_for_each(|command| self.execute(command, &mut replies))
+            commands.into_iter().try_for_each(|command| self.execute_command(command, &mut replies))
         });
         debug!(replies = replies.len(), "the journal stores reservations");
         for reply in replies {
@@ -304,7 +304,11 @@ impl CommitThread {
         }
     }
 
-    fn execute(&mut self, command: WriterCommand, replies: &mut Replies) -> rusqlite::Result<()> {
+    fn execute_command(
+        &mut self,
+        command: WriterCommand,
+        replies: &mut Replies,
+    ) -> rusqlite::Result<()> {
         let journal = Arc::clone(&self.journal);
         match command {
             WriterCommand::Reserve(request, reply) => match self.try_reserve(&request)? {

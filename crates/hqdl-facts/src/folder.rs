@@ -77,7 +77,7 @@ pub(super) fn restrict_files(dir: &Path) -> Result<(), FactsError> {
         // Never open an existing database file here: closing it would release the locks that this
         // process's SQLite connections hold on it.
         if !path.exists() {
-            open_lock(&path)?;
+            open_lock_file(&path)?;
         }
         for suffix in ["", "-wal", "-shm"] {
             let path = dir.join(format!("{name}{suffix}"));
@@ -100,8 +100,8 @@ pub(super) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
 ///
 /// # Errors
 /// [`FactsError::Held`] if a process of an earlier version has the cache for itself.
-pub(super) fn share_lock(dir: &Path) -> Result<File, FactsError> {
-    let mut file = open_lock(&dir.join("lock"))?;
+pub(super) fn take_shared_lock(dir: &Path) -> Result<File, FactsError> {
+    let mut file = open_lock_file(&dir.join("lock"))?;
     if file.try_lock_shared().is_err() {
         let owner_description = read_description(&mut file);
         return Err(FactsError::Held { dir: dir.to_owned(), owner_description });
@@ -112,7 +112,7 @@ pub(super) fn share_lock(dir: &Path) -> Result<File, FactsError> {
 /// Waits for the lock of the process that is opening the cache.
 pub(super) fn lock_for_opening(dir: &Path) -> Result<File, FactsError> {
     let path = dir.join("sessions").join(".opening");
-    let file = open_lock(&path)?;
+    let file = open_lock_file(&path)?;
     file.lock().map_err(|error| FactsError::File { path, error })?;
     Ok(file)
 }
@@ -127,7 +127,7 @@ pub(super) enum LockOutcome {
 /// Takes the lock of the index, or returns the description of the process that holds it.
 pub(super) fn take_index_lock(dir: &Path, description: &str) -> Result<LockOutcome, FactsError> {
     let path = dir.join("index.lock");
-    let mut file = open_lock(&path)?;
+    let mut file = open_lock_file(&path)?;
     if file.try_lock().is_err() {
         return Ok(LockOutcome::HeldBy(read_description(&mut file)));
     }
@@ -141,7 +141,7 @@ pub(super) fn take_index_lock(dir: &Path, description: &str) -> Result<LockOutco
     Ok(LockOutcome::Acquired(file))
 }
 
-fn open_lock(path: &Path) -> Result<File, FactsError> {
+fn open_lock_file(path: &Path) -> Result<File, FactsError> {
     OpenOptions::new()
         .read(true)
         .write(true)

@@ -56,7 +56,7 @@ impl Index {
         };
         let (path, journal_id) = (path.to_owned(), journal.journal_id()?);
         let index = Self { path, db, journal_id, rebuild_lock: RwLock::default(), _lock: lock };
-        index.follow(journal)?;
+        index.follow_journal(journal)?;
         Ok(index)
     }
 
@@ -78,7 +78,7 @@ impl Index {
         journal: &Journal,
         entities: &[&Entity],
     ) -> Result<Vec<Option<Record>>, FactsError> {
-        self.follow(journal)?;
+        self.follow_journal(journal)?;
         let _complete = self.rebuild_lock.read();
         let read = |entity: &&Entity| {
             let bytes = self.db.get(entity.as_str()).map_err(|e| self.sled_error(&e))?;
@@ -89,14 +89,14 @@ impl Index {
 
     /// Adds the journal rows that the index lacks. If one of them is damaged, earlier records may
     /// be outdated, and the whole index is rebuilt.
-    fn follow(&self, journal: &Journal) -> Result<(), FactsError> {
+    fn follow_journal(&self, journal: &Journal) -> Result<(), FactsError> {
         let last = journal.last_row_id()?;
-        if self.head() == Some(last) {
+        if self.last_row_id() == Some(last) {
             return Ok(());
         }
         // Only one thread changes the records at a time.
         let _connection = journal.connection();
-        match self.head().filter(|head| *head <= last) {
+        match self.last_row_id().filter(|head| *head <= last) {
             Some(head) if head == last => Ok(()),
             Some(head) if head > 0 && journal.find_damage(head)?.is_none() => {
                 self.merge_rows_after(journal, head, &Damage::default())
@@ -144,7 +144,7 @@ impl Index {
         self.db.insert(HEAD_KEY, bytes).map(|_| ()).map_err(|e| self.sled_error(&e))
     }
 
-    fn head(&self) -> Option<i64> {
+    fn last_row_id(&self) -> Option<i64> {
         let bytes = self.db.get(HEAD_KEY).ok().flatten()?;
         let (version, journal, head): (i64, String, i64) = postcard::from_bytes(&bytes).ok()?;
         (version == LAYOUT_VERSION && journal == self.journal_id).then_some(head)

@@ -89,7 +89,7 @@ impl Limiter {
     /// Returns true if the limiter has no members and no state that a later member would need.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.rates().is_idle(Instant::now())
+        self.lock_rates().is_idle(Instant::now())
     }
 
     /// Waits for a permit for the request with the unique number `id`. The request counts from then
@@ -98,7 +98,7 @@ impl Limiter {
         let _turn = self.turn.lock().await;
         loop {
             let limits_changed = self.limits_changed.notified();
-            let result = self.rates().try_acquire(id, need, Instant::now());
+            let result = self.lock_rates().try_acquire(id, need, Instant::now());
             let Err(until) = result else { return };
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
@@ -114,7 +114,7 @@ impl Limiter {
 
     /// Marks a request as sent.
     pub fn mark_sent(&self, id: u64) {
-        self.rates().mark_sent(id, Instant::now());
+        self.lock_rates().mark_sent(id, Instant::now());
     }
 
     /// Records the tokens that an answered request used.
@@ -150,16 +150,16 @@ impl Limiter {
     /// Returns the limits that the endpoint reported, and the remaining pause.
     #[must_use]
     pub fn observed_limits(&self) -> RateLimitHint {
-        self.rates().observed_limits(Instant::now())
+        self.lock_rates().observed_limits(Instant::now())
     }
 
     fn update_rates<T>(&self, change: impl FnOnce(&mut Rates) -> T) -> T {
-        let result = change(&mut self.rates());
+        let result = change(&mut self.lock_rates());
         self.limits_changed.notify_waiters();
         result
     }
 
-    fn rates(&self) -> MutexGuard<'_, Rates> {
+    fn lock_rates(&self) -> MutexGuard<'_, Rates> {
         self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,7 +14,9 @@ use crate::FactsError;
 use crate::checksum::Damage;
 use crate::claim_key::ClaimKey;
 use crate::commit_thread::{self, ReserveCommand, WriterCommand, send_command};
-use crate::folder::{LockOutcome, lock_for_opening, restrict_files, share_lock, take_index_lock};
+use crate::folder::{
+    LockOutcome, lock_for_opening, restrict_files, take_index_lock, take_shared_lock,
+};
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::index::Index;
@@ -55,7 +57,7 @@ impl LocalStore {
             return Err(FactsError::Shared { dir: dir.to_owned(), file_system: Some(file_system) });
         }
         restrict_files(dir)?;
-        let lock = share_lock(dir)?;
+        let lock = take_shared_lock(dir)?;
         let session = Arc::new(FactsSession::start(dir, description)?);
         // Only one process at a time creates and migrates the files.
         let _opening = lock_for_opening(dir)?;

@@ -51,19 +51,23 @@ impl LocalLimits {
         Self { journal, commands, last_member: AtomicU64::default(), state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, PermitState> {
+    fn lock_state(&self) -> MutexGuard<'_, PermitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a command whose result no caller needs. If the store is closed, the command has no
     /// effect.
-    fn send(&self, command: WriterCommand) {
+    fn send_command(&self, command: WriterCommand) {
         let _ = self.commands.send(command);
     }
 
     /// Waits for a permit; fails if the store is closed or cannot be written.
-    async fn acquire(&self, limiter_key: &LimiterKey, need: Need) -> Result<u64, FactsError> {
-        let queue = Arc::clone(self.state().queues.entry(limiter_key.clone()).or_default());
+    async fn acquire_permit(
+        &self,
+        limiter_key: &LimiterKey,
+        need: Need,
+    ) -> Result<u64, FactsError> {
+        let queue = Arc::clone(self.lock_state().queues.entry(limiter_key.clone()).or_default());
         let _turn = queue.lock().await;
         loop {
             let (limiter_key, ticket) = (limiter_key.clone(), fastrand::i64(1..));
@@ -73,7 +77,7 @@ impl LocalLimits {
                 None => {
                     let id = ticket.cast_unsigned();
                     let ticket = Ticket { request, granted_at: Instant::now(), is_sent: false };
-                    self.state().tickets.insert(id, ticket);
+                    self.lock_state().tickets.insert(id, ticket);
                     return Ok(id);
                 }
                 Some(wait) => tokio::time::sleep(wait.min(RETRY_INTERVAL)).await,
@@ -92,35 +96,35 @@ impl RateLimits for LocalLimits {
     }
 
     fn remove_member(&self, _: &LimiterKey, member: u64) {
-        self.send(WriterCommand::RemoveMember(member));
+        self.send_command(WriterCommand::RemoveMember(member));
     }
 
     fn acquire_ticket<'a>(&'a self, limiter_key: &'a LimiterKey, need: Need) -> TicketFuture<'a> {
         // A caller that gets no permit fails when it reserves the cost of its request.
-        Box::pin(async move { self.acquire(limiter_key, need).await.unwrap_or_default() })
+        Box::pin(async move { self.acquire_permit(limiter_key, need).await.unwrap_or_default() })
     }
 
     fn mark_sent(&self, ticket: u64) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let Some(ticket) = state.tickets.get_mut(&ticket) else { return };
         ticket.is_sent = true;
         if ticket.granted_at.elapsed() > MAX_SENDING_DELAY {
-            self.send(WriterCommand::MarkSentLate(ticket.request.clone()));
+            self.send_command(WriterCommand::MarkSentLate(ticket.request.clone()));
         }
     }
 
     fn settle_ticket(&self, ticket: u64, used: Option<u64>) {
-        let Some(ticket) = self.state().tickets.remove(&ticket) else { return };
+        let Some(ticket) = self.lock_state().tickets.remove(&ticket) else { return };
         match used {
-            Some(used) => self.send(WriterCommand::ReconcileUsage(ticket.request, used)),
+            Some(used) => self.send_command(WriterCommand::ReconcileUsage(ticket.request, used)),
             None if ticket.is_sent => {}
-            None => self.send(WriterCommand::CancelRequest(ticket.request.ticket)),
+            None => self.send_command(WriterCommand::CancelRequest(ticket.request.ticket)),
         }
     }
 
     fn apply_hint(&self, limiter_key: &LimiterKey, hint: RateLimitHint) {
         let is_new = {
-            let mut state = self.state();
+            let mut state = self.lock_state();
             let before = state.reported.insert(limiter_key.clone(), hint.limits);
             hint.limits != PerMinute::default() && before != Some(hint.limits)
         };

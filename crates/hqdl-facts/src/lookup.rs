@@ -226,7 +226,7 @@ impl CellRequirements {
             [requirement.identity_id].into_iter().chain(requirement.also.iter().copied());
         let found = meanings
             .into_iter()
-            .find_map(|meaning| self.last_word(record, meaning, &mut other_model_answered));
+            .find_map(|meaning| self.latest_fact(record, meaning, &mut other_model_answered));
         let Some(fact) = found else {
             let earlier =
                 record.facts.iter().any(|f| requirement.earlier_identities.contains(&f.meaning));
@@ -252,7 +252,7 @@ impl CellRequirements {
 
     /// Returns the latest fact with this identity that counts. Sets `others` to true if only other
     /// models have facts.
-    fn last_word<'r>(
+    fn latest_fact<'r>(
         &self,
         record: &'r Record,
         meaning: u32,

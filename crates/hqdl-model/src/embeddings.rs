@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::endpoint::Endpoint;
 use super::limits::Need;
-use super::rate_headers::openai_limits;
+use super::rate_headers::parse_openai_limits;
 use super::reply::ReportedUsage;
 use super::wire::{self, ErrorResponse};
 use super::{
@@ -82,7 +82,7 @@ impl EmbeddingsEndpoint {
             .body(body.to_string())
             .send();
         let response = sent.await.map_err(to_temporary)?;
-        self.endpoint.throttle.apply_hint(openai_limits(response.headers()));
+        self.endpoint.throttle.apply_hint(parse_openai_limits(response.headers()));
         if !response.status().is_success() {
             return Err(wire::failure_to_error(ErrorResponse::from_response(response).await));
         }

@@ -1,4 +1,5 @@
-//! An endpoint of any provider. Its protocol (`protocols`) writes the requests and reads the replies.
+//! An endpoint of any provider. Its protocol (`protocols`) writes the requests and reads the
+//! replies.
 //!
 //! Answers are parsed while they stream (`stream.rs`); if an endpoint does not stream, hqdl
 //! requests whole answers. Nothing is retried here: that is the task of [`super::RetryingRequest`].
@@ -16,7 +17,7 @@ use super::limits::{Need, PerMinute};
 use super::prompt_cache::PrefixGate;
 use super::protocols::{self, Protocol, RequestParts};
 use super::providers::PromptCaching;
-use super::rate_headers::retry_after;
+use super::rate_headers::parse_retry_after;
 use super::request_features::RequestFeatures;
 use super::transport::{EndpointKey, Transport, base_url};
 use super::usage_check::UsageGate;
@@ -234,7 +235,7 @@ impl Endpoint {
         if let Err(error) =
             history.store_endpoint_features(&memory.features_hash, features.as_deref())
         {
-            debug!(%error, "what the endpoint refused is not remembered");
+            debug!(%error, "cannot store the endpoint's features");
         }
     }
 
@@ -333,7 +334,7 @@ impl Model for Endpoint {
         if let Err(error) =
             memory.facts.history().store_endpoint_features(&memory.usage_hash, proof)
         {
-            debug!(%error, "whether the endpoint's usage is plausible is not remembered");
+            debug!(%error, "cannot store whether the endpoint's usage is plausible");
         }
     }
 
@@ -404,7 +405,7 @@ impl Endpoint {
         // Log only the response's rate-limit headers, never the request's headers.
         debug!(
             status = response.status().as_u16(),
-            retry_after = ?retry_after(response.headers()),
+            retry_after = ?parse_retry_after(response.headers()),
             "the endpoint answers"
         );
         self.throttle.apply_hint(self.protocol.rate_limits(response.headers()));

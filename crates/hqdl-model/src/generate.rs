@@ -209,11 +209,11 @@ pub async fn generate_facts(
         }
     }
     for deferred_request in deferred {
-        context.give_up(deferred_request).await?;
+        context.give_up_request(deferred_request).await?;
     }
     // Even a few failures mean that the endpoint is gone if nothing was ever answered.
-    let stop_reason =
-        stop_reason.or_else(|| context.run.circuit_breaker.never_answered().map(StopReason::Gone));
+    let stop_reason = stop_reason
+        .or_else(|| context.run.circuit_breaker.failure_without_answers().map(StopReason::Gone));
     if let Some(reason) = &stop_reason {
         info!(%reason, "stops before its end");
     }
@@ -317,11 +317,11 @@ async fn send_request(
     completion.evidence = prompt.shown_evidence().map(ShownEvidence::to_json);
     if prompt.lacks_required_evidence(&context.expansion) {
         let reason = "no passage of the documents was found";
-        context.keep_failure(row_batch, completion, State::Unknown, reason, None).await?;
+        context.store_failed_cells(row_batch, completion, State::Unknown, reason, None).await?;
         return Ok((Vec::new(), None));
     }
     let evidence_error = prompt.evidence.as_ref().and_then(|evidence| evidence.clone().err());
-    let shown = evidence_error.map_or_else(|| context.show_images(row_batch, &mut prompt), Err);
+    let shown = evidence_error.map_or_else(|| context.load_images(row_batch, &mut prompt), Err);
     if let Err(reason) = shown {
         return context
             .handle_failure(pending, completion, ModelError::NoAnswer(reason), since)
@@ -352,7 +352,7 @@ async fn send_request(
         biased;
         asked = request.run_with_retries() => asked,
         // It was waiting for a limit or a retry, so nothing is paid for.
-        () = wait_for_stop_off_wire(&control.stopping, &request) => return Ok((Vec::new(), None)),
+        () = wait_for_safe_stop(&control.stopping, &request) => return Ok((Vec::new(), None)),
     };
     completion.seconds = began.elapsed().as_secs_f64();
     let warnings = context.endpoint().take_warnings();
@@ -398,7 +398,7 @@ async fn wait_for_stop(stopping: &watch::Receiver<bool>) {
 }
 
 /// Completes when the run must end and the endpoint is not processing the request.
-async fn wait_for_stop_off_wire(stopping: &watch::Receiver<bool>, request: &RetryingRequest<'_>) {
+async fn wait_for_safe_stop(stopping: &watch::Receiver<bool>, request: &RetryingRequest<'_>) {
     wait_for_stop(stopping).await;
     while request.on_wire.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -538,7 +538,7 @@ impl Context {
             && !may_change_format
             || self.endpoint().is_deterministic();
         if reply.is_unfinished && reply.broken.is_none() {
-            self.warn_of_no_finish_reason(frame);
+            self.warn_about_finish_reason(frame);
         }
         let ParsedReply { facts, to_retry, evidence } =
             self.parse_reply(row_batch, frame, prompt, &reply, is_last_attempt);
@@ -588,14 +588,14 @@ impl Context {
             && !reply.cut_off
             && reply.broken.is_none()
             && prompt.max_output < self.choice.max_output
-            && (self.output_cap.was_reasoned_away(prompt, &reply.content, tokens)
+            && (self.output_cap.was_used_by_reasoning(prompt, &reply.content, tokens)
                 || prompt.has_started_row(&reply.content)
                     && prompt.runaway_reason(&reply.content).is_none()
                     && self.output_cap.raise_if_too_small(prompt, tokens))
     }
 
     /// Warns once that the endpoint does not report whether its answers are complete.
-    fn warn_of_no_finish_reason(&self, frame: &PromptFrame) {
+    fn warn_about_finish_reason(&self, frame: &PromptFrame) {
         if frame.format == Format::Csv && !self.finish_reason_warned.swap(true, Ordering::Relaxed) {
             let reservation_id = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
             (self.run.events.listener)(&Event::Warning(reservation_id.to_owned()));

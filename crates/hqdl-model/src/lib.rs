@@ -400,7 +400,7 @@ impl RetryingRequest<'_> {
     /// is kept.
     ///
     /// # Errors
-    /// The error of the last attempt.
+    /// Fails with the error of the last attempt.
     pub async fn run_with_retries(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         retry_with_backoff(self.max_attempts, || self.run_once()).await
     }
@@ -408,7 +408,7 @@ impl RetryingRequest<'_> {
     /// Runs one attempt.
     ///
     /// # Errors
-    /// The error of the attempt.
+    /// Fails with the error of the attempt.
     pub async fn run_once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
         let worst_case = SpentAmount::worst_case(input, output, self.price);

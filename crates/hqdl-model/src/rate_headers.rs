@@ -18,7 +18,7 @@ pub(super) fn header_number(headers: &HeaderMap, name: &str) -> Option<u32> {
 
 /// Parses the headers `x-ratelimit-limit/remaining/reset-*`, which most endpoints send.
 #[must_use]
-pub fn openai_limits(headers: &HeaderMap) -> RateLimitHint {
+pub fn parse_openai_limits(headers: &HeaderMap) -> RateLimitHint {
     let limit = |what: &str| {
         header_number(headers, &format!("x-ratelimit-limit-{what}")).filter(|limit| *limit > 0)
     };
@@ -36,7 +36,7 @@ pub fn openai_limits(headers: &HeaderMap) -> RateLimitHint {
 /// Returns how long the endpoint asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as
 /// a date.
 #[must_use]
-pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub fn parse_retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|t| t.parse::<f64>().ok()) {
         return Duration::try_from_secs_f64(ms / 1000.0).ok();

@@ -93,10 +93,10 @@ impl Reply {
         let has_output_report =
             self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_words();
         if self.reported.input > Some(0) && has_output_report && !self.cut_off {
-            return self.reported.or_counted(Tokens::default());
+            return self.reported.with_counted_fallback(Tokens::default());
         }
         let counted = count(self);
-        let tokens = self.reported.or_counted(counted);
+        let tokens = self.reported.with_counted_fallback(counted);
         // A report before the cut-off does not cover all the output.
         let least = if self.cut_off { counted.output } else { 0 };
         Tokens { output: tokens.output.max(least), ..tokens }
@@ -135,7 +135,7 @@ impl Reply {
         }
     }
 
-    /// Returns whether the model reasoned before it answered, as far as its reply shows it.
+    /// Returns true if the reply shows that the model reasoned before it answered.
     #[must_use]
     pub fn has_reasoning(&self) -> bool {
         !self.other_output.is_empty() || self.content.trim_start().starts_with("<think>")
@@ -201,7 +201,7 @@ impl ReportedUsage {
     /// Returns the tokens of the request, with `counted` for numbers that are missing or 0. Tokens
     /// that only the total includes (hidden reasoning) count as output.
     #[must_use]
-    pub fn or_counted(self, counted: Tokens) -> Tokens {
+    pub fn with_counted_fallback(self, counted: Tokens) -> Tokens {
         let reported_input = self.input.filter(|n| *n > 0);
         let input = reported_input.unwrap_or(counted.input);
         let unreported_write = if reported_input.is_none() { counted.cache_write } else { 0 };

@@ -48,7 +48,7 @@ pub(super) async fn read_reply(
         return Err(temporary_error(message));
     }
     if response.content_length().is_some_and(|n| n > wire::MAX_REPLY_BYTES as u64) {
-        return Err(wire::too_large(wire::MAX_REPLY_BYTES));
+        return Err(wire::too_large_error(wire::MAX_REPLY_BYTES));
     }
     let mut reader = EventReader::new(protocol, has_event_content_type);
     loop {
@@ -116,7 +116,7 @@ impl<'p> EventReader<'p> {
     fn add_chunk(&mut self, chunk: &[u8], prompt: &Prompt) -> Result<StreamStep, ModelError> {
         self.bytes_read += chunk.len();
         if self.bytes_read > wire::MAX_REPLY_BYTES {
-            return Err(wire::too_large(wire::MAX_REPLY_BYTES));
+            return Err(wire::too_large_error(wire::MAX_REPLY_BYTES));
         }
         let Some(is_events) = self.is_events.or_else(|| self.detect_event_stream(chunk)) else {
             self.buffer.extend_from_slice(chunk);
@@ -143,7 +143,7 @@ impl<'p> EventReader<'p> {
         }
         self.buffer.extend_from_slice(left);
         if self.buffer.len() > MAX_EVENT_BYTES {
-            return Err(wire::too_large(MAX_EVENT_BYTES));
+            return Err(wire::too_large_error(MAX_EVENT_BYTES));
         }
         Ok(self.check_runaway(prompt).map_or(StreamStep::More, StreamStep::Runaway))
     }

@@ -151,7 +151,7 @@ pub(super) fn file_error(path: &Path, error: &std::io::Error) -> ModelError {
 }
 
 /// Returns the error for a reply that is not what its request asked for.
-pub(super) fn unexpected_reply(what: &str, json: &Json) -> ModelError {
+pub(super) fn unexpected_reply_error(what: &str, json: &Json) -> ModelError {
     let message =
         format!("the endpoint's reply is not {what}: {}", shorten_text(&json.to_string()));
     ModelError::Temporary { message, wait: None, in_doubt: true }

@@ -7,7 +7,7 @@ use reqwest::Response;
 use serde_json::Value as Json;
 
 use super::ModelError;
-use super::rate_headers::retry_after;
+use super::rate_headers::parse_retry_after;
 
 /// Maximum number of characters of an error body that are shown.
 const MAX_SHOWN_CHARS: usize = 400;
@@ -54,12 +54,12 @@ pub(super) async fn read_body(
 ) -> Result<Vec<u8>, ModelError> {
     let content_length = response.content_length().unwrap_or(0);
     if content_length > max_bytes as u64 {
-        return Err(too_large(max_bytes));
+        return Err(too_large_error(max_bytes));
     }
     let mut body = Vec::with_capacity(content_length as usize);
     while let Some(chunk) = response.chunk().await.map_err(|e| exchange_error(&e))? {
         if body.len() + chunk.len() > max_bytes {
-            return Err(too_large(max_bytes));
+            return Err(too_large_error(max_bytes));
         }
         body.extend_from_slice(&chunk);
     }
@@ -67,7 +67,7 @@ pub(super) async fn read_body(
 }
 
 /// Returns the error for a reply of more than `max_bytes` bytes.
-pub(super) fn too_large(max_bytes: usize) -> ModelError {
+pub(super) fn too_large_error(max_bytes: usize) -> ModelError {
     ModelError::Unfinished(format!(
         "the endpoint's reply is larger than hqdl's limit of {} MiB",
         max_bytes >> 20
@@ -87,7 +87,7 @@ impl ErrorResponse {
     /// Reads an error response.
     pub(super) async fn from_response(mut response: Response) -> Self {
         let status = response.status().as_u16();
-        let wait = retry_after(response.headers());
+        let wait = parse_retry_after(response.headers());
         if let Some(location) = redirect_location(&response) {
             let message = format!(
                 "the endpoint redirects to {location}, and hqdl does not follow redirects: if you \

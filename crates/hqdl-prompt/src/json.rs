@@ -39,7 +39,7 @@ pub fn parse_json(
         let is_sole_row = is_whole && sole_rows.contains(&n);
         match to_rows {
             RowText::Object(object) => {
-                let row = place_row(object, is_sole_row, keys, key_names, columns, checkers);
+                let row = match_object(object, is_sole_row, keys, key_names, columns, checkers);
                 row.into_iter().collect()
             }
             RowText::Line(line) if is_sole_row => {
@@ -227,7 +227,7 @@ fn repair_json(text: &str) -> String {
     out
 }
 
-fn place_row(
+fn match_object(
     object: Map<String, Json>,
     is_sole_row: bool,
     keys: &RequestKeys,

@@ -351,7 +351,7 @@ impl PromptFrame {
 
     /// Parses the answer to a prompt about some rows.
     #[must_use]
-    pub fn read(
+    pub fn parse_answer(
         &self,
         content: &str,
         finish: FinishReason,
@@ -359,13 +359,21 @@ impl PromptFrame {
         key_names: &[String],
         checkers: &[&Checker],
     ) -> Vec<RowOutcome> {
-        self.read_quoting(content, finish, keys, key_names, checkers, &ShownEvidence::default()).0
+        self.parse_answer_with_quotes(
+            content,
+            finish,
+            keys,
+            key_names,
+            checkers,
+            &ShownEvidence::default(),
+        )
+        .0
     }
 
     /// Parses the answer to a prompt about some rows. Returns its quotations as well, which occur
     /// in the evidence.
     #[must_use]
-    pub fn read_quoting(
+    pub fn parse_answer_with_quotes(
         &self,
         content: &str,
         finish: FinishReason,
@@ -400,7 +408,7 @@ impl PromptFrame {
     }
 
     /// Returns the messages of most prompts of this frame.
-    fn default_shared(&self) -> &SharedPrompt {
+    fn default_messages(&self) -> &SharedPrompt {
         self.full_echo.as_ref().unwrap_or(&self.short_echo)
     }
 
@@ -416,13 +424,13 @@ impl PromptFrame {
     /// Returns the system message that all prompts of this frame share.
     #[must_use]
     pub fn system(&self) -> &str {
-        &self.default_shared().system
+        &self.default_messages().system
     }
 
     /// Returns the JSON schema of an answer; `None` for csv.
     #[must_use]
     pub fn schema(&self) -> Option<&Json> {
-        self.default_shared().schema.as_deref()
+        self.default_messages().schema.as_deref()
     }
 
     /// Returns the echo style for these rows: labels if one of the keys could be confused with the

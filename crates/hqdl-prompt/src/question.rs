@@ -129,8 +129,8 @@ impl Question {
     }
 
     /// Returns the answer to this question as a well-behaved model writes it. `cell` returns the
-    /// JSON of each cell, null for unknown; an object is the cell's `value` with one of its `quotes`
-    /// or more.
+    /// JSON of each cell, null for unknown; an object is the cell's `value` with one of its
+    /// `quotes` or more.
     #[must_use]
     pub fn write_answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
         match (self.answer_form, &*self.rows, &*self.columns) {
@@ -149,7 +149,7 @@ impl Question {
                 let mut cells = |row| columns.iter().map(|c| cell(row, c)).collect();
                 let rows = rows.iter().map(|row| (self.row_prefix(row), cells(row)));
                 return match self.answer_form {
-                    AnswerForm::Arrays => forms::write_arrays(rows),
+                    AnswerForm::Arrays => forms::format_arrays(rows),
                     _ => forms::format_lines(rows),
                 };
             }

@@ -106,10 +106,10 @@ fn count_unknown_rows(answer: &str, rows: usize) -> usize {
 fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
     let json = answer.trim_start();
     if json.starts_with(['{', '[']) {
-        if let Some(lines) = lines_array(json) {
+        if let Some(lines) = inside_lines(json) {
             return Box::new(lines.split('"').filter_map(parse_row_number));
         }
-        if let Some(arrays) = arrays_of(json) {
+        if let Some(arrays) = inside_arrays(json) {
             // A list in a cell may begin with a number, too.
             return Box::new(arrays.split("[\"").filter_map(parse_row_number));
         }
@@ -122,12 +122,12 @@ fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
 }
 
 /// Returns the inside of an array of lines: `{"rows": ["1 Oslo,true"`.
-fn lines_array(json: &str) -> Option<&str> {
+fn inside_lines(json: &str) -> Option<&str> {
     inside_rows(json).filter(|inside| inside.starts_with('"'))
 }
 
 /// Returns the inside of an array of arrays: `{"rows": [["1 Oslo", true`.
-fn arrays_of(json: &str) -> Option<&str> {
+fn inside_arrays(json: &str) -> Option<&str> {
     inside_rows(json).filter(|inside| inside.starts_with('['))
 }
 

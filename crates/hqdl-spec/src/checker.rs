@@ -60,7 +60,7 @@ impl Checker {
             is_many: column.many.is_some(),
             keeps_items: column.keeps_items,
             value_index: match &column.values {
-                None => ValueIndex::of_aliases(&column.aliases),
+                None => ValueIndex::from_aliases(&column.aliases),
                 Some(list) => {
                     let mut index = ValueIndex::new(list, &column.aliases);
                     index.decisions = column.unify.then(WordDecisions::default);

@@ -41,7 +41,7 @@ pub trait FindPassages: Send {
     /// tokens of them.
     ///
     /// # Errors
-    /// A message.
+    /// Fails with a message for the user.
     fn find_passages(
         &self,
         key: &str,
@@ -80,7 +80,7 @@ impl Expansion {
     /// the same passages, whichever of its columns are asked for.
     ///
     /// # Errors
-    /// A message, if the documents are not loaded or cannot be searched.
+    /// Fails with a message if the documents are not loaded or cannot be searched.
     pub fn find_evidence(&self, row: &Row) -> Result<Option<Arc<ShownEvidence>>, String> {
         let Some(settings) = &self.evidence else { return Ok(None) };
         let is_image = |n: &usize| {
@@ -113,7 +113,7 @@ impl Expansion {
 /// Returns the canonical path of a folder below another one.
 ///
 /// # Errors
-/// A message, if it does not exist, is not a folder, or is outside of the other one.
+/// Fails with a message if it does not exist, is not a folder, or is outside of the other one.
 pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
     let relative = Path::new(folder);
     let leaves = |c: std::path::Component<'_>| {

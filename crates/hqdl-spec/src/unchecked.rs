@@ -373,7 +373,7 @@ impl UncheckedSpec {
                 let models: Vec<&str> = self.file.model.others.keys().map(String::as_str).collect();
                 check.check_ingredients(&self.file.ingredient, &models)
             },
-            kinds: check.kinds(&self.file.kind),
+            kinds: check.check_kinds(&self.file.kind),
             ask: check.check_ask(&self.file.ask, &self.file.example),
         };
         if self.file.expansion.is_empty() && !self.has_no_file && !self.allows_no_expansions {

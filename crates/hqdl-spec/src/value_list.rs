@@ -33,10 +33,10 @@ pub(super) struct ValueIndex {
 
 impl ValueIndex {
     pub(super) fn new(list: &ValueList, aliases: &BTreeMap<String, String>) -> Self {
-        Self::index(list.values.clone(), list.open, aliases)
+        Self::build_index(list.values.clone(), list.open, aliases)
     }
 
-    fn index(values: Vec<String>, open: bool, aliases: &BTreeMap<String, String>) -> Self {
+    fn build_index(values: Vec<String>, open: bool, aliases: &BTreeMap<String, String>) -> Self {
         let find_position = |value: &String| values.iter().position(|v| v == value);
         let mut index = Self {
             open,
@@ -59,8 +59,8 @@ impl ValueIndex {
         for (at, value) in values.iter().enumerate() {
             index.by_text.entry(value.clone()).or_insert(at);
             insert_unique(&mut index.by_lowercase, value.trim().to_lowercase(), at);
-            insert_unique(&mut index.by_letters, letters_and_digits(value), at);
-            if let Some(text) = natural_order(value) {
+            insert_unique(&mut index.by_letters, strip_to_letters_and_digits(value), at);
+            if let Some(text) = to_natural_order(value) {
                 insert_unique(&mut index.by_natural_order, text, at);
             }
         }
@@ -69,10 +69,10 @@ impl ValueIndex {
     }
 
     /// Returns the index for a column that has aliases but no list; `None` if there are no aliases.
-    pub(super) fn of_aliases(aliases: &BTreeMap<String, String>) -> Option<Self> {
+    pub(super) fn from_aliases(aliases: &BTreeMap<String, String>) -> Option<Self> {
         let values: BTreeSet<&String> = aliases.values().collect();
         let values = values.into_iter().cloned().collect();
-        let lookup = Self { only_aliases: true, ..Self::index(values, true, aliases) };
+        let lookup = Self { only_aliases: true, ..Self::build_index(values, true, aliases) };
         Some(lookup).filter(|lookup| !lookup.values.is_empty())
     }
 
@@ -110,7 +110,7 @@ impl ValueIndex {
             let index = self.values.iter().position(|v| parse_number(v) == Some(number))?;
             return Some((value_at(index)?, Some("spelling")));
         }
-        let letters = letters_and_digits(text);
+        let letters = strip_to_letters_and_digits(text);
         if letters.is_empty() {
             return None;
         }
@@ -176,13 +176,13 @@ fn digits_of(text: &str) -> impl Iterator<Item = char> {
 /// Returns an inverted heading in natural order: "Vision - Heat" becomes "heat vision". The last
 /// part must not contain a separator itself. Answers with a separator are not inverted, so "Arsenal
 /// - Chelsea" never matches "Chelsea - Arsenal".
-fn natural_order(value: &str) -> Option<String> {
+fn to_natural_order(value: &str) -> Option<String> {
     let (head, tail) = value.split_once(" - ").or_else(|| value.split_once(", "))?;
     let is_single = ![" - ", ", "].iter().any(|s| tail.contains(s));
     is_single.then(|| format!("{} {}", tail.trim(), head.trim()).to_lowercase())
 }
 
 /// Returns the letters and digits in lower case.
-fn letters_and_digits(text: &str) -> String {
+fn strip_to_letters_and_digits(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }

@@ -34,7 +34,7 @@ pub(crate) struct BoundCache {
 }
 
 impl BoundCache {
-    fn bound(&mut self, class: &Class, alpha: f64) -> (u64, u64) {
+    fn bound_class(&mut self, class: &Class, alpha: f64) -> (u64, u64) {
         *self
             .known
             .entry((*class, alpha.to_bits()))
@@ -70,17 +70,17 @@ pub(crate) fn estimate_count_with(
         strata.iter().zip(&whole).filter(|(_, whole)| whole.sampled < whole.size).collect();
     let positives: u64 = sampled.iter().map(|(_, whole)| whole.positives).sum();
     let [(classes, _)] = sampled.as_slice() else {
-        return Some((bound_whole(bounds, &whole, alpha)?, CountMethod::WholeSample));
+        return Some((bound_strata(bounds, &whole, alpha)?, CountMethod::WholeSample));
     };
     let classes = || classes.iter().filter(|c| c.size > 0);
     if positives < FEWEST_ROWS || classes().any(|c| c.sampled < FEWEST_ROWS) {
-        return Some((bound_whole(bounds, &whole, alpha)?, CountMethod::WholeSample));
+        return Some((bound_strata(bounds, &whole, alpha)?, CountMethod::WholeSample));
     }
     // Rows of strata that were sampled as a whole are known.
     let known: u64 = whole.iter().filter(|w| w.sampled == w.size).map(|w| w.positives).sum();
     let (mut estimate, mut below, mut above) = (known as f64, 0.0, 0.0);
     for class in classes() {
-        let (low, high) = bounds.bound(class, alpha);
+        let (low, high) = bounds.bound_class(class, alpha);
         let center = estimate_class(class);
         estimate += center;
         below += (center - low as f64).powi(2);
@@ -96,11 +96,11 @@ pub(crate) fn estimate_count_with(
 /// sampled one.
 #[must_use]
 pub fn estimate_share(strata: &[Class], confidence: f64) -> Option<Interval> {
-    bound_whole(&mut BoundCache::default(), strata, 1.0 - confidence)
+    bound_strata(&mut BoundCache::default(), strata, 1.0 - confidence)
 }
 
 /// Adds up the exact bounds of all strata. Each gets its share of the error probability.
-fn bound_whole(bounds: &mut BoundCache, strata: &[Class], alpha: f64) -> Option<Interval> {
+fn bound_strata(bounds: &mut BoundCache, strata: &[Class], alpha: f64) -> Option<Interval> {
     let sampled_strata = strata.iter().filter(|s| s.sampled < s.size).count().max(1);
     let mut sum = Interval { estimate: 0.0, low: 0.0, high: 0.0 };
     for stratum in strata.iter().filter(|s| s.size > 0) {
@@ -108,7 +108,7 @@ fn bound_whole(bounds: &mut BoundCache, strata: &[Class], alpha: f64) -> Option<
             return None;
         }
         let share = alpha / sampled_strata as f64;
-        let (low, high) = bounds.bound(stratum, share);
+        let (low, high) = bounds.bound_class(stratum, share);
         sum.estimate += estimate_class(stratum);
         sum.low += low as f64;
         sum.high += high as f64;

@@ -371,7 +371,7 @@ impl<'w> Materializer<'w> {
             self.finish_refresh_jobs(&coverages, report)?;
         }
         let published_db = target.published_database(self.database);
-        if let Some(db) = target.before(self.database) {
+        if let Some(db) = target.previous_database(self.database) {
             self.warn_of_edits(db, listener)?;
         }
         if !should_request && published_db.is_some_and(|db| self.matches_coverage(db, &coverages)) {
@@ -393,7 +393,7 @@ impl<'w> Materializer<'w> {
             }
             coverages = self.warn_if_over_budget(coverages, listener)?;
         }
-        if let Some(db) = target.before(self.database) {
+        if let Some(db) = target.previous_database(self.database) {
             self.find_differences(db, &mut coverages)?;
         }
         let mut unified = Vec::new();

@@ -117,7 +117,8 @@ impl<'w> Materializer<'w> {
         let mut recomputed = self.recompute_coverage(coverages, listener)?;
         // Another process may have recreated the copy while this run waited for the lock.
         let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
-        if let (Some(again), Some(db)) = (&mut recomputed, target.before(self.database)) {
+        if let (Some(again), Some(db)) = (&mut recomputed, target.previous_database(self.database))
+        {
             self.find_differences(db, again)?;
         }
         let coverages = recomputed.as_deref().unwrap_or(coverages);

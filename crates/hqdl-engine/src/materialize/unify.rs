@@ -81,7 +81,7 @@ impl<'w> Materializer<'w> {
                 *coverage = self.compute_coverage(*n, false)?;
             }
         }
-        match target.before(self.database) {
+        match target.previous_database(self.database) {
             Some(db) => self.find_differences(db, coverages),
             None => Ok(()),
         }

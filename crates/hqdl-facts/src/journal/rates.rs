@@ -56,11 +56,11 @@ impl Journal {
         let at = now as f64;
         let mut earliest = at;
         for limiter in &limiters {
-            let full_until = self.full_until(&key.endpoint, limiter, need.max, now)?;
+            let next_free_time = self.next_free_time(&key.endpoint, limiter, need.max, now)?;
             let PerMinute { requests, tokens } = limiter.limits;
             for time in [
                 Some(limiter.wait_until),
-                full_until,
+                next_free_time,
                 requests.map(|n| limiter.requests_due - burst_millis(n, REQUEST_BURST)),
                 tokens.map(|n| limiter.tokens_due - burst_millis(n, TOKEN_BURST)),
             ] {
@@ -237,7 +237,7 @@ impl Journal {
 
     /// Returns the earliest time at which a request fits into its minute; `None` if it fits now. A
     /// request larger than the limit is sent alone, when nothing else counts.
-    fn full_until(
+    fn next_free_time(
         &self,
         endpoint: &str,
         limiter: &LimiterState,

@@ -73,7 +73,7 @@ impl Rates {
     /// # Errors
     /// Returns the earliest possible time known so far if the request must wait.
     pub fn try_acquire(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
-        let window_full_until = self.window.full_until(now, self.limits, need.max);
+        let window_full_until = self.window.next_free_time(now, self.limits, need.max);
         let earliest_times =
             [self.not_before, window_full_until, self.requests.next_at(), self.tokens.next_at()];
         if let Some(until) = earliest_times.into_iter().flatten().max().filter(|until| *until > now)

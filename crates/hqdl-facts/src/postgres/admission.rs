@@ -91,11 +91,11 @@ impl Server {
         needs: &[Need],
         is_limited: bool,
     ) -> Result<Admission, FactsError> {
-        let turns = self.query_admission(limiter_key, own, needs, is_limited).await?;
-        if turns.is_limited && !is_limited {
+        let admission = self.query_admission(limiter_key, own, needs, is_limited).await?;
+        if admission.is_limited && !is_limited {
             return self.query_admission(limiter_key, own, needs, true).await;
         }
-        Ok(turns)
+        Ok(admission)
     }
 
     async fn query_admission(

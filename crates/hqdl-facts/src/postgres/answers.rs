@@ -137,7 +137,7 @@ impl Answers for Server {
         visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
     ) -> Result<i64, FactsError> {
         self.visit_rows_after(line, &mut |line| {
-            let Some(facts) = line.facts() else { return Ok(()) };
+            let Some(facts) = line.parse_facts() else { return Ok(()) };
             if !damage.is_trusted(line.id, line.entity()) {
                 return Ok(());
             }
@@ -184,7 +184,7 @@ impl Answers for Server {
                 Err(error @ FactsError::Journal { .. }) => {
                     let mut damaged = false;
                     self.visit_rows_after(after, &mut |line| {
-                        let facts = line.facts();
+                        let facts = line.parse_facts();
                         damaged |= facts.is_none();
                         let said = |f: &Fact| meanings.contains(&i64::from(f.meaning));
                         if facts.is_none_or(|facts| facts.iter().any(said)) {
@@ -208,7 +208,7 @@ impl Integrity for Server {
     fn find_damage(&self, after: i64) -> Result<Damage, FactsError> {
         let mut damage = Damage::default();
         self.visit_rows_after(after, &mut |line| {
-            if line.facts().is_none() {
+            if line.parse_facts().is_none() {
                 damage.mark_damaged(line.id, line.entity());
             }
             Ok(())

@@ -61,12 +61,12 @@ sql_types! {
 }
 
 /// Returns the values without their types.
-fn untyped<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
+fn without_types<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
     values.iter().map(|value| value.value()).collect()
 }
 
 /// Returns the values with their types.
-pub(super) fn typed<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
+pub(super) fn with_types<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
     values.iter().map(|value| (value.value(), value.sql_type())).collect()
 }
 
@@ -81,10 +81,10 @@ impl Server {
         let far = self.link.is_high_latency();
         self.link.block_on(self.link.with_client(|client| async move {
             if far {
-                return Ok(client.query_typed(sql, &typed(values)).await?);
+                return Ok(client.query_typed(sql, &with_types(values)).await?);
             }
             let statement = client.prepare_cached(sql).await?;
-            Ok(client.query(&statement, &untyped(values)).await?)
+            Ok(client.query(&statement, &without_types(values)).await?)
         }))
     }
 
@@ -115,7 +115,8 @@ impl Server {
         values: &Parameters<'_>,
         read: impl Fn(&Row) -> WorkResult<T>,
     ) -> Result<T, FactsError> {
-        self.query_first(sql, values, read)?.ok_or_else(|| self.store_error("it says nothing"))
+        self.query_first(sql, values, read)?
+            .ok_or_else(|| self.store_error("a query returned no row"))
     }
 
     pub(super) fn read_row<T>(
@@ -147,12 +148,12 @@ impl Server {
         self.link.block_on(self.link.with_client(|mut client: Client| async move {
             let all = client.transaction().await?;
             let sql = "SELECT result FROM hqdl.call WHERE token = $1";
-            if let Some(done) = all.query_typed_opt(sql, &typed(&[&token])).await? {
+            if let Some(done) = all.query_typed_opt(sql, &with_types(&[&token])).await? {
                 return Ok(done.try_get(0)?);
             }
             let result = work(&all).await?;
             let sql = "INSERT INTO hqdl.call (token, result) VALUES ($1, $2)";
-            all.query_typed(sql, &typed(&[&token, &result])).await?;
+            all.query_typed(sql, &with_types(&[&token, &result])).await?;
             all.commit().await?;
             Ok(result)
         }))

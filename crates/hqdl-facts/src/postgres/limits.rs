@@ -74,10 +74,10 @@ impl LimitState {
     /// Returns the seconds by which each limit's next admission moves if a request used `tokens`
     /// more (or fewer) tokens than planned.
     fn pace_shifts(&self, limiter_key: &LimiterKey, tokens: f64) -> Vec<(String, f64)> {
-        let told = self.reported.get(limiter_key).and_then(|told| told.tokens);
+        let reported = self.reported.get(limiter_key).and_then(|limits| limits.tokens);
         let limits = [
             (&limiter_key.endpoint, self.local_limits(&limiter_key.endpoint).tokens),
-            (&limiter_key.limiter_name(), told),
+            (&limiter_key.limiter_name(), reported),
         ];
         let seconds = |n: u32| tokens * MINUTE.as_secs_f64() / f64::from(n.max(1));
         limits.into_iter().filter_map(|(name, n)| Some((name.clone(), seconds(n?)))).collect()
@@ -104,7 +104,7 @@ impl ServerLimits {
     }
 
     /// Registers a member and its limits on the server.
-    fn register(
+    fn register_member(
         &self,
         limiter_key: &LimiterKey,
         limits: PerMinute,
@@ -127,11 +127,13 @@ impl ServerLimits {
 
     /// Sends the remaining messages and waits briefly for their delivery.
     pub(super) fn flush_messages(&self) {
-        let (over, told) = oneshot::channel();
+        let (done, delivered) = oneshot::channel();
         self.lock_state().queues.clear();
-        if self.messages.send(LimiterMessage::End(over)).is_ok() {
+        if self.messages.send(LimiterMessage::End(done)).is_ok() {
             let patience = Duration::from_secs(2);
-            self.server.link.block_on(async { drop(tokio::time::timeout(patience, told).await) });
+            self.server
+                .link
+                .block_on(async { drop(tokio::time::timeout(patience, delivered).await) });
         }
     }
 }
@@ -145,7 +147,7 @@ impl RateLimits for ServerLimits {
         let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
         // A role with read access can run queries that need no request. If the role does send one,
         // reserving its cost fails.
-        ignore_refused(self.register(limiter_key, limits, member))?;
+        ignore_refused(self.register_member(limiter_key, limits, member))?;
         self.lock_state().members.insert(member, (limiter_key.endpoint.clone(), limits));
         Ok(member)
     }
@@ -159,7 +161,7 @@ impl RateLimits for ServerLimits {
         let (reply, turn) = oneshot::channel();
         let mut state = self.lock_state();
         let queue = state.queues.entry(limiter_key.clone()).or_insert_with(|| {
-            let (turns, waiting) = mpsc::unbounded_channel();
+            let (waiters_queue, waiting) = mpsc::unbounded_channel();
             let (server, state) = (Arc::clone(&self.server), Arc::clone(&self.state));
             let waiters = Waiters {
                 server,
@@ -168,7 +170,7 @@ impl RateLimits for ServerLimits {
                 limiter_key: limiter_key.clone(),
             };
             self.server.link.handle.spawn(waiters.admit_all(waiting));
-            turns
+            waiters_queue
         });
         let _ = queue.send((need, reply));
         // If the server is unreachable, the caller gets its error when it reserves the request's
@@ -209,8 +211,8 @@ impl RateLimits for ServerLimits {
                 let paused = state.paused.entry(limiter_key.endpoint.clone()).or_insert(until);
                 *paused = until.max(*paused);
             }
-            let told = state.reported.insert(limiter_key.clone(), hint.limits);
-            hint.limits != PerMinute::default() && told != Some(hint.limits)
+            let previous = state.reported.insert(limiter_key.clone(), hint.limits);
+            hint.limits != PerMinute::default() && previous != Some(hint.limits)
         };
         if new || hint.wait.is_some() {
             let _ = self.messages.send(LimiterMessage::Hint(limiter_key.clone(), hint));
@@ -258,34 +260,34 @@ impl Waiters {
             }
             let needs: Vec<Need> = waiting.iter().map(|(need, _)| *need).collect();
             is_limited |= own != PerMinute::default();
-            let turns = match self
+            let admission = match self
                 .server
                 .admit_requests(&self.limiter_key, own, &needs, is_limited)
                 .await
             {
-                Ok(turns) => turns,
+                Ok(admission) => admission,
                 Err(error) => {
                     // The waiting requests get the error when they reserve their cost.
-                    warn!(%error, "nobody is admitted");
+                    warn!(%error, "cannot admit the waiting requests");
                     waiting.clear();
                     continue;
                 }
             };
-            is_limited = turns.is_limited;
-            let rest = waiting.split_off(turns.admitted.len());
+            is_limited = admission.is_limited;
+            let rest = waiting.split_off(admission.admitted.len());
             for ((id, turn), (need, reply)) in
-                turns.admitted.into_iter().zip(std::mem::replace(&mut waiting, rest))
+                admission.admitted.into_iter().zip(std::mem::replace(&mut waiting, rest))
             {
-                self.grant_turn(id, turn, need, reply);
+                self.grant_permit(id, turn, need, reply);
             }
             if !waiting.is_empty() {
-                tokio::time::sleep(turns.retry_after).await;
+                tokio::time::sleep(admission.retry_after).await;
             }
         }
     }
 
     /// Hands out an admission when its time comes.
-    fn grant_turn(&self, id: i64, turn: Instant, need: Need, reply: oneshot::Sender<u64>) {
+    fn grant_permit(&self, id: i64, turn: Instant, need: Need, reply: oneshot::Sender<u64>) {
         let (state, messages, limiter_key) =
             (Arc::clone(&self.state), self.messages.clone(), self.limiter_key.clone());
         tokio::spawn(async move {
@@ -316,16 +318,16 @@ impl Waiters {
 
 /// Sends the outcomes of tickets and the rate-limit headers of endpoints to the server.
 async fn send_messages(server: Arc<Server>, mut received: mpsc::UnboundedReceiver<LimiterMessage>) {
-    let mut heard = Vec::new();
-    let mut swept = Instant::now();
-    while received.recv_many(&mut heard, 512).await > 0 {
+    let mut messages = Vec::new();
+    let mut last_sweep = Instant::now();
+    while received.recv_many(&mut messages, 512).await > 0 {
         let mut end = None;
-        let (mut leaves, mut cancelled, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sent_late, mut cancelled, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let (mut used, mut paces) = ((Vec::new(), Vec::new()), HashMap::<String, f64>::new());
         let mut hints = Vec::new();
-        for message in heard.drain(..) {
+        for message in messages.drain(..) {
             match message {
-                LimiterMessage::SentLate(id) => leaves.push(id),
+                LimiterMessage::SentLate(id) => sent_late.push(id),
                 LimiterMessage::Cancelled(id) => cancelled.push(id),
                 LimiterMessage::MemberLeft(member) => left.push(member),
                 LimiterMessage::Hint(limiter_key, hint) => hints.push((limiter_key, hint)),
@@ -339,17 +341,18 @@ async fn send_messages(server: Arc<Server>, mut received: mpsc::UnboundedReceive
                 }
             }
         }
-        let sweep = swept.elapsed() > Duration::from_secs(10);
+        let sweep = last_sweep.elapsed() > Duration::from_secs(10);
         if sweep {
-            swept = Instant::now();
+            last_sweep = Instant::now();
         }
-        let told = server.store_outcomes(&leaves, &cancelled, &left, &used, &paces, sweep).await;
-        let told = match told {
+        let stored =
+            server.store_outcomes(&sent_late, &cancelled, &left, &used, &paces, sweep).await;
+        let stored = match stored {
             Ok(()) => server.store_hints(&hints).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = told {
-            warn!(%error, "what came of requests is not told; they count for their minute");
+        if let Err(error) = stored {
+            warn!(%error, "cannot record the outcomes of requests; they count for their minute");
         }
         if let Some(over) = end {
             let _ = over.send(());
@@ -361,7 +364,7 @@ async fn send_messages(server: Arc<Server>, mut received: mpsc::UnboundedReceive
 impl Server {
     async fn store_outcomes(
         &self,
-        leaves: &[i64],
+        sent_late: &[i64],
         cancelled: &[i64],
         left: &[i64],
         used: &(Vec<i64>, Vec<i64>),
@@ -376,9 +379,9 @@ impl Server {
         let late = (MINUTE + MAX_COUNTING_DELAY).as_secs_f64();
         self.link
             .with_client(|client| async move {
-                if !leaves.is_empty() {
+                if !sent_late.is_empty() {
                     let sql = format!("UPDATE hqdl.sent SET leaves_at = {CLOCK_SQL} + $2 WHERE id = ANY($1)");
-                    client.execute(&client.prepare_cached(&sql).await?, &[&leaves, &late]).await?;
+                    client.execute(&client.prepare_cached(&sql).await?, &[&sent_late, &late]).await?;
                 }
                 if !used.0.is_empty() {
                     let sql = format!(

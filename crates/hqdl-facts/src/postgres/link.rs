@@ -229,7 +229,7 @@ impl Link {
             }
         };
         let why = failure.why.as_str();
-        debug!(why, failure.is_refusal, "the server is not reached, or refuses");
+        debug!(why, failure.is_refusal, "the server is unreachable or returns an error");
         let first = *failed.get_or_insert_with(Instant::now);
         if self.record_outage(&failure) || first.elapsed() >= self.patience {
             return Err(FactsError::Unreachable {
@@ -243,7 +243,7 @@ impl Link {
     }
 
     fn conflict_error(&self) -> FactsError {
-        let message = "another transaction was in the way".to_owned();
+        let message = "it conflicted with another transaction".to_owned();
         FactsError::Unreachable { url: self.display_url.clone(), message }
     }
 

@@ -124,7 +124,7 @@ impl PostgresStore {
         server.link.block_on(server.commit_spooled())?;
         // A role with read access cannot do this; other processes will.
         if let Err(error) = server.link.block_on(server.end_abandoned_sessions()) {
-            debug!(%error, "what killed processes held is not told to be free");
+            debug!(%error, "cannot end the sessions of killed processes");
         }
         let (units, waiting) = mpsc::channel(QUEUE);
         let commits = server.link.handle.spawn(commit::commit_queued(Arc::clone(&server), waiting));
@@ -163,7 +163,7 @@ impl From<AddressError> for FactsError {
 fn ignore_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {
-            debug!(message, "this role does not write it");
+            debug!(message, "the role has no permission for an optional write");
             Ok(())
         }
         other => other,

@@ -202,7 +202,8 @@ impl RefreshJobs for Server {
             let begun: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&up_to, &current_timestamp()];
             Ok(all.query_one(sql, &[&which[..], &begun[..]].concat()).await?.try_get(0)?)
         })?;
-        self.open_refresh(s)?.ok_or_else(|| self.store_error("a round has ended as it began"))
+        self.open_refresh(s)?
+            .ok_or_else(|| self.store_error("another process has ended the refresh job"))
     }
 
     fn finish_refresh(&self, refresh_job: i64) -> Result<(), FactsError> {

@@ -59,7 +59,7 @@ impl StoredRow {
     }
 
     /// Returns the row's facts, or `None` if its checksum is wrong.
-    pub(super) fn facts(&self) -> Option<Vec<Fact>> {
+    pub(super) fn parse_facts(&self) -> Option<Vec<Fact>> {
         // The server assigns the completion ids, so the checksum does not include them.
         if self.checksum != answer_checksum(self.entity(), 0, self.model, &self.cells) {
             return None;
@@ -71,7 +71,7 @@ impl StoredRow {
     /// Merges the row into the record of the rows before it. A damaged row empties the record,
     /// because it may have replaced any of the values.
     fn merge_into(&self, record: &mut Record) {
-        match self.facts() {
+        match self.parse_facts() {
             Some(facts) => facts.into_iter().for_each(|fact| record.merge(fact)),
             None => *record = Record::default(),
         }

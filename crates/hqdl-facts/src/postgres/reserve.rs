@@ -90,7 +90,7 @@ impl Server {
     fn lapsed_error(&self) -> FactsError {
         FactsError::Unreachable {
             url: self.link.display_url.clone(),
-            message: "it was not for longer than a lease, and others go on with this run"
+            message: "the lease of this session has ended, and another process has resumed the run"
                 .to_owned(),
         }
     }

@@ -8,7 +8,7 @@ use crate::completion::Outcome;
 use crate::history::{Integrity, Runs, Spending};
 use crate::ids::RunId;
 use crate::postgres::Server;
-use crate::postgres::dictionary::typed;
+use crate::postgres::dictionary::with_types;
 use crate::postgres::link::WorkResult;
 use crate::postgres::reserve::{IN_FLIGHT_JOB, TODAY_SQL};
 use crate::postgres::sessions::ALIVE;
@@ -40,7 +40,7 @@ const LOCK_HEAD: &str = "SELECT 1 FROM hqdl.head FOR UPDATE";
 
 async fn end_run(client: &Transaction<'_>, run: i64, outcome: Outcome) -> WorkResult<i64> {
     let name = outcome.name();
-    let (of_run, of_outcome) = (typed(&[&run]), typed(&[&run, &name]));
+    let (of_run, of_outcome) = (with_types(&[&run]), with_types(&[&run, &name]));
     tokio::try_join!(
         client.query_typed(END_RUN[0], &of_run),
         client.query_typed(END_RUN[1], &of_outcome)
@@ -66,7 +66,7 @@ impl Runs for Server {
         let (command, spec, session) = (&command, &spec, &session);
         let run = self.transact_once(&async |all: &Transaction<'_>| {
             Ok(all
-                .query_typed_one(INSERT_RUN, &typed(&[command, spec, session]))
+                .query_typed_one(INSERT_RUN, &with_types(&[command, spec, session]))
                 .await?
                 .try_get(0)?)
         })?;
@@ -94,15 +94,15 @@ impl Runs for Server {
         let unfinished = &unfinished_run_sql();
         let run = self.transact_once(&async |all: &Transaction<'_>| {
             all.batch_execute(LOCK_HEAD).await?;
-            let Some(left) = all.query_typed_opt(unfinished, &typed(&[spec])).await? else {
+            let Some(left) = all.query_typed_opt(unfinished, &with_types(&[spec])).await? else {
                 return Ok(all
-                    .query_typed_one(INSERT_RUN, &typed(&[command, spec, session]))
+                    .query_typed_one(INSERT_RUN, &with_types(&[command, spec, session]))
                     .await?
                     .try_get(0)?);
             };
             let run: i64 = left.try_get(0)?;
             let sql = "UPDATE hqdl.run SET session = $2 WHERE id = $1";
-            all.query_typed(sql, &typed(&[&run, session])).await?;
+            all.query_typed(sql, &with_types(&[&run, session])).await?;
             Ok(run)
         })?;
         Ok((RunId(run), doubt))
@@ -127,13 +127,13 @@ impl Runs for Server {
         self.transact_once(&async |all: &Transaction<'_>| {
             // Checked again under the lock, because another process may have resumed the run.
             all.batch_execute(LOCK_HEAD).await?;
-            let Some(left) = all.query_typed_opt(unfinished, &typed(&[spec])).await? else {
+            let Some(left) = all.query_typed_opt(unfinished, &with_types(&[spec])).await? else {
                 return Ok(0);
             };
             let run: i64 = left.try_get(0)?;
             let sql =
                 format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {IN_FLIGHT_JOB}");
-            match all.query_typed_opt(&format!("{sql} LIMIT 1"), &typed(&[&run])).await? {
+            match all.query_typed_opt(&format!("{sql} LIMIT 1"), &with_types(&[&run])).await? {
                 Some(_) => Ok(0),
                 None => end_run(all, run, outcome).await,
             }

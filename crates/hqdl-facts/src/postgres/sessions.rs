@@ -149,10 +149,10 @@ impl Server {
                     let Some(server) = server.upgrade() else { return };
                     let _entering = server.presence.entering.lock().await;
                     if let Err(error) = server.renew_lease().await {
-                        warn!(%error, "the lease is not renewed");
+                        warn!(%error, "cannot renew the lease");
                     }
                     if let Err(error) = server.end_abandoned_sessions().await {
-                        warn!(%error, "what killed processes held is not told to be free");
+                        warn!(%error, "cannot end the sessions of killed processes");
                     }
                 }
             });
@@ -179,7 +179,7 @@ impl Server {
         let left = matches!(tokio::time::timeout(MAX_LEAVE_TIME, leaving).await, Ok(Ok(())));
         let file = self.presence.lock_state().file.take();
         if !left {
-            warn!(session = &*id, "the end of this session is not told; its lease ends by itself");
+            warn!(session = &*id, "cannot end this session; its lease will expire");
             if let Some(file) = file {
                 file.abandon();
             }
@@ -205,7 +205,7 @@ impl Server {
             self.commit_spooled().await?;
             self.end_session(&id).await?;
             SessionFile::delete(&folder, &id);
-            info!(session = id, "ended for a process of this machine that is gone");
+            info!(session = id, "ended the session of a killed process");
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ impl Server {
         commits: Option<mpsc::Sender<QueuedUnit>>,
         unit: CommitUnit,
     ) -> Result<(), FactsError> {
-        let ended = || self.store_error("its commits have ended");
+        let ended = || self.store_error("its commit task has ended");
         let unit = Arc::new(TaggedUnit::new(unit));
         let (reply, kept) = oneshot::channel();
         let waiting = (Arc::clone(&unit), reply);
@@ -66,7 +66,7 @@ impl Server {
             let whole = path.extension().is_some_and(|e| e == "answer");
             let Some(bytes) = whole.then(|| fs::read(&path).ok()).flatten() else { continue };
             let spooled: SpooledUnit = serde_json::from_slice(&bytes).map_err(|e| {
-                let error = std::io::Error::other(format!("an answer that cannot be read: {e}"));
+                let error = std::io::Error::other(format!("the answer cannot be read: {e}"));
                 FactsError::File { path: path.clone(), error }
             })?;
             let unit = Arc::new(TaggedUnit { token: spooled.token, unit: spooled.unit });
@@ -74,7 +74,7 @@ impl Server {
                 Ok(()) => drop(fs::remove_file(path)),
                 Err(gone @ FactsError::Unreachable { .. }) => return Err(gone),
                 // The file stays, and other answers are not blocked by it.
-                Err(error) => warn!(%error, path = %path.display(), "an answer is not taken"),
+                Err(error) => warn!(%error, path = %path.display(), "the server rejects an answer"),
             }
         }
         Ok(())

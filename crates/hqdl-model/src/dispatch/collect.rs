@@ -144,7 +144,7 @@ impl Dispatch<'_, '_> {
             if found >= lines || !lengths.insert(length) {
                 return Ok(());
             }
-            info!(file, found, lines, "a file came in part, and is brought again");
+            info!(file, found, lines, "a file is incomplete and is downloaded again");
             if lengths.len() > MAX_DOWNLOADS as usize {
                 let why =
                     format!("only {found} of {lines} lines of {file} arrive, even after retries");
@@ -206,7 +206,7 @@ impl Dispatch<'_, '_> {
             (self.parsers.events.listener)(&Event::Failed(reason.to_owned()));
         }
         context
-            .keep_failure(&row_batch_of(request), completion, state, reason, Some(request.id))
+            .store_failed_cells(&row_batch_of(request), completion, state, reason, Some(request.id))
             .await
     }
 

@@ -313,7 +313,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             }
             Err(error) => return Err(stop_reason(error)),
         };
-        debug!(batch = batch.id, status = batch.status, "a batch is looked at");
+        debug!(batch = batch.id, status = batch.status, "a batch is polled");
         (self.parsers.events.listener)(&Event::Polled {
             batch: batch.id.clone(),
             status: batch.status.clone(),

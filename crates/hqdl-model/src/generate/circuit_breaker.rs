@@ -5,9 +5,9 @@
 //! itself may be failing. The request is then deferred until an answer arrives or nothing else is
 //! left to ask, and split.
 //!
-//! So an endpoint that is gone receives [`MAX_FAILURES`] whole requests, and after them at most twice
-//! the rows of one request in parts. An endpoint that rejects the content of the rows receives each
-//! row alone once, and beyond [`MAX_FAILURES`] splits into halves, once with others.
+//! So an endpoint that is gone receives [`MAX_FAILURES`] whole requests, and after them at most
+//! twice the rows of one request in parts. An endpoint that rejects the content of the rows
+//! receives each row alone once, and beyond [`MAX_FAILURES`] splits into halves, once with others.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -106,7 +106,7 @@ impl CircuitBreaker {
     }
 
     /// Returns the last failure if there was never an answer.
-    pub(super) fn never_answered(&self) -> Option<String> {
+    pub(super) fn failure_without_answers(&self) -> Option<String> {
         let state = self.lock_state();
         state.last_failure.clone().filter(|_| state.answers == 0)
     }

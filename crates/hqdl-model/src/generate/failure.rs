@@ -54,8 +54,14 @@ impl Context {
                         split_in_half(&row_batch, attempt)
                     });
                 }
-                self.keep_failure(&row_batch, completion, State::Refused, &error.to_string(), None)
-                    .await?;
+                self.store_failed_cells(
+                    &row_batch,
+                    completion,
+                    State::Refused,
+                    &error.to_string(),
+                    None,
+                )
+                .await?;
                 return Ok((Vec::new(), None));
             }
             // The endpoint does not exist, so no row can be at fault.
@@ -98,7 +104,8 @@ impl Context {
             ModelError::TooLong(_) | ModelError::NoAnswer(_) => {}
         }
         (self.run.events.listener)(&Event::Failed(error.to_string()));
-        self.keep_failure(&row_batch, completion, State::Error, &error.to_string(), None).await?;
+        self.store_failed_cells(&row_batch, completion, State::Error, &error.to_string(), None)
+            .await?;
         Ok((Vec::new(), None))
     }
 
@@ -115,10 +122,13 @@ impl Context {
     }
 
     /// Stores the rows of a deferred request as failed.
-    pub(super) async fn give_up(&self, deferred: DeferredRequest) -> Result<(), StopReason> {
+    pub(super) async fn give_up_request(
+        &self,
+        deferred: DeferredRequest,
+    ) -> Result<(), StopReason> {
         let DeferredRequest { row_batch, completion, reason, .. } = deferred;
         (self.run.events.listener)(&Event::Failed(reason.clone()));
-        self.keep_failure(&row_batch, completion, State::Error, &reason, None).await
+        self.store_failed_cells(&row_batch, completion, State::Error, &reason, None).await
     }
 
     fn split_deferred(&self, deferred: &DeferredRequest) -> Vec<PendingRequest> {

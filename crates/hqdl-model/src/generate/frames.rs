@@ -49,8 +49,8 @@ impl Context {
     /// Reads the images of a prompt.
     ///
     /// # Errors
-    /// A message, if an image cannot be read.
-    pub(super) fn show_images(
+    /// Fails with a message if an image cannot be read.
+    pub(super) fn load_images(
         &self,
         row_batch: &RowBatch,
         prompt: &mut Prompt,

@@ -66,7 +66,12 @@ impl OutputCap {
 
     /// Returns whether reasoning used the whole cap before the answer began. That shows nothing
     /// about the answer's length, so the next answers may use the whole output limit.
-    pub(super) fn was_reasoned_away(&self, prompt: &Prompt, text: &str, tokens: Tokens) -> bool {
+    pub(super) fn was_used_by_reasoning(
+        &self,
+        prompt: &Prompt,
+        text: &str,
+        tokens: Tokens,
+    ) -> bool {
         let used_whole_cap = tokens.output as f64 >= AT_CAP_SHARE * prompt.max_output as f64;
         let has_answer = strip_reasoning(text).is_some_and(|answer| !answer.trim().is_empty());
         if !used_whole_cap || has_answer {

@@ -40,7 +40,7 @@ impl Context {
             prompt_columns.iter().filter_map(|c| self.requirements.checker(*c)).collect();
         let no_evidence = ShownEvidence::default();
         let shown = prompt.shown_evidence();
-        let (mut outcomes, quotes) = frame.read_quoting(
+        let (mut outcomes, quotes) = frame.parse_answer_with_quotes(
             &reply.content,
             reply.finish_state(),
             &keys,
@@ -123,7 +123,7 @@ impl Context {
     /// Stores the failure of a request as the state of its cells: `refused` or `error`; or
     /// `unknown` if it was not sent because no passage could support an answer. An `error` does not
     /// count as an answer: the next run asks again, but the table can show why the cell is empty.
-    pub(crate) async fn keep_failure(
+    pub(crate) async fn store_failed_cells(
         &self,
         row_batch: &RowBatch,
         mut completion: Completion,

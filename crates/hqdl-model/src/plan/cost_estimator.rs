@@ -98,7 +98,7 @@ impl<'e> CostEstimator<'e> {
     /// Learns the length of answers from a known cell.
     pub fn learn_cell(&mut self, column: usize, value: &CellValue) {
         if let Some((tokens, n)) = self.known_cells.get_mut(column).filter(|(_, n)| *n < 500) {
-            *tokens += self.tokenizer.count_tokens(&csv_text(value));
+            *tokens += self.tokenizer.count_tokens(&to_csv_text(value));
             *n += 1;
         }
     }
@@ -197,7 +197,7 @@ impl<'e> CostEstimator<'e> {
 
 /// Returns a value as a CSV answer contains it. In JSON, the quotes merge with the surrounding
 /// tokens (`","` is one token, as `|` is).
-fn csv_text(value: &CellValue) -> String {
+fn to_csv_text(value: &CellValue) -> String {
     match value {
         CellValue::Many(items) => {
             items.iter().map(ToString::to_string).collect::<Vec<_>>().join("|")
@@ -224,7 +224,7 @@ fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Toke
         .iter()
         .filter_map(|s| s.cells.get(at))
         .filter(|c| **c != CellValue::Nothing)
-        .map(|c| tokenizer.count_tokens(&csv_text(c)) as f64)
+        .map(|c| tokenizer.count_tokens(&to_csv_text(c)) as f64)
         .collect();
     let mut cell = value_tokens(column, tokenizer);
     if column.many.is_some() {

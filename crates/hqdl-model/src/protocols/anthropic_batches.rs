@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::{BatchApi, BatchClient, BatchLine};
 use crate::batch::{Batch, BatchFuture, SoughtBatch};
 use crate::file_body::FileBody;
-use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply};
+use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply_error};
 use crate::wire::{ErrorResponse, failure_to_error};
 use crate::{ModelError, Reply};
 use hqdl_prompt::Prompt;
@@ -48,7 +48,11 @@ impl MessageBatches<'_> {
 
     /// Returns the batches with this number of requests that are not older than a time, newest
     /// first.
-    async fn list_since(&self, requests: u64, since: Timestamp) -> Result<Vec<Batch>, ModelError> {
+    async fn list_batches_since(
+        &self,
+        requests: u64,
+        since: Timestamp,
+    ) -> Result<Vec<Batch>, ModelError> {
         let mut found = Vec::new();
         let mut after = String::new();
         for _ in 0..MAX_PAGES {
@@ -78,7 +82,8 @@ impl MessageBatches<'_> {
 
     async fn find(&self, sought: &SoughtBatch<'_>) -> Result<Option<Batch>, ModelError> {
         let since = sought.sent_at.and_then(|at| at.checked_sub(CLOCK_SKEW).ok());
-        let candidates = self.list_since(sought.requests, since.unwrap_or(Timestamp::MIN)).await?;
+        let candidates =
+            self.list_batches_since(sought.requests, since.unwrap_or(Timestamp::MIN)).await?;
         let mut running = Vec::new();
         for batch in candidates {
             if !batch.has_ended() {
@@ -204,7 +209,7 @@ fn parse_batch(json: &Json) -> Result<Batch, ModelError> {
         json.pointer(&format!("/request_counts/{state}")).and_then(Json::as_u64).unwrap_or(0)
     };
     let (Some(id), Some(status)) = (text("id"), text("processing_status")) else {
-        return Err(unexpected_reply("a message batch", json));
+        return Err(unexpected_reply_error("a message batch", json));
     };
     let (cancelled, expired) = (count("canceled"), count("expired"));
     let failed = count("errored") + cancelled + expired;

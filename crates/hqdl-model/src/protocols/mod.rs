@@ -126,12 +126,12 @@ pub(super) trait Protocol: Send + Sync {
     /// Adds an event of a stream, or a whole reply, to a draft. Returns whether it is the last one.
     ///
     /// # Errors
-    /// The endpoint's error if the event reports one.
+    /// Fails with the endpoint's error if the event reports one.
     fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError>;
 
     /// Returns the rate limits that a response reports.
     fn rate_limits(&self, headers: &HeaderMap) -> RateLimitHint {
-        rate_headers::openai_limits(headers)
+        rate_headers::parse_openai_limits(headers)
     }
 
     /// Parses a line of a batch's results; `None` if it is not one of this protocol.

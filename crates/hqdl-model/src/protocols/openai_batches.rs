@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::{BatchApi, BatchClient, BatchLine};
 use crate::batch::{Batch, BatchFuture, SoughtBatch};
 use crate::file_body::FileBody;
-use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply};
+use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply_error};
 use crate::wire::{ErrorResponse, failure_to_error};
 use crate::{MAX_ATTEMPTS, ModelError, Reply, retry_with_backoff};
 use hqdl_prompt::Prompt;
@@ -57,7 +57,7 @@ impl FileBatches<'_> {
             let json = self.client.transport().fetch_json(request).await?;
             match json.get("id").and_then(Json::as_str) {
                 Some(id) => Ok(Some(id.to_owned())),
-                None => Err(unexpected_reply("a file", &json)),
+                None => Err(unexpected_reply_error("a file", &json)),
             }
         })
         .await
@@ -178,7 +178,7 @@ fn parse_batch(json: &Json) -> Result<Batch, ModelError> {
     };
     let number = |pointer: &str| json.pointer(pointer).and_then(Json::as_u64).unwrap_or(0);
     let (Some(id), Some(status)) = (text("/id"), text("/status")) else {
-        return Err(unexpected_reply("a batch", json));
+        return Err(unexpected_reply_error("a batch", json));
     };
     let first = |field: &str| text(&format!("/errors/data/0/{field}"));
     let error = first("message")

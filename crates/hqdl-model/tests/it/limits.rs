@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hqdl_model::budget::{Budget, Caps};
 use hqdl_model::limits::{Limiter, Need};
-use hqdl_model::rate_headers::{openai_limits, retry_after};
+use hqdl_model::rate_headers::{parse_openai_limits, parse_retry_after};
 use hqdl_values::usage::SpentAmount;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -83,19 +83,21 @@ fn tokens_used_beyond_those_admitted_are_paid_back_first() {
 fn the_endpoints_last_word_counts_when_it_is_stricter() {
     run(async {
         let limiter = Limiter::new(Some(60_000), None);
-        limiter.apply_hint(openai_limits(&headers(&[("x-ratelimit-limit-requests", "120")])));
+        limiter.apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "120")])));
         let began = Instant::now();
         for n in 0..3 {
             limiter.acquire_permit(n, Need::default()).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
         // A word without limits changes nothing.
-        limiter.apply_hint(openai_limits(&headers(&[("x-ratelimit-remaining-requests", "7")])));
+        limiter
+            .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-remaining-requests", "7")])));
         let began = Instant::now();
         limiter.acquire_permit(200, Need::default()).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
         // What it allows later it allows; at 120 a minute it would take 10 s.
-        limiter.apply_hint(openai_limits(&headers(&[("x-ratelimit-limit-requests", "60000")])));
+        limiter
+            .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "60000")])));
         let began = Instant::now();
         for n in 200..220 {
             limiter.acquire_permit(n, Need::default()).await;
@@ -103,7 +105,8 @@ fn the_endpoints_last_word_counts_when_it_is_stricter() {
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         // But never more than was asked for.
         let limiter = Limiter::new(Some(120), None);
-        limiter.apply_hint(openai_limits(&headers(&[("x-ratelimit-limit-requests", "60000")])));
+        limiter
+            .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "60000")])));
         let began = Instant::now();
         for n in 0..3 {
             limiter.acquire_permit(n, Need::default()).await;
@@ -116,7 +119,7 @@ fn the_endpoints_last_word_counts_when_it_is_stricter() {
 fn nobody_is_admitted_before_a_reset() {
     run(async {
         let limiter = Limiter::new(None, None);
-        limiter.apply_hint(openai_limits(&headers(&[
+        limiter.apply_hint(parse_openai_limits(&headers(&[
             ("x-ratelimit-remaining-requests", "0"),
             ("x-ratelimit-reset-requests", "400ms"),
         ])));
@@ -128,7 +131,7 @@ fn nobody_is_admitted_before_a_reset() {
 
 #[test]
 fn every_spelling_of_retry_after_is_understood() {
-    let wait = |name: &str, value: &str| retry_after(&headers(&[(name, value)]));
+    let wait = |name: &str, value: &str| parse_retry_after(&headers(&[(name, value)]));
     assert_eq!(wait("retry-after", "2"), Some(Duration::from_secs(2)));
     assert_eq!(wait("retry-after-ms", "250"), Some(Duration::from_millis(250)));
     assert_eq!(wait("retry-after", "6m0s"), Some(Duration::from_secs(360)));

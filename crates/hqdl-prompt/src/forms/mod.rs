@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Value as Json, json};
 
 pub(super) use self::evidence::planned_tokens;
-pub(super) use self::pack::{PackForm, format_lines, write_arrays};
+pub(super) use self::pack::{PackForm, format_arrays, format_lines};
 use super::align::RequestKeys;
 use super::completion::{self, FinishReason, RowOutcome};
 use super::reasoning::strip_reasoning;
@@ -79,9 +79,9 @@ impl SingleForm {
             return None;
         }
         if expansion.task == Task::Columns {
-            let system = row::system(expansion, columns, &requested);
+            let system = row::build_system_message(expansion, columns, &requested);
             let members = requested.iter().map(|column| column.name.clone()).collect();
-            return Some(Self::of(
+            return Some(Self::with_columns(
                 expansion,
                 &requested,
                 members,
@@ -90,40 +90,52 @@ impl SingleForm {
             ));
         }
         if expansion.task == Task::Statement {
-            return statement::form(expansion, &requested);
+            return statement::create_form(expansion, &requested);
         }
-        let [column] = requested.as_slice() else { return Self::of_several(expansion, &requested) };
+        let [column] = requested.as_slice() else {
+            return Self::with_questions(expansion, &requested);
+        };
         let about = super::write::column_description(column).unwrap_or_default();
         let (intro, question) = match expansion.task {
             Task::Text => (&text::INTRO, about.to_owned()),
             Task::Rows => (&table::INTRO, about.to_owned()),
             Task::Join => (&join::INTRO, format!("{}{about}", join::QUESTION)),
             Task::Value | Task::Columns | Task::Statement => {
-                (value_intro(expansion), about.to_owned())
+                (choose_intro(expansion), about.to_owned())
             }
         };
         let answer_column = Column { name: ANSWER.to_owned(), ..(*column).clone() };
         let systems =
             [&build_system_message(intro, column), &build_system_message(&text::INTRO, column)];
         let question = format!("Question: {question}");
-        Some(Self::of(expansion, &[&answer_column], vec![ANSWER.to_owned()], question, systems))
+        Some(Self::with_columns(
+            expansion,
+            &[&answer_column],
+            vec![ANSWER.to_owned()],
+            question,
+            systems,
+        ))
     }
 
     /// Returns the form of several questions about one value or text.
-    fn of_several(expansion: &Expansion, asked: &[&Column]) -> Option<Self> {
+    fn with_questions(expansion: &Expansion, asked: &[&Column]) -> Option<Self> {
         let intro = match expansion.task {
             Task::Text => &text::INTRO,
-            Task::Value => value_intro(expansion),
+            Task::Value => choose_intro(expansion),
             Task::Rows | Task::Join | Task::Columns | Task::Statement => return None,
         };
-        let systems = [&several::system(intro, asked), &several::system(&text::INTRO, asked)];
+        let systems = [
+            &several::build_system_message(intro, asked),
+            &several::build_system_message(&text::INTRO, asked),
+        ];
         let members = asked.iter().map(|column| column.name.clone()).collect();
-        let questions = several::questions(asked);
-        (!asked.is_empty()).then(|| Self::of(expansion, asked, members, questions, systems))
+        let questions = several::format_questions(asked);
+        (!asked.is_empty())
+            .then(|| Self::with_columns(expansion, asked, members, questions, systems))
     }
 
     /// Returns the form with the system messages of its task and of texts.
-    fn of(
+    fn with_columns(
         expansion: &Expansion,
         asked: &[&Column],
         members: Vec<String>,
@@ -179,7 +191,7 @@ impl SingleForm {
             Task::Text => text::format_texts(&row.context, base_column),
             Task::Rows => table::format_tables(&self.context, &row.context),
             _ if is_text => text::format_texts(&row.key, base_column),
-            Task::Columns => row::write(row, &self.key, &self.context),
+            Task::Columns => row::format_row(row, &self.key, &self.context),
             Task::Statement => statement::format_question(row, &self.key),
             Task::Value | Task::Join => value::format_values(row, &self.key, base_column),
         };
@@ -221,9 +233,13 @@ impl SingleForm {
             return (vec![statement::parse_answer(content, finish)], Vec::new());
         }
         let cut = || {
-            if finish == FinishReason::Stop { None } else { self.closed_cells(content, evidence) }
+            if finish == FinishReason::Stop {
+                None
+            } else {
+                self.parse_closed_cells(content, evidence)
+            }
         };
-        if let Some((cells, quotes)) = self.cells(content, evidence).or_else(cut) {
+        if let Some((cells, quotes)) = self.parse_cells(content, evidence).or_else(cut) {
             let answer = |(n, (cell, checker)): (usize, (&Option<Json>, &&Checker))| {
                 let check = |cell: &Json| checker.check_json(cell);
                 let answer = match (cell, &self.evidence) {
@@ -251,7 +267,7 @@ impl SingleForm {
     }
 
     /// Returns the cells and quotations of a completion that is a single answer without other text.
-    fn cells(&self, content: &str, evidence: &ShownEvidence) -> Option<CellsWithQuotes> {
+    fn parse_cells(&self, content: &str, evidence: &ShownEvidence) -> Option<CellsWithQuotes> {
         let answer = strip_reasoning(content)?;
         let mut text = answer.trim();
         if self.evidence.is_some() {
@@ -260,17 +276,21 @@ impl SingleForm {
         }
         let UnambiguousJson(json) = serde_json::from_str(text).ok()?;
         let Json::Object(object) = json else { return None };
-        self.members_of(object, evidence)
+        self.extract_members(object, evidence)
     }
 
     /// Returns the closed cells of a completion that is a single answer and was cut.
-    fn closed_cells(&self, content: &str, evidence: &ShownEvidence) -> Option<CellsWithQuotes> {
+    fn parse_closed_cells(
+        &self,
+        content: &str,
+        evidence: &ShownEvidence,
+    ) -> Option<CellsWithQuotes> {
         let answer = strip_reasoning(content)?;
-        self.members_of(read_closed_members(&answer)?, evidence)
+        self.extract_members(parse_closed_members(&answer)?, evidence)
     }
 
     /// Returns the cells and quotations of an object that has no other members.
-    fn members_of(
+    fn extract_members(
         &self,
         mut object: serde_json::Map<String, Json>,
         evidence: &ShownEvidence,
@@ -287,11 +307,11 @@ type CellsWithQuotes = (Vec<Option<Json>>, Vec<Quotation>);
 
 /// Parses the closed members of an object that a cut ends. `None` if the text begins with anything
 /// else, or if the object is complete.
-fn read_closed_members(text: &str) -> Option<serde_json::Map<String, Json>> {
+fn parse_closed_members(text: &str) -> Option<serde_json::Map<String, Json>> {
     let mut rest = text.trim_start().strip_prefix('{')?;
     let mut members = serde_json::Map::new();
     let mut contradictory = Vec::new();
-    while let Some((name, value, after)) = read_member(rest) {
+    while let Some((name, value, after)) = parse_member(rest) {
         if members.get(&name).is_some_and(|earlier| *earlier != value) {
             contradictory.push(name);
         } else {
@@ -311,8 +331,8 @@ fn read_closed_members(text: &str) -> Option<serde_json::Map<String, Json>> {
 }
 
 /// Parses a complete member; returns its name, its value and the remaining text.
-fn read_member(text: &str) -> Option<(String, Json, &str)> {
-    let (name, rest) = row::read_string(text)?;
+fn parse_member(text: &str) -> Option<(String, Json, &str)> {
+    let (name, rest) = row::parse_string(text)?;
     let rest = rest.trim_start().strip_prefix(':')?;
     let mut values = serde_json::Deserializer::from_str(rest).into_iter::<UnambiguousJson>();
     let UnambiguousJson(value) = values.next()?.ok()?;
@@ -323,7 +343,7 @@ fn read_member(text: &str) -> Option<(String, Json, &str)> {
 }
 
 /// Returns the task of a question about a value, which may be an image.
-fn value_intro(expansion: &Expansion) -> &'static Intro {
+fn choose_intro(expansion: &Expansion) -> &'static Intro {
     if expansion.has_images() { &image::INTRO } else { &value::INTRO }
 }
 
@@ -371,12 +391,12 @@ fn build_system_message(intro: &Intro, column: &Column) -> String {
     let mut system =
         format!("{task} Answer with JSON: {example}, or {{\"{ANSWER}\": null}} {unknown}.");
     add_options(&mut system, column);
-    add_forms(&mut system, column);
+    add_answer_format(&mut system, column);
     system
 }
 
 /// Adds the format of an answer.
-fn add_forms(system: &mut String, column: &Column) {
+fn add_answer_format(system: &mut String, column: &Column) {
     if let Some(example) = &column.example {
         system.push_str(&format!("\nAn answer looks like {}.", json!(example)));
     }
@@ -423,15 +443,15 @@ pub(super) fn format_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) ->
 }
 
 /// Parses a prompt that asks several questions about one value or text.
-fn read_several(system: &str, user: &str) -> Option<Question> {
-    let is = |intro: &Intro| system.starts_with(&several::task(intro));
+fn parse_several(system: &str, user: &str) -> Option<Question> {
+    let is = |intro: &Intro| system.starts_with(&several::pluralize_task(intro));
     let (table, key, row, rest) = match () {
         () if is(&text::INTRO) => text::parse_text(user)?,
         () if is(&value::INTRO) || is(&image::INTRO) => value::parse_values(user)?,
         () => return None,
     };
-    let mut columns = several::read_questions(system, rest.strip_prefix('\n')?)?;
-    several::read_kinds(system, &mut columns)?;
+    let mut columns = several::parse_questions(system, rest.strip_prefix('\n')?)?;
+    several::parse_types(system, &mut columns)?;
     Some(Question {
         origin: None,
         table: table.to_owned(),
@@ -446,23 +466,23 @@ fn read_several(system: &str, user: &str) -> Option<Question> {
 
 /// Parses a prompt of one of these forms; `None` if it is a prompt about a table.
 pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
-    let question = read_form(system, user)?;
+    let question = parse_single_form(system, user)?;
     let column = user.strip_prefix("Column: ").and_then(|rest| rest.split_once('\n'));
     let text = || user.strip_prefix("Text of ").and_then(|rest| rest.split_once(":\n"));
     let origin = column.or_else(text).map(|(origin, _)| origin.to_owned());
     Some(Question { origin, ..question })
 }
 
-fn read_form(system: &str, user: &str) -> Option<Question> {
+fn parse_single_form(system: &str, user: &str) -> Option<Question> {
     if let Some(question) =
-        pack::parse_prompt(system, user).or_else(|| row::read_back(system, user))
+        pack::parse_prompt(system, user).or_else(|| row::parse_prompt(system, user))
     {
         return Some(question);
     }
-    if let Some(question) = statement::read_back(system, user) {
+    if let Some(question) = statement::parse_prompt(system, user) {
         return Some(question);
     }
-    if let Some(question) = read_several(system, user) {
+    if let Some(question) = parse_several(system, user) {
         return Some(question);
     }
     let has_intro = |intro: &Intro| system.starts_with(intro.task);

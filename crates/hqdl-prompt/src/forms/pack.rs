@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, TYPES, add_forms, add_options, format_value, needs_no_table, on_one_line,
+    ANSWER, TYPES, add_answer_format, add_options, format_value, needs_no_table, on_one_line,
     parse_json_line, parse_options, several,
 };
 use crate::{
@@ -50,14 +50,14 @@ impl PackForm {
         let is_short = requested.iter().all(|column| is_short(column));
         let answers = if is_short { AnswerForm::Lines } else { AnswerForm::Arrays };
         let example =
-            if is_short { example_of_lines(requested) } else { example_of_arrays(requested) };
+            if is_short { format_line_example(requested) } else { format_array_example(requested) };
         let (system, question) = if let [column] = requested {
             let comma =
                 if is_short { "a comma and the answer, or ?" } else { "and the answer, or null" };
             let mut system = format!("{TASK}{example}{ENTRIES}{comma} if you do not know.");
             add_options(&mut system, column);
             if !is_short {
-                add_forms(&mut system, column);
+                add_answer_format(&mut system, column);
             }
             let about = write::column_description(column).unwrap_or_default();
             (system, format!("Question: {about}"))
@@ -68,9 +68,9 @@ impl PackForm {
                  {or} for what you do not know."
             );
             several::add_options(&mut system, requested);
-            (system, several::questions(requested))
+            (system, several::format_questions(requested))
         };
-        let schema = schema_of(answers);
+        let schema = create_schema(answers);
         Some(Self {
             answers,
             shared: SharedPrompt { system: system.into(), schema: Some(Arc::new(schema)) },
@@ -140,7 +140,7 @@ fn needs_no_quotes(option: &str) -> bool {
 
 /// Returns the schema of an answer. It is the same for all requests, because endpoints compile each
 /// new schema. The checker decides which cells are valid.
-fn schema_of(answers: AnswerForm) -> Json {
+fn create_schema(answers: AnswerForm) -> Json {
     let scalars = json!([
         { "type": "string" }, { "type": "number" }, { "type": "boolean" }, { "type": "null" }
     ]);
@@ -160,7 +160,7 @@ fn schema_of(answers: AnswerForm) -> Json {
 }
 
 /// Returns an example of an answer in arrays.
-fn example_of_arrays(asked: &[&Column]) -> String {
+fn format_array_example(asked: &[&Column]) -> String {
     let row = |label: &str| {
         let cells = asked.iter().map(|column| several::example_cell(column).to_string());
         let cells: Vec<String> = [json!(label).to_string()].into_iter().chain(cells).collect();
@@ -170,7 +170,7 @@ fn example_of_arrays(asked: &[&Column]) -> String {
 }
 
 /// Returns an example of an answer in lines.
-fn example_of_lines(asked: &[&Column]) -> String {
+fn format_line_example(asked: &[&Column]) -> String {
     let cells: Vec<[&str; 2]> =
         asked.iter().map(|column| example_cells(column.kind, column.values.is_some())).collect();
     let cells = |row: usize| cells.iter().map(|cells| cells[row]).collect::<Vec<_>>().join(",");
@@ -200,17 +200,17 @@ pub(crate) fn format_lines(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> Str
 }
 
 /// Formats labels and cells as the answer in arrays that a model should write.
-pub(crate) fn write_arrays(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
+pub(crate) fn format_arrays(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
     let row =
         |(label, cells): (Json, Vec<Json>)| Json::Array([label].into_iter().chain(cells).collect());
     json!({ "rows": rows.map(row).collect::<Vec<_>>() }).to_string()
 }
 
 /// Reads the types of columns from a row of the example.
-fn read_kinds(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
+fn parse_types(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     if let Some(cells) = row.as_array() {
         for (column, cell) in columns.iter_mut().zip(cells.iter().skip(1)) {
-            several::read_kind(cell, column)?;
+            several::parse_type(cell, column)?;
         }
         return Some(AnswerForm::Arrays);
     }
@@ -258,9 +258,9 @@ pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
             many: false,
             values: parse_options(system),
         }],
-        None => several::read_questions(system, asked)?,
+        None => several::parse_questions(system, asked)?,
     };
-    let answers = read_kinds(example["rows"].get(0)?, &mut columns)?;
+    let answers = parse_types(example["rows"].get(0)?, &mut columns)?;
     Some(Question {
         origin: None,
         table: "values".to_owned(),

@@ -25,17 +25,21 @@ pub(super) const QUESTION: &str = "What are the columns of this row?\nAnswer:";
 const CONTEXT: &str = "It also has:\n";
 
 /// Returns the system message: an example of an answer, the table, its columns and its value lists.
-pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]) -> String {
+pub(super) fn build_system_message(
+    expansion: &Expansion,
+    columns: &[usize],
+    asked: &[&Column],
+) -> String {
     let mut text = match &expansion.evidence {
-        None => format!("{TASK}{{{}}}{UNKNOWN}", example(asked)),
+        None => format!("{TASK}{{{}}}{UNKNOWN}", format_example(asked)),
         Some(settings) => {
             let has_shots = !expansion.shots.is_empty();
             format!(
                 "{}{{{}, {}}}{UNKNOWN}{}",
-                evidence::task(settings.require),
-                evidence::example(asked),
-                example(asked),
-                evidence::rules(asked, has_shots)
+                evidence::task_sentence(settings.require),
+                evidence::format_example(asked),
+                format_example(asked),
+                evidence::format_rules(asked, has_shots)
             )
         }
     };
@@ -65,8 +69,12 @@ pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]
             format!("list {}", at + 1)
         });
         let about = on_one_line(write::column_description(column).unwrap_or_default());
-        let _ =
-            write!(lines, "\n{} ({}): {about}", quote_json(&column.name), describe(column, list));
+        let _ = write!(
+            lines,
+            "\n{} ({}): {about}",
+            quote_json(&column.name),
+            describe_column(column, list)
+        );
     }
     for (n, list) in lists.iter().enumerate() {
         let _ = write!(text, "\nList {}: {}", n + 1, json!(list.values));
@@ -77,7 +85,7 @@ pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]
 }
 
 /// Returns the members of an example of an answer.
-fn example(asked: &[&Column]) -> String {
+fn format_example(asked: &[&Column]) -> String {
     let members = asked.iter().map(|column| {
         let one = match column.kind {
             Type::Boolean => json!(true),
@@ -93,7 +101,7 @@ fn example(asked: &[&Column]) -> String {
 }
 
 /// Describes a column's type, list, example and pattern.
-fn describe(column: &Column, list: Option<String>) -> String {
+fn describe_column(column: &Column, list: Option<String>) -> String {
     let many = if column.many.is_some() { "list of " } else { "" };
     let mut words = format!("{many}{}", column.kind.name());
     if let (Some(list), Some(values)) = (list, &column.values) {
@@ -125,36 +133,36 @@ fn add_shots(text: &mut String, expansion: &Expansion, columns: &[usize], asked:
             continue;
         }
         let row = Row { key: shot.key.clone(), context: shot.context.clone() };
-        let row = write(&row, expansion.key.names(), &expansion.context);
+        let row = format_row(&row, expansion.key.names(), &expansion.context);
         let _ = write!(text, "\nExample:\n{row}\n{QUESTION}\n{}", Json::Object(cells));
     }
 }
 
-fn member(name: &str, value: &Value) -> String {
+fn format_member(name: &str, value: &Value) -> String {
     format!("{}: {}", quote_json(name), format_value(value))
 }
 
 /// Formats the key and the context of a row, one value per line.
-pub(super) fn write(row: &Row, key: &[String], context: &[String]) -> String {
+pub(super) fn format_row(row: &Row, key: &[String], context: &[String]) -> String {
     let mut lines = "Row:\n".to_owned();
     for (name, value) in key.iter().zip(&row.key) {
-        let _ = writeln!(lines, "{}", member(name, value));
+        let _ = writeln!(lines, "{}", format_member(name, value));
     }
     if !row.context.is_empty() {
         lines.push_str(CONTEXT);
     }
     for (name, value) in context.iter().zip(&row.context) {
-        let _ = writeln!(lines, "{}", member(name, value));
+        let _ = writeln!(lines, "{}", format_member(name, value));
     }
     lines
 }
 
 /// Parses a prompt about the columns of one row.
-pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
-    let tasks = [TASK, evidence::task(false), evidence::task(true)];
+pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
+    let tasks = [TASK, evidence::task_sentence(false), evidence::task_sentence(true)];
     let rest = tasks.iter().find_map(|task| system.strip_prefix(task))?;
     let (_, rest) = rest.split_once("\nTable ")?;
-    let (table, rest) = read_string(rest)?;
+    let (table, rest) = parse_string(rest)?;
     let mut lines = rest.lines().skip(1).peekable();
     let mut lists: Vec<Vec<String>> = Vec::new();
     while let Some(line) = lines.next_if(|line| line.starts_with("List ")) {
@@ -163,16 +171,16 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     lines.next_if_eq(&"Columns:")?;
     let mut columns = Vec::new();
     while let Some(line) = lines.next_if(|line| line.starts_with('"')) {
-        let (mut column, list) = read_column(line)?;
+        let (mut column, list) = parse_column(line)?;
         column.values = list.and_then(|n| lists.get(n).cloned());
         columns.push(column);
     }
-    let (names, key, rest) = read_values(user.strip_prefix("Row:\n")?)?;
+    let (names, key, rest) = parse_values(user.strip_prefix("Row:\n")?)?;
     let (_, context, rest) = match rest.strip_prefix(CONTEXT) {
-        Some(rest) => read_values(rest)?,
+        Some(rest) => parse_values(rest)?,
         None => (Vec::new(), Vec::new(), rest),
     };
-    let (passages, rest) = evidence::read_passages(rest)?;
+    let (passages, rest) = evidence::parse_passages(rest)?;
     (rest.strip_prefix('\n')? == QUESTION).then(|| Question {
         origin: None,
         table,
@@ -186,8 +194,8 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
 }
 
 /// Parses the line of a column; returns the column and the position of its list.
-fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
-    let (name, rest) = read_string(line)?;
+fn parse_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
+    let (name, rest) = parse_string(line)?;
     let rest = rest.strip_prefix(" (")?;
     let (many, rest) = match rest.strip_prefix("list of ") {
         Some(rest) => (true, rest),
@@ -205,7 +213,7 @@ fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
     }
     for shown in [", such as ", ", matching "] {
         if let Some(text) = rest.strip_prefix(shown) {
-            rest = read_string(text)?.1;
+            rest = parse_string(text)?.1;
         }
     }
     let about = rest.strip_prefix("): ")?.to_owned();
@@ -213,7 +221,7 @@ fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
 }
 
 /// Parses a JSON string; returns its text and the remaining text.
-pub(super) fn read_string(text: &str) -> Option<(String, &str)> {
+pub(super) fn parse_string(text: &str) -> Option<(String, &str)> {
     let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
     let string = strings.next()?.ok()?;
     let end = strings.byte_offset();
@@ -221,10 +229,10 @@ pub(super) fn read_string(text: &str) -> Option<(String, &str)> {
 }
 
 /// Parses lines of names and values; returns the names, the values and the remaining text.
-fn read_values(mut text: &str) -> Option<(Vec<String>, Vec<Json>, &str)> {
+fn parse_values(mut text: &str) -> Option<(Vec<String>, Vec<Json>, &str)> {
     let (mut names, mut values) = (Vec::new(), Vec::new());
     while text.starts_with('"') {
-        let (name, rest) = read_string(text)?;
+        let (name, rest) = parse_string(text)?;
         let (value, rest) = parse_json_line(rest.strip_prefix(": ")?)?;
         names.push(name);
         values.push(value);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::row::read_string;
+use super::row::parse_string;
 use super::{Intro, TYPES, on_one_line};
 use crate::{AskedColumn, write};
 use hqdl_spec::{Column, Type};
@@ -17,13 +17,13 @@ const QUESTIONS: &str = "Questions:";
 const OPTIONS: &str = "\nOptions of ";
 
 /// Returns the first part of a system message, in the plural.
-pub(super) fn task(intro: &Intro) -> String {
+pub(super) fn pluralize_task(intro: &Intro) -> String {
     intro.task.replacen("question", "questions", 1)
 }
 
 /// Returns the system message for several questions.
-pub(super) fn system(intro: &Intro, asked: &[&Column]) -> String {
-    let (task, unknown) = (task(intro), intro.unknown);
+pub(super) fn build_system_message(intro: &Intro, asked: &[&Column]) -> String {
+    let (task, unknown) = (pluralize_task(intro), intro.unknown);
     let members = asked
         .iter()
         .map(|column| format!("{}: {}", quote_json(&column.name), example_cell(column)));
@@ -35,12 +35,12 @@ pub(super) fn system(intro: &Intro, asked: &[&Column]) -> String {
 
 /// Returns a cell of an example.
 pub(super) fn example_cell(column: &Column) -> Json {
-    let one = example(column.kind, column.values.is_some());
+    let one = example_value(column.kind, column.values.is_some());
     if column.many.is_some() { json!([one]) } else { one }
 }
 
 /// Returns a value for an example, which shows the type of an answer.
-fn example(kind: Type, options: bool) -> Json {
+fn example_value(kind: Type, options: bool) -> Json {
     match kind {
         Type::Boolean => json!(true),
         Type::Integer => json!(12),
@@ -72,7 +72,7 @@ pub(super) fn add_options(system: &mut String, asked: &[&Column]) {
 }
 
 /// Returns the questions with the names of their columns, one per line.
-pub(super) fn questions(asked: &[&Column]) -> String {
+pub(super) fn format_questions(asked: &[&Column]) -> String {
     let mut text = QUESTIONS.to_owned();
     for column in asked {
         let about = on_one_line(write::column_description(column).unwrap_or_default());
@@ -83,16 +83,16 @@ pub(super) fn questions(asked: &[&Column]) -> String {
 
 /// Parses the columns of a prompt from its questions and options: for each column the name, the
 /// question and the options.
-pub(super) fn read_questions(system: &str, text: &str) -> Option<Vec<AskedColumn>> {
+pub(super) fn parse_questions(system: &str, text: &str) -> Option<Vec<AskedColumn>> {
     let mut columns = Vec::new();
     for line in text.strip_prefix(QUESTIONS)?.lines().skip(1) {
-        let (name, about) = read_string(line)?;
+        let (name, about) = parse_string(line)?;
         let about = about.strip_prefix(": ")?.to_owned();
         let kind = Type::Text.name().to_owned();
         columns.push(AskedColumn { name, data_type: kind, about, many: false, values: None });
     }
     for line in system.lines().filter_map(|line| line.strip_prefix(OPTIONS.trim_start())) {
-        let (name, rest) = read_string(line)?;
+        let (name, rest) = parse_string(line)?;
         let options: Vec<String> = serde_json::from_str(rest.split_once(": ")?.1).ok()?;
         let column = columns.iter_mut().find(|column| column.name == name)?;
         column.values = Some(options);
@@ -101,18 +101,19 @@ pub(super) fn read_questions(system: &str, text: &str) -> Option<Vec<AskedColumn
 }
 
 /// Reads the types of columns from the example in a system message.
-pub(super) fn read_kinds(system: &str, columns: &mut [AskedColumn]) -> Option<()> {
+pub(super) fn parse_types(system: &str, columns: &mut [AskedColumn]) -> Option<()> {
     let answer = system.split_once(" Answer with JSON: ")?.1;
     let mut members = serde_json::Deserializer::from_str(answer).into_iter::<Map<String, Json>>();
     let members = members.next()?.ok()?;
-    columns.iter_mut().try_for_each(|column| read_kind(members.get(&column.name)?, column))
+    columns.iter_mut().try_for_each(|column| parse_type(members.get(&column.name)?, column))
 }
 
 /// Reads the type of a column from a cell of the example.
-pub(super) fn read_kind(cell: &Json, column: &mut AskedColumn) -> Option<()> {
+pub(super) fn parse_type(cell: &Json, column: &mut AskedColumn) -> Option<()> {
     column.many = cell.is_array();
     let cell = if column.many { cell.get(0)? } else { cell };
-    let is = |kind: &&Type| [true, false].iter().any(|options| example(**kind, *options) == *cell);
+    let is =
+        |kind: &&Type| [true, false].iter().any(|options| example_value(**kind, *options) == *cell);
     TYPES.iter().find(is)?.name().clone_into(&mut column.data_type);
     Some(())
 }

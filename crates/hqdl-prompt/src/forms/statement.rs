@@ -32,10 +32,10 @@ const MAX_RAW_BYTES: usize = 4096;
 
 /// Returns the form for the only requested column, whose description is the rest of the system
 /// message.
-pub(super) fn form(expansion: &Expansion, requested: &[&Column]) -> Option<SingleForm> {
+pub(super) fn create_form(expansion: &Expansion, requested: &[&Column]) -> Option<SingleForm> {
     let [column] = requested else { return None };
     let system = format!("{TASK}\n{}", column.about);
-    let schema = schema();
+    let schema = answer_schema();
     let instructions = Instructions { system: system.as_str().into(), tokens: OnceLock::new() };
     Some(SingleForm {
         task: expansion.task,
@@ -52,7 +52,7 @@ pub(super) fn form(expansion: &Expansion, requested: &[&Column]) -> Option<Singl
     })
 }
 
-fn schema() -> Json {
+fn answer_schema() -> Json {
     let text = json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] });
     json!({
         "type": "object",
@@ -79,7 +79,7 @@ pub(super) fn format_question(row: &Row, names: &[String]) -> String {
 }
 
 /// Parses a prompt of this form.
-pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
+pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     if !system.starts_with(TASK) {
         return None;
     }
@@ -131,16 +131,18 @@ pub(super) fn parse_answer(content: &str, finish: FinishReason) -> RowOutcome {
     let mut objects = find_objects(&answer);
     objects.dedup();
     match objects.as_slice() {
-        [object] => answered(object),
+        [object] => to_outcome(object),
         [] => match find_bare_query(&answer, finish) {
-            Some(sql) => answered(&normalize(&Map::from_iter([("sql".to_owned(), sql.into())]))),
+            Some(sql) => {
+                to_outcome(&normalize_answer(&Map::from_iter([("sql".to_owned(), sql.into())])))
+            }
             None => failed("the completion contains no query"),
         },
         _ => failed("the completion contains two different answers"),
     }
 }
 
-fn answered(object: &Json) -> RowOutcome {
+fn to_outcome(object: &Json) -> RowOutcome {
     RowOutcome::Answered(vec![Answer::ok(CellValue::One(Value::Text(object.to_string())))])
 }
 
@@ -154,7 +156,7 @@ fn find_objects(text: &str) -> Vec<Json> {
             serde_json::Deserializer::from_str(&text[open..]).into_iter::<UnambiguousJson>();
         position = match values.next() {
             Some(Ok(UnambiguousJson(Json::Object(object)))) => {
-                if let answer @ Json::Object(_) = normalize(&object) {
+                if let answer @ Json::Object(_) = normalize_answer(&object) {
                     found.push(answer);
                 }
                 open + values.byte_offset()
@@ -167,7 +169,7 @@ fn find_objects(text: &str) -> Vec<Json> {
 
 /// Returns an answer with all members; null if the object has neither a query nor a reason why
 /// there is none.
-fn normalize(object: &Map<String, Json>) -> Json {
+fn normalize_answer(object: &Map<String, Json>) -> Json {
     let text = |name: &str| {
         let text = match object.get(name)? {
             Json::String(text) => text.trim().to_owned(),

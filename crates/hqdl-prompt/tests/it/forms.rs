@@ -434,7 +434,7 @@ fn arrays_of_any_values_go_to_their_rows() {
     let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
     let checker = Checker::new(&expansion.columns[0]);
     let read = |content: &str, finish: FinishReason| {
-        frame.read(content, finish, &keys, &["value".to_owned()], &[&checker])
+        frame.parse_answer(content, finish, &keys, &["value".to_owned()], &[&checker])
     };
     let said = |row: usize| format!("{row}, \"so\": [{}", ATTACKS[row - 1].len());
     let answer = question.write_answer(|row, _| json!(said(row.number)));
@@ -480,7 +480,9 @@ fn read(content: &str) -> RowOutcome {
     let expansion = of_value(column(Type::Boolean, None, false));
     let checker = Checker::new(&expansion.columns[0]);
     let frame = PromptFrame::new(&expansion, &[0], Format::Json);
-    frame.read(content, FinishReason::Stop, &keys, &["value".to_owned()], &[&checker]).remove(0)
+    frame
+        .parse_answer(content, FinishReason::Stop, &keys, &["value".to_owned()], &[&checker])
+        .remove(0)
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn read_finished(
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let checkers: Vec<&Checker> = checkers.iter().collect();
     let frame = PromptFrame::new(expansion, &all_columns(expansion), Format::Json);
-    frame.read(content, finish, &keys, &["hero".to_owned()], &checkers).remove(0)
+    frame.parse_answer(content, finish, &keys, &["hero".to_owned()], &checkers).remove(0)
 }
 
 #[test]

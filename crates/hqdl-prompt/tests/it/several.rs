@@ -138,7 +138,7 @@ fn outcomes(expansion: &Expansion, rows: &[Row], content: &str) -> Vec<RowOutcom
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let checkers: Vec<&Checker> = checkers.iter().collect();
     let frame = PromptFrame::new(expansion, &[0, 1, 2], Format::Json);
-    frame.read(content, FinishReason::Stop, &keys, &["value".to_owned()], &checkers)
+    frame.parse_answer(content, FinishReason::Stop, &keys, &["value".to_owned()], &checkers)
 }
 
 #[test]

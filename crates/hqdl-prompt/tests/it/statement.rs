@@ -31,7 +31,8 @@ fn read(content: &str, finish: FinishReason) -> Option<Json> {
     let frame = PromptFrame::new(&expansion, &[0], Format::Json);
     let row = Row { key: vec![Value::Text("q".to_owned())], context: vec![Value::Null] };
     let keys = RequestKeys::new([row.key.as_slice()]);
-    let outcome = frame.read(content, finish, &keys, &["question".to_owned()], &[]).remove(0);
+    let outcome =
+        frame.parse_answer(content, finish, &keys, &["question".to_owned()], &[]).remove(0);
     match outcome {
         RowOutcome::Answered(answers) => match &answers[0].value {
             CellValue::One(Value::Text(text)) => serde_json::from_str(text).ok(),

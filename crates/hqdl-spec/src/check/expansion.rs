@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{SpecCheck, did_you_mean, join_path};
+use super::{SpecCheck, format_suggestion, join_path};
 use crate::file::{Echo, ExpansionTable, SourceField, SourceTable, SpecFile};
 use crate::schema_check::Step;
 use crate::{Column, Expansion, Images, Source, SourceRows};
@@ -40,7 +40,8 @@ impl SpecCheck<'_> {
         for (n, name) in e.images.iter().enumerate() {
             let mut known = e.key.iter().chain(&e.context);
             if !known.any(|k| k.eq_ignore_ascii_case(name)) {
-                let help = did_you_mean(name, e.key.iter().chain(&e.context).map(String::as_str));
+                let help =
+                    format_suggestion(name, e.key.iter().chain(&e.context).map(String::as_str));
                 let message = format!("`{name}` is not a column of `key` or `context`");
                 let image_path = join_path(path, &["images".into(), n.into()]);
                 self.add_error(&image_path, &message, "no such column", &help);
@@ -348,7 +349,7 @@ impl SpecCheck<'_> {
             let name_path = join_path(path, &[n.into()]);
             match e.key.iter().position(|k| k.eq_ignore_ascii_case(name)) {
                 None => {
-                    let help = did_you_mean(name, e.key.iter().map(String::as_str));
+                    let help = format_suggestion(name, e.key.iter().map(String::as_str));
                     let message = format!("the key of `{}` has no column `{name}`", e.name);
                     self.add_error(&name_path, &message, "no such key column", &help);
                 }
@@ -370,7 +371,7 @@ impl SpecCheck<'_> {
             {
                 positions.push(position);
             } else {
-                let help = did_you_mean(name, e.column.iter().map(|c| c.name.as_str()));
+                let help = format_suggestion(name, e.column.iter().map(|c| c.name.as_str()));
                 self.add_error(
                     &join_path(path, &[n.into()]),
                     &format!("`{}` has no column `{name}`", e.name),
@@ -402,7 +403,7 @@ impl SpecCheck<'_> {
                     columns
                 } else {
                     let tables = self.catalog.table_names();
-                    let help = did_you_mean(table, tables.iter().map(String::as_str));
+                    let help = format_suggestion(table, tables.iter().map(String::as_str));
                     self.add_error(
                         source_path,
                         &format!("the database has no table `{table}`"),
@@ -445,7 +446,7 @@ impl SpecCheck<'_> {
                     Some(_) => {}
                     None => {
                         let column_path = join_path(expansion_path, &[list.into(), n.into()]);
-                        let help = did_you_mean(column, known.iter().map(|(k, _)| k.as_str()));
+                        let help = format_suggestion(column, known.iter().map(|(k, _)| k.as_str()));
                         self.add_error(
                             &column_path,
                             &format!("{name} has no column `{column}`"),

@@ -7,7 +7,7 @@ use hqdl_values::problem::find_nearest;
 
 impl SpecCheck<'_> {
     /// Returns the columns of each kind, as `(table, column)`.
-    pub(crate) fn kinds(&mut self, tables: &[KindTable]) -> Vec<Vec<(String, String)>> {
+    pub(crate) fn check_kinds(&mut self, tables: &[KindTable]) -> Vec<Vec<(String, String)>> {
         let mut kinds = Vec::new();
         for (n, table) in tables.iter().enumerate() {
             let place = [Step::from("kind"), n.into(), "columns".into()];
@@ -16,7 +16,7 @@ impl SpecCheck<'_> {
             }
             let mut kind = Vec::new();
             for (at, name) in table.columns.iter().enumerate() {
-                match self.kind_column(name) {
+                match self.resolve_kind_column(name) {
                     Ok(column) => kind.push(column),
                     Err((message, help)) => {
                         self.add_error(&join_path(&place, &[at.into()]), &message, "", &help);
@@ -30,7 +30,7 @@ impl SpecCheck<'_> {
 
     /// Returns the table and the column that a name such as `city.name` means; otherwise a
     /// message and a hint.
-    fn kind_column(&self, name: &str) -> Result<(String, String), (String, String)> {
+    fn resolve_kind_column(&self, name: &str) -> Result<(String, String), (String, String)> {
         let Some((table, column)) = name.rsplit_once('.') else {
             return Err((format!("`{name}` names no column"), "write `table.column`".to_owned()));
         };
@@ -40,16 +40,16 @@ impl SpecCheck<'_> {
         let Some(columns) = self.catalog.table_columns(table) else {
             let tables = self.catalog.table_names();
             let help = find_nearest(table, tables.iter().map(String::as_str));
-            return Err((format!("there is no table `{table}`"), hint(help)));
+            return Err((format!("there is no table `{table}`"), format_hint(help)));
         };
         if columns.iter().any(|(name, _)| name.eq_ignore_ascii_case(column)) {
             return Ok((table.to_owned(), column.to_owned()));
         }
         let help = find_nearest(column, columns.iter().map(|(name, _)| name.as_str()));
-        Err((format!("`{table}` has no column `{column}`"), hint(help)))
+        Err((format!("`{table}` has no column `{column}`"), format_hint(help)))
     }
 }
 
-fn hint(nearest: Option<&str>) -> String {
+fn format_hint(nearest: Option<&str>) -> String {
     nearest.map(|name| format!("did you mean `{name}`?")).unwrap_or_default()
 }

@@ -132,6 +132,6 @@ fn literal_value(literal: &Literal) -> Value {
     }
 }
 
-fn did_you_mean<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
+fn format_suggestion<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
     find_nearest(wrong, known).map(|n| format!("did you mean `{n}`?")).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{SpecCheck, did_you_mean, join_path, literal_value};
+use super::{SpecCheck, format_suggestion, join_path, literal_value};
 use crate::checker::Checker;
 use crate::file::{ExpansionTable, ShotCell, ShotsField, ShotsTable};
 use crate::literal::Literal;
@@ -125,7 +125,7 @@ impl SpecCheck<'_> {
             .collect();
         for name in row.keys() {
             if checks_names && !names.iter().any(|n| n.eq_ignore_ascii_case(name)) {
-                let help = did_you_mean(name, names.iter().copied());
+                let help = format_suggestion(name, names.iter().copied());
                 let cell_path = join_path(path, &[name.as_str().into()]);
                 self.add_error(
                     &cell_path,

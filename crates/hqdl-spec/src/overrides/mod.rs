@@ -199,7 +199,9 @@ impl Overrides {
             .cells
             .keys()
             .filter(|(n, _)| *n == expansion)
-            .filter_map(|(_, entity)| Some((entity.as_str(), self.entity_mark(expansion, entity)?)))
+            .filter_map(|(_, entity)| {
+                Some((entity.as_str(), self.format_entity_overrides(expansion, entity)?))
+            })
             .collect();
         if marks.is_empty() {
             return String::new();
@@ -210,7 +212,7 @@ impl Overrides {
 
     /// Returns all overrides of an entity as text, in a stable order.
     #[must_use]
-    pub fn entity_mark(&self, expansion: usize, entity: &Entity) -> Option<String> {
+    pub fn format_entity_overrides(&self, expansion: usize, entity: &Entity) -> Option<String> {
         if self.cells.is_empty() {
             return None;
         }
