@@ -351,7 +351,7 @@ async fn send_request(
     let outcome = tokio::select! {
         biased;
         asked = request.run_with_retries() => asked,
-        // It was waiting for a limit or a retry, so nothing is paid for.
+        // The request was waiting for a limit or a retry, so nothing is billed.
         () = wait_for_safe_stop(&control.stopping, &request) => return Ok((Vec::new(), None)),
     };
     completion.seconds = began.elapsed().as_secs_f64();

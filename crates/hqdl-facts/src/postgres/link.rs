@@ -152,8 +152,8 @@ impl Link {
         self.with_timeout(ANSWER_TIMEOUT, work).await
     }
 
-    /// Like [`Self::run`], with the connection that all callers share. Their statements are sent
-    /// without waiting for each other, and the server executes them in order.
+    /// Like [`Self::with_client`], with the connection that all callers share. Their statements are
+    /// sent without waiting for each other, and the server executes them in order.
     ///
     /// `work` must be single statements, or a transaction whose statements are all sent in one
     /// poll, and must be polled on the connection's thread. Otherwise statements of other callers
@@ -179,7 +179,7 @@ impl Link {
         .await
     }
 
-    /// Like [`Self::run`], with a timeout of its own.
+    /// Like [`Self::with_client`], with a timeout of its own.
     pub(super) async fn with_timeout<T, F>(
         &self,
         within: Duration,
