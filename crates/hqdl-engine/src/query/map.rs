@@ -11,7 +11,7 @@ use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::Meta;
-use crate::query::route::answer_parsing::{ad_hoc_column, fill_slots};
+use crate::query::route::answer_parsing::{build_ad_hoc_column, fill_slots};
 use crate::query::route::calls::Calls;
 use crate::query::route::kinds;
 use hqdl_facts::{FactsError, QuestionOrigin};
@@ -138,11 +138,12 @@ fn look_up_known(
     let option_values = question.options.map(<[Value]>::to_vec);
     let text = fill_slots(question.text, &names);
     let mut column_spec =
-        ad_hoc_column(&text, question.data_type, option_values, question.is_list, &names);
+        build_ad_hoc_column(&text, question.data_type, option_values, question.is_list, &names);
     if let Some(kind) = question.value_kind {
         kinds::set_kind(&mut column_spec, kind);
     }
-    let at = calls.values_target(None, names.to_vec(), column_spec.meaning.kinds.clone());
+    let at =
+        calls.find_or_add_value_target(None, names.to_vec(), column_spec.meaning.kinds.clone());
     let options = column_spec.values.as_ref().map(|list| list.values.clone());
     calls.add_column(at, column_spec);
     let mut targets = calls.build_targets(request)?;
@@ -153,7 +154,7 @@ fn look_up_known(
     if let Some(media) = media {
         return Err(QueryError::in_sql(media.refusal_reason().to_owned(), None, "", ""));
     }
-    let entities = value_entities(&mut targets[at], values);
+    let entities = intern_value_entities(&mut targets[at], values);
     let count = entities.iter().flatten().max().map_or(0, |last| last + 1);
     let mut answers: Vec<Option<Answer>> = vec![None; count];
     let all: Vec<usize> = (0..count).collect();
@@ -162,7 +163,7 @@ fn look_up_known(
 }
 
 /// Returns the entity of each value, or `None` for NULL and NaN.
-fn value_entities(target: &mut TargetExpansion, values: &[Value]) -> Vec<Option<usize>> {
+fn intern_value_entities(target: &mut TargetExpansion, values: &[Value]) -> Vec<Option<usize>> {
     let mut canonical_bytes = Vec::new();
     let entity = |value: &Value| {
         let read = match value {

@@ -130,7 +130,7 @@ impl Truth {
 
     /// Returns the keys and reference values of a column; both arguments are indices.
     #[must_use]
-    pub fn column_values(
+    pub fn column_values_sql(
         &self,
         expansion: usize,
         column: usize,

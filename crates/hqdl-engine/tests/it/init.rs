@@ -1,4 +1,4 @@
-//! `hqdl init`: a first spec from a database, which passes its check.
+//! `hqdl init` generates a first spec from a database, and the spec passes its check.
 
 use std::path::Path;
 
@@ -8,15 +8,15 @@ use hqdl_spec::{Spec, UncheckedSpec};
 use hqdl_testkit::repository_root;
 use rusqlite::Connection;
 
-/// A database made of a batch of SQL; each test has its own.
-fn made(test: &str, sql: &str) -> Database {
+/// Creates the database of a test from a batch of SQL.
+fn create_database(test: &str, sql: &str) -> Database {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("init-{test}.sqlite"));
     let _ = std::fs::remove_file(&path);
     Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     Database::open(&path).unwrap()
 }
 
-fn parsed(toml: &str, db: &Database) -> Spec {
+fn parse_spec(toml: &str, db: &Database) -> Spec {
     let draft = UncheckedSpec::parse(Path::new("first.toml"), toml.to_owned())
         .unwrap_or_else(|p| panic!("{}\n{toml}", p.render(false)));
     match draft.check(db) {
@@ -28,16 +28,16 @@ fn parsed(toml: &str, db: &Database) -> Spec {
     }
 }
 
-/// The scaffold and the spec it makes; fails when that does not pass.
-fn passes(db: &Database) -> (GeneratedSpec, Spec) {
+/// Returns the generated spec and its parsed form. Fails if the spec does not pass its check.
+fn generate_valid_spec(db: &Database) -> (GeneratedSpec, Spec) {
     let made = generate_spec(db, "data/the \"db\".sqlite").unwrap();
-    let spec = parsed(&made.toml, db);
+    let spec = parse_spec(&made.toml, db);
     assert!(spec.database.ends_with("data/the \"db\".sqlite"));
     (made, spec)
 }
 
-/// The scaffold of a database without entities: TOML, and no expansion.
-fn has_only_an_example(db: &Database) -> GeneratedSpec {
+/// Returns the spec generated for a database without entities: it has no expansion.
+fn generate_example_only(db: &Database) -> GeneratedSpec {
     let made = generate_spec(db, "a.sqlite").unwrap();
     let draft = UncheckedSpec::parse(Path::new("first.toml"), made.toml.clone()).unwrap();
     assert!(draft.file.expansion.is_empty(), "{}", made.toml);
@@ -49,36 +49,36 @@ fn has_only_an_example(db: &Database) -> GeneratedSpec {
     made
 }
 
-/// The scaffold with its example taken out of the comments.
-fn uncommented(made: &GeneratedSpec) -> String {
+/// Returns the generated spec with its commented example enabled.
+fn enable_example(made: &GeneratedSpec) -> String {
     let at = made.toml.find("# [[expansion]]").unwrap();
     let (head, example) = made.toml.split_at(at);
     let lines = example.lines().map(|l| l.strip_prefix("# ").unwrap_or_default());
     format!("{head}{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
-fn tables(spec: &Spec) -> Vec<&str> {
+fn source_names(spec: &Spec) -> Vec<&str> {
     spec.expansions.iter().map(|e| e.sources[0].name.as_deref().unwrap_or("?")).collect()
 }
 
-fn key(spec: &Spec, expansion: usize) -> Vec<&str> {
+fn key_names(spec: &Spec, expansion: usize) -> Vec<&str> {
     spec.expansions[expansion].key.names().iter().map(String::as_str).collect()
 }
 
-fn columns(spec: &Spec, expansion: usize) -> Vec<&str> {
+fn column_names(spec: &Spec, expansion: usize) -> Vec<&str> {
     spec.expansions[expansion].columns.iter().map(|c| c.name.as_str()).collect()
 }
 
 #[test]
-fn the_demo_gets_its_key_and_its_value_lists() {
+fn demo_spec_has_key_and_value_lists() {
     let db =
         Database::open(&repository_root().join("examples/superhero/superhero.sqlite")).unwrap();
-    let (made, spec) = passes(&db);
+    let (made, spec) = generate_valid_spec(&db);
     assert_eq!(spec.expansions.len(), 1);
     assert_eq!(spec.expansions[0].name, "llm_superhero");
-    assert_eq!(key(&spec, 0), ["superhero_name", "full_name"]);
+    assert_eq!(key_names(&spec, 0), ["superhero_name", "full_name"]);
     assert_eq!(
-        columns(&spec, 0),
+        column_names(&spec, 0),
         ["alignment", "colour", "gender", "publisher_name", "race", "power_name"]
     );
     for column in &spec.expansions[0].columns {
@@ -91,13 +91,13 @@ fn the_demo_gets_its_key_and_its_value_lists() {
 }
 
 #[test]
-fn commented_proposals_hold_when_the_comment_is_taken_away() {
+fn commented_proposals_are_valid_when_enabled() {
     let db =
         Database::open(&repository_root().join("examples/superhero/superhero.sqlite")).unwrap();
-    let (made, _) = passes(&db);
+    let (made, _) = generate_valid_spec(&db);
     let edited = made.toml.replace("# context", "context").replace("# many", "many");
     assert_ne!(edited, made.toml);
-    let spec = parsed(&edited, &db);
+    let spec = parse_spec(&edited, &db);
     assert_eq!(spec.expansions[0].context, ["height_cm", "weight_kg"]);
     let many = spec.expansions[0].columns.iter().find_map(|c| c.many.as_ref()).unwrap();
     assert_eq!(
@@ -107,8 +107,8 @@ fn commented_proposals_hold_when_the_comment_is_taken_away() {
 }
 
 #[test]
-fn lists_that_an_entity_refers_to_already_are_not_offered() {
-    let db = made(
+fn lists_that_an_entity_references_are_not_offered() {
+    let db = create_database(
         "referred",
         "CREATE TABLE publisher (id INTEGER PRIMARY KEY, publisher_name TEXT);
          CREATE TABLE colour (id INTEGER PRIMARY KEY, colour TEXT);
@@ -126,15 +126,15 @@ fn lists_that_an_entity_refers_to_already_are_not_offered() {
          INSERT INTO hero VALUES (1, 'Batman', 1.8, 'Human', 2, 1), (2, 'Hulk', 2.4, 'Human', 1, 2);
          INSERT INTO hero_power VALUES (1, 1, 3), (2, 2, 4);",
     );
-    let (made, spec) = passes(&db);
-    assert_eq!(tables(&spec), ["hero"]);
-    assert_eq!(columns(&spec, 0), ["country"], "{}", made.toml);
+    let (made, spec) = generate_valid_spec(&db);
+    assert_eq!(source_names(&spec), ["hero"]);
+    assert_eq!(column_names(&spec, 0), ["country"], "{}", made.toml);
     assert!(made.toml.contains(r#"# context = ["height"]"#), "{}", made.toml);
 }
 
 #[test]
-fn names_with_quotes_dots_blanks_and_line_breaks_are_written_safely() {
-    let db = made(
+fn names_with_special_characters_are_quoted() {
+    let db = create_database(
         "nasty",
         r#"CREATE TABLE "select * from ""x""" ("a.b ""c"" 'd'" TEXT, "order" TEXT, "line
 break" INTEGER, "" TEXT, "é" TEXT, "É" TEXT);
@@ -151,17 +151,17 @@ list # no" VALUES (1, 'a'), (2, 'b''"""c');
            INSERT INTO "Ünï.cödé" VALUES ('a b', NULL, 1), (NULL, 'a b', 2), ('a b', 'a b', 3);
            CREATE INDEX "llm_values" ON "values" (n);"#,
     );
-    let (made, spec) = passes(&db);
+    let (made, spec) = generate_valid_spec(&db);
     assert_eq!(spec.expansions.len(), 3, "{}", made.toml);
     assert!(spec.expansions.iter().all(|e| e.columns.len() == 1));
     assert!(spec.expansions.iter().any(|e| e.name == "llm_values_2"), "{}", made.toml);
-    let unicode = tables(&spec).iter().position(|t| *t == "Ünï.cödé").unwrap();
-    assert_eq!(key(&spec, unicode), ["naïve name", "NAME"]);
+    let unicode = source_names(&spec).iter().position(|t| *t == "Ünï.cödé").unwrap();
+    assert_eq!(key_names(&spec, unicode), ["naïve name", "NAME"]);
     assert!(made.toml.contains("# Other tables that could"), "{}", made.toml);
 }
 
 #[test]
-fn every_odd_name_survives_everywhere_it_can_stand() {
+fn unusual_names_work_in_every_position() {
     let names = [
         "'",
         "''",
@@ -211,7 +211,7 @@ fn every_odd_name_survives_everywhere_it_can_stand() {
     for (n, odd) in names.iter().enumerate() {
         let q = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
         let (list, entity) = (q(&format!("list {odd}")), q(odd));
-        let db = made(
+        let db = create_database(
             &format!("odd-{n}"),
             &format!(
                 "CREATE TABLE {list} (id INTEGER PRIMARY KEY, {} TEXT);
@@ -223,30 +223,30 @@ fn every_odd_name_survives_everywhere_it_can_stand() {
                 q(&format!("n{odd}")),
             ),
         );
-        let (made, spec) = passes(&db);
+        let (made, spec) = generate_valid_spec(&db);
         assert_eq!(spec.expansions.len(), 1, "{odd:?}: {}", made.toml);
         let edited = made.toml.replace("# context", "context").replace("# many", "many");
-        parsed(&edited, &db);
+        parse_spec(&edited, &db);
     }
 }
 
 #[test]
-fn names_that_are_taken_are_left_alone() {
-    let db = made(
+fn existing_names_are_not_reused() {
+    let db = create_database(
         "taken",
         "CREATE TABLE city (name TEXT, size INTEGER, description TEXT, summary TEXT);
          INSERT INTO city VALUES ('Rome', 3, 'x', 'x'), ('Paris', 2, 'x', 'x');
          CREATE VIEW LLM_City AS SELECT 1;
          CREATE VIEW llm_city_2 AS SELECT 1;",
     );
-    let (made, spec) = passes(&db);
+    let (made, spec) = generate_valid_spec(&db);
     assert_eq!(spec.expansions[0].name, "llm_city_3");
-    assert_eq!(columns(&spec, 0), ["summary_2"], "{}", made.toml);
+    assert_eq!(column_names(&spec, 0), ["summary_2"], "{}", made.toml);
 }
 
 #[test]
 fn questions_of_expansions_with_the_same_key_do_not_clash() {
-    let db = made(
+    let db = create_database(
         "clash",
         "CREATE TABLE city (name TEXT, size INTEGER); CREATE TABLE town (name TEXT, size INTEGER);
          CREATE TABLE country (country TEXT);
@@ -254,7 +254,7 @@ fn questions_of_expansions_with_the_same_key_do_not_clash() {
          INSERT INTO town VALUES ('Bath', 1), ('Ulm', 1);
          INSERT INTO country VALUES ('Italy'), ('France');",
     );
-    let (made, spec) = passes(&db);
+    let (made, spec) = generate_valid_spec(&db);
     assert_eq!(spec.expansions.len(), 2);
     let asked: Vec<&str> =
         spec.expansions.iter().map(|e| e.columns[0].bindings[0].ask.as_str()).collect();
@@ -262,85 +262,87 @@ fn questions_of_expansions_with_the_same_key_do_not_clash() {
 }
 
 #[test]
-fn a_key_that_is_not_unique_is_said_to_be_so() {
-    let db = made(
+fn duplicate_key_is_noted() {
+    let db = create_database(
         "duplicates",
         "CREATE TABLE stock (product TEXT, region TEXT, amount REAL);
          INSERT INTO stock VALUES ('tea', 'north', 1), ('tea', 'north', 2), ('tea', 'south', 3), ('rum', 'north', 4);",
     );
-    let (made, spec) = passes(&db);
-    assert_eq!(key(&spec, 0), ["product", "region"]);
+    let (made, spec) = generate_valid_spec(&db);
+    assert_eq!(key_names(&spec, 0), ["product", "region"]);
     let remark = "4 rows with 3 different keys";
     assert!(made.toml.contains(remark), "{}", made.toml);
     assert!(made.notes.iter().any(|n| n.contains(remark)), "{:?}", made.notes);
 }
 
 #[test]
-fn ids_dates_links_numbers_and_long_texts_are_no_keys() {
-    let db = made(
+fn ids_dates_links_numbers_and_long_texts_are_not_keys() {
+    let db = create_database(
         "no-keys",
         "CREATE TABLE book (uuid TEXT, isbn TEXT, published TEXT, site TEXT, blurb TEXT, heading TEXT);
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20)
          INSERT INTO book SELECT 'u' || i, '978-' || i, '3 May ' || (1900 + i),
              'https://example.org/' || i, printf('%.100c', 'x') || i, 'The ' || char(64 + i) FROM n;",
     );
-    let (_, spec) = passes(&db);
-    assert_eq!(key(&spec, 0), ["heading"]);
+    let (_, spec) = generate_valid_spec(&db);
+    assert_eq!(key_names(&spec, 0), ["heading"]);
 }
 
 #[test]
 fn a_database_without_entities_gets_an_example_and_a_note() {
-    let empty = made("empty", "");
-    let made_empty = has_only_an_example(&empty);
+    let empty = create_database("empty", "");
+    let made_empty = generate_example_only(&empty);
     assert!(made_empty.notes[0].contains("found no table to expand"), "{:?}", made_empty.notes);
 
-    let tables = made(
+    let tables = create_database(
         "empty-tables",
         "CREATE TABLE a (name TEXT); CREATE TABLE b (x INTEGER PRIMARY KEY) WITHOUT ROWID;",
     );
-    let made_tables = has_only_an_example(&tables);
+    let made_tables = generate_example_only(&tables);
     assert!(
         made_tables.notes.iter().any(|n| n == "left out because they are empty: `a`, `b`"),
         "{:?}",
         made_tables.notes
     );
 
-    let facts =
-        made("facts", "CREATE TABLE f (a_id, b_id, n REAL); INSERT INTO f VALUES (1, 2, 3.0);");
-    has_only_an_example(&facts);
+    let facts = create_database(
+        "facts",
+        "CREATE TABLE f (a_id, b_id, n REAL); INSERT INTO f VALUES (1, 2, 3.0);",
+    );
+    generate_example_only(&facts);
 }
 
 #[test]
-fn lists_alone_make_an_example_that_passes_when_uncommented() {
-    let db = made(
+fn lists_alone_yield_an_example_that_is_valid_when_enabled() {
+    let db = create_database(
         "lists",
         "CREATE TABLE company (id INTEGER PRIMARY KEY, name TEXT); CREATE TABLE colour (colour TEXT PRIMARY KEY) WITHOUT ROWID;
          INSERT INTO company VALUES (1, 'Acme'), (2, 'Initech'), (3, 'Hooli'); INSERT INTO colour VALUES ('red'), ('blue');",
     );
-    let made = has_only_an_example(&db);
-    let spec = parsed(&uncommented(&made), &db);
-    assert_eq!(tables(&spec), ["company"]);
-    assert_eq!(key(&spec, 0), ["name"]);
+    let made = generate_example_only(&db);
+    let spec = parse_spec(&enable_example(&made), &db);
+    assert_eq!(source_names(&spec), ["company"]);
+    assert_eq!(key_names(&spec, 0), ["name"]);
 }
 
 #[test]
 fn blobs_and_text_that_is_not_utf8_are_neither_keys_nor_values() {
-    let db = made(
+    let db = create_database(
         "blobs",
         "CREATE TABLE thing (raw BLOB, broken TEXT, label TEXT, n INTEGER);
          CREATE TABLE list (id INTEGER PRIMARY KEY, v TEXT);
          INSERT INTO list VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e'), (6, CAST(x'fffe' AS TEXT));
          INSERT INTO thing VALUES (x'00', CAST(x'ff61' AS TEXT), 'one', 1), (x'01', CAST(x'ff62' AS TEXT), 'two', 2);",
     );
-    let (made, spec) = passes(&db);
-    assert_eq!(tables(&spec), ["list", "thing"], "{}", made.toml);
-    assert_eq!(key(&spec, 1), ["label"]);
+    let (made, spec) = generate_valid_spec(&db);
+    assert_eq!(source_names(&spec), ["list", "thing"], "{}", made.toml);
+    assert_eq!(key_names(&spec, 1), ["label"]);
     assert!(spec.expansions.iter().all(|e| e.columns[0].values.is_none()));
 }
 
 #[test]
 fn tables_without_rowid_generated_columns_and_full_text_are_read() {
-    let db = made(
+    let db = create_database(
         "kinds",
         "CREATE TABLE language (code TEXT PRIMARY KEY, title TEXT, speakers REAL) WITHOUT ROWID;
          INSERT INTO language VALUES ('fr', 'French', 3e8), ('de', 'German', 1e8);
@@ -349,53 +351,54 @@ fn tables_without_rowid_generated_columns_and_full_text_are_read() {
          CREATE VIRTUAL TABLE page USING fts5(title, body);
          INSERT INTO page VALUES ('Moon', 'rock'), ('Sun', 'gas');",
     );
-    let (made, spec) = passes(&db);
-    assert_eq!(tables(&spec), ["language", "page", "person"], "{}", made.toml);
-    assert_eq!(key(&spec, 0), ["title"]);
-    assert_eq!(key(&spec, 2), ["first", "last"]);
+    let (made, spec) = generate_valid_spec(&db);
+    assert_eq!(source_names(&spec), ["language", "page", "person"], "{}", made.toml);
+    assert_eq!(key_names(&spec, 0), ["title"]);
+    assert_eq!(key_names(&spec, 2), ["first", "last"]);
     assert!(!made.toml.contains("page_content"));
 }
 
 #[test]
-fn views_serve_when_there_is_no_table() {
+fn views_are_used_without_tables() {
     let sql = "CREATE VIEW film AS SELECT 'Alien' AS title, 1979 AS year UNION SELECT 'Heat', 1995;
                CREATE VIEW broken AS SELECT * FROM gone;";
-    let (made_views, spec) = passes(&made("views", sql));
-    assert_eq!(tables(&spec), ["film"]);
+    let (made_views, spec) = generate_valid_spec(&create_database("views", sql));
+    assert_eq!(source_names(&spec), ["film"]);
     assert!(
         made_views.notes.iter().any(|n| n.starts_with("`broken` is left out")),
         "{:?}",
         made_views.notes
     );
 
-    let with_table = made("views-and-table", &format!("{sql} CREATE TABLE t (n INTEGER);"));
-    has_only_an_example(&with_table);
+    let with_table =
+        create_database("views-and-table", &format!("{sql} CREATE TABLE t (n INTEGER);"));
+    generate_example_only(&with_table);
 }
 
 #[test]
-fn tables_that_hqdl_made_are_no_sources() {
-    let db = made(
+fn tables_created_by_hqdl_are_not_sources() {
+    let db = create_database(
         "own",
         "CREATE TABLE hqdl_object (name TEXT PRIMARY KEY COLLATE NOCASE, type TEXT NOT NULL, expansion TEXT) WITHOUT ROWID;
          INSERT INTO hqdl_object VALUES ('llm_city', 'table', 'llm_city');
          CREATE TABLE city (name TEXT, size INTEGER); INSERT INTO city VALUES ('Rome', 3), ('Paris', 2);
          CREATE TABLE llm_city (name TEXT, mayor TEXT); INSERT INTO llm_city VALUES ('Rome', 'x');",
     );
-    let (_, spec) = passes(&db);
-    assert_eq!(tables(&spec), ["city"]);
+    let (_, spec) = generate_valid_spec(&db);
+    assert_eq!(source_names(&spec), ["city"]);
     assert_eq!(spec.expansions[0].name, "llm_city_2");
 }
 
 #[test]
 fn a_large_table_is_sampled_to_its_end() {
-    let db = made(
+    let db = create_database(
         "large",
         "CREATE TABLE star (name TEXT, mass REAL);
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100500)
          INSERT INTO star SELECT 'Star ' || min(i, 100400), i FROM n;",
     );
-    let (made, spec) = passes(&db);
-    assert_eq!(key(&spec, 0), ["name"]);
+    let (made, spec) = generate_valid_spec(&db);
+    assert_eq!(key_names(&spec, 0), ["name"]);
     assert!(
         made.notes[0].contains("a sample of 50,250 rows with 50,201 different keys"),
         "{:?}",
@@ -405,14 +408,14 @@ fn a_large_table_is_sampled_to_its_end() {
 
 #[test]
 fn a_damaged_database_is_an_error() {
-    let db = made(
+    let db = create_database(
         "damaged",
         "CREATE TABLE city (name TEXT); INSERT INTO city VALUES ('Rome'), ('Paris');",
     );
     let path = db.path().to_owned();
     drop(db);
     let mut bytes = std::fs::read(&path).unwrap();
-    // The second page is the table's.
+    // The second page belongs to the table.
     bytes[4096..4200].fill(0x7f);
     std::fs::write(&path, bytes).unwrap();
     let db = Database::open(&path).unwrap();
@@ -420,8 +423,8 @@ fn a_damaged_database_is_an_error() {
 }
 
 #[test]
-fn a_blank_row_of_a_lookup_table_is_not_in_its_list() {
-    let db = made(
+fn blank_row_of_a_lookup_table_is_not_listed() {
+    let db = create_database(
         "blank",
         "CREATE TABLE publisher (id INTEGER PRIMARY KEY, publisher_name TEXT);
          INSERT INTO publisher VALUES (1, ''), (2, 'DC'), (3, 'Marvel');
@@ -430,39 +433,39 @@ fn a_blank_row_of_a_lookup_table_is_not_in_its_list() {
          CREATE TABLE hero (name TEXT, height REAL);
          INSERT INTO hero VALUES ('Batman', 1.8), ('Hulk', 2.4);",
     );
-    let (_, spec) = passes(&db);
-    assert_eq!(columns(&spec, 0), ["publisher_name", "race"]);
+    let (_, spec) = generate_valid_spec(&db);
+    assert_eq!(column_names(&spec, 0), ["publisher_name", "race"]);
     let values = |n: usize| spec.expansions[0].columns[n].values.as_ref().unwrap().values.clone();
     assert_eq!(values(0), ["DC", "Marvel"]);
     assert_eq!(values(1), ["Human", "Alien"]);
 }
 
 #[test]
-fn a_column_of_names_is_in_the_key_even_if_another_is_unique_by_chance() {
-    let db = made(
+fn name_column_is_in_the_key_despite_another_unique_column() {
+    let db = create_database(
         "chance",
         "CREATE TABLE painter (name TEXT, country TEXT, age INTEGER);
          INSERT INTO painter VALUES ('Ann', 'Peru', 3), ('Ann', 'Chad', 4), ('Bob', 'Oman', 5);",
     );
-    let (_, spec) = passes(&db);
-    assert_eq!(key(&spec, 0), ["name", "country"]);
+    let (_, spec) = generate_valid_spec(&db);
+    assert_eq!(key_names(&spec, 0), ["name", "country"]);
 }
 
 #[test]
-fn sentences_are_no_value_list() {
-    let db = made(
+fn sentences_are_not_a_value_list() {
+    let db = create_database(
         "sentences",
         "CREATE TABLE film (title TEXT, year INTEGER); INSERT INTO film VALUES ('Heat', 1995), ('Alien', 1979);
          CREATE TABLE essay (essay TEXT);
          INSERT INTO essay VALUES ('A long night that one does not forget soon'), ('Dull from the first to the last minute, sadly');",
     );
-    let (made, spec) = passes(&db);
-    assert_eq!(tables(&spec), ["film", "essay"]);
-    assert_eq!(columns(&spec, 0), ["description"], "{}", made.toml);
+    let (made, spec) = generate_valid_spec(&db);
+    assert_eq!(source_names(&spec), ["film", "essay"]);
+    assert_eq!(column_names(&spec, 0), ["description"], "{}", made.toml);
 }
 
 #[test]
-fn many_tables_columns_and_lists_stay_a_short_spec() {
+fn many_tables_columns_and_lists_yield_a_short_spec() {
     let mut sql = String::new();
     for n in 0..60 {
         sql += &format!("CREATE TABLE list{n}x (id INTEGER PRIMARY KEY, term{n}x TEXT);");
@@ -471,7 +474,7 @@ fn many_tables_columns_and_lists_stay_a_short_spec() {
         sql += &format!("CREATE TABLE thing{n}x (name TEXT, size REAL, {});", many.join(", "));
         sql += &format!("INSERT INTO thing{n}x (name, size) VALUES ('p', 1), ('q', 2);");
     }
-    let (made, spec) = passes(&made("many", &sql));
+    let (made, spec) = generate_valid_spec(&create_database("many", &sql));
     assert_eq!(spec.expansions.len(), 3);
     assert!(spec.expansions.iter().all(|e| e.columns.len() == 1));
     assert!(made.toml.contains("49 more"), "{}", made.toml);
@@ -479,23 +482,23 @@ fn many_tables_columns_and_lists_stay_a_short_spec() {
 }
 
 #[test]
-fn a_key_is_tried_on_rows_of_the_whole_table() {
-    // Sorted by country, so that the names of the first 2,000 rows are all different.
-    let db = made(
+fn key_is_tested_on_rows_of_the_whole_table() {
+    // The rows are sorted by country, so the names of the first 2,000 rows are all different.
+    let db = create_database(
         "sorted",
         "CREATE TABLE city (id INTEGER PRIMARY KEY, name TEXT, country TEXT);
          WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 8999)
          INSERT INTO city SELECT i, 'Town ' || char(97 + i % 26, 97 + i / 26 % 26, 97 + i / 676 % 5),
                                  'Land ' || char(65 + i / 3000) FROM n;",
     );
-    let (_, spec) = passes(&db);
-    assert_eq!(key(&spec, 0), ["name", "country"]);
+    let (_, spec) = generate_valid_spec(&db);
+    assert_eq!(key_names(&spec, 0), ["name", "country"]);
 }
 
 #[test]
-fn a_list_is_offered_only_where_names_or_a_lone_table_say_so() {
-    // As in a database of races: results have a status, and circuits do not.
-    let db = made(
+fn list_is_offered_only_for_matching_names_or_a_single_table() {
+    // As in a database of races, results have a status but circuits have none.
+    let db = create_database(
         "attached",
         "CREATE TABLE circuits (id INTEGER PRIMARY KEY, name TEXT, altitude REAL);
          CREATE TABLE drivers (id INTEGER PRIMARY KEY, name TEXT, height REAL);
@@ -511,9 +514,9 @@ fn a_list_is_offered_only_where_names_or_a_lone_table_say_so() {
          INSERT INTO driver_team VALUES (1, 'Ferrari'), (2, 'Lotus');
          INSERT INTO results VALUES (1, 1, 1, 9.0), (2, 2, 2, 0.0);",
     );
-    let (made, spec) = passes(&db);
-    let all: Vec<_> = (0..spec.expansions.len()).map(|n| columns(&spec, n)).collect();
-    let driver = tables(&spec).iter().position(|t| *t == "drivers").unwrap();
+    let (made, spec) = generate_valid_spec(&db);
+    let all: Vec<_> = (0..spec.expansions.len()).map(|n| column_names(&spec, n)).collect();
+    let driver = source_names(&spec).iter().position(|t| *t == "drivers").unwrap();
     assert_eq!(all[driver], ["driver_team"], "{}", made.toml);
     assert!(!made.toml.contains("Finished") && !made.toml.contains("FROM \"colour\""));
     assert!(!made.toml.contains("FROM \"status\""), "{}", made.toml);
@@ -537,7 +540,7 @@ fn a_table_with_personal_data_is_left_out() {
             "CREATE TABLE people (name TEXT, email TEXT); INSERT INTO people VALUES ('Ann', '1'), ('Bob', '2');",
         ),
     ] {
-        let made = has_only_an_example(&made(test, sql));
+        let made = generate_example_only(&create_database(test, sql));
         assert!(made.notes.iter().any(|n| n.contains("personal data")), "{:?}", made.notes);
         assert!(!made.toml.contains("Ann"), "{}", made.toml);
     }
@@ -545,7 +548,7 @@ fn a_table_with_personal_data_is_left_out() {
 
 #[test]
 fn the_spec_publishes_into_a_copy_and_a_note_names_it() {
-    let db = made(
+    let db = create_database(
         "copy",
         "CREATE TABLE city (name TEXT, n REAL); INSERT INTO city VALUES ('Rome', 1), ('Oslo', 2);",
     );

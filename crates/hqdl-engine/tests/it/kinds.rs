@@ -7,7 +7,7 @@ use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::oracle;
 use hqdl_values::value::Value;
 
-/// A database, a spec of it, and a model.
+/// Test fixture: a database, its spec and a model.
 struct Place {
     dir: tempfile::TempDir,
     endpoint: Endpoint,
@@ -51,7 +51,7 @@ impl Place {
         Self { dir, endpoint, session }
     }
 
-    /// Asks a question about the values of a FROM clause, and returns how many were asked.
+    /// Asks a question about the values of a FROM clause. Returns the number of values asked about.
     fn ask(&self, value: &str, from: &str) -> u64 {
         self.query(value, from, None).values_asked
     }
@@ -79,8 +79,8 @@ impl Place {
         map_values(&request, &question, &[Value::from(value)]).unwrap().meta.values_asked
     }
 
-    /// The user message of the last request.
-    fn shown(&self) -> String {
+    /// Returns the user message of the last request.
+    fn last_user_message(&self) -> String {
         let requests = self.endpoint.received_requests();
         let body = &requests.last().unwrap().body;
         body["messages"][1]["content"].as_str().unwrap().to_owned()
@@ -92,16 +92,16 @@ fn a_value_of_two_columns_is_two_entities() {
     let place = Place::new("");
     assert_eq!(place.ask("p.name", "president AS p WHERE p.name = 'Washington'"), 1);
     assert_eq!(
-        place.shown(),
+        place.last_user_message(),
         "Column: president.name\nvalue: \"Washington\"\n\nQuestion: fn:upper"
     );
     assert_eq!(place.ask("state.name", "state WHERE state.name = 'Washington'"), 1);
     assert_eq!(place.ask("p.name", "president AS p WHERE p.name = 'Washington'"), 0);
-    // Views, subqueries and other names are the same column.
+    // A column keeps its kind through views, subqueries and aliases.
     assert_eq!(place.ask("l.who", "leader AS l WHERE l.who = 'Washington'"), 0);
     let inner = "(SELECT name AS n FROM president WHERE name = 'Washington') AS s";
     assert_eq!(place.ask("s.n", inner), 0);
-    // One query that asks both.
+    // One query asks about both columns.
     let both = Place::new("");
     let from = "president AS p JOIN state AS s USING (name)";
     assert_eq!(both.ask("p.name", from), 1);
@@ -127,11 +127,11 @@ fn a_spec_joins_columns_to_a_kind_and_describes_them() {
     assert_eq!(place.ask("city.name", "city"), 2);
     assert_eq!(place.ask("visit.place", "visit"), 0);
     place.ask("president.name", "president LIMIT 1");
-    assert!(place.shown().starts_with("Column: president.name (Heads of state)\n"));
+    assert!(place.last_user_message().starts_with("Column: president.name (Heads of state)\n"));
 }
 
 #[test]
-fn the_sources_of_an_expansion_are_one_kind() {
+fn sources_of_an_expansion_share_a_kind() {
     let spec = "[[expansion]]\nname = \"place\"\nkey = [\"name\"]\n\
                 source = [{ table = \"president\" }, { table = \"state\" }]\n\
                 [[expansion.column]]\nname = \"big\"\n";
@@ -141,7 +141,7 @@ fn the_sources_of_an_expansion_are_one_kind() {
 }
 
 #[test]
-fn a_kind_of_columns_that_are_not_there_is_a_problem() {
+fn kind_of_missing_columns_is_a_problem() {
     let text = "[database]\npath = \"data.sqlite\"\n[model]\nprovider = \"openai\"\nname = \"m\"\n\
                 [[kind]]\ncolumns = [\"city.nam\", \"citty.name\", \"city\"]\n[[kind]]\ncolumns = []\n";
     let place = Place::new("");
@@ -167,7 +167,7 @@ fn facts_without_a_kind_answer_until_they_are_refreshed() {
 }
 
 #[test]
-fn a_map_says_what_its_values_are() {
+fn map_request_names_the_kind_of_its_values() {
     let place = Place::new("");
     assert_eq!(place.ask("p.name", "president AS p WHERE p.name = 'Washington'"), 1);
     assert_eq!(place.map(Some("President.name"), "Washington"), 0);
@@ -179,8 +179,10 @@ fn a_map_says_what_its_values_are() {
 fn a_computed_value_shows_its_expression_and_has_no_kind() {
     let place = Place::new("");
     assert_eq!(place.ask("lower(p.name)", "president AS p WHERE p.name = 'Washington'"), 1);
-    assert!(place.shown().starts_with("Column: lower(p.name)\nvalue: \"washington\"\n"));
+    assert!(
+        place.last_user_message().starts_with("Column: lower(p.name)\nvalue: \"washington\"\n")
+    );
     assert_eq!(place.ask("lower(s.name)", "state AS s WHERE s.name = 'Washington'"), 0);
     assert_eq!(place.ask("'x'", "state LIMIT 1"), 1);
-    assert!(place.shown().starts_with("value: \"x\"\n"));
+    assert!(place.last_user_message().starts_with("value: \"x\"\n"));
 }

@@ -1,5 +1,4 @@
-//! One question about each of some values, through the library: the facts of
-//! `LLMMap`, without a query.
+//! Questions about values through the library, without a query. They share the facts of `LLMMap`.
 
 use hqdl_engine::query::{MappedAnswers, QueryError, QueryResult, ValueQuestion, map_values, run};
 use hqdl_engine::session::{Cache, Session, SpecOverrides};
@@ -10,7 +9,7 @@ use hqdl_values::value::Value;
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::oracle;
 
-/// A database of its own, and a model.
+/// Test fixture: a database and a model.
 struct Place {
     dir: tempfile::TempDir,
     endpoint: Endpoint,
@@ -52,51 +51,52 @@ impl Place {
     }
 }
 
-fn about(text: &str, kind: Type) -> ValueQuestion<'_> {
+fn new_question(text: &str, kind: Type) -> ValueQuestion<'_> {
     ValueQuestion { text, data_type: kind, is_list: false, options: None, value_kind: None }
 }
 
-fn shown(mapped: &MappedAnswers) -> Vec<Option<String>> {
+fn answers_as_json(mapped: &MappedAnswers) -> Vec<Option<String>> {
     let text = |a: &Answer| a.value.to_json().to_string();
     mapped.answers.iter().map(|a| a.as_ref().map(text)).collect()
 }
 
-fn texts(values: &[&str]) -> Vec<Value> {
+fn text_values(values: &[&str]) -> Vec<Value> {
     values.iter().map(|v| Value::from(*v)).collect()
 }
 
 #[test]
-fn each_value_is_asked_once_however_often_and_spelled_it_is_there() {
+fn each_value_is_asked_once_despite_duplicates_and_spellings() {
     let place = Place::new();
-    let question = about("fn:upper", Type::Text);
+    let question = new_question("fn:upper", Type::Text);
     let values = [
-        texts(&["ant", "bee", " ant ", "ant"]),
+        text_values(&["ant", "bee", " ant ", "ant"]),
         vec![Value::Null, Value::Integer(1), Value::Real(1.0), Value::Real(f64::NAN)],
-        texts(&["1"]),
+        text_values(&["1"]),
     ]
     .concat();
     let mapped = place.map(&question, &values);
     let (ant, one) = (Some("\"ANT\"".to_owned()), Some("\"1\"".to_owned()));
     let bee = Some("\"BEE\"".to_owned());
     let expected = [ant.clone(), bee, ant.clone(), ant, None, one.clone(), one.clone(), None, one];
-    assert_eq!(shown(&mapped), expected);
+    assert_eq!(answers_as_json(&mapped), expected);
     assert_eq!((mapped.meta.values_asked, mapped.meta.values_reused), (3, 0));
     let asked = place.endpoint.request_count();
     let again = place.map(&question, &values);
-    assert_eq!(shown(&again), expected);
+    assert_eq!(answers_as_json(&again), expected);
     assert_eq!((again.meta.values_asked, again.meta.values_reused), (0, 3));
     assert_eq!(place.endpoint.request_count(), asked);
 }
 
 #[test]
-fn it_is_the_question_that_a_query_asks() {
+fn map_and_query_share_answers() {
     let place = Place::new();
     let sql = "SELECT {{LLMMap('fn:length', t.c, return_type='int')}} FROM t";
     let rows = place.query(sql);
     let asked = place.endpoint.request_count();
     let values: Vec<Value> =
-        [texts(&["ant", "bee"]), vec![Value::Null, Value::Integer(7)]].concat();
-    let of_column = ValueQuestion { value_kind: Some("t.c"), ..about("fn:length", Type::Integer) };
+        [text_values(&["ant", "bee"]), vec![Value::Null, Value::Integer(7)]].concat();
+    let of_column =
+        ValueQuestion { value_kind: Some("t.c"), ..new_question("fn:length", Type::Integer) };
     let mapped = place.map(&of_column, &values);
     assert_eq!(place.endpoint.request_count(), asked, "what a query asked is known");
     let of_rows: Vec<Option<String>> = (rows.rows.iter())
@@ -105,10 +105,10 @@ fn it_is_the_question_that_a_query_asks() {
             _ => None,
         })
         .collect();
-    assert_eq!(shown(&mapped), of_rows);
+    assert_eq!(answers_as_json(&mapped), of_rows);
 
-    let options = texts(&["ANT", "BEE", "7"]);
-    let chosen = ValueQuestion { options: Some(&options), ..about("fn:upper", Type::Text) };
+    let options = text_values(&["ANT", "BEE", "7"]);
+    let chosen = ValueQuestion { options: Some(&options), ..new_question("fn:upper", Type::Text) };
     place.map(&chosen, &values);
     let asked = place.endpoint.request_count();
     let sql = "SELECT {{LLMMap('fn:upper', t.c, options=('ANT', 'BEE', '7'))}} FROM t";
@@ -117,26 +117,27 @@ fn it_is_the_question_that_a_query_asks() {
 }
 
 #[test]
-fn states_tell_why_there_is_no_value() {
+fn states_explain_missing_values() {
     let place = Place::new();
-    let options = texts(&["ANT"]);
-    let question = ValueQuestion { options: Some(&options), ..about("fn:upper", Type::Text) };
-    let mapped = place.map(&question, &texts(&["ant", "bee"]));
+    let options = text_values(&["ANT"]);
+    let question =
+        ValueQuestion { options: Some(&options), ..new_question("fn:upper", Type::Text) };
+    let mapped = place.map(&question, &text_values(&["ant", "bee"]));
     let states: Vec<State> = mapped.answers.iter().flatten().map(|a| a.state).collect();
     assert_eq!(states, [State::Ok, State::NotInList]);
     assert_eq!(mapped.meta.values_missing, 1);
 }
 
 #[test]
-fn without_a_model_what_is_known_is_told_and_what_is_not_is_an_error() {
+fn without_a_model_only_known_values_are_answered() {
     let place = Place::new();
-    let question = about("fn:upper", Type::Text);
-    place.map(&question, &texts(&["ant"]));
+    let question = new_question("fn:upper", Type::Text);
+    place.map(&question, &text_values(&["ant"]));
     let path = place.dir.path().join("data.sqlite");
     let request = place.session.new_query(&path, question.text).unwrap();
-    let known = map_values(&request, &question, &texts(&["ant"])).unwrap();
-    assert_eq!(shown(&known), [Some("\"ANT\"".to_owned())]);
+    let known = map_values(&request, &question, &text_values(&["ant"])).unwrap();
+    assert_eq!(answers_as_json(&known), [Some("\"ANT\"".to_owned())]);
     assert!(map_values(&request, &question, &[]).unwrap().answers.is_empty());
-    let missing = map_values(&request, &question, &texts(&["ant", "cat"]));
+    let missing = map_values(&request, &question, &text_values(&["ant", "cat"]));
     assert!(matches!(missing, Err(QueryError::NoModel)), "{missing:?}");
 }

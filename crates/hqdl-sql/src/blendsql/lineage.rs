@@ -53,7 +53,7 @@ pub enum Lineage {
 
 impl Lineage {
     /// Creates an operation; `None` if it has too many nodes.
-    pub(super) fn operation(name: &str, parts: Vec<Arc<Self>>) -> Option<Arc<Self>> {
+    pub(super) fn new_operation(name: &str, parts: Vec<Arc<Self>>) -> Option<Arc<Self>> {
         let mut flat: Vec<Arc<Self>> = Vec::new();
         for part in parts {
             match &*part {

@@ -101,16 +101,16 @@ impl Planner<'_> {
     /// Returns true if a query is a UNION ALL with a LIMIT whose arms all have conditions with
     /// calls, so that the rows of all arms are recorded.
     fn has_limited_arms(&self, query: &Query) -> bool {
-        fn have_calls(query: &Query) -> bool {
+        fn arms_have_calls(query: &Query) -> bool {
             match &query.body {
                 Body::Core(core) => core.filter.as_ref().is_some_and(Expr::has_call),
                 Body::Compound(CompoundOperator::UnionAll, left, right) => {
-                    have_calls(left) && have_calls(right)
+                    arms_have_calls(left) && arms_have_calls(right)
                 }
                 _ => false,
             }
         }
-        query.limit.is_some() && query.span == self.analysis.whole_span && have_calls(query)
+        query.limit.is_some() && query.span == self.analysis.whole_span && arms_have_calls(query)
     }
 
     fn plan_select(
@@ -260,8 +260,8 @@ impl Planner<'_> {
         match &expr.kind {
             ExprKind::Call(n, args) => return self.plan_arguments(*n, args, scope),
             ExprKind::And(_) | ExprKind::Or(_) => {
-                let holds = Condition::of(expr, true, &self.analysis, scope);
-                let fails = Some(Condition::of(expr, false, &self.analysis, scope));
+                let holds = Condition::from_expr(expr, true, &self.analysis, scope);
+                let fails = Some(Condition::from_expr(expr, false, &self.analysis, scope));
                 self.plan_condition_parts(expr, None, scope);
                 let (key, select) = ((expr.span.start, expr.span.end), self.current_select);
                 self.plan.value_conditions.insert(key, ValueCondition { select, holds, fails });

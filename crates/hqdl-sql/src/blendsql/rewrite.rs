@@ -3,7 +3,7 @@
 //! [plan](crate::blendsql::plan) decides what each SELECT asks, then
 //! [`emit`](crate::blendsql::emit) writes the SQL.
 
-pub use super::emit::{ConditionGroup, RewrittenQuery, column_values};
+pub use super::emit::{ConditionGroup, RewrittenQuery, column_values_sql};
 use super::emit::{EmitOptions, emit_query};
 use super::parse::ParsedQuery;
 use super::plan::DemandPlan;

@@ -25,7 +25,7 @@ const JOIN_WORDS: [&str; 7] = ["JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL"
 /// Keywords of the clauses after FROM.
 const CLAUSES_AFTER_FROM: [&str; 4] = ["WHERE", "GROUP", "HAVING", "WINDOW"];
 
-/// A table in FROM.
+/// A table of a FROM clause.
 pub(super) struct StarTable {
     /// Its name or alias in the query, as SQL.
     name_sql: String,

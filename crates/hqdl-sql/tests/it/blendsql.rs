@@ -1,4 +1,4 @@
-//! The calls in a query: found, read, and refused with a caret at the place.
+//! Scanning the calls of a query: parsed calls, and errors with a caret at their position.
 
 use hqdl_sql::blendsql::{
     Argument, Call, Choices, Quantifier, SqlError, ingredients, mask_calls, scan_calls,
@@ -6,8 +6,8 @@ use hqdl_sql::blendsql::{
 use hqdl_values::value::Value;
 use proptest::prelude::*;
 
-/// A call in one line, its ranges as the text that they cover.
-fn show(sql: &str, call: &Call) -> String {
+/// Formats a call on one line, with the source text of its byte ranges.
+fn format_call(sql: &str, call: &Call) -> String {
     let mut parts = vec![format!("{} {:?}", call.ingredient.name(), call.question)];
     for value in &call.values {
         parts.push(match value {
@@ -24,7 +24,7 @@ fn show(sql: &str, call: &Call) -> String {
         });
     }
     parts.extend(call.options.as_ref().map(|options| match options {
-        Choices::List(values) => format!("options {}", list(values)),
+        Choices::List(values) => format!("options {}", format_list(values)),
         Choices::Column { table, column, span } => {
             let table = table.as_deref().unwrap_or("-");
             format!("options {column} of {table} <{}>", &sql[span.clone()])
@@ -45,23 +45,23 @@ fn show(sql: &str, call: &Call) -> String {
     if call.is_values_row {
         parts.push(String::from("row"));
     }
-    parts.extend(call.inner.iter().map(|c| format!("[{}]", show(sql, c))));
+    parts.extend(call.inner.iter().map(|c| format!("[{}]", format_call(sql, c))));
     parts.join("; ")
 }
 
-fn list(values: &[Value]) -> String {
+fn format_list(values: &[Value]) -> String {
     values.iter().map(|v| v.to_json().to_string()).collect::<Vec<_>>().join(" ")
 }
 
-fn shown(sql: &str) -> Vec<String> {
+fn format_calls(sql: &str) -> Vec<String> {
     match scan_calls(sql) {
-        Ok(calls) => calls.iter().map(|c| show(sql, c)).collect(),
+        Ok(calls) => calls.iter().map(|c| format_call(sql, c)).collect(),
         Err(error) => panic!("{sql}\n{}", error.render(sql, false)),
     }
 }
 
-/// The message, what the caret covers, and the label.
-fn refused(sql: &str) -> (String, String, String, Option<String>) {
+/// Returns the error's message, the text under the caret, the label and the help.
+fn scan_error(sql: &str) -> (String, String, String, Option<String>) {
     match scan_calls(sql) {
         Ok(calls) => panic!("{sql} was read: {calls:?}"),
         Err(error) => {
@@ -71,9 +71,9 @@ fn refused(sql: &str) -> (String, String, String, Option<String>) {
 }
 
 #[test]
-fn calls_are_read_in_every_spelling() {
+fn calls_are_parsed_in_every_syntax() {
     let cases = [
-        // The new spelling: names and expressions.
+        // Current syntax: names and expressions.
         ("LLMMap('q?', c)", "LLMMap \"q?\"; sql <c>"),
         ("LLMMap('q?', t.c)", "LLMMap \"q?\"; sql <t.c>"),
         ("LLMMap('q?', t . \"Run Date\")", "LLMMap \"q?\"; sql <t . \"Run Date\">"),
@@ -103,7 +103,7 @@ fn calls_are_read_in_every_spelling() {
         ),
         ("LLMMap('q?', größe, 漢字)", "LLMMap \"q?\"; sql <größe>; sql <漢字>"),
         ("LLMMap('q?', with)", "LLMMap \"q?\"; sql <with>"),
-        // The old spelling.
+        // Legacy syntax.
         ("LLMMap('q?', 't::c')", "LLMMap \"q?\"; column c of t <'t::c'>"),
         ("LLMMap('q?', \"t::c\")", "LLMMap \"q?\"; column c of t <\"t::c\">"),
         ("LLMMap('q?', t::c)", "LLMMap \"q?\"; column c of t <t::c>"),
@@ -132,7 +132,7 @@ fn calls_are_read_in_every_spelling() {
             "LLMMap('q?', 't::c', output_type='boolean', table='a;b', pattern='x')",
             "LLMMap \"q?\"; column c of t <'t::c'>; boolean; regex x; told table",
         ),
-        // Texts that are no columns.
+        // Texts that are not columns.
         ("LLMQA('q {}', 'hello', 4)", "LLMQA \"q {}\"; sql <'hello'>; sql <4>"),
         (
             "LLMQA('q {}', 'a::b::c', '::', 'a::', 'is it a::b?')",
@@ -151,7 +151,7 @@ fn calls_are_read_in_every_spelling() {
             "LLMMap('q?', d, value='t::c', context=e)",
             "LLMMap \"q?\"; column c of t <'t::c'>; sql <d>; sql <e>",
         ),
-        // Blanks, comments and a last comma.
+        // Whitespace, comments and a trailing comma.
         (
             "LLMMap(\n\t'q?' -- it's, )\n , /* ' , */ c /* ) }} */ -- }}\n, )",
             "LLMMap \"q?\"; sql <c>",
@@ -198,7 +198,7 @@ fn calls_are_read_in_every_spelling() {
             "LLMQA \"q?\"; options query <SELECT c FROM t>",
         ),
         ("LLMQA('q?', options='yes; no')", "LLMQA \"q?\"; options \"yes\" \"no\""),
-        // The answer.
+        // Options of the answer.
         ("LLMQA('q?', return_type='str')", "LLMQA \"q?\"; text"),
         ("LLMQA('q?', return_type=\"Integer\")", "LLMQA \"q?\"; integer"),
         ("LLMQA('q?', return_type='float')", "LLMQA \"q?\"; real"),
@@ -218,12 +218,12 @@ fn calls_are_read_in_every_spelling() {
             "LLMQA('q?', regex='\\d{4}, it''s', limit=10)",
             "LLMQA \"q?\"; regex \\d{4}, it's; told limit",
         ),
-        // What tunes BlendSQL itself.
+        // Tuning arguments of BlendSQL.
         (
             "LLMMap('q?', c, batch_size=5, searcher=[{'a]': 'b}', \"c\": {'d': (1, 2)}}], few_shot=0, max_tokens=20, model='m', context_formatter=f(x, y), list_options_in_prompt=False, table=t)",
             "LLMMap \"q?\"; sql <c>; model m; told batch_size; told searcher; told max_tokens; told context_formatter; told list_options_in_prompt; told table",
         ),
-        // What is said to the model is part of the question.
+        // Instructions to the model are part of the question.
         (
             "LLMMap('How many?', c, example_outputs=['1 or 2', 3], return_type='substring', long_answer=True)",
             "LLMMap \"How many? Answers look like these: 1 or 2; 3. Answer with a part of the text, word by word. Answer at length.\"; sql <c>; text",
@@ -232,7 +232,7 @@ fn calls_are_read_in_every_spelling() {
             "LLMMap('q?', c, example_outputs='a;b')",
             "LLMMap \"q? Answers look like these: a; b.\"; sql <c>",
         ),
-        // Older forms.
+        // Former keywords.
         ("LLMQA('q?', modifier='{2}')", "LLMQA \"q?\"; 2..2"),
         ("LLMQA('q?', options='city')", "LLMQA \"q?\"; options \"city\""),
         (
@@ -257,7 +257,7 @@ fn calls_are_read_in_every_spelling() {
         ),
         ("LLMJoin(a, right_on=b, question='same')", "LLMJoin \"same\"; sql <a>; sql <b>"),
         ("LLMJoin(a, b, 'same',)", "LLMJoin \"same\"; sql <a>; sql <b>"),
-        // Calls in calls.
+        // Nested calls.
         (
             "LLMMap('q?', {{LLMMap('r?', c)}})",
             "LLMMap \"q?\"; sql <{{LLMMap('r?', c)}}>; [LLMMap \"r?\"; sql <c>]",
@@ -276,7 +276,7 @@ fn calls_are_read_in_every_spelling() {
             [("SELECT {{", "}} FROM t"), ("{{", "}}"), ("-- it's\n\t{{ ", "\n}};")]
         {
             let sql = format!("{before}{call}{after}");
-            assert_eq!(shown(&sql), [expected], "{sql}");
+            assert_eq!(format_calls(&sql), [expected], "{sql}");
             let found = &scan_calls(&sql).unwrap()[0];
             assert_eq!(
                 &sql[found.span.clone()],
@@ -287,7 +287,7 @@ fn calls_are_read_in_every_spelling() {
 }
 
 #[test]
-fn braces_in_texts_comments_and_names_are_no_calls() {
+fn braces_in_texts_comments_and_names_are_not_calls() {
     let cases = [
         "SELECT '{{LLMQA(1)}}', '}}', 'it''s {{'",
         "SELECT \"{{\", \"a\"\"{{\" FROM t",
@@ -307,11 +307,11 @@ fn braces_in_texts_comments_and_names_are_no_calls() {
     }
     let sql =
         "SELECT 'it''s', \"o'clock\" -- don't\n, {{LLMQA('a')}} /* ' */, [it's], {{LLMQA('b')}}";
-    assert_eq!(shown(sql), ["LLMQA \"a\"", "LLMQA \"b\""]);
+    assert_eq!(format_calls(sql), ["LLMQA \"a\"", "LLMQA \"b\""]);
 }
 
 #[test]
-fn places_are_bytes_of_the_text() {
+fn spans_are_byte_ranges_of_the_text() {
     let sql = "SELECT 'ü', {{LLMMap('größe?', t.größe, (SELECT 1), options='t::ü')}}";
     let calls = scan_calls(sql).unwrap();
     assert_eq!(calls[0].span, 13..75);
@@ -330,7 +330,7 @@ fn a_call_of_a_megabyte_is_masked() {
 }
 
 #[test]
-fn masks_keep_every_place() {
+fn masking_keeps_every_position() {
     let cases = [
         ("SELECT {{LLMQA('q')}}", "SELECT _hq0__________"),
         (
@@ -350,7 +350,7 @@ fn masks_keep_every_place() {
         let calls = scan_calls(sql).unwrap();
         assert_eq!(mask_calls(sql, &calls), expected);
     }
-    // The shortest span there can be, and a call of another text.
+    // The shortest possible span, and a call that belongs to another text.
     let mut calls = scan_calls("{{LLMQA('q')}}").unwrap();
     calls[0].span = 0..7;
     assert_eq!(mask_calls("{{f()}} x", &calls), "_hq0___ x");
@@ -363,7 +363,7 @@ fn masks_keep_every_place() {
 }
 
 #[test]
-fn calls_in_calls_can_be_masked_where_they_stand() {
+fn nested_calls_can_be_masked_in_place() {
     let sql = "{{LLMQA('q', (SELECT {{LLMMap('r', c)}} FROM t))}}";
     let outer = &scan_calls(sql).unwrap()[0];
     let Argument::Query(span) = &outer.values[0] else { panic!("{outer:?}") };
@@ -371,13 +371,13 @@ fn calls_in_calls_can_be_masked_where_they_stand() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_place() {
+fn errors_have_a_position() {
     let all = "there are LLMMap, LLMQA, LLMValidate, LLMJoin, LLMReduce";
     let list = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
     let literals = "list texts, numbers, True, False or NULL; options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
     let types = "the types are str, int, float, bool, date, and lists such as list[str]";
     let forms = "write '{2}', '{1,3}', '{1,}', '+', '*' or '?'";
-    // The query, the message, what the caret covers, the label, the help.
+    // Query, message, text under the caret, label and help.
     let cases = [
         ("SELECT {{}}", "a call is empty", "{{}}", "expected an ingredient", all),
         ("SELECT {{ -- x\n }}", "a call is empty", "{{ -- x\n }}", "expected an ingredient", all),
@@ -757,12 +757,12 @@ fn what_cannot_be_read_is_told_with_its_place() {
     ];
     for (sql, message, span, label, help) in cases {
         let help = Some(help).filter(|h| !h.is_empty()).map(str::to_owned);
-        assert_eq!(refused(sql), (message.into(), span.into(), label.into(), help), "{sql}");
+        assert_eq!(scan_error(sql), (message.into(), span.into(), label.into(), help), "{sql}");
     }
 }
 
 #[test]
-fn calls_stand_in_each_other_only_so_deep() {
+fn nesting_depth_of_calls_is_limited() {
     let nested =
         |depth: usize| format!("SELECT {}c{}", "{{LLMMap('q', ".repeat(depth), ")}}".repeat(depth));
     let mut calls = &scan_calls(&nested(64)).unwrap();
@@ -775,20 +775,20 @@ fn calls_stand_in_each_other_only_so_deep() {
     assert_eq!(error.message, "calls are nested more than 64 levels deep");
     assert_eq!(error.span.start, 7 + 64 * 14);
     assert!(scan_calls(&nested(100_000)).is_err());
-    // Parentheses are no recursion.
+    // Parentheses cause no recursion.
     let deep = format!("{{{{LLMMap('q', {}c{})}}}}", "(".repeat(100_000), ")".repeat(100_000));
     assert_eq!(scan_calls(&deep).unwrap()[0].values, [Argument::Sql(14..200_015)]);
 }
 
 #[test]
-fn long_queries_are_read_in_time() {
+fn long_queries_are_parsed() {
     let started = std::time::Instant::now();
     let many =
         "{{LLMMap('Old?', t.age || ' years', options=('a', 'b'))}} = TRUE AND ".repeat(20_000);
     assert_eq!(scan_calls(&many).unwrap().len(), 20_000);
     let items = "'x', ".repeat(200_000);
     assert!(scan_calls(&format!("{{{{LLMQA('q', options=({items}))}}}}")).is_ok());
-    // A name that resembles none is not measured against each of them.
+    // A name that resembles no other is not compared with each of them.
     assert!(scan_calls(&format!("{{{{{}()}}}}", "x".repeat(1_000_000))).is_err());
     assert!(scan_calls(&format!("{{{{LLMQA('q', {}=1)}}}}", "x".repeat(1_000_000))).is_err());
     assert!(scan_calls(&"'".repeat(1_000_001)).is_err());
@@ -797,7 +797,7 @@ fn long_queries_are_read_in_time() {
 }
 
 #[test]
-fn carets_show_the_place() {
+fn carets_mark_the_span() {
     let sql =
         "SELECT name\nFROM t\nWHERE {{LLMMap('Is it größer?', t.c, return_typ='bool')}} = TRUE";
     let expected = "\
@@ -810,7 +810,7 @@ error: `LLMMap` has no argument `return_typ`
     assert_eq!(scan_calls(sql).unwrap_err().render(sql, false), expected);
     assert!(scan_calls(sql).unwrap_err().render(sql, true).contains("\u{1b}["));
 
-    // Of what goes over several lines the first is marked.
+    // If a span covers several lines, only the first is marked.
     let sql = "SELECT {{\n  LLMQA(\n    options='t::c'\n  )\n}}";
     let expected = "\
 error: `LLMQA` has no question
@@ -819,7 +819,7 @@ error: `LLMQA` has no question
   |        ^ expected a question, as a text, as the first argument";
     assert_eq!(scan_calls(sql).unwrap_err().render(sql, false), expected);
 
-    // An error of another text is shown somewhere, without a panic.
+    // An error that belongs to another text is rendered without a panic.
     let error = SqlError {
         message: "m".into(),
         span: 2..99,
@@ -831,8 +831,8 @@ error: `LLMQA` has no question
     assert!(error.render("", false).contains("error: m"));
 }
 
-/// What holds of every text, whether it can be read or not.
-fn holds_of(sql: &str) {
+/// Asserts properties that hold for every text, whether it can be parsed or not.
+fn assert_scan_invariants(sql: &str) {
     let calls = match scan_calls(sql) {
         Ok(calls) => calls,
         Err(error) => {
@@ -849,12 +849,12 @@ fn holds_of(sql: &str) {
         assert_eq!(sql[at..call.span.start], masked[at..call.span.start]);
         assert_eq!(masked[call.span.clone()], call.placeholder(number));
         at = call.span.end;
-        places_hold(sql, call);
+        assert_valid_spans(sql, call);
     }
 }
 
-/// Ranges are in their call, trimmed, and where characters begin.
-fn places_hold(sql: &str, call: &Call) {
+/// Asserts that byte ranges are inside their call, trimmed, and at char boundaries.
+fn assert_valid_spans(sql: &str, call: &Call) {
     let text = &sql[call.span.clone()];
     assert!(text.starts_with("{{") && text.ends_with("}}"));
     let mut spans: Vec<_> = call
@@ -875,12 +875,12 @@ fn places_hold(sql: &str, call: &Call) {
     }
     for inner in &call.inner {
         assert!(call.span.start < inner.span.start && inner.span.end < call.span.end);
-        places_hold(sql, inner);
+        assert_valid_spans(sql, inner);
     }
 }
 
-/// Pieces that queries are made of, in any order.
-fn soup() -> impl Strategy<Value = String> {
+/// Generates fragments of queries in random order.
+fn query_fragments() -> impl Strategy<Value = String> {
     let pieces = [
         "{{",
         "}}",
@@ -936,25 +936,25 @@ fn soup() -> impl Strategy<Value = String> {
         .prop_map(|pieces| pieces.concat())
 }
 
-fn any_text() -> impl Strategy<Value = String> {
+fn random_text() -> impl Strategy<Value = String> {
     proptest::collection::vec(any::<char>(), 0..60).prop_map(|chars| chars.into_iter().collect())
 }
 
-/// A call as it was made: its text, and what [`show`] must say of it.
+/// A generated call: its text, and its expected result of [`format_call`].
 #[derive(Debug, Clone)]
 struct Made {
     text: String,
     shown: String,
 }
 
-/// Blanks and comments, with everything in them that could mislead.
-fn blank() -> impl Strategy<Value = &'static str> {
+/// Generates whitespace and comments that contain misleading characters.
+fn blank_strategy() -> impl Strategy<Value = &'static str> {
     let blanks = ["", " ", "\n\t", " -- it's }} , )\n", "/* ' }} , ) {{ */", " \r\n/**/ "];
     proptest::sample::select(blanks.to_vec())
 }
 
-/// A text in quotes, single or double.
-fn quoted() -> impl Strategy<Value = (String, String)> {
+/// Generates a text in single or double quotes.
+fn quoted_strategy() -> impl Strategy<Value = (String, String)> {
     let chars =
         proptest::sample::select("aZ0 ?'\"`\\,;(){}[]-*/:\nü漢".chars().collect::<Vec<_>>());
     (proptest::collection::vec(chars, 0..12), any::<bool>()).prop_map(|(chars, double)| {
@@ -964,8 +964,8 @@ fn quoted() -> impl Strategy<Value = (String, String)> {
     })
 }
 
-/// A value: its text, and what is shown of it.
-fn value() -> impl Strategy<Value = (String, String)> {
+/// Generates a value: its text and its formatted form.
+fn value_strategy() -> impl Strategy<Value = (String, String)> {
     let sql = [
         "c",
         "t.c",
@@ -985,22 +985,22 @@ fn value() -> impl Strategy<Value = (String, String)> {
     let columns = ["'t::c'", "t::c", "(t::c)", "\"t::c\"", "('t::c')", "t :: `c`"];
     prop_oneof![
         proptest::sample::select(sql.to_vec()).prop_map(|s| (s.to_owned(), format!("sql <{s}>"))),
-        (blank(), proptest::sample::select(query.to_vec()), blank())
+        (blank_strategy(), proptest::sample::select(query.to_vec()), blank_strategy())
             .prop_map(|(a, q, b)| (format!("({a}{q}{b})"), format!("query <{q}>"))),
         proptest::sample::select(columns.to_vec())
             .prop_map(|c| (c.to_owned(), format!("column c of t <{c}>"))),
     ]
 }
 
-/// What follows `options=`, and what is shown of it.
-fn choices() -> impl Strategy<Value = (String, String)> {
-    let items = proptest::collection::vec(quoted(), 2..5);
-    let lists = (items, blank(), any::<bool>()).prop_map(|(items, blank, tuple)| {
+/// Generates the value of `options=` and its formatted form.
+fn choices_strategy() -> impl Strategy<Value = (String, String)> {
+    let items = proptest::collection::vec(quoted_strategy(), 2..5);
+    let lists = (items, blank_strategy(), any::<bool>()).prop_map(|(items, blank, tuple)| {
         let written: Vec<&str> = items.iter().map(|i| i.0.as_str()).collect();
         let values: Vec<Value> = items.iter().map(|i| Value::from(i.1.as_str())).collect();
         let written = written.join(&format!("{blank},{blank}"));
         let written = if tuple { format!("({written})") } else { format!("[{written}{blank},]") };
-        (written, format!("options {}", list(&values)))
+        (written, format!("options {}", format_list(&values)))
     });
     let others = [
         ("t.c", "options c of t <t.c>"),
@@ -1013,15 +1013,15 @@ fn choices() -> impl Strategy<Value = (String, String)> {
     prop_oneof![lists, others.prop_map(|(text, shown)| (text.to_owned(), shown.to_owned()))]
 }
 
-/// `return_type=` and the others, in the order in which they are shown.
-fn settings() -> impl Strategy<Value = Vec<(String, String)>> {
+/// Generates `return_type=` and the other settings, in the order in which they are formatted.
+fn settings_strategy() -> impl Strategy<Value = Vec<(String, String)>> {
     let kinds = [("'bool'", "boolean"), ("int", "integer"), ("\"List[str]\"", "list of text")];
     let counts = [("'{2}'", "2..2"), ("\"{1,}\"", "1.."), ("'?'", "0..1")];
     (
-        proptest::option::of(choices()),
+        proptest::option::of(choices_strategy()),
         proptest::option::of(proptest::sample::select(kinds.to_vec())),
         proptest::option::of(proptest::sample::select(counts.to_vec())),
-        proptest::option::of(quoted()),
+        proptest::option::of(quoted_strategy()),
         proptest::option::of(any::<u32>()),
     )
         .prop_map(|(options, kind, count, regex, limit)| {
@@ -1037,8 +1037,9 @@ fn settings() -> impl Strategy<Value = Vec<(String, String)>> {
         })
 }
 
-fn made() -> impl Strategy<Value = Made> {
-    let leaf = call_of(value().prop_map(|(text, shown)| (text, shown, None)).boxed());
+fn call_strategy() -> impl Strategy<Value = Made> {
+    let leaf =
+        call_strategy_with(value_strategy().prop_map(|(text, shown)| (text, shown, None)).boxed());
     leaf.prop_recursive(3, 8, 2, |inner| {
         let nested = (inner, any::<bool>()).prop_map(|(made, query)| {
             let text = &made.text;
@@ -1049,22 +1050,32 @@ fn made() -> impl Strategy<Value = Made> {
             };
             (written, shown, Some(made.shown))
         });
-        call_of(nested.boxed())
+        call_strategy_with(nested.boxed())
     })
 }
 
-fn call_of(value: BoxedStrategy<(String, String, Option<String>)>) -> BoxedStrategy<Made> {
+fn call_strategy_with(
+    value: BoxedStrategy<(String, String, Option<String>)>,
+) -> BoxedStrategy<Made> {
     let values = proptest::collection::vec(value, 1..3);
-    (0..3_usize, quoted(), values, settings(), blank(), any::<bool>(), any::<bool>())
+    (
+        0..3_usize,
+        quoted_strategy(),
+        values,
+        settings_strategy(),
+        blank_strategy(),
+        any::<bool>(),
+        any::<bool>(),
+    )
         .prop_map(|(kind, question, values, mut settings, blank, comma, named)| {
             let kind = ingredients::all_ingredients()[kind];
-            // What answers with one type is not told another.
+            // An ingredient with a fixed answer type accepts no other type.
             let other =
                 |text: &str| text.starts_with("return_type=") && text != "return_type='bool'";
             settings.retain(|(text, _)| kind.fixed_return_type().is_none() || !other(text));
             let mut arguments: Vec<String> = values.iter().map(|v| v.0.clone()).collect();
             let question_text = if named { format!("question={}", question.0) } else { question.0 };
-            // The question's comma may be missing where the value says so.
+            // The comma after the question may be missing if the value allows it.
             let glued = !named && !comma && values[0].1.starts_with("column");
             if glued {
                 arguments[0] = format!("{question_text}{blank} {}", arguments[0]);
@@ -1091,27 +1102,27 @@ fn call_of(value: BoxedStrategy<(String, String, Option<String>)>) -> BoxedStrat
 
 proptest! {
     #[test]
-    fn no_text_makes_the_scanner_panic(text in any_text(), soup in soup()) {
-        holds_of(&text);
-        holds_of(&soup);
-        holds_of(&format!("{{{{LLMQA('q', {soup})}}}}"));
-        holds_of(&format!("{{{{LLMQA('q', options={soup})}}}}"));
+    fn no_text_makes_the_scanner_panic(text in random_text(), query_fragments in query_fragments()) {
+        assert_scan_invariants(&text);
+        assert_scan_invariants(&query_fragments);
+        assert_scan_invariants(&format!("{{{{LLMQA('q', {query_fragments})}}}}"));
+        assert_scan_invariants(&format!("{{{{LLMQA('q', options={query_fragments})}}}}"));
     }
 
     #[test]
-    fn calls_are_read_as_they_were_written(
-        calls in proptest::collection::vec(made(), 1..4),
+    fn generated_calls_are_parsed(
+        calls in proptest::collection::vec(call_strategy(), 1..4),
         noise in proptest::sample::select(vec![" + ", " /* {{ ' */ AND ", " -- it's {{\n OR ", ", '{{''' || ", ", [{{], "]),
     ) {
         let texts: Vec<&str> = calls.iter().map(|c| c.text.as_str()).collect();
         let sql = format!("SELECT {} FROM t", texts.join(noise));
         let expected: Vec<&str> = calls.iter().map(|c| c.shown.as_str()).collect();
-        prop_assert_eq!(shown(&sql), expected, "{}", sql);
-        holds_of(&sql);
+        prop_assert_eq!(format_calls(&sql), expected, "{}", sql);
+        assert_scan_invariants(&sql);
     }
 
     #[test]
-    fn quantifiers_are_read_as_they_were_written(min in any::<u32>(), more in proptest::option::of(any::<u32>())) {
+    fn generated_quantifiers_are_parsed(min in any::<u32>(), more in proptest::option::of(any::<u32>())) {
         let max = more.map(|m| min.saturating_add(m));
         let written = max.map_or(format!("{{{min},}}"), |max| format!("{{{min},{max}}}"));
         let sql = format!("{{{{LLMQA('q', quantifier='{written}')}}}}");

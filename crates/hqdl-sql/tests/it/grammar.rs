@@ -1,4 +1,4 @@
-//! Our grammar of SELECT against the one that is generated from `SQLite`'s (`syntaqlite`).
+//! Compares the parser of SELECT with a parser generated from `SQLite`'s grammar (`syntaqlite`).
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::oracle;
 
 /// Returns a part of a tree as text without spans and without quotes in names, which `syntaqlite`
 /// keeps in part.
-fn shape(part: &impl Debug) -> String {
+fn format_without_spans(part: &impl Debug) -> String {
     let ignored = Regex::new(
         "(span|from_end|group_end|source_text|star_table): (Some\\([^)]*\\)|\"(\\\\.|[^\"\\\\])*\"|[^,}]*),?|[`\\\\\" \n]",
     );
@@ -23,14 +23,16 @@ fn shape(part: &impl Debug) -> String {
 
 /// Asserts that both grammars read the same tree in a text without calls, or reject it.
 fn assert_same_tree(sql: &str) {
-    // Where a second statement begins is not a matter of the grammar of SELECT.
+    // The grammar of SELECT does not determine where a second statement begins.
     let Ok(calls) = scan_calls(sql) else { return };
     let masked = mask_calls(sql, &calls);
     if masked.contains(';') {
         return;
     }
     match (parse_query(&masked), oracle::parse_query(&masked)) {
-        (Ok(ours), Some(theirs)) => assert_eq!(shape(&ours.query), shape(&theirs), "{masked}"),
+        (Ok(ours), Some(theirs)) => {
+            assert_eq!(format_without_spans(&ours.query), format_without_spans(&theirs), "{masked}")
+        }
         (Err(error), Some(_)) => panic!("rejected: {}", error.render(&masked, false)),
         (Ok(_), None) => panic!("accepted: {masked}"),
         (Err(_), None) => {}
@@ -49,7 +51,7 @@ fn case_queries() -> Vec<String> {
 }
 
 #[test]
-fn the_query_cases_have_the_tree_of_sqlites_grammar() {
+fn query_cases_match_sqlites_grammar() {
     let queries = case_queries();
     assert!(queries.len() > 1_000, "{}", queries.len());
     queries.iter().for_each(|sql| assert_same_tree(sql));
@@ -57,7 +59,7 @@ fn the_query_cases_have_the_tree_of_sqlites_grammar() {
 
 /// After WITH, the word RECURSIVE is never the name of a table.
 #[test]
-fn a_table_of_with_cannot_have_the_name_recursive() {
+fn cte_cannot_be_named_recursive() {
     for sql in [
         "WITH RECURSIVE (id) AS (SELECT 1) SELECT 1",
         "WITH recursive AS (SELECT 1) SELECT 1",
@@ -94,12 +96,16 @@ fn the_span_of_an_expression_is_its_text() {
             let alone = format!("SELECT {}", &masked[expr.span.clone()]);
             let Body::Core(core) = parse_query(&alone).unwrap().query.body else { panic!() };
             let [column] = core.columns.as_slice() else { panic!("{alone}") };
-            assert_eq!(shape(column.expr.as_ref().unwrap()), shape(expr), "{masked}");
+            assert_eq!(
+                format_without_spans(column.expr.as_ref().unwrap()),
+                format_without_spans(expr),
+                "{masked}"
+            );
         });
     }
 }
 
-/// Operands, operators and clauses that random queries are made of.
+/// Operands, operators and clauses of random queries.
 const WORDS: &[&str] = &[
     "a",
     "b",
@@ -224,26 +230,26 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_expressions_have_the_tree_of_sqlites_grammar(
+    fn random_expressions_match_sqlites_grammar(
         words in prop::collection::vec(select(&WORDS[..79]), 1..9),
     ) {
         assert_same_tree(&format!("SELECT {}", words.join(" ")));
     }
 
     #[test]
-    fn random_queries_have_the_tree_of_sqlites_grammar(
+    fn random_queries_match_sqlites_grammar(
         words in prop::collection::vec(select(WORDS), 1..12),
     ) {
         assert_same_tree(&format!("SELECT {}", words.join(" ")));
     }
 
     #[test]
-    fn random_text_ends_in_a_tree_or_an_error(words in "[ -~\n]{0,60}") {
+    fn random_text_yields_a_tree_or_an_error(words in "[ -~\n]{0,60}") {
         let _ = parse_query(&format!("SELECT {words}"));
     }
 
     #[test]
-    fn a_case_without_one_of_its_words_has_the_tree_of_sqlites_grammar(
+    fn case_without_one_word_matches_sqlites_grammar(
         query in select(case_queries()),
         at in any::<prop::sample::Index>(),
     ) {
@@ -289,7 +295,7 @@ fn deep_queries_are_parsed_or_rejected() {
 }
 
 #[test]
-fn thousands_of_calls_are_parsed_in_one_go() {
+fn thousands_of_calls_are_parsed() {
     let calls = vec!["{{LLMMap('q', upper(t.c), options=('a', 'b'))}}"; 20_000];
     let parsed = parse_query(&format!("SELECT {} FROM t", calls.join(", "))).unwrap();
     assert_eq!(parsed.calls.len(), 20_000);

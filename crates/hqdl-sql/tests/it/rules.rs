@@ -1,4 +1,4 @@
-//! The rules decide and never write: their files contain no SQL text.
+//! Checks that the files of the rules contain no SQL text.
 
 use std::path::Path;
 

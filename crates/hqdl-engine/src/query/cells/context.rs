@@ -70,7 +70,7 @@ impl Contexts {
 
     /// Returns the entity of contexts that the query has already met.
     #[must_use]
-    pub fn known_entity(&self, id: &ContextId) -> Option<usize> {
+    pub fn find_known_entity(&self, id: &ContextId) -> Option<usize> {
         self.entities.get(id).copied()
     }
 

@@ -62,15 +62,15 @@ impl EntityStore {
         let row = Row { key: decode_values(canonical_bytes)?, context: Vec::new() };
         // Store it, so that the identity of an image is read from its file only once.
         let is_explicit = self.expansion.has_images();
-        Some(self.add(canonical_bytes, row, is_explicit))
+        Some(self.add_entity(canonical_bytes, row, is_explicit))
     }
 
     /// Adds an entity with its row.
     pub fn add_row(&mut self, canonical_bytes: &[u8], row: Row) -> usize {
-        self.add(canonical_bytes, row, true)
+        self.add_entity(canonical_bytes, row, true)
     }
 
-    fn add(&mut self, canonical_bytes: &[u8], row: Row, is_explicit: bool) -> usize {
+    fn add_entity(&mut self, canonical_bytes: &[u8], row: Row, is_explicit: bool) -> usize {
         let entity = self.expansion.build_entity(&row.key);
         let hash = short_hash(entity.as_str().as_bytes());
         let known = self.by_entity.find(hash, |n| self.entity(n as usize) == entity);

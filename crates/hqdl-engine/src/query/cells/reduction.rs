@@ -128,8 +128,10 @@ fn split_document(document: &Document, contexts: &Contexts) -> Vec<DocumentPart>
         let passages = split_passages(text, tokenizer, max_tokens);
         items.extend(passages.into_iter().map(|p| (p, tokenizer.count_tokens(p))));
     }
-    let weights: Vec<(u64, u64)> =
-        items.iter().map(|(text, tokens)| (priority(text), tokens + SEPARATOR_TOKENS)).collect();
+    let weights: Vec<(u64, u64)> = items
+        .iter()
+        .map(|(text, tokens)| (text_priority(text), tokens + SEPARATOR_TOKENS))
+        .collect();
     let part = |range: Range<usize>| DocumentPart {
         priority: weights[range.start].0,
         document: Document {
@@ -140,7 +142,7 @@ fn split_document(document: &Document, contexts: &Contexts) -> Vec<DocumentPart>
 }
 
 /// Returns a number that depends only on the text.
-fn priority(text: &str) -> u64 {
+fn text_priority(text: &str) -> u64 {
     let digest = blake3::hash(text.as_bytes());
     digest.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -167,10 +169,10 @@ pub fn split_sequence(items: &[(u64, u64)], max_weight: u64) -> Vec<Range<usize>
 
 #[cfg(test)]
 mod tests {
-    use super::{priority, split_sequence};
+    use super::{split_sequence, text_priority};
 
     fn split_texts(texts: &[String]) -> Vec<&[String]> {
-        let weights: Vec<(u64, u64)> = texts.iter().map(|text| (priority(text), 1)).collect();
+        let weights: Vec<(u64, u64)> = texts.iter().map(|text| (text_priority(text), 1)).collect();
         let ranges = split_sequence(&weights, 100);
         ranges.into_iter().map(|range| &texts[range]).collect()
     }

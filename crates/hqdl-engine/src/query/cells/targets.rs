@@ -142,7 +142,7 @@ impl TargetExpansion {
 
     /// Returns the entity that was registered with these bytes.
     #[must_use]
-    pub fn known_entity(&self, canonical_bytes: &[u8]) -> Option<usize> {
+    pub fn find_known_entity(&self, canonical_bytes: &[u8]) -> Option<usize> {
         self.entities.find(canonical_bytes)
     }
 

@@ -16,7 +16,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
-use crate::query::connection::statement::{ONLY_READS, first_word, name_span, token_at};
+use crate::query::connection::statement::{ONLY_READS, first_word_span, name_span, token_span_at};
 use crate::query::connection::{best, math};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::RowSink;
@@ -294,13 +294,18 @@ impl Guard {
         let denial = self.authorizer.denial.lock().unwrap_or_else(PoisonError::into_inner).take();
         let span = match error {
             rusqlite::Error::SqlInputError { offset, .. } => {
-                usize::try_from(*offset).ok().and_then(|at| token_at(sql, at))
+                usize::try_from(*offset).ok().and_then(|at| token_span_at(sql, at))
             }
             _ => None,
         };
         if let Some(what) = denial {
             let help = "write one SELECT, WITH or VALUES over tables of the database";
-            return QueryError::in_sql(ONLY_READS, span.or_else(|| first_word(sql)), what, help);
+            return QueryError::in_sql(
+                ONLY_READS,
+                span.or_else(|| first_word_span(sql)),
+                what,
+                help,
+            );
         }
         match error.sqlite_error_code() {
             Some(ErrorCode::OperationInterrupted)

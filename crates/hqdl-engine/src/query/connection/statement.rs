@@ -77,7 +77,7 @@ fn denied_statement_error(word: &str, span: Range<usize>) -> QueryError {
 }
 
 /// Returns the span of a query's first word, for errors without an offset.
-pub(in crate::query) fn first_word(sql: &str) -> Option<Range<usize>> {
+pub(in crate::query) fn first_word_span(sql: &str) -> Option<Range<usize>> {
     QueryTokens::new(sql).next()
 }
 
@@ -88,7 +88,7 @@ pub(in crate::query) fn name_span(sql: &str, name: &str) -> Option<Range<usize>>
 }
 
 /// Returns the span of the token that begins at `at`.
-pub(in crate::query) fn token_at(sql: &str, at: usize) -> Option<Range<usize>> {
+pub(in crate::query) fn token_span_at(sql: &str, at: usize) -> Option<Range<usize>> {
     let rest = sql.get(at..)?;
     let token = QueryTokens::new(rest).next()?;
     Some(at + token.start..at + token.end)

@@ -91,7 +91,7 @@ impl Engine<'_, '_> {
             && remaining > 0
             && let Some((target, demand)) = longest
         {
-            let single = self.request_usage(&target, &[demand], 1, bound)?;
+            let single = self.estimate_request_usage(&target, &[demand], 1, bound)?;
             bound.add_usage(&single, remaining);
             bound.value_count += remaining;
         }
@@ -117,7 +117,7 @@ impl Engine<'_, '_> {
         let columns: BTreeSet<usize> = demands.iter().map(|demand| demand.column).collect();
         let rows = self.request.model_choice(&target.expansion).rows;
         let count = entities().count() as u64;
-        let batched = self.request_usage(target, demands, rows, bound)?;
+        let batched = self.estimate_request_usage(target, demands, rows, bound)?;
         bound.add_usage(&batched, 1);
         let requests = match batching {
             Batching::All => batched.requests,
@@ -128,7 +128,7 @@ impl Engine<'_, '_> {
             let mut largest = Usage::default();
             for column in columns {
                 let demand = Demand { entity, column, ..demands[0] };
-                let single = self.request_usage(target, &[demand], 1, bound)?;
+                let single = self.estimate_request_usage(target, &[demand], 1, bound)?;
                 largest.input_tokens = largest.input_tokens.max(single.input_tokens);
                 largest.output_tokens = largest.output_tokens.max(single.output_tokens);
                 largest.cost_usd = largest.cost_usd.max(single.cost_usd);
@@ -140,7 +140,7 @@ impl Engine<'_, '_> {
     }
 
     /// Returns the usage of requests for sorted demands of an expansion, with `rows` rows per request.
-    fn request_usage(
+    fn estimate_request_usage(
         &self,
         target: &TargetExpansion,
         demands: &[Demand],

@@ -20,7 +20,7 @@ use crate::query::route::model_router::WOULD_ASK;
 use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading};
 use crate::query::run::run_within;
 use crate::query::run::selectivity_sampler::SelectivitySampler;
-use hqdl_sql::blendsql::emit::bound::{Batching, RequestBound, request_bound};
+use hqdl_sql::blendsql::emit::bound::{Batching, RequestBound, compute_request_bound};
 use hqdl_sql::blendsql::is_volatile;
 use hqdl_sql::blendsql::plan::RuleOutcome as Ruled;
 use hqdl_sql::blendsql::rewrite::RewrittenQuery;
@@ -46,7 +46,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     engine.check_statement(&rewritten)?;
     let pass_start = Instant::now();
     // Compare the documents first, because the estimate uses the documents of the most recent run.
-    let comparisons = engine.compared_documents(&rewritten)?;
+    let comparisons = engine.collect_compared_documents(&rewritten)?;
     let bound = engine.demand_bound(&rewritten)?;
     let (values, usage) = engine.estimate_usage(bound.demands, bound.batching, comparisons)?;
     engine.passes.push(Pass { demanded: values, seconds: pass_start.elapsed().as_secs_f64() });
@@ -89,14 +89,14 @@ impl Engine<'_, '_> {
     /// Returns an upper bound of the demands over all passes.
     fn demand_bound(&mut self, rewritten: &RewrittenQuery) -> Result<DemandBound, QueryError> {
         let (text, sites) = (&self.normalized.text, &self.calls.sites);
-        let bound = request_bound(
+        let bound = compute_request_bound(
             text,
             &self.parsed.query,
             self.parsed.is_single_call,
             sites,
             &self.schema,
         );
-        if let Some(demands) = self.limit_demands(rewritten, &bound)? {
+        if let Some(demands) = self.find_limit_demands(rewritten, &bound)? {
             return Ok(DemandBound { demands, unbounded: Vec::new(), batching: Batching::All });
         }
         self.start_probe_pass(rewritten);
@@ -126,7 +126,7 @@ impl Engine<'_, '_> {
     /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Returns `None` if
     /// a call decides which rows are first, if the query is random, or if not all demands were
     /// recorded.
-    fn limit_demands(
+    fn find_limit_demands(
         &mut self,
         rewritten: &RewrittenQuery,
         bound: &RequestBound,
@@ -162,7 +162,7 @@ impl Engine<'_, '_> {
     }
 
     /// Returns the documents that are compared with their questions before the first request.
-    fn compared_documents(
+    fn collect_compared_documents(
         &mut self,
         rewritten: &RewrittenQuery,
     ) -> Result<ComparedTexts, QueryError> {

@@ -12,7 +12,7 @@ use hqdl_values::value::Value;
 
 impl CallRuntime {
     /// Returns the entity that some values identify, or `None` if a NULL prevents it.
-    pub(in crate::query) fn value_entity(
+    pub(in crate::query) fn intern_value_entity(
         &mut self,
         target: usize,
         column: usize,
@@ -69,14 +69,14 @@ impl CallRuntime {
     }
 
     /// Returns the entity of a document, or `None` if it has no text.
-    pub(in crate::query) fn document_entity(
+    pub(in crate::query) fn intern_document_entity(
         &mut self,
         target: usize,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Option<usize>> {
         let value = values.first().copied().unwrap_or(ValueRef::Null);
         let digest = value_digest(value);
-        if let Some(entity) = self.data.targets[target].known_entity(&digest) {
+        if let Some(entity) = self.data.targets[target].find_known_entity(&digest) {
             return Ok(Some(entity));
         }
         let Some(document) = self.read_document(target, &digest, value)? else { return Ok(None) };
@@ -104,7 +104,7 @@ impl CallRuntime {
 
     /// Returns the entity of some rows, which is identified by the digest of their rendering in the
     /// prompt.
-    pub(in crate::query) fn rows_entity(
+    pub(in crate::query) fn intern_rows_entity(
         &mut self,
         call: usize,
         target: usize,
@@ -113,7 +113,7 @@ impl CallRuntime {
         let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::from_sqlite(*v)).collect();
         let mut contexts = read.map_err(|e| function_error(&e.to_string()))?;
         let id = (call, *contexts_digest(&contexts).as_bytes());
-        if let Some(entity) = self.data.contexts.known_entity(&id) {
+        if let Some(entity) = self.data.contexts.find_known_entity(&id) {
             return Ok(entity);
         }
         if let Err(too_long) = self.data.contexts.truncate_to_limit(call, &mut contexts) {

@@ -15,7 +15,7 @@ use crate::query::plan::nested::{NestedQueries, NestedRunner};
 use crate::query::plan::validation::validate_query;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
-use crate::query::route::calls::views::published_views;
+use crate::query::route::calls::views::find_published_columns;
 use crate::query::route::calls::{CallUsages, Calls};
 use crate::query::route::kinds::Kinds;
 use crate::query::route::model_router::ModelRouter;
@@ -78,7 +78,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             [] => None,
             _ => Some(Overrides::read(request.spec)?),
         };
-        let views = published_views(&calls, &targets, overrides.as_ref(), request, &guard)?;
+        let views = find_published_columns(&calls, &targets, overrides.as_ref(), request, &guard)?;
         let views = views.filter(|_| request.refresh.is_none());
         let no_stored_plan_reason = stored_plan_refusal(request, &calls, views.is_some());
         let stored_plan = views

@@ -87,7 +87,7 @@ const END_KEYWORDS: [&str; 11] = [
     "INTERSECT",
     "EXCEPT",
 ];
-/// Keywords that neither precede an alias nor are one after an operand.
+/// Keywords after which no alias can follow, and which cannot be an alias themselves.
 const OPERATORS: [&str; 19] = [
     "AND", "BETWEEN", "COLLATE", "DISTINCT", "ELSE", "ESCAPE", "FROM", "GLOB", "ILIKE", "IN", "IS",
     "LIKE", "MATCH", "NOT", "OR", "REGEXP", "SELECT", "THEN", "WHEN",

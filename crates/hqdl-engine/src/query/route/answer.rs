@@ -3,7 +3,9 @@
 use crate::query::cells::call_target::{CallTarget, ValueConversion};
 use crate::query::cells::documents::{DOCUMENT_CONTEXT, DOCUMENTS_EXPANSION};
 use crate::query::cells::reduction::{ReductionColumns, combining_question};
-use crate::query::route::answer_parsing::{ad_hoc_column, answer_type, returns_list, yes_no_words};
+use crate::query::route::answer_parsing::{
+    answer_type, build_ad_hoc_column, returns_list, yes_no_words,
+};
 use crate::query::route::calls::{Calls, NewQuestion};
 use hqdl_facts::QuestionOrigin;
 use hqdl_spec::Type;
@@ -24,7 +26,7 @@ impl Calls {
         let names = ["document".to_owned()];
         let question = call.question.trim();
         let column_of = |question: &str, data_type, is_list| {
-            ad_hoc_column(question, data_type, None, is_list, &names)
+            build_ad_hoc_column(question, data_type, None, is_list, &names)
         };
         let is_list = returns_list(call);
         let mut column = column_of(question, data_type, is_list);

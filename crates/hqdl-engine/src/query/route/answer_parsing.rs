@@ -227,7 +227,7 @@ pub(in crate::query) fn fill_slots(question: &str, names: &[String]) -> String {
 }
 
 /// Returns an ad-hoc column.
-pub(in crate::query) fn ad_hoc_column(
+pub(in crate::query) fn build_ad_hoc_column(
     question: &str,
     data_type: Type,
     values: Option<Vec<Value>>,

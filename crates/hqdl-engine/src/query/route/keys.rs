@@ -34,7 +34,7 @@ pub(in crate::query) fn bound_key(
     value_provider: &mut dyn ValueListProvider,
 ) -> Result<BoundKey, String> {
     if !expansion.key_parts.is_empty() {
-        return bound_key_by_part(expansion, usage, value_provider);
+        return find_bound_key_by_part(expansion, usage, value_provider);
     }
     let Some(first) = usage.keys.first() else { return Err("it has no value".to_owned()) };
     let mut reason = "its value does not come from a source table of the expansion".to_owned();
@@ -134,7 +134,7 @@ fn has_same_joins(
 }
 
 /// Returns the key of an expansion whose sources have only parts of it; the other columns are NULL.
-fn bound_key_by_part(
+fn find_bound_key_by_part(
     expansion: &Expansion,
     usage: &CallUsage,
     value_provider: &mut dyn ValueListProvider,

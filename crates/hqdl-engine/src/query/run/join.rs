@@ -116,7 +116,7 @@ impl PartnerQuestions {
         request: &Request<'_>,
         counts: &mut Counts,
     ) -> Result<Self, QueryError> {
-        let expansion = Arc::new(join_expansion(join, list));
+        let expansion = Arc::new(build_join_expansion(join, list));
         let mut requirements =
             request.model_choice(&expansion).requirements(request.facts.history(), &expansion)?;
         if let Some(refresh) = request.refresh {
@@ -201,7 +201,7 @@ fn select_most_similar(text: &str, mut list: Vec<String>, max_values: usize) -> 
 
 /// Returns the expansion for one list of a join. Its identity includes the list, because a value
 /// compared with fewer values may have other partners.
-fn join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
+fn build_join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
     let hash = ListHash::new(&list);
     let criterion = join.criterion.as_str();
     let identity = ColumnIdentity {

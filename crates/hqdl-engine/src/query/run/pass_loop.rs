@@ -29,7 +29,7 @@ pub fn run_passes(engine: &mut Engine<'_, '_>, sink: &mut dyn RowSink) -> Result
     }
     let mut pass_loop = PassLoop::new(engine);
     loop {
-        let rewritten = pass_loop.current_rewrite();
+        let rewritten = pass_loop.rewrite_current_statement();
         let began = Instant::now();
         let Some(end) = pass_loop.run_pass(&rewritten)? else {
             pass_loop.statement = Statement::Query;
@@ -125,7 +125,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Returns the SQL of the next pass.
-    fn current_rewrite(&self) -> RewrittenQuery {
+    fn rewrite_current_statement(&self) -> RewrittenQuery {
         match self.statement {
             Statement::Query => {
                 self.engine.rewrite_query(self.evaluation == Evaluation::LimitPushdown)
@@ -151,7 +151,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         let mut buffer = RowBuffer::default();
         let mut reader = rewritten.limit_pushdown.as_ref().map(|rule| {
             let is_first_request = engine.passes.iter().all(|pass| pass.demanded == 0);
-            let tested_rows = engine.tested_rows(rewritten);
+            let tested_rows = engine.count_tested_rows(rewritten);
             let rows = engine.max_rows_per_request();
             CandidateReader::new(rule, &engine.runtime, rows, tested_rows, is_first_request)
         });
@@ -188,7 +188,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             || needed.is_some()
             || lock_runtime(&self.engine.runtime).pass.pending_count > 0;
         if self.statement == Statement::Query
-            && let Some(inner) = self.pending_subquery(rewritten)
+            && let Some(inner) = self.find_pending_subquery(rewritten)
         {
             return PassStep::EnterSubquery(inner);
         }
@@ -274,12 +274,12 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     fn is_order_outdated(&self, rewritten: &RewrittenQuery) -> bool {
         !self.is_reordered
             && self.sampler.is_measuring()
-            && self.current_rewrite().sql != rewritten.sql
+            && self.rewrite_current_statement().sql != rewritten.sql
     }
 
     /// Returns a subquery that has pending calls and whose first rows can be found by running it
     /// separately.
-    fn pending_subquery(&self, rewritten: &RewrittenQuery) -> Option<usize> {
+    fn find_pending_subquery(&self, rewritten: &RewrittenQuery) -> Option<usize> {
         let runtime = lock_runtime(&self.engine.runtime);
         let is_pending =
             |call: &usize| runtime.pass.pending_by_call.get(*call).is_some_and(|n| *n > 0);
@@ -396,7 +396,7 @@ impl Engine<'_, '_> {
     }
 
     /// Returns the number of rows whose conditions were decided, and how many of them passed.
-    fn tested_rows(&self, rewritten: &RewrittenQuery) -> (u64, u64) {
+    fn count_tested_rows(&self, rewritten: &RewrittenQuery) -> (u64, u64) {
         let of = |at: &usize| self.statistics.selectivities.get(at);
         let seen = rewritten.predicates.keys().filter_map(of);
         seen.fold((0, 0), |(all, passed), s| (all.max(s.passed + s.failed), passed.max(s.passed)))

@@ -30,7 +30,7 @@ impl Emitter<'_> {
     pub(super) fn write_nested_condition(&mut self, expr: &Expr) -> String {
         match self.planned_condition(expr) {
             Some(planned) => self.write_truth(&planned.holds),
-            None => sql::plain_truth(self.source(expr), true),
+            None => sql::plain_truth(self.source_text(expr), true),
         }
     }
 
@@ -38,7 +38,7 @@ impl Emitter<'_> {
     pub(super) fn write_condition_value(&mut self, expr: &Expr) -> String {
         let Some(ValueCondition { holds, fails: Some(fails), .. }) = self.planned_condition(expr)
         else {
-            return self.source(expr).to_owned();
+            return self.source_text(expr).to_owned();
         };
         let (is_true, is_false) = (self.write_asking_truth(holds), self.write_asking_truth(fails));
         let text = sql::truth_value(&is_true, &is_false);
@@ -61,7 +61,7 @@ impl Emitter<'_> {
     /// Returns the SQL of conditions in the order of evaluation.
     fn write_parts(&mut self, parts: &Parts) -> Vec<String> {
         let mut texts = Vec::new();
-        for part in parts.ordered() {
+        for part in parts.ordered_parts() {
             let text = self.write_asking_truth(part);
             // Cached answers may decide a part in any order of evaluation.
             texts.push(if part.call_count() > 1 && text.len() <= MAX_DUPLICATED_BYTES {

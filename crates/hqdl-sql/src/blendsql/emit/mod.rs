@@ -134,7 +134,7 @@ pub(crate) fn emit_query(
 
 impl Emitter<'_> {
     /// Returns the index of a SELECT in [`RewrittenQuery::condition_groups`] and adds it if needed.
-    fn condition_group_index(&mut self, offset: usize, conditions: usize) -> usize {
+    fn find_or_add_condition_group(&mut self, offset: usize, conditions: usize) -> usize {
         let condition_groups = &mut self.out.condition_groups;
         // A SELECT that is written twice has a single entry.
         condition_groups.iter().position(|u| u.offset == offset).unwrap_or_else(|| {
@@ -144,7 +144,7 @@ impl Emitter<'_> {
     }
 
     /// Returns the source text of an expression.
-    fn source(&self, expr: &Expr) -> &str {
+    fn source_text(&self, expr: &Expr) -> &str {
         &self.text[expr.span.clone()]
     }
 
@@ -280,7 +280,7 @@ fn unused_cte_name(sql: &str) -> String {
 
 /// Returns SQL that aggregates all values of a column into one value: the rows of a context.
 #[must_use]
-pub fn column_values(table: &str, column: &str) -> String {
+pub fn column_values_sql(table: &str, column: &str) -> String {
     let (table_sql, titles) =
         (hqdl_values::sql::quote_name(table), hqdl_values::sql::quote_text(column));
     // Qualify the column: `SQLite` reads an unknown quoted name as a string.

@@ -25,7 +25,7 @@ impl Emitter<'_> {
             None => "1".to_owned(),
         };
         for deferred in select.conjuncts_at_stage(ConditionStage::AfterCalls) {
-            text = sql::and_then(&text, &sql::plain_truth(self.source(deferred), true));
+            text = sql::and_then(&text, &sql::plain_truth(self.source_text(deferred), true));
         }
         let is_result = select.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
         let truth =
@@ -41,7 +41,7 @@ impl Emitter<'_> {
         self.write_outer_joins(select, parts);
         if let (Some(having), Some(condition)) = (&core.having, &select.having) {
             let text = self.write_truth(condition);
-            let condition_group = self.condition_group_index(having.span.start, 1);
+            let condition_group = self.find_or_add_condition_group(having.span.start, 1);
             parts.push((having.span.clone(), sql::record_row_sql(condition_group, &text, &[])));
         }
         if let Some(limit) = &select.limit {
@@ -68,7 +68,7 @@ impl Emitter<'_> {
             text = sql::after_row_barrier(&select.barrier, &text);
         }
         for guard in select.guards.iter().rev() {
-            text = sql::guard_truth(&format!("({})", self.source(guard)), &text);
+            text = sql::guard_truth(&format!("({})", self.source_text(guard)), &text);
         }
         for membership in &select.memberships {
             text = sql::guard_truth(&self.write_membership(membership), &text);
@@ -76,7 +76,7 @@ impl Emitter<'_> {
         // Requests about a group's rows follow the order of the rows, so conditions are not
         // sampled.
         let conditions = if select.needed.is_some() { 1 } else { conditions };
-        let condition_group = self.condition_group_index(core.span.start, conditions);
+        let condition_group = self.find_or_add_condition_group(core.span.start, conditions);
         let mut values = Vec::new();
         if let Some(needed) = &select.needed {
             self.out.needed_rows.insert(condition_group, needed.clone());
@@ -168,7 +168,8 @@ impl Emitter<'_> {
 
     /// Joins unchanged conditions and an optional rewritten one with AND.
     fn and_conditions(&self, plain: &[&Expr], more: Vec<String>) -> String {
-        let mut all: Vec<String> = plain.iter().map(|e| format!("({})", self.source(e))).collect();
+        let mut all: Vec<String> =
+            plain.iter().map(|e| format!("({})", self.source_text(e))).collect();
         all.extend(more);
         if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
     }
@@ -181,7 +182,7 @@ impl Emitter<'_> {
                 text = sql::after_row_barrier(barrier, &text);
             }
             for guard in join.guards.iter().rev() {
-                text = sql::guard_truth(&format!("({})", self.source(guard)), &text);
+                text = sql::guard_truth(&format!("({})", self.source_text(guard)), &text);
             }
             let plain: Vec<&Expr> = join.plain.iter().collect();
             let text = self.and_conditions(&plain, vec![format!("(SELECT {text}) = 1")]);
@@ -212,7 +213,7 @@ impl Emitter<'_> {
             }
             parts.push((expr.span.clone(), placeholder));
         }
-        let condition_group = self.condition_group_index(core.span.start, 0);
+        let condition_group = self.find_or_add_condition_group(core.span.start, 0);
         let truth = if values.is_empty() {
             truth.to_owned()
         } else {
@@ -255,7 +256,7 @@ impl Emitter<'_> {
     fn original_result_name(&self, expr: &Expr) -> String {
         match &without_parens(expr).kind {
             ExprKind::Call(n, _) => self.questions.get(*n).map_or("", |q| *q).to_owned(),
-            _ => self.source(expr).to_owned(),
+            _ => self.source_text(expr).to_owned(),
         }
     }
 
@@ -302,7 +303,7 @@ impl Emitter<'_> {
 
     fn write_fence(&self, source: &str, fence: &SourceFence) -> String {
         let conditions: Vec<String> =
-            fence.conditions.iter().map(|e| format!("({})", self.source(e))).collect();
+            fence.conditions.iter().map(|e| format!("({})", self.source_text(e))).collect();
         sql::materialization_fence(source, &conditions)
     }
 }

@@ -17,22 +17,23 @@ pub(super) fn pending_mark() -> String {
     Function::PendingMark.call_sql::<&str>(&[])
 }
 
-/// Returns the answer of call `n` for these values; `nested` is true if a value contains a call.
+/// Returns SQL for the answer of call `n` for these values; `nested` is true if a value contains a
+/// call.
 pub(super) fn call_answer(n: usize, nested: bool, values: &[String]) -> String {
     let mut arguments = vec![n.to_string(), if nested { pending_mark() } else { "0".to_owned() }];
     arguments.extend_from_slice(values);
     Function::Call.call_sql(&arguments)
 }
 
-/// Converts a JSON list to a row value with `width` columns.
+/// Returns SQL that converts a JSON list to a row value with `width` columns.
 pub(super) fn list_as_row(list: &str, width: u32) -> String {
     let values: Vec<String> =
         (0..width).map(|at| format!("json_extract({list}, '$[{at}]')")).collect();
     format!("({})", values.join(", "))
 }
 
-/// Aggregates the rows of a query into one value. `cte_name` is the name of the CTE, which must not
-/// occur in the query.
+/// Returns SQL that aggregates the rows of a query into one value. `cte_name` is the name of the
+/// CTE, which must not occur in the query.
 pub(super) fn rows_as_value(
     aggregate: Function,
     cte_name: &str,
@@ -51,12 +52,12 @@ pub(super) fn rows_as_value(
     format!("(WITH {cte_name}({names}) AS ({query}) SELECT {rows} FROM {cte_name})")
 }
 
-/// Returns the truth of a condition without calls.
+/// Returns SQL for the truth of a condition without calls.
 pub(super) fn plain_truth(condition: &str, wanted: bool) -> String {
     format!("(({condition}) IS {})", if wanted { "TRUE" } else { "FALSE" })
 }
 
-/// Returns the truth of a condition with calls.
+/// Returns SQL for the truth of a condition with calls.
 pub(super) fn predicate_truth(at: usize, condition: &str, wanted: bool) -> String {
     let wanted_text = u8::from(wanted).to_string();
     Function::PredicateTruth.call_sql(&[
@@ -67,28 +68,29 @@ pub(super) fn predicate_truth(at: usize, condition: &str, wanted: bool) -> Strin
     ])
 }
 
-/// Returns the truth of an AND that evaluates its second part only if the first is true.
+/// Returns SQL for the truth of an AND that evaluates its second part only if the first is true.
 pub(super) fn and_then(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN {rest} WHEN 2 THEN 2 ELSE 0 END")
 }
 
-/// Returns the truth of an OR that evaluates its second part only if the first is not true.
+/// Returns SQL for the truth of an OR that evaluates its second part only if the first is not true.
 fn or_else(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
 }
 
-/// Returns the truth of an AND that evaluates each part only if all parts before it are true.
+/// Returns SQL for the truth of an AND that evaluates each part only if all parts before it are
+/// true.
 pub(super) fn all_of(parts: Vec<String>) -> String {
     short_circuit(parts, and_then, 0)
 }
 
-/// Returns the truth of an OR that evaluates each part only if no part before it is true.
+/// Returns SQL for the truth of an OR that evaluates each part only if no part before it is true.
 pub(super) fn any_of(parts: Vec<String>) -> String {
     short_circuit(parts, or_else, 1)
 }
 
-/// Evaluates the parts until one has the truth `decisive`. Nests them, or writes a single CASE if
-/// the nesting would be too deep.
+/// Returns SQL that evaluates the parts until one has the truth `decisive`. It nests the parts, or
+/// uses a single CASE if the nesting would be too deep.
 fn short_circuit(
     mut parts: Vec<String>,
     combine: fn(&str, &str) -> String,
@@ -107,13 +109,13 @@ fn short_circuit(
     parts.into_iter().rev().fold(last, |rest, first| combine(&first, &rest))
 }
 
-/// Returns the truth of an AND whose first part has no calls.
+/// Returns SQL for the truth of an AND whose first part has no calls.
 pub(super) fn guard_truth(plain: &str, rest: &str) -> String {
     format!("CASE WHEN {plain} THEN {rest} ELSE 0 END")
 }
 
-/// Decides the truth from cached answers if possible and otherwise asks. `of_row` is true for all
-/// conditions of a row and false for a part of them.
+/// Returns SQL that decides the truth from cached answers if possible and otherwise makes requests.
+/// `of_row` is true for all conditions of a row and false for a part of them.
 pub(super) fn lookup_before_asking(known: &str, asking: &str, of_row: bool) -> String {
     format!("CASE {} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asking} END", lookup_truth(known, of_row))
 }
@@ -129,19 +131,19 @@ fn lookup_truth(known: &str, of_row: bool) -> String {
     Function::EndLookup.call_sql(&[&begin, known])
 }
 
-/// Returns a call's cached answer without waiting for a missing one.
+/// Returns SQL for a call's cached answer without waiting for a missing one.
 pub(super) fn lookup_only(answer: &str) -> String {
     Function::EndLookup.call_sql(&[&Function::BeginLookup.call_sql(&["2"]), answer])
 }
 
-/// Returns 1 if cached answers show that a row passes, otherwise 0, without waiting for missing
-/// answers.
+/// Returns SQL that yields 1 if cached answers show that a row passes, otherwise 0, without waiting
+/// for missing answers.
 pub(super) fn is_known_true(truth: &str) -> String {
     format!("CASE {} WHEN 1 THEN 1 ELSE 0 END", lookup_only(truth))
 }
 
-/// Returns the truth of conditions that are all evaluated. Those without calls come first, because
-/// they can guard the others from an error.
+/// Returns SQL for the truth of conditions that are all evaluated. Those without calls come first,
+/// because they can guard the others from an error.
 pub(super) fn evaluate_all(all: bool, plain: &[String], with_calls: &[String]) -> String {
     let (function, decisive) = if all { (Function::All, 0) } else { (Function::Any, 1) };
     let mut with_calls = with_calls.to_vec();
@@ -157,14 +159,16 @@ pub(super) fn evaluate_all(all: bool, plain: &[String], with_calls: &[String]) -
     format!("CASE {} ELSE {rest} END", whens.join(" "))
 }
 
-/// Returns the value of a condition, computed from its truth and from the truth of its negation.
+/// Returns SQL for the value of a condition, computed from its truth and from the truth of its
+/// negation.
 pub(super) fn truth_value(holds: &str, fails: &str) -> String {
     format!(
         "(CASE {holds} WHEN 1 THEN 1 WHEN 2 THEN NULL ELSE CASE {fails} WHEN 1 THEN 0 ELSE NULL END END)"
     )
 }
 
-/// Delays the evaluation of `truth` until whole rows with these columns are available.
+/// Returns SQL that delays the evaluation of `truth` until whole rows with these columns are
+/// available.
 pub(super) fn after_row_barrier(columns: &[ScopeColumn], truth: &str) -> String {
     let columns: Vec<String> = columns.iter().map(qualified_name).collect();
     guard_truth(&Function::RowBarrier.call_sql(&columns), truth)
@@ -204,8 +208,8 @@ pub(super) fn record_row_sql(condition_group: usize, truth: &str, values: &[&str
     Function::CloseRow.call_sql(&arguments)
 }
 
-/// Returns the value of an EXISTS or IN, and records its rows together. If there is an operand,
-/// only rows with the operand's value matter.
+/// Returns SQL that yields the value of an EXISTS or IN and records its rows together. If there is
+/// an operand, only rows with the operand's value matter.
 pub(super) fn record_subquery_sql(
     is_decisive: bool,
     once: bool,
@@ -219,7 +223,7 @@ pub(super) fn record_subquery_sql(
     Function::CloseSubquery.call_sql(&arguments)
 }
 
-/// Returns the truth of a candidate row of a LIMIT and stores its values that contain calls.
+/// Returns SQL that yields the truth of a LIMIT's candidate row and stores its values with calls.
 pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<String>) -> String {
     let mut arguments = vec![pending_mark(), shared_calls.len().to_string()];
     arguments.extend(shared_calls.iter().map(usize::to_string));
@@ -228,14 +232,14 @@ pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<S
     if truth == "1" { hold } else { and_then(truth, &hold) }
 }
 
-/// Returns the number of a candidate row of a LIMIT.
+/// Returns SQL for the number of a candidate row of a LIMIT.
 pub(super) fn candidate_number(condition_group: usize, truth: &str) -> String {
     Function::NumberRow
         .call_sql(&[&Function::OpenRow.call_sql(&[condition_group.to_string()]), truth])
 }
 
-/// Returns the similarity rank of a row; `documents` lists each call with the document it asks
-/// about.
+/// Returns SQL for the similarity rank of a row; `documents` lists each call with the document it
+/// asks about.
 pub(super) fn similarity_rank(documents: &[String]) -> String {
     Function::Rank.call_sql(documents)
 }
@@ -245,12 +249,12 @@ pub(super) fn limit_value(value: &str) -> String {
     Function::Limit.call_sql(&[&pending_mark(), value])
 }
 
-/// Returns a value and records whether it is pending, for [`unless_pending`].
+/// Returns SQL that yields a value and records whether it is pending, for [`unless_pending`].
 pub(super) fn remember_pending(value: &str) -> String {
     Function::RememberPending.call_sql(&[&pending_mark(), value])
 }
 
-/// Evaluates a value only if the last remembered value is not pending.
+/// Returns SQL that evaluates a value only if the last remembered value is not pending.
 pub(super) fn unless_pending(value: &str) -> String {
     format!("CASE {} WHEN 2 THEN NULL ELSE {value} END", Function::LastTruth.call_sql::<&str>(&[]))
 }

@@ -37,10 +37,10 @@ impl<'q> Emitter<'q> {
         let (Some(counted), ExprKind::Function { filter: Some(filter), .. }) =
             (self.counted_calls(expr), &expr.kind)
         else {
-            return self.source(expr).to_owned();
+            return self.source_text(expr).to_owned();
         };
         let truth = self.write_truth(&counted.condition);
-        let condition_group = self.condition_group_index(expr.span.start, 1);
+        let condition_group = self.find_or_add_condition_group(expr.span.start, 1);
         self.out.needed_rows.insert(condition_group, counted.needed.clone());
         let groups: Vec<&str> =
             counted.needed.groups.iter().map(|span| &self.text[span.clone()]).collect();
@@ -56,7 +56,7 @@ impl<'q> Emitter<'q> {
         let Some(rows) = select.and_then(|s| s.decisive.as_ref()) else {
             return text;
         };
-        let condition_group = self.condition_group_index(core.span.start, 0);
+        let condition_group = self.find_or_add_condition_group(core.span.start, 0);
         let operand = rows.operand.as_ref().map(|span| &self.text[span.clone()]);
         sql::record_subquery_sql(rows.makes_true, rows.runs_once, condition_group, (&text, operand))
     }
@@ -64,7 +64,7 @@ impl<'q> Emitter<'q> {
     /// Rewrites an expression whose value matters.
     pub(super) fn write_value(&mut self, expr: &Expr) -> String {
         if !self.needs_rewrite(expr) {
-            return self.source(expr).to_owned();
+            return self.source_text(expr).to_owned();
         }
         match &expr.kind {
             ExprKind::Call(n, args) => self.write_call(*n, args),

@@ -72,7 +72,7 @@ impl QueryParser<'_> {
     }
 
     /// Returns the start of the next token, or the end of the text.
-    pub fn start(&self) -> usize {
+    pub fn next_start(&self) -> usize {
         self.peek().map_or(self.text_end, |t| t.start)
     }
 
@@ -122,11 +122,11 @@ impl QueryParser<'_> {
     }
 
     pub fn expect_word(&mut self, word: &str) -> Result<(), SqlError> {
-        if self.eat_word(word) { Ok(()) } else { Err(self.unexpected()) }
+        if self.eat_word(word) { Ok(()) } else { Err(self.unexpected_error()) }
     }
 
     pub fn expect_symbol(&mut self, symbol: u8) -> Result<(), SqlError> {
-        if self.eat_symbol(symbol) { Ok(()) } else { Err(self.unexpected()) }
+        if self.eat_symbol(symbol) { Ok(()) } else { Err(self.unexpected_error()) }
     }
 
     /// Returns true if the token can be the name of a table, a column or an alias: `nm` in
@@ -156,7 +156,7 @@ impl QueryParser<'_> {
                 self.at += 1;
                 Ok(token.unquoted_text(self.sql))
             }
-            _ => Err(self.unexpected()),
+            _ => Err(self.unexpected_error()),
         }
     }
 
@@ -201,7 +201,7 @@ impl QueryParser<'_> {
         &mut self,
         parse: impl FnOnce(&mut Self) -> Result<T, SqlError>,
     ) -> Result<T, SqlError> {
-        let start = self.start();
+        let start = self.next_start();
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(self.depth_error(start));
@@ -232,7 +232,7 @@ impl QueryParser<'_> {
     }
 
     /// Returns the error for the next token, which no rule of the grammar allows here.
-    pub fn unexpected(&self) -> SqlError {
+    pub fn unexpected_error(&self) -> SqlError {
         let Some(token) = self.peek() else {
             let span = self.text_end..(self.text_end + 1).min(self.sql.len()).max(self.text_end);
             return SqlError::new(span, "incomplete SQL statement", "here");
@@ -248,7 +248,7 @@ impl QueryParser<'_> {
                 _ => error,
             };
         }
-        let end = self.operator().map_or(token.end, |(_, tokens)| {
+        let end = self.peek_operator().map_or(token.end, |(_, tokens)| {
             self.peek_after(tokens - 1).map_or(token.end, |last| last.end)
         });
         let text = self.sql.get(token.start..end).unwrap_or_default();
@@ -256,7 +256,7 @@ impl QueryParser<'_> {
     }
 
     /// Returns the operator of adjacent symbols that is next, and its number of tokens.
-    pub fn operator(&self) -> Option<(&'static str, usize)> {
+    pub fn peek_operator(&self) -> Option<(&'static str, usize)> {
         const OPERATORS: [&str; 22] = [
             "->>", "->", "||", "<<", ">>", "<=", "<>", ">=", "==", "!=", "<", ">", "=", "+", "-",
             "*", "/", "%", "&", "|", "~", "::",

@@ -23,7 +23,7 @@ enum Precedence {
 
 impl Precedence {
     /// Returns the precedence that binds one step tighter.
-    fn tighter(self) -> Self {
+    fn next_tighter(self) -> Self {
         match self {
             Self::Or => Self::And,
             Self::And => Self::Not,
@@ -91,7 +91,7 @@ impl QueryParser<'_> {
     /// Parses an expression whose operators bind at least as tightly as `loosest`. If `ends_at_and`
     /// is true, stops before an AND, which then belongs to an enclosing BETWEEN.
     fn parse_binary(&mut self, loosest: Precedence, ends_at_and: bool) -> Result<Expr, SqlError> {
-        let start = self.start();
+        let start = self.next_start();
         let around = std::mem::take(&mut self.height);
         let mut left = self.parse_nested(Self::parse_operand)?;
         while let Some((infix, tokens, precedence)) = self.peek_infix() {
@@ -112,7 +112,7 @@ impl QueryParser<'_> {
     /// Returns the next operator, its number of tokens, and its precedence.
     fn peek_infix(&self) -> Option<(Infix, usize, Precedence)> {
         let token = self.peek()?;
-        if let Some((sign, tokens)) = self.operator() {
+        if let Some((sign, tokens)) = self.peek_operator() {
             if sign == "::" {
                 return self.is_server.then_some((Infix::Cast, 1, Precedence::Prefix));
             }
@@ -175,7 +175,7 @@ impl QueryParser<'_> {
         precedence: Precedence,
         left: Expr,
     ) -> Result<ExprKind, SqlError> {
-        let tighter = precedence.tighter();
+        let tighter = precedence.next_tighter();
         Ok(match infix {
             Infix::And => {
                 let right = self.parse_binary(tighter, false)?;
@@ -233,7 +233,7 @@ impl QueryParser<'_> {
         if distinct {
             self.expect_word("FROM")?;
         }
-        let right = self.parse_binary(Precedence::Equality.tighter(), false)?;
+        let right = self.parse_binary(Precedence::Equality.next_tighter(), false)?;
         let sign = if not == distinct { "IS" } else { "IS NOT" };
         Ok(ExprKind::Compare(sign, Box::new(left), Box::new(right)))
     }
@@ -275,15 +275,15 @@ impl QueryParser<'_> {
 
     /// Parses an operand with its prefix operators.
     fn parse_operand(&mut self) -> Result<Expr, SqlError> {
-        let start = self.start();
-        let Some(token) = self.peek() else { return Err(self.unexpected()) };
+        let start = self.next_start();
+        let Some(token) = self.peek() else { return Err(self.unexpected_error()) };
         let kind = match token.lexeme {
             Lexeme::Call => return self.parse_call(),
             Lexeme::Symbol(b'(') => self.parse_parens()?,
             Lexeme::Symbol(symbol @ (b'+' | b'-' | b'~')) => {
                 // Operators of several symbols, such as `->`, are not prefix operators.
-                if self.operator().is_some_and(|(_, tokens)| tokens > 1) {
-                    return Err(self.unexpected());
+                if self.peek_operator().is_some_and(|(_, tokens)| tokens > 1) {
+                    return Err(self.unexpected_error());
                 }
                 self.at += 1;
                 let sign = match symbol {
@@ -365,12 +365,12 @@ impl QueryParser<'_> {
         let digits = self.peek_after(1).map(|t| t.unquoted_text(self.sql)).unwrap_or_default();
         let is_hex =
             digits.len().is_multiple_of(2) && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        if is_hex { Ok(self.read_literal(2)) } else { Err(self.unexpected()) }
+        if is_hex { Ok(self.read_literal(2)) } else { Err(self.unexpected_error()) }
     }
 
     /// Parses a column with its qualifiers, or a function.
     fn parse_name(&mut self) -> Result<ExprKind, SqlError> {
-        let Some(first) = self.peek() else { return Err(self.unexpected()) };
+        let Some(first) = self.peek() else { return Err(self.unexpected_error()) };
         if self.is_id(first) && self.is_symbol_after(1, b'(') {
             return self.parse_function();
         }
@@ -382,7 +382,7 @@ impl QueryParser<'_> {
             }
         }
         if first.lexeme == Lexeme::Text && table.is_none() {
-            return Err(self.unexpected());
+            return Err(self.unexpected_error());
         }
         Ok(ExprKind::Column { table, column })
     }
@@ -425,7 +425,7 @@ impl QueryParser<'_> {
         self.expect_symbol(b'(')?;
         let value = self.parse_expr()?;
         self.expect_word("AS")?;
-        let start = self.start();
+        let start = self.next_start();
         while self.peek().is_some_and(|t| self.is_name(t)) {
             self.at += 1;
         }
@@ -436,7 +436,7 @@ impl QueryParser<'_> {
                     Some(token) if is_number(p.text(token)) => Ok(()),
                     _ => {
                         p.at = p.at.saturating_sub(1);
-                        Err(p.unexpected())
+                        Err(p.unexpected_error())
                     }
                 }
             })?;
@@ -453,7 +453,7 @@ impl QueryParser<'_> {
         let mut message = Vec::new();
         if !self.eat_word("IGNORE") {
             if !["ROLLBACK", "ABORT", "FAIL"].iter().any(|word| self.eat_word(word)) {
-                return Err(self.unexpected());
+                return Err(self.unexpected_error());
             }
             self.expect_symbol(b',')?;
             message.push(self.parse_expr()?);
@@ -501,7 +501,7 @@ impl QueryParser<'_> {
     /// Parses a call with its arguments.
     pub fn parse_call(&mut self) -> Result<Expr, SqlError> {
         let Some(n) = self.peek().and_then(|token| self.call_at(token)) else {
-            return Err(self.unexpected());
+            return Err(self.unexpected_error());
         };
         let expr = self.parse_arguments(n)?;
         self.advance();

@@ -77,7 +77,7 @@ impl QueryParser<'_> {
     /// Parses a table, function, subquery or join in parentheses, and returns the name that it has
     /// without an alias.
     fn parse_from_source(&mut self) -> Result<(FromSource, Option<String>), SqlError> {
-        let start = self.start();
+        let start = self.next_start();
         if self.is_symbol(b'(') {
             if self.begins_query(self.peek_after(1)) {
                 return Ok((FromSource::Query(Box::new(self.parse_query_in_parens()?)), None));

@@ -131,11 +131,11 @@ impl QueryParser<'_> {
             self.parse_query()?
         };
         if self.peek().is_some() && !self.eat_symbol(b';') {
-            return Err(self.unexpected());
+            return Err(self.unexpected_error());
         }
         while self.eat_symbol(b';') {}
         if self.peek().is_some() {
-            let span = self.start()..self.sql.len();
+            let span = self.next_start()..self.sql.len();
             let error = SqlError::new(span, "more than one statement", "the second begins here");
             return Err(error.with_help("run one query at a time"));
         }
@@ -183,7 +183,7 @@ impl QueryParser<'_> {
         (self.at, self.end, self.text_end) = (token_at(span.start), token_at(span.end), span.end);
         let parsed = self.parse_nested(parse)?;
         if self.peek().is_some() {
-            return Err(self.unexpected());
+            return Err(self.unexpected_error());
         }
         (self.at, self.end, self.text_end) = around;
         Ok(parsed)

@@ -20,7 +20,7 @@ impl QueryParser<'_> {
     }
 
     fn parse_with(&mut self) -> Result<Query, SqlError> {
-        let start = self.start();
+        let start = self.next_start();
         if !self.eat_word("WITH") {
             return self.parse_compound();
         }
@@ -58,7 +58,7 @@ impl QueryParser<'_> {
     }
 
     fn parse_compound(&mut self) -> Result<Query, SqlError> {
-        let start = self.start();
+        let start = self.next_start();
         let (mut query, _) = self.parse_single()?;
         while let Some(operator) = self.eat_compound_operator() {
             let (mut right, end) = self.parse_single()?;
@@ -90,7 +90,7 @@ impl QueryParser<'_> {
 
     /// Parses one SELECT or VALUES. Also returns its end, which excludes ORDER BY and LIMIT.
     fn parse_single(&mut self) -> Result<(Query, usize), SqlError> {
-        let start = self.start();
+        let start = self.next_start();
         if self.eat_word("VALUES") {
             let body = self.parse_values_rows()?;
             let span = self.span_from(start);
@@ -157,7 +157,7 @@ impl QueryParser<'_> {
     }
 
     fn parse_result_column(&mut self) -> Result<ResultColumn, SqlError> {
-        let start = self.start();
+        let start = self.next_start();
         let is_table_star = self.peek().is_some_and(|t| self.is_name(t))
             && self.is_symbol_after(1, b'.')
             && self.is_symbol_after(2, b'*');

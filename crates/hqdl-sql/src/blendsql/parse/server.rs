@@ -45,7 +45,7 @@ impl QueryParser<'_> {
 
     /// Reads the type after a `::`.
     pub(super) fn read_server_type(&mut self) -> Result<String, SqlError> {
-        let start = self.start();
+        let start = self.next_start();
         let is_long = LONG_TYPES.iter().any(|word| self.is_word(word));
         self.read_name()?;
         while is_long && MORE_OF_TYPE.iter().any(|word| self.is_word(word)) {
@@ -54,7 +54,7 @@ impl QueryParser<'_> {
         if self.eat_symbol(b'(') {
             self.read_list(|p| match p.advance() {
                 Some(token) if token.lexeme == Lexeme::Number => Ok(()),
-                _ => Err(p.unexpected()),
+                _ => Err(p.unexpected_error()),
             })?;
             self.expect_symbol(b')')?;
         }

@@ -52,7 +52,7 @@ impl Parts {
     }
 
     /// Returns the operands in the order of evaluation.
-    pub fn ordered(&self) -> impl Iterator<Item = &Condition> {
+    pub fn ordered_parts(&self) -> impl Iterator<Item = &Condition> {
         self.order.iter().filter_map(|n| self.parts.get(*n))
     }
 }
@@ -60,22 +60,23 @@ impl Parts {
 impl Condition {
     /// Returns the condition that all expressions are true.
     pub(crate) fn all_of(exprs: &[&Expr], analysis: &Analysis<'_>, scope: &Scope<'_>) -> Self {
-        let parts = exprs.iter().map(|e| Self::of(e, true, analysis, scope)).collect();
+        let parts = exprs.iter().map(|e| Self::from_expr(e, true, analysis, scope)).collect();
         Self::All(Parts::new(parts))
     }
 
     /// Returns the condition that an expression is true, or that it is false.
-    pub(crate) fn of(
+    pub(crate) fn from_expr(
         expr: &Expr,
         wanted: bool,
         analysis: &Analysis<'_>,
         scope: &Scope<'_>,
     ) -> Self {
         match &expr.kind {
-            ExprKind::Paren(inner) => Self::of(inner, wanted, analysis, scope),
-            ExprKind::Not(inner) => Self::of(inner, !wanted, analysis, scope),
+            ExprKind::Paren(inner) => Self::from_expr(inner, wanted, analysis, scope),
+            ExprKind::Not(inner) => Self::from_expr(inner, !wanted, analysis, scope),
             ExprKind::And(parts) | ExprKind::Or(parts) => {
-                let parts = parts.iter().map(|p| Self::of(p, wanted, analysis, scope)).collect();
+                let parts =
+                    parts.iter().map(|p| Self::from_expr(p, wanted, analysis, scope)).collect();
                 if matches!(expr.kind, ExprKind::And(_)) == wanted {
                     Self::All(Parts::new(parts))
                 } else {

@@ -50,7 +50,7 @@ pub(in crate::blendsql) fn scan_query(
                     "no `{{` before it",
                 ));
             }
-            _ => rows.observe(sql, token),
+            _ => rows.observe_token(sql, token),
         }
     }
     Ok(ScannedQuery { tokens: scanner.tokens, calls })
@@ -293,7 +293,7 @@ impl Scanner<'_> {
                 }
                 _ => tokens.push(token),
             }
-            rows.observe(self.sql, token);
+            rows.observe_token(self.sql, token);
         };
         if let Some(keyword) = keyword.filter(|_| tokens.is_empty()) {
             return Err(SqlError::new(
@@ -368,7 +368,7 @@ impl ValuesRowTracker {
         self.is_expected
     }
 
-    fn observe(&mut self, sql: &str, token: Token) {
+    fn observe_token(&mut self, sql: &str, token: Token) {
         match token.lexeme {
             Lexeme::Symbol(b'(' | b'[' | b'{') => {
                 self.outer_levels.push(self.is_expected);
@@ -377,7 +377,7 @@ impl ValuesRowTracker {
             Lexeme::Symbol(b')' | b']' | b'}') => {
                 self.is_expected = self.outer_levels.pop().unwrap_or(false);
             }
-            // A comma separates two rows.
+            // A comma between two rows changes nothing.
             Lexeme::Symbol(b',') => {}
             _ => self.is_expected = token.is_word(sql, "VALUES"),
         }

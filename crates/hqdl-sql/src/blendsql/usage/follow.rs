@@ -64,7 +64,7 @@ impl<'p> SelectNames<'p> {
         Self { parent: Some(parent), ..Self::default() }
     }
 
-    pub fn enclosing(&self) -> impl Iterator<Item = &SelectNames<'p>> {
+    pub fn self_and_enclosing(&self) -> impl Iterator<Item = &SelectNames<'p>> {
         std::iter::successors(Some(self), |n| n.parent)
     }
 
@@ -82,7 +82,7 @@ impl<'p> SelectNames<'p> {
         table: Option<&str>,
         column: &str,
     ) -> Option<(&SelectNames<'p>, Option<&NamedTable>, &FlowField)> {
-        for current in self.enclosing() {
+        for current in self.self_and_enclosing() {
             let mut named = current.tables.iter().filter(|t| table.is_none_or(|n| t.has_name(n)));
             let hit = named.clone().find_map(|t| Some((t, t.find_field(column)?)));
             if let Some((table, field)) = hit {
@@ -131,7 +131,8 @@ impl<'p> SelectNames<'p> {
         let position_in = |n: &'_ SelectNames<'p>| {
             n.ctes.iter().rev().position(|(cte, _)| cte.eq_ignore_ascii_case(name))
         };
-        self.enclosing().find_map(|n| position_in(n).map(|at| &n.ctes[n.ctes.len() - 1 - at].1))
+        self.self_and_enclosing()
+            .find_map(|n| position_in(n).map(|at| &n.ctes[n.ctes.len() - 1 - at].1))
     }
 }
 

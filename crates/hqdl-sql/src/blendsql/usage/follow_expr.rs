@@ -124,11 +124,12 @@ impl FlowAnalysis<'_> {
                 }
             });
             let is_found = |here: &&SelectNames<'_>| found.iter().any(|f| std::ptr::eq(*f, *here));
-            self.reads_rows_of.push(names_id(names.enclosing().find(is_found).unwrap_or(names)));
+            self.reads_rows_of
+                .push(names_id(names.self_and_enclosing().find(is_found).unwrap_or(names)));
         }
         let text = self.sql.get(expr.span.clone()).unwrap_or_default().trim();
         let is_term = |n: &&SelectNames<'_>| n.groups.as_ref().is_some_and(|g| g.is_term(text));
-        self.reads_rows_of.extend(names.enclosing().filter(is_term).map(names_id));
+        self.reads_rows_of.extend(names.self_and_enclosing().filter(is_term).map(names_id));
     }
 
     /// Returns the flow of a name. If its column has several values per group, records that for the
@@ -256,8 +257,9 @@ impl FlowAnalysis<'_> {
             let stated_type = stated_type.map(|scalar| ReturnType { scalar, is_list: false });
             usage.stated_type = usage.stated_type.or(stated_type);
         }
-        let lineage =
-            flow.lineage.and_then(|l| Lineage::operation(&format!("cast {type_name}"), vec![l]));
+        let lineage = flow
+            .lineage
+            .and_then(|l| Lineage::new_operation(&format!("cast {type_name}"), vec![l]));
         Flow { lineage, ..result }
     }
 
@@ -276,7 +278,8 @@ impl FlowAnalysis<'_> {
         self.aggregate_depth -= usize::from(is_aggregate);
         let is_pure = !window && Lineage::is_pure(name);
         let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
-        let lineage = lineage.filter(|_| is_pure).and_then(|parts| Lineage::operation(name, parts));
+        let lineage =
+            lineage.filter(|_| is_pure).and_then(|parts| Lineage::new_operation(name, parts));
         let union = |flows: Vec<Flow>| {
             flows.into_iter().map(Flow::without_affinity).fold(Flow::default(), Flow::union_with)
         };
@@ -369,9 +372,10 @@ impl FlowAnalysis<'_> {
                 self.compare_flows("<=", value, high);
                 Flow::truth()
             }
-            (ExprOperator::Infix("||"), [_, _]) => {
-                Flow { lineage: lineage.and_then(|p| Lineage::operation("||", p)), ..Flow::text() }
-            }
+            (ExprOperator::Infix("||"), [_, _]) => Flow {
+                lineage: lineage.and_then(|p| Lineage::new_operation("||", p)),
+                ..Flow::text()
+            },
             (ExprOperator::Infix("->" | "->>"), _) => Flow::default(),
             (ExprOperator::Infix(sign), [left, right]) => {
                 self.record_comparison(left, &ComparedWith::Number);
@@ -382,7 +386,7 @@ impl FlowAnalysis<'_> {
                 let returns_whole = is_whole(left) && is_whole(right);
                 let result = if returns_whole { Flow::whole() } else { Flow::number() };
                 Flow {
-                    lineage: lineage.and_then(|parts| Lineage::operation(sign, parts)),
+                    lineage: lineage.and_then(|parts| Lineage::new_operation(sign, parts)),
                     ..result
                 }
             }
@@ -411,10 +415,11 @@ impl FlowAnalysis<'_> {
             keys.push(Key { text: column_sql(arg, self.sql), name, origin, base: None, lineage });
         }
         let group_terms = match self.aggregate_depth {
-            0 => names.enclosing().flat_map(|n| n.group_terms.iter().cloned()).collect(),
+            0 => names.self_and_enclosing().flat_map(|n| n.group_terms.iter().cloned()).collect(),
             _ => Vec::new(),
         };
-        let tables = names.enclosing().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
+        let tables =
+            names.self_and_enclosing().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
         let instances = self.reachable_instances(&keys);
         let connects_instances = |j: &&ColumnEquality| {
             [&j.left, &j.right].iter().all(|(instance, _)| instances.contains(instance))
@@ -460,7 +465,7 @@ fn available_columns(instances: &[usize], names: &SelectNames<'_>) -> Vec<Availa
         return Vec::new();
     }
     let mut found: Vec<AvailableColumn> = Vec::new();
-    for table in names.enclosing().flat_map(|n| &n.tables) {
+    for table in names.self_and_enclosing().flat_map(|n| &n.tables) {
         for field in table.fields.iter().flatten() {
             let Some(Lineage::Column { instance, table: of, column }) =
                 field.flow.lineage.as_deref()

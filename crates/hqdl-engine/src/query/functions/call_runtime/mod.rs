@@ -234,7 +234,7 @@ impl CallRuntime {
         let mut document = None;
         let (target, column, entity) = match self.data.call_targets[call] {
             CallTarget::Cell { target, column, .. } => {
-                match self.value_entity(target, column, values)? {
+                match self.intern_value_entity(target, column, values)? {
                     Some(entity) => (target, column, entity),
                     None => return Ok(Sql::Null),
                 }
@@ -254,12 +254,14 @@ impl CallRuntime {
                 }
             }
             CallTarget::Document { target, column, reduction: None, .. } => {
-                match self.document_entity(target, values)? {
+                match self.intern_document_entity(target, values)? {
                     Some(entity) => (target, column, entity),
                     None => return Ok(Sql::Null),
                 }
             }
-            CallTarget::Rows { target, .. } => (target, 0, self.rows_entity(call, target, values)?),
+            CallTarget::Rows { target, .. } => {
+                (target, 0, self.intern_rows_entity(call, target, values)?)
+            }
             CallTarget::Pair { join } => return self.evaluate_pair(call, join, values),
         };
         // Count a row only when its conditions are first looked up, because a condition may be

@@ -32,7 +32,7 @@ impl Calls {
         text: String,
     ) -> Result<(), QueryError> {
         let expansion = &spec.expansions[bound.expansion];
-        let target = self.spec_target(bound.expansion, expansion);
+        let target = self.find_or_add_spec_target(bound.expansion, expansion);
         let column = &expansion.columns[bound.column];
         let conversion = ValueConversion {
             regex: answer_regex(call)?,
@@ -80,7 +80,7 @@ impl Calls {
 
     /// Returns the position of a spec expansion among the expansions that the query uses, adding it
     /// if necessary.
-    fn spec_target(&mut self, in_spec: usize, expansion: &Expansion) -> usize {
+    fn find_or_add_spec_target(&mut self, in_spec: usize, expansion: &Expansion) -> usize {
         let known = self.expansions.iter().position(|e| e.in_spec == Some(in_spec));
         known.unwrap_or_else(|| {
             self.expansions.push(PlannedExpansion {

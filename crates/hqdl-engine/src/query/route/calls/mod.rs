@@ -16,8 +16,8 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Route, RouteKind};
 use crate::query::route::answer_parsing::{
-    ad_hoc_column, answer_regex, answer_type, fill_slots, format_item_count, is_ordered_number,
-    is_untyped, merge_usages, required_item_count, returns_list,
+    answer_regex, answer_type, build_ad_hoc_column, fill_slots, format_item_count,
+    is_ordered_number, is_untyped, merge_usages, required_item_count, returns_list,
 };
 use crate::query::route::call_options::{ValueListProvider, read_options};
 use crate::query::route::calls::chooser::TargetChooser;
@@ -29,7 +29,7 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Images, Spec, Task, Type};
 use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
 use hqdl_sql::blendsql::parse::ParsedQuery;
-use hqdl_sql::blendsql::rewrite::{CallSite, column_values};
+use hqdl_sql::blendsql::rewrite::{CallSite, column_values_sql};
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 use hqdl_sql::blendsql::{Call, Choices};
 use hqdl_values::cell::State;
@@ -219,7 +219,8 @@ impl Calls {
             })
             .collect();
         let question = fill_slots(&call.question, &names) + &format_item_count(call);
-        let mut column = ad_hoc_column(&question, data_type, values, returns_list(call), &names);
+        let mut column =
+            build_ad_hoc_column(&question, data_type, values, returns_list(call), &names);
         // Use a text that the answer is compared with as an example of its format.
         column.example = usage.compared_with.iter().find_map(|c| match c {
             ComparedWith::Text(text) if column.values.is_none() => Some(text.clone()),
@@ -231,7 +232,7 @@ impl Calls {
         let is_untyped =
             is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
         let kinds = column.meaning.kinds.clone();
-        let target = self.values_target(self.models[n].clone(), names, kinds);
+        let target = self.find_or_add_value_target(self.models[n].clone(), names, kinds);
         if call.is_image {
             let expansion = &mut self.expansions[target].expansion;
             expansion.images = vec![IMAGE_COLUMN.to_owned()];
@@ -272,7 +273,8 @@ impl Calls {
         let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
         let question = fill_slots(&call.question, &contexts) + &format_item_count(call);
         let key = vec!["rows".to_owned()];
-        let mut column = ad_hoc_column(&question, data_type, values, returns_list(call), &key);
+        let mut column =
+            build_ad_hoc_column(&question, data_type, values, returns_list(call), &key);
         column.pattern.clone_from(&call.regex);
         let is_untyped =
             is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
@@ -303,7 +305,7 @@ impl Calls {
             .iter()
             .map(|key| {
                 let (table, column) = unread_column(key, usage)?;
-                Some(column_values(&table, &column))
+                Some(column_values_sql(&table, &column))
             })
             .collect();
         self.sites[n].argument_sql = column_sql.filter(|keys| !keys.is_empty());
@@ -335,7 +337,7 @@ impl Calls {
     }
 
     /// Returns the position of the expansion for values of these kinds, creating it if necessary.
-    pub(in crate::query) fn values_target(
+    pub(in crate::query) fn find_or_add_value_target(
         &mut self,
         model: Option<String>,
         key: Vec<String>,
@@ -485,7 +487,7 @@ fn check_options(
             "remove `options` to allow any answer",
         ));
     }
-    let checker = Checker::new(&ad_hoc_column("", data_type, None, false, &[]));
+    let checker = Checker::new(&build_ad_hoc_column("", data_type, None, false, &[]));
     let is_valid =
         |value: &Value| value.to_text().is_some_and(|t| checker.check_text(&t).state == State::Ok);
     // A single option that does not parse may be a placeholder (`-`) or a mistake in the data.

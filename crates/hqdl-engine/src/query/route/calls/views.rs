@@ -37,7 +37,7 @@ pub(in crate::query) struct StoredCall {
 ///
 /// # Errors
 /// [`QueryError`] if the journal fails.
-pub(in crate::query) fn published_views(
+pub(in crate::query) fn find_published_columns(
     calls: &Calls,
     targets: &[TargetExpansion],
     overrides: Option<&Overrides>,

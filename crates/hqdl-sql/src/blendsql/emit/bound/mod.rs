@@ -80,7 +80,7 @@ const QUERY_TOO_LONG: &str = "the query is too long to count its rows";
 
 /// Returns an upper bound of the values that a query asks about.
 #[must_use]
-pub fn request_bound(
+pub fn compute_request_bound(
     sql: &str,
     query: &Query,
     lone: bool,
