@@ -8,7 +8,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::database::{Database, StoreError};
-use crate::format::count_noun;
+use crate::format::{count_noun, format_usd_bound};
 use crate::init::SpecDraft;
 use crate::init::advice::{self, TableAdvice};
 use crate::init::csv_import::{self, CsvImportError};
@@ -122,7 +122,7 @@ fn ask_for_advice(
     let planned = query::explain(&request)?;
     if !output_options.quiet {
         let price = if session.spec.is_priced() {
-            format!("at most about ${:.4}", planned.cost_usd)
+            format!("at most {}", format_usd_bound(planned.cost_usd))
         } else {
             "at an unknown price".to_owned()
         };

@@ -1,7 +1,7 @@
 //! Formats a query's metadata for the terminal, for `--meta` and `explain`.
 
 use super::progress::{format_duration, parenthesize};
-use crate::format::{count_noun, format_thousands};
+use crate::format::{count_noun, format_thousands, format_usd_bound};
 use crate::query::Meta;
 use crate::spec::Spec;
 
@@ -48,7 +48,7 @@ pub fn format_bound(meta: &Meta, spec: &Spec) -> String {
                 format_thousands(meta.values_reused)
             ),
         );
-        push_usage(&mut out, meta, spec, "at most about ");
+        push_usage(&mut out, meta, spec, "at most ");
         for unbounded in &meta.unbounded {
             let call: Vec<&str> = unbounded.call.split_whitespace().collect();
             let message = format!("not counted: what {} asks ({})", call.join(" "), unbounded.why);
@@ -121,16 +121,20 @@ fn format_demand(meta: &Meta) -> String {
     }
 }
 
-fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, about: &str) {
-    push_line(out, "requests", &format!("{about}{}", format_thousands(meta.requests)));
+fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, at_most: &str) {
+    push_line(out, "requests", &format!("{at_most}{}", format_thousands(meta.requests)));
     let tokens = format!(
-        "{about}{} in, {} out",
+        "{at_most}{} in, {} out",
         format_thousands(meta.input_tokens),
         format_thousands(meta.output_tokens)
     );
     push_line(out, "tokens", &tokens);
     let price = if spec.is_priced() || meta.requests == 0 {
-        format!("{about}${:.4}", meta.cost_usd)
+        let usd = meta.cost_usd;
+        match at_most {
+            "" => format!("${usd:.4}"),
+            at_most => format!("{at_most}{}", format_usd_bound(usd)),
+        }
     } else {
         match spec.models.iter().find(|(_, model)| model.price.is_none()) {
             Some((name, _)) if spec.model.price.is_some() => {

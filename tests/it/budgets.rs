@@ -1,8 +1,9 @@
 //! What may be spent: said before, kept to, and remembered after a kill.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{
@@ -100,6 +101,29 @@ fn a_hint_names_the_budget_that_is_spent() {
         assert!(said.contains(hint), "{error}");
         assert_eq!(said.contains("--budget"), hint == "--budget", "{error}");
     }
+}
+
+/// The most that `explain` prints is a budget with which the query runs, even if every answer is
+/// as long as planned, and later requests may therefore use more.
+#[test]
+fn a_query_runs_with_the_budget_that_explain_prints() {
+    let endpoint = truthful_endpoint();
+    let planned = OnceLock::new();
+    endpoint.set_usage_fn(move |body, input, _| {
+        let allowed = body["max_tokens"].as_u64().or(body["max_completion_tokens"].as_u64());
+        let planned = *planned.get_or_init(|| allowed.unwrap());
+        json!({ "prompt_tokens": input, "completion_tokens": planned })
+    });
+    let project = thrifty(&endpoint, "");
+    let text = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
+    project.write_spec(&text.replace("concurrency = 4", "concurrency = 1"));
+    let sql = "SELECT name, {{LLMMap('What is the hero afraid of?', hero.height)}} FROM hero";
+    let explain = ["explain", "--spec", "specs/x.toml", sql];
+    let printed = project.run_hqdl(&explain).expect_exit_code(0).stdout;
+    let bound = printed.split("at most $").nth(1).unwrap().split(' ').next().unwrap();
+    let query = ["query", "--spec", "specs/x.toml", "--budget", bound.trim(), sql];
+    project.run_hqdl(&query).expect_exit_code(0);
+    assert!(endpoint.request_count() > 1, "{printed}");
 }
 
 /// The heroes, one a request, with answers of a length that is known.

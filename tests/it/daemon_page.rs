@@ -194,7 +194,7 @@ fn the_query_box_explains_and_runs() {
     // What costs something says so before it runs.
     let priced =
         daemon.submit_form("/query", &format!("spec=x&do=run&{sql}")).expect_status(200).body;
-    assert!(priced.contains("Run, for at most about $"), "{priced}");
+    assert!(priced.contains("Run, for at most $"), "{priced}");
     assert_eq!(endpoint.request_count(), 0);
     let ran =
         daemon.submit_form("/query", &format!("spec=x&do=spend&{sql}")).expect_status(200).body;

@@ -293,7 +293,7 @@ fn a_model_is_asked_for_key_description_and_columns() {
     let args = [&["init", "my.db", "-s", "specs/my.toml", "--ask"], &flags[..]].concat();
     let ended = hqdl(dir.path(), &args).expect_exit_code(0);
     assert!(ended.stderr.contains("asking m about 2 tables in"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("at most about $0.0"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("at most $0.0"), "{}", ended.stderr);
     let toml = std::fs::read_to_string(dir.path().join("specs/my.toml")).unwrap();
     assert!(toml.contains("about = \"Each row is a music album.\""), "{toml}");
     assert!(toml.contains("name = \"release_year\""), "{toml}");

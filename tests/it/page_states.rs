@@ -171,8 +171,8 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.wait_for_words(&["Run, for at most $"]);
     walk.judge("price beside the button", &["Run, for at most $", "in 3 requests"]);
     walk.browser.eval_script("document.querySelector('button[value=explain]').click()");
-    walk.wait_for_words(&["Run, for at most about $"]);
-    walk.judge("price", &["Run, for at most about $", "History"]);
+    walk.wait_for_words(&["Run, for at most $"]);
+    walk.judge("price", &["Run, for at most $", "History"]);
     walk.look("query to fail", daemon, &format!("/query?spec=x&{WRONG}"), &["Run"]);
     walk.run_query("query with an error", &["no such column", "^^^^"]);
     let chart = "sql=SELECT+born%2C+height+FROM+llm+JOIN+hero+USING+(name)+ORDER+BY+height";

@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 
 pub use self::budget_left::{BudgetLeft, BudgetShortfall};
 pub use self::cost_estimator::CostEstimator;
+pub(crate) use self::request_shape::ANSWER_HEADROOM;
 pub use self::request_shape::RequestShape;
 pub use self::throughput::{ThroughputEstimate, reasoning_tokens};
 use hqdl_facts::Reason;

@@ -48,6 +48,14 @@ pub fn format_usd(amount: f64) -> String {
     format!("${amount:.decimals$}")
 }
 
+/// Returns an upper bound in USD with four decimals, rounded up: "$0.0001" for 0.00002.
+#[must_use]
+pub fn format_usd_bound(bound: f64) -> String {
+    // Sums of the same costs in another order differ in their last bits.
+    let steps = if bound > 0.0 { (bound * 1e4 + 1e-6).ceil() } else { 0.0 };
+    format!("${:.4}", steps / 1e4)
+}
+
 /// Returns a location for messages: of a URL without a possible password and parameters, anything
 /// else as it is.
 #[must_use]
@@ -72,6 +80,12 @@ pub fn on_one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bounds_in_usd_are_rounded_up() {
+        let bounds = [0.0, 0.000_02, 0.001, 0.1 + 0.2, 0.300_04].map(format_usd_bound);
+        assert_eq!(bounds.join(" "), "$0.0000 $0.0001 $0.0011 $0.3001 $0.3001");
+    }
 
     #[test]
     fn numbers_are_written_as_people_read_them() {

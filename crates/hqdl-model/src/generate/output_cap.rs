@@ -7,10 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::info;
 
 use crate::Tokens;
+use crate::plan::ANSWER_HEADROOM;
 use hqdl_prompt::{Prompt, strip_reasoning};
 
-/// How much longer than the longest recent answer the next one may be.
-const HEADROOM: f64 = 1.5;
 /// Share of the excess that the factor drops after an answer that needed less.
 const DECAY: f64 = 0.1;
 /// An answer is attributed to its cap if it used at least this share of it. A shorter truncated
@@ -43,7 +42,7 @@ impl OutputCap {
     /// Adapts the factor to a complete answer.
     pub(super) fn adapt_to_answer(&self, prompt: &Prompt, tokens: Tokens) {
         let needed =
-            (HEADROOM * tokens.output as f64 / prompt.planned_output.max(1) as f64).max(1.0);
+            (ANSWER_HEADROOM * tokens.output as f64 / prompt.planned_output.max(1) as f64).max(1.0);
         let mut factor = self.lock_factor();
         *factor = if needed > *factor { needed } else { *factor + DECAY * (needed - *factor) };
     }

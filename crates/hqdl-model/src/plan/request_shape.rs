@@ -2,7 +2,10 @@
 
 use super::{ENVELOPE_TOKENS, Estimate, ExpansionPlan, Plan};
 use hqdl_values::tokens::Tokenizer;
-use hqdl_values::usage::SpentAmount;
+use hqdl_values::usage::{SpentAmount, Usage};
+
+/// How much longer than the longest recent answer the next one may be.
+pub(crate) const ANSWER_HEADROOM: f64 = 1.5;
 
 /// Requests for the same columns with the same number of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -91,6 +94,26 @@ impl ExpansionPlan {
 }
 
 impl Plan {
+    /// Returns the most that a run reserves for the plan's requests. A run with this budget sends
+    /// all of them, unless it has to repeat some or answers exceed their planned length.
+    #[must_use]
+    pub fn max_usage(&self) -> Usage {
+        let mut sum = Usage::default();
+        let shapes =
+            self.expansions.iter().flat_map(|e| e.shapes.iter().map(|(_, s)| (s, e.price.as_ref())));
+        for (shape, price) in shapes {
+            let (input, output) = shape.worst_case_tokens(shape.rows);
+            let longest = (output * ANSWER_HEADROOM).ceil() as u64;
+            let (input, output) = (input as u64, longest.min(shape.output_limits.2));
+            sum.requests += shape.requests;
+            sum.input_tokens += shape.requests * input;
+            sum.output_tokens += shape.requests * output;
+            sum.cost_usd +=
+                shape.requests as f64 * SpentAmount::worst_case(input, output, price).usd;
+        }
+        sum
+    }
+
     /// Returns the number of cells that can likely be asked with the rest of the budget. If the
     /// budget does not cover all requests, also returns the worst-case cost of the first one that
     /// does not fit. Simulates a run: the worst-case cost must be left before a request is sent,

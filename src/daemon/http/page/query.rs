@@ -16,6 +16,7 @@ use super::{
     render_page,
 };
 use crate::daemon::status::{DaemonStatus, SpecStatus};
+use crate::format::format_usd_bound;
 use crate::query::result::json;
 use crate::query::{Meta, RowSink};
 use crate::spec::{Binding, Expansion, SourceRows};
@@ -323,14 +324,14 @@ fn render_explanation_section(meta: &Meta) -> Markup {
         section.card {
             p {
                 "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
-                (meta.requests) " requests: at most about " strong { (format_usd(meta.cost_usd)) } (price_notes(meta)) "."
+                (meta.requests) " requests: at most " strong { (format_usd_bound(meta.cost_usd)) } (price_notes(meta)) "."
             }
             @for unbounded in &meta.unbounded {
                 p.note.wait { "How much " code { (unbounded.call) } " asks in addition is not known: " (unbounded.why) "." }
             }
             @if meta.values_asked > 0 || !meta.unbounded.is_empty() {
                 p { button.main name="do" value="spend" {
-                    @if meta.unbounded.is_empty() { "Run, for at most about " (format_usd(meta.cost_usd)) } @else { "Run anyway" }
+                    @if meta.unbounded.is_empty() { "Run, for at most " (format_usd_bound(meta.cost_usd)) } @else { "Run anyway" }
                 } }
             }
             (render_routes_section(meta))

@@ -147,7 +147,6 @@ impl Engine<'_, '_> {
         rows: u32,
         bound: &UsageBound,
     ) -> Result<Usage, QueryError> {
-        let spec = self.request.spec;
         let expansion = &target.expansion;
         let choice = self.request.model_choice(expansion);
         let mut meter =
@@ -156,7 +155,7 @@ impl Engine<'_, '_> {
                 .with_image_tokens(max_image_tokens(&choice.tokenizer))
                 .with_extra_input(choice.extra_input);
         let mut selector = PassageSelector {
-            max_tokens: spec.limits.passage_tokens,
+            max_tokens: self.request.spec.limits.passage_tokens,
             model: &choice.tokenizer,
             compare: &mut |question, passages| {
                 Ok(bound.comparisons.borrow_mut().compare_texts(question, passages))
@@ -174,14 +173,7 @@ impl Engine<'_, '_> {
             .add_reasoning(bound.reasoning.get(&choice.tokenizer).copied().unwrap_or_default());
         let mut plan = Plan::default();
         plan.expansions.push(expansion_plan);
-        plan.estimate_cost(&spec.limits, None);
-        Ok(Usage {
-            requests: plan.request_count(),
-            input_tokens: plan.input_tokens(),
-            output_tokens: plan.output_tokens().max.ceil() as u64,
-            cost_usd: plan.cost_usd.max,
-            ..Usage::default()
-        })
+        Ok(plan.max_usage())
     }
 }
 
