@@ -153,8 +153,9 @@ pub trait FactStore: Send + Sync {
     /// the rebuild.
     fn rebuild_records(&self) -> Result<u64, FactsError>;
 
-    /// Imports facts written by [`super::Facts::export`], all or none, and returns how many were
-    /// new. Newer known facts are kept, so importing the same input twice changes nothing.
+    /// Imports facts written by [`super::Facts::export`], and returns how many were new. If a line
+    /// cannot be used, nothing is imported. Newer known facts are kept, so importing the same input
+    /// twice changes nothing.
     ///
     /// # Errors
     /// [`FactsError::Import`] with the number of a line that cannot be used.

@@ -13,22 +13,23 @@
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 
+use rusqlite::Connection;
 use serde_json::{Value as Json, json};
 
 use crate::commit_thread::commit_units;
 use crate::completion::Completion;
-use crate::history::{History, Runs};
+use crate::history::History;
 use crate::ids::RunId;
 use crate::journal::Journal;
 use crate::record::{Fact, Record};
 use crate::store::CommitUnit;
-use crate::{Facts, FactsError};
+use crate::{Facts, FactsError, Outcome};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::evidence::ShownEvidence;
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 
-/// Number of lines whose entities are looked up at once.
-const LOOKUP_LINES: usize = 4096;
+/// Number of lines that are imported at once.
+const CHUNK_LINES: usize = 4096;
 /// Number of lines that are exported together, with one lookup of their completions.
 const EXPORT_LINES: usize = 500;
 
@@ -110,65 +111,73 @@ pub(super) type RecordLookup<'l> =
 /// # Errors
 /// [`FactsError::Import`] with the number of a line that cannot be used.
 pub(super) fn import_lines(journal: &Journal, input: &mut dyn BufRead) -> Result<u64, FactsError> {
-    let lines = parse_lines(input)?;
+    let lines = check_lines(input)?;
+    let look_up = |entities: &[Entity]| journal.read_records(&entities.iter().collect::<Vec<_>>());
     // In one transaction, so that no newer fact is stored between the lookup and the commit.
     journal.transact(|| {
         journal.catch_up()?;
-        let look_up =
-            |entities: &[Entity]| journal.read_records(&entities.iter().collect::<Vec<_>>());
-        let (run, units, count) = build_units(journal, &look_up, lines)?;
-        commit_units(journal, units)?;
-        journal.finish_run(run, super::Outcome::Complete)?;
-        Ok(count)
+        import_checked(journal, &lines, &look_up, &mut |units| commit_units(journal, units))
     })
 }
 
-/// Starts a run for an import of facts written by [`Facts::export`]. Returns the run, the units to
-/// keep, and the number of new facts.
-pub(super) fn prepare_import(
-    history: &dyn History,
-    look_up: &RecordLookup<'_>,
-    input: &mut dyn BufRead,
-) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
-    build_units(history, look_up, parse_lines(input)?)
-}
+/// Lines of an export, all of which can be used. They are kept in a temporary database, because
+/// there may be more of them than fit into memory.
+pub(super) struct CheckedLines(Connection);
 
-fn parse_lines(input: &mut dyn BufRead) -> Result<Vec<ExportedLine>, FactsError> {
-    let mut lines = Vec::new();
+/// Checks all lines, so that a wrong one fails before anything is imported.
+pub(super) fn check_lines(input: &mut dyn BufRead) -> Result<CheckedLines, FactsError> {
+    let copy = Connection::open("").map_err(copy_error)?;
+    copy.execute_batch("PRAGMA journal_mode = OFF; BEGIN; CREATE TABLE line (text TEXT)")
+        .map_err(copy_error)?;
+    let mut insert = copy.prepare("INSERT INTO line VALUES (?1)").map_err(copy_error)?;
     for (n, line) in input.lines().enumerate() {
         let import_error = |message: String| FactsError::Import { line: n + 1, message };
         let line = line.map_err(|e| import_error(e.to_string()))?;
-        if line.trim().is_empty() {
-            continue;
+        if !line.trim().is_empty() {
+            ExportedLine::parse(&line).map_err(import_error)?;
+            insert.execute([&line]).map_err(copy_error)?;
         }
-        let json: Json =
-            serde_json::from_str(&line).map_err(|e| import_error(format!("not JSON: {e}")))?;
-        lines.push(ExportedLine::from_json(&json).map_err(import_error)?);
     }
-    Ok(lines)
+    drop(insert);
+    Ok(CheckedLines(copy))
 }
 
-fn build_units(
+fn copy_error(error: rusqlite::Error) -> FactsError {
+    let message = error.to_string();
+    FactsError::Journal { path: "a temporary copy of the lines".into(), message }
+}
+
+/// Imports the lines of [`check_lines`], [`CHUNK_LINES`] at a time. Returns the number of new
+/// facts.
+pub(super) fn import_checked(
     history: &dyn History,
+    lines: &CheckedLines,
     look_up: &RecordLookup<'_>,
-    lines: Vec<ExportedLine>,
-) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
+    commit: &mut dyn FnMut(Vec<CommitUnit>) -> Result<(), FactsError>,
+) -> Result<u64, FactsError> {
     let run = history.start_run("cache import", "")?;
-    let mut ids = IdCache::new(history);
-    let mut units: Vec<CommitUnit> = Vec::new();
-    let mut count = lines.len() as u64;
-    let mut lines = lines.into_iter();
+    let mut ids = IdCache::new(history, run);
+    let mut count = 0;
+    let mut select = lines.0.prepare("SELECT text FROM line ORDER BY rowid").map_err(copy_error)?;
+    let mut rows = select.query([]).map_err(copy_error)?;
     loop {
-        let chunk: Vec<ExportedLine> = lines.by_ref().take(LOOKUP_LINES).collect();
+        let mut chunk = Vec::new();
+        while chunk.len() < CHUNK_LINES
+            && let Some(row) = rows.next().map_err(copy_error)?
+        {
+            let line = row.get_ref(0).map_err(copy_error)?.as_str().unwrap_or_default();
+            chunk.extend(ExportedLine::parse(line));
+        }
         if chunk.is_empty() {
-            return Ok((run, units, count));
+            history.finish_run(run, Outcome::Complete)?;
+            return Ok(count);
         }
         let entities: Vec<Entity> = chunk.iter().map(|line| line.entity.clone()).collect();
+        let mut units = Vec::new();
         for (line, known) in chunk.into_iter().zip(look_up(&entities)?) {
-            if !add_line(&mut units, &mut ids, run, known.as_ref(), line)? {
-                count -= 1;
-            }
+            count += u64::from(add_line(&mut units, &mut ids, run, known.as_ref(), line)?);
         }
+        commit(units)?;
     }
 }
 
@@ -200,7 +209,7 @@ fn add_line(
     // Keep a known fact that is at least as new.
     let is_same_fact = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
     if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(is_same_fact)
-        && ids.asked_at(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
+        && ids.known_since(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
     {
         return Ok(false);
     }
@@ -230,6 +239,8 @@ fn add_line(
 /// Ids and times of the history, each looked up once.
 struct IdCache<'h> {
     history: &'h dyn History,
+    /// The run of this import.
+    run: RunId,
     models: HashMap<String, u32>,
     identities: HashMap<String, u32>,
     lists: HashMap<String, u32>,
@@ -238,9 +249,9 @@ struct IdCache<'h> {
 }
 
 impl<'h> IdCache<'h> {
-    fn new(history: &'h dyn History) -> Self {
+    fn new(history: &'h dyn History, run: RunId) -> Self {
         let (models, identities, lists) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { history, models, identities, lists, last: None }
+        Self { history, run, models, identities, lists, last: None }
     }
 
     fn model_id(&mut self, name: &str) -> Result<u32, FactsError> {
@@ -271,11 +282,14 @@ impl<'h> IdCache<'h> {
         Ok(id)
     }
 
-    fn asked_at(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
+    /// Returns the time of a completion that was known before this import: of the lines for one
+    /// cell, the last one counts.
+    fn known_since(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
         if let Some((_, at)) = self.last.as_ref().filter(|(id, _)| *id == completion) {
             return Ok(at.clone());
         }
-        let at = self.history.load_completion(completion)?.map(|(c, _)| c.asked_at);
+        let known = self.history.load_completion(completion)?.map(|(c, _)| c);
+        let at = known.filter(|c| c.run != self.run).map(|c| c.asked_at);
         self.last = Some((completion, at.clone()));
         Ok(at)
     }
@@ -294,6 +308,11 @@ struct ExportedLine {
 }
 
 impl ExportedLine {
+    fn parse(line: &str) -> Result<Self, String> {
+        let json = serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))?;
+        Self::from_json(&json)
+    }
+
     fn from_json(json: &Json) -> Result<Self, String> {
         let text = |field: &str| json.get(field).and_then(Json::as_str).map(str::to_owned);
         let required_text =

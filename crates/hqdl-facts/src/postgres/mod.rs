@@ -262,14 +262,14 @@ impl FactStore for PostgresStore {
     fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
         let read =
             |entities: &[Entity]| self.server.link.block_on(self.server.read_records(entities));
-        let (run, units, count) = super::transfer::prepare_import(self.history(), &read, input)?;
-        let units: Vec<_> =
-            units.into_iter().map(|unit| Arc::new(commit::TaggedUnit::new(unit))).collect();
-        let kept = self.server.link.block_on(self.server.commit_units(&units));
-        self.server.copy.mark_direct_access();
-        kept?;
-        self.history().finish_run(run, super::Outcome::Complete)?;
-        Ok(count)
+        let lines = super::transfer::check_lines(input)?;
+        super::transfer::import_checked(self.history(), &lines, &read, &mut |units| {
+            let units: Vec<_> =
+                units.into_iter().map(|unit| Arc::new(commit::TaggedUnit::new(unit))).collect();
+            let kept = self.server.link.block_on(self.server.commit_units(&units));
+            self.server.copy.mark_direct_access();
+            kept
+        })
     }
 
     fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
