@@ -742,6 +742,10 @@ fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
     for (condition, rows) in [
         (format!("{eyes} ILIKE 'blue'"), format!("{eyes} = 'Blue'")),
         (format!("{eyes} NOT ILIKE 'BLU%'"), format!("{eyes} NOT LIKE 'Blu%'")),
+        (format!("{eyes} ~ '^Bl.e$'"), format!("{eyes} = 'Blue'")),
+        (format!("{eyes} ~* '^b' AND {eyes} !~ 'n$'"), format!("{eyes} = 'Blue'")),
+        (format!("'x' || {eyes} !~* '^xB' = false"), format!("{eyes} LIKE 'B%'")),
+        (format!("{eyes} ~~ 'Bl%' OR {eyes} !~~* 'b%'"), format!("{eyes} <> 'Brown'")),
         (format!("{eyes} SIMILAR TO '(Blue|Green)'"), format!("{eyes} IN ('Blue', 'Green')")),
         (
             format!("DATE '2020-03-01' - interval '1 day' = '2020-02-29' AND {eyes} = 'Blue'"),

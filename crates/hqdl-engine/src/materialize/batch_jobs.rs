@@ -293,7 +293,7 @@ impl Materializer<'_> {
             let requirements = &self.requirements[n];
             let (mut queued, mut held_claims): (Vec<BatchedRequest>, Vec<ClaimedBatches>) =
                 Default::default();
-            self.for_each_row_batch(n, &coverage.keys, &mut |row_batch: RowBatch| {
+            self.for_each_row_batch(n, coverage, &mut |row_batch: RowBatch| {
                 if *interrupt.borrow() {
                     return Err(WalkError::Closed);
                 }

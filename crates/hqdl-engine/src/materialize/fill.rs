@@ -10,7 +10,7 @@ use tracing::info;
 use super::coverage::{CoverageReport, EntityFacts};
 use super::run::Run;
 use super::{MaterializeError, Materializer, Report, WalkError};
-use hqdl_database::keys::{KeyRow, Keys};
+use hqdl_database::keys::KeyRow;
 use hqdl_model::generate::{self, Context, Event, ModelRun, StopReason};
 use hqdl_model::plan::{Batcher, MissingRow, RowBatch};
 
@@ -57,7 +57,7 @@ impl Materializer<'_> {
                 run.runtime.spawn(generate::generate_facts(Arc::clone(&context), row_batches));
             // Walk the keys on this thread, because a SQLite connection stays on one thread.
             let (mut passed_cells, mut was_sent) = (0, true);
-            let walked = self.for_each_row_batch(n, &coverage.keys, &mut |row_batch| {
+            let walked = self.for_each_row_batch(n, coverage, &mut |row_batch| {
                 passed_cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
                 sender.blocking_send(row_batch).map_err(|_| {
                     was_sent = false;
@@ -93,38 +93,41 @@ impl Materializer<'_> {
         report.in_doubt = model_run.budget.in_doubt();
     }
 
-    /// Passes the missing rows of an expansion to `on_batch`, in batches.
+    /// Passes the missing rows of an expansion to `on_batch`, in batches. Walks only the keys with
+    /// missing cells; other processes may have answered them meanwhile.
     pub(super) fn for_each_row_batch(
         &self,
         n: usize,
-        keys: &Keys<'_>,
+        coverage: &CoverageReport<'_>,
         on_batch: &mut dyn FnMut(RowBatch) -> Result<(), WalkError>,
     ) -> Result<(), MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let mut batcher = Batcher::new(expansion, self.choose_model(expansion).rows);
         let mut requested_keys = 0;
-        let mut walked = self.for_each_key(keys, &mut |key: &KeyRow, facts: EntityFacts| {
-            if !key.is_first_spelling {
-                return Ok(());
-            }
-            let record = facts;
-            let key_cells = self.resolve_key_cells(
-                n,
-                key,
-                &key.entity_requested_columns,
-                record.as_ref(),
-                requested_keys,
-            )?;
-            requested_keys += u64::from(key_cells.counts_toward_limit());
-            if key_cells.to_request.is_empty() {
-                return Ok(());
-            }
-            let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
-            match batcher.push(key_cells.to_request, key_cells.source_columns, missing_row) {
-                Some(row_batch) => on_batch(row_batch),
-                None => Ok(()),
-            }
-        });
+        let [first_spellings, _] = &coverage.pending_keys;
+        let mut walk = |on_key: &mut dyn FnMut(&KeyRow) -> Result<(), WalkError>| {
+            coverage.keys.for_each_at(first_spellings, on_key)
+        };
+        let mut walked =
+            self.for_each_key_in(&mut walk, &mut |key: &KeyRow, facts: EntityFacts| {
+                let record = facts;
+                let key_cells = self.resolve_key_cells(
+                    n,
+                    key,
+                    &key.entity_requested_columns,
+                    record.as_ref(),
+                    requested_keys,
+                )?;
+                requested_keys += u64::from(key_cells.counts_toward_limit());
+                if key_cells.to_request.is_empty() {
+                    return Ok(());
+                }
+                let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
+                match batcher.push(key_cells.to_request, key_cells.source_columns, missing_row) {
+                    Some(row_batch) => on_batch(row_batch),
+                    None => Ok(()),
+                }
+            });
         if walked.is_ok() {
             walked = batcher.finish_batches().into_iter().try_for_each(on_batch);
         }

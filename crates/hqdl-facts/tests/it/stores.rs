@@ -93,6 +93,7 @@ of_every_store! {
     a_session_that_ends_gives_back_what_it_holds
     all_who_share_a_store_share_the_budget_of_the_day
     facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all
+    of_many_lines_for_one_cell_the_last_is_imported
     what_was_written_comes_back_as_it_was
     a_line_that_takes_the_place_of_a_value_is_told
     nobody_sees_less_than_they_have_seen
@@ -316,6 +317,30 @@ fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all(pairs: Vec<Pai
         let error = other.import_facts(&mut broken.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("line 3"), "{what}: {error}");
         assert_eq!(other.with_latest().get(&entity("Z")).unwrap(), None, "{what}: none of it");
+    }
+}
+
+/// More lines than are held in memory at once, with lines for one cell far apart.
+fn of_many_lines_for_one_cell_the_last_is_imported(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
+        let run = one.history().start_run("test", "a spec").unwrap();
+        runtime.block_on(one.commit_unit(unit(one, run, &["A"], "value"))).unwrap();
+        let mut lines = Vec::new();
+        one.export(&mut lines).unwrap();
+        let line = String::from_utf8(lines).unwrap().replace("2026-11-21", "2026-11-22");
+        let mut all: String =
+            (0..5000).map(|n| line.replace("\"A\"", &format!("\"N{n}\""))).collect();
+        for (name, value) in [("N0", "later"), ("A", "other")] {
+            all += &line
+                .replace("\"A\"", &format!("\"{name}\""))
+                .replace("\"value\"", &format!("\"{value}\""));
+        }
+        assert_eq!(other.import_facts(&mut all.as_bytes()).unwrap(), 5002, "{what}");
+        let names = ["A", "N0", "N1", "N4999"].map(entity);
+        let found = runtime.block_on(one.get_latest(&names.each_ref())).unwrap();
+        let expected = ["other", "later", "value", "value"].map(|v| Some(v.to_owned()));
+        assert_eq!(values(&found), expected, "{what}");
+        assert_eq!(other.import_facts(&mut line.as_bytes()).unwrap(), 0, "{what}");
     }
 }
 

@@ -99,8 +99,10 @@ impl Plan {
     #[must_use]
     pub fn max_usage(&self) -> Usage {
         let mut sum = Usage::default();
-        let shapes =
-            self.expansions.iter().flat_map(|e| e.shapes.iter().map(|(_, s)| (s, e.price.as_ref())));
+        let shapes = self
+            .expansions
+            .iter()
+            .flat_map(|e| e.shapes.iter().map(|(_, s)| (s, e.price.as_ref())));
         for (shape, price) in shapes {
             let (input, output) = shape.worst_case_tokens(shape.rows);
             let longest = (output * ANSWER_HEADROOM).ceil() as u64;

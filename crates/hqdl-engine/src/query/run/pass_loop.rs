@@ -197,7 +197,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             return PassStep::Reorder;
         }
         self.is_reordered = false;
-        let demands = match end {
+        let mut demands = match end {
             PassEnd::Rows(buffer) if !is_pending => return PassStep::Finish(buffer),
             PassEnd::Candidates(reader) if !is_pending => {
                 match (reader.into_outcome(&mut self.sampler), self.statement) {
@@ -217,8 +217,8 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
                 demands
             }
         };
-        let mut seen = HashSet::new();
-        let mut demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
+        demands.sort_unstable();
+        demands.dedup();
         self.engine.defer_reductions(&mut demands);
         match self.statement {
             _ if !demands.is_empty() || self.engine.has_join_lookups() => PassStep::Send(demands),

@@ -70,10 +70,12 @@ impl SelectivitySampler {
     ) -> Vec<Demand> {
         let mut demands: Vec<Demand> =
             std::mem::take(&mut pending.without_row).into_iter().collect();
+        // There may be millions, and the next pass records them again.
+        let rows = std::mem::take(&mut pending.rows);
         let mut has_sampled_rows = false;
         for (n, group) in rewritten.condition_groups.iter().enumerate() {
             let group_rows =
-                pending.rows.iter().filter(|(group, _)| *group == n).map(|(_, d)| d.as_slice());
+                rows.iter().filter(|(group, _)| *group == n).map(|(_, d)| d.as_slice());
             if group.conditions > 1 {
                 let rows: Vec<&[Demand]> = group_rows.collect();
                 has_sampled_rows |= !rows.is_empty();

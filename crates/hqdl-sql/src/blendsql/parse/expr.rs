@@ -112,6 +112,9 @@ impl QueryParser<'_> {
     /// Returns the next operator, its number of tokens, and its precedence.
     fn peek_infix(&self) -> Option<(Infix, usize, Precedence)> {
         let token = self.peek()?;
+        if let Some(tokens) = self.pattern_operator_length() {
+            return Some((Infix::Match(MatchOperator::Like), tokens, Precedence::Bits));
+        }
         if let Some((sign, tokens)) = self.peek_operator() {
             if sign == "::" {
                 return self.is_server.then_some((Infix::Cast, 1, Precedence::Prefix));

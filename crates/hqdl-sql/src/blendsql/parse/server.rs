@@ -2,7 +2,7 @@
 //!
 //! | syntax | node |
 //! |---|---|
-//! | `ILIKE`, `SIMILAR TO` | LIKE |
+//! | `ILIKE`, `SIMILAR TO`, `~`, `!~*`, `~~` | LIKE |
 //! | `DATE '…'`, `interval '…' day` | a literal |
 //! | `x::numeric(5, 2)[]` | CAST |
 
@@ -25,6 +25,8 @@ const TYPES: [&str; 12] = [
     "JSON",
     "JSONB",
 ];
+/// Operators that compare a text with a pattern, so that none is a prefix of a later one.
+const PATTERN_OPERATORS: [&str; 8] = ["!~~*", "!~~", "!~*", "!~", "~~*", "~~", "~*", "~"];
 /// Words that may follow the string of an interval.
 const FIELDS: [&str; 6] = ["YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"];
 /// Words that may follow the first word of a type name.
@@ -41,6 +43,13 @@ impl QueryParser<'_> {
         }
         let has_field = self.is_word("INTERVAL") && FIELDS.iter().any(|f| self.is_word_after(2, f));
         Some(if has_field { 3 } else { 2 })
+    }
+
+    /// Returns the number of tokens of an operator that compares a text with a pattern.
+    pub(super) fn pattern_operator_length(&self) -> Option<usize> {
+        let rest = self.sql.get(self.peek()?.start..self.text_end)?;
+        let sign = PATTERN_OPERATORS.into_iter().find(|sign| rest.starts_with(sign));
+        sign.filter(|_| self.is_server).map(str::len)
     }
 
     /// Reads the type after a `::`.
