@@ -140,10 +140,10 @@ impl RateLimits for LocalLimits {
         }
         // Limits are stored on this thread, so that they apply to the next permit.
         let stored = self.journal.change_unflushed(|| {
-            // A pause applies to all models.
+            // A pause applies to all models and API keys.
             let pause = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
             self.journal.store_limits(&limiter_key.endpoint, pause)?;
-            self.journal.store_limits(&limiter_key.limiter_name(), hint)
+            self.journal.store_limits(&limiter_key.report_name(), hint)
         });
         if let Err(error) = stored {
             tracing::debug!(%error, "cannot store the endpoint's limits");

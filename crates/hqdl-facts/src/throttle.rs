@@ -10,20 +10,28 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::{Facts, FactsError};
 
-/// Key of a limiter: an endpoint with its API key, and one of its models. It identifies them by a
-/// hash and does not reveal the API key.
+/// Key of a limiter: an endpoint and one of its models, and the API key that a process uses there.
+/// Hashes identify the endpoint and the API key without revealing them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LimiterKey {
-    /// Hash of the endpoint and its API key.
+    /// Hash of the endpoint, and of its API key if each key has limits of its own.
     pub endpoint: String,
     /// The model.
     pub model: String,
+    /// Hash of the API key.
+    pub api_key: String,
 }
 
 impl LimiterKey {
     /// Returns the name of the model's limiter.
     pub(super) fn limiter_name(&self) -> String {
         format!("{} {}", self.endpoint, self.model)
+    }
+
+    /// Returns the name under which the limits that the endpoint reports to this API key are
+    /// stored.
+    pub(super) fn report_name(&self) -> String {
+        format!("{}\n{}", self.limiter_name(), self.api_key)
     }
 }
 
@@ -34,8 +42,8 @@ pub type TicketFuture<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 pub type PauseFuture<'a> = Pin<Box<dyn Future<Output = Option<Duration>> + Send + 'a>>;
 
 /// The rate limits of endpoints, shared by all users of a store. The strictest limits of the
-/// members apply to all models of an endpoint, and the limits that the endpoint reports to each
-/// model. Both the requests of the last minute and the reported limits outlive the process. No call
+/// members apply to all models of an endpoint. To each model apply the strictest of the limits that
+/// the endpoint last reported to each API key. Both the requests of the last minute and the reported limits outlive the process. No call
 /// here fails permanently: a caller that loses the store gets the error when it reserves the cost
 /// of its request.
 pub trait RateLimits: Send + Sync {
@@ -83,6 +91,13 @@ pub struct Permit {
 }
 
 impl Throttle {
+    /// Sets the hash of the API key that the requests are sent with.
+    #[must_use]
+    pub fn with_api_key(mut self, api_key: &str) -> Self {
+        api_key.clone_into(&mut self.limiter_key.api_key);
+        self
+    }
+
     /// Waits for a permit for a request.
     pub async fn acquire_permit(&self, need: Need) -> Permit {
         let ticket = self.limits.acquire_ticket(&self.limiter_key, need).await;
@@ -153,7 +168,8 @@ impl Facts {
         model: &str,
         limits: PerMinute,
     ) -> Result<Throttle, FactsError> {
-        let limiter_key = LimiterKey { endpoint: endpoint.to_owned(), model: model.to_owned() };
+        let (endpoint, model) = (endpoint.to_owned(), model.to_owned());
+        let limiter_key = LimiterKey { endpoint, model, api_key: String::new() };
         let shared = self.rate_limits();
         let member = shared.add_member(&limiter_key, limits)?;
         Ok(Throttle { limits: shared, limiter_key, member })

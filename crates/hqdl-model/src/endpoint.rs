@@ -98,9 +98,10 @@ impl Endpoint {
             LimitScope::Key => key.secret_text(),
         };
         // The hash identifies endpoint and key without revealing them.
+        let key_hash = tagged_hash("hqdl API key v1", &[key.secret_text().to_owned()]);
         let parts = [base_url(settings).to_owned(), shared_key.to_owned()];
         let id = tagged_hash("hqdl endpoint v1", &parts);
-        let throttle = facts.throttle(&id, &settings.name, limits)?;
+        let throttle = facts.throttle(&id, &settings.name, limits)?.with_api_key(&key_hash);
         let mut endpoint = Self::with_key(settings, key, throttle)?;
         endpoint.load_features(settings, facts)?;
         Ok(endpoint)

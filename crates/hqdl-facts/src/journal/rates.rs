@@ -197,7 +197,8 @@ impl Journal {
     }
 
     /// Returns the limiters of a request: the endpoint's with the limits of its members, for all
-    /// models, and the model's with the limits that the endpoint reported.
+    /// models, and the model's with the strictest of the limits that the endpoint reported to each
+    /// API key.
     fn read_limiters(&self, key: &LimiterKey, now: i64) -> rusqlite::Result<[LimiterState; 2]> {
         let c = self.connection();
         let sql = format!(
@@ -206,13 +207,19 @@ impl Journal {
         let per_minute =
             |r: &rusqlite::Row<'_>| Ok(PerMinute { requests: r.get(0)?, tokens: r.get(1)? });
         let members = c.prepare_cached(&sql)?.query_row([&key.endpoint], per_minute)?;
+        // What the endpoint last reported to each API key.
+        let sql = "SELECT min(requests), min(tokens) FROM rate_limit
+                   WHERE name > ?1 || char(10) AND name < ?1 || char(11) AND heard_at > ?2";
+        let since = now - as_millis(REMEMBERED);
+        let reported =
+            c.prepare_cached(sql)?.query_row(params![key.limiter_name(), since], per_minute)?;
         let read = |name: String, model: Option<String>, own: PerMinute| -> rusqlite::Result<_> {
             let sql = "SELECT iif(heard_at > ?2, requests, NULL), iif(heard_at > ?2, tokens, NULL),
                          coalesce(wait_until, 0), requests_due, tokens_due, paced_requests, paced_tokens
                        FROM rate_limit WHERE name = ?1";
             let state = c
                 .prepare_cached(sql)?
-                .query_row(params![name, now - as_millis(REMEMBERED)], |r| {
+                .query_row(params![name, since], |r| {
                     let limits = own.stricter_limits(per_minute(r)?);
                     Ok(LimiterState {
                         name: name.clone(),
@@ -231,7 +238,7 @@ impl Journal {
         };
         Ok([
             read(key.endpoint.clone(), None, members)?,
-            read(key.limiter_name(), Some(key.model.clone()), PerMinute::default())?,
+            read(key.limiter_name(), Some(key.model.clone()), reported)?,
         ])
     }
 

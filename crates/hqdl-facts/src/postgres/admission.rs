@@ -22,16 +22,19 @@ const MAX_WAIT: f64 = 1.0;
 
 const LOCK_LIMITS: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
 
-/// CTEs: `l` has the limits of the endpoint and of the model, `k` what counts against each, `w`
+/// CTEs: `a` has the strictest limits that the endpoint reported to any API key, `l` the limits of
+/// the endpoint and of the model, `k` what counts against each, `w`
 /// what each request needs of each, `v` the time at which each may be sent, and `g` the number of
 /// admitted requests.
 const ADMIT_REQUESTS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timestamp())::double precision AS now),
   m AS (SELECT min(requests) AS requests, min(tokens) AS tokens FROM hqdl.rate_member
     WHERE endpoint = $2 AND session IN (SELECT id FROM hqdl.session WHERE expires_at > clock_timestamp())),
+  a AS (SELECT min(r.requests) AS requests, min(r.tokens) AS tokens FROM hqdl.rate AS r CROSS JOIN c
+    WHERE (r.name = $4 OR starts_with(r.name, $4 || E'\\n')) AND c.now - r.heard_at < 86400),
   h AS (SELECT r.name, c.now, r.wait_until, r.requests_due, r.tokens_due,
-      CASE WHEN c.now - r.heard_at < 86400 THEN r.requests END AS requests,
-      CASE WHEN c.now - r.heard_at < 86400 THEN r.tokens END AS tokens
-    FROM hqdl.rate AS r CROSS JOIN c WHERE r.name IN ($2, $4)),
+      CASE WHEN r.name = $4 THEN a.requests END AS requests,
+      CASE WHEN r.name = $4 THEN a.tokens END AS tokens
+    FROM hqdl.rate AS r CROSS JOIN c CROSS JOIN a WHERE r.name IN ($2, $4)),
   l AS (SELECT h.name, h.now, h.wait_until, greatest(h.requests_due, h.now) AS requests_due,
       greatest(h.tokens_due, h.now) AS tokens_due,
       greatest(CASE WHEN h.name = $2 THEN least(h.requests, m.requests, $7) ELSE h.requests END, 1) AS requests,

@@ -111,7 +111,11 @@ impl ServerLimits {
         member: u64,
     ) -> Result<(), FactsError> {
         let session = self.server.link.block_on(self.server.keep_session())?.to_string();
-        let names = vec![limiter_key.endpoint.clone(), limiter_key.limiter_name()];
+        let names = vec![
+            limiter_key.endpoint.clone(),
+            limiter_key.limiter_name(),
+            limiter_key.report_name(),
+        ];
         self.server.execute_sql(
             "INSERT INTO hqdl.rate (name) SELECT n FROM unnest($1::text[]) AS u (n) ORDER BY n
              ON CONFLICT (name) DO NOTHING",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use hqdl_facts::limits::{Need, PerMinute};
+use hqdl_facts::limits::{Need, PerMinute, RateLimitHint};
 use hqdl_facts::{
     BatchedRequest, ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Outcome, Record,
     ReserveOutcome, RunId,
@@ -99,6 +99,7 @@ of_every_store! {
     nobody_sees_less_than_they_have_seen
     a_request_that_is_split_is_whole_or_two
     what_one_session_is_admitted_for_another_waits_for
+    the_strictest_limit_that_any_key_was_told_applies
     a_column_costs_the_shares_of_its_cells
     what_an_endpoint_refused_is_known_to_all
 }
@@ -538,6 +539,38 @@ fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
                 first.acquire_permit(Need::default()),
             );
             assert!(paused.await.is_err(), "{what}: the endpoint asked to wait");
+        });
+    }
+}
+
+/// Several keys of one endpoint may be told different limits. The last word to a key counts, and
+/// the strictest of these.
+fn the_strictest_limit_that_any_key_was_told_applies(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
+        let throttle = |facts: &Facts, key: &str| {
+            let all = facts.throttle("an endpoint", "a model", PerMinute::default());
+            all.unwrap().with_api_key(key)
+        };
+        let (first, second) = (throttle(one, "first"), throttle(other, "second"));
+        let told = |requests: u32| RateLimitHint {
+            limits: PerMinute { requests: Some(requests), tokens: None },
+            wait: None,
+        };
+        let soon = Duration::from_millis(400);
+        runtime.block_on(async {
+            first.apply_hint(told(1));
+            // A server hears of it a moment later.
+            while let Ok(permit) =
+                tokio::time::timeout(soon, first.acquire_permit(Need::default())).await
+            {
+                permit.mark_sent();
+                permit.reconcile_usage(0);
+            }
+            second.apply_hint(told(60_000));
+            for _ in 0..3 {
+                let admitted = tokio::time::timeout(soon, second.acquire_permit(Need::default()));
+                assert!(admitted.await.is_err(), "{what}: the first key's limit holds");
+            }
         });
     }
 }
