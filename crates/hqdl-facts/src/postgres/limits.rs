@@ -111,11 +111,7 @@ impl ServerLimits {
         member: u64,
     ) -> Result<(), FactsError> {
         let session = self.server.link.block_on(self.server.keep_session())?.to_string();
-        let names = vec![
-            limiter_key.endpoint.clone(),
-            limiter_key.limiter_name(),
-            limiter_key.report_name(),
-        ];
+        let names = vec![limiter_key.endpoint.clone(), limiter_key.limiter_name()];
         self.server.execute_sql(
             "INSERT INTO hqdl.rate (name) SELECT n FROM unnest($1::text[]) AS u (n) ORDER BY n
              ON CONFLICT (name) DO NOTHING",
@@ -426,17 +422,20 @@ impl Server {
             let wait = hint.wait.map(|wait| wait.min(MAX_PAUSE).as_secs_f64());
             let limits = hint.limits;
             let (requests, tokens) = (limits.requests.map(i64::from), limits.tokens.map(i64::from));
-            let (endpoint, name) = (&limiter_key.endpoint, &limiter_key.limiter_name());
+            let (endpoint, name) = (&limiter_key.endpoint, &limiter_key.report_name());
             self.link
                 .with_client(|client| async move {
                     let sql = format!(
-                        "UPDATE hqdl.rate SET requests = coalesce($2, requests), tokens = coalesce($3, tokens),
-                           heard_at = {CLOCK_SQL}, wait_until = greatest(wait_until, {CLOCK_SQL} + $4)
-                         WHERE name = $1"
+                        "INSERT INTO hqdl.rate AS r (name, requests, tokens, heard_at, wait_until)
+                         VALUES ($1, $2, $3, {CLOCK_SQL}, coalesce({CLOCK_SQL} + $4, 0))
+                         ON CONFLICT (name) DO UPDATE SET heard_at = excluded.heard_at,
+                           requests = coalesce(excluded.requests, r.requests),
+                           tokens = coalesce(excluded.tokens, r.tokens),
+                           wait_until = greatest(excluded.wait_until, r.wait_until)"
                     );
                     let heard = client.prepare_cached(&sql).await?;
                     client.execute(&heard, &[name, &requests, &tokens, &wait]).await?;
-                    // A pause applies to all models of the endpoint.
+                    // A pause applies to all models and API keys of the endpoint.
                     client.execute(&heard, &[endpoint, &None::<i64>, &None::<i64>, &wait]).await?;
                     Ok(())
                 })
