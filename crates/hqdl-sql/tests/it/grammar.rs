@@ -31,7 +31,11 @@ fn assert_same_tree(sql: &str) {
     }
     match (parse_query(&masked), oracle::parse_query(&masked)) {
         (Ok(ours), Some(theirs)) => {
-            assert_eq!(format_without_spans(&ours.query), format_without_spans(&theirs), "{masked}")
+            assert_eq!(
+                format_without_spans(&ours.query),
+                format_without_spans(&theirs),
+                "{masked}"
+            );
         }
         (Err(error), Some(_)) => panic!("rejected: {}", error.render(&masked, false)),
         (Ok(_), None) => panic!("accepted: {masked}"),

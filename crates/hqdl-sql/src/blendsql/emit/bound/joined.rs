@@ -170,7 +170,7 @@ impl PossibleRowsBuilder<'_> {
 
     /// Returns all variants of the FROM clause up to `end`. Each variant yields some of the
     /// possible rows, and together they yield all of them. `replacements` replaces some tables.
-    pub fn from_variants(
+    pub fn write_from_variants(
         &self,
         core: &SelectCore,
         open: &OpenFrom<'_>,

@@ -291,12 +291,7 @@ impl Probing<'_, '_> {
             let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
             core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| all.push(on)));
             all.into_iter().for_each(|e| self.mark_all_unbounded(e, ROWS_FROM_ANSWERS));
-            // A join by name compares answers before any inner condition has excluded a row.
-            if core.from.iter().any(joins_by_name) {
-                core.from
-                    .iter()
-                    .for_each(|i| i.visit_exprs(&mut |e| self.mark_all_unbounded(e, INNER_TABLES)));
-            }
+            self.mark_joins_by_name_unbounded(core);
             return;
         };
         self.check_single_pass(query, core, &open);
@@ -338,7 +333,7 @@ impl Probing<'_, '_> {
                 aliases.iter().filter_map(|e| self.probe_expr(e, at)).collect();
             parts.extend(self.probe_expr(on, at));
             if let Some(text) = add_terms(parts) {
-                for from in self.rows.from_variants(core, &open, on.span.end, &[]) {
+                for from in self.rows.write_from_variants(core, &open, on.span.end, &[]) {
                     emit(self, evaluate_for_rows(&text, &format!("{from}{}", ")".repeat(depth))));
                 }
             }
@@ -346,11 +341,11 @@ impl Probing<'_, '_> {
         // `SQLite` can evaluate the conditions before it reads a table that they do not wait for.
         if let Some(replacements) = replacements.filter(|i| !i.is_empty()) {
             let parts = early.iter().filter_map(|e| self.probe_expr(e, at)).collect();
-            for from in self.rows.from_variants(core, &open, core.from_end, &replacements) {
+            for from in self.rows.write_from_variants(core, &open, core.from_end, &replacements) {
                 let rows = format!("{from} WHERE {}", open.condition);
-                add_terms(Vec::clone(&parts))
-                    .into_iter()
-                    .for_each(|p| emit(self, evaluate_for_rows(&p, &rows)));
+                if let Some(text) = add_terms(Vec::clone(&parts)) {
+                    emit(self, evaluate_for_rows(&text, &rows));
+                }
             }
         }
         // If there is no column to wait for, `SQLite` evaluates a condition without columns first.
@@ -360,9 +355,8 @@ impl Probing<'_, '_> {
             let first: Vec<&Expr> = all
                 .filter(|e| e.has_call() && !self.rows.analysis.references_own_rows(e, scope))
                 .collect();
-            if let Some(text) =
-                add_terms(first.into_iter().filter_map(|e| self.probe_expr(e, at)).collect())
-            {
+            let parts = first.into_iter().filter_map(|e| self.probe_expr(e, at)).collect();
+            if let Some(text) = add_terms(parts) {
                 emit(self, text);
             }
         }
@@ -376,32 +370,50 @@ impl Probing<'_, '_> {
             if core.from.is_empty() && lone {
                 emit(self, text);
             } else {
-                for from in self.rows.from_variants(core, &open, core.from_end, &[]) {
-                    emit(
-                        self,
-                        evaluate_for_rows(&text, &format!("{from} WHERE {}", open.condition)),
-                    );
+                for from in self.rows.write_from_variants(core, &open, core.from_end, &[]) {
+                    let rows = format!("{from} WHERE {}", open.condition);
+                    emit(self, evaluate_for_rows(&text, &rows));
                 }
             }
         }
         if std::mem::replace(&mut self.has_group_calls, before) {
             at = EvalPosition { per_group: true, exact_aggregates: open.exact, ..at };
-            let parts =
-                values().chain(&core.having).filter_map(|e| self.probe_expr(e, at)).collect();
-            let Some(text) = add_terms(parts) else { return };
-            let group: Vec<String> =
-                core.group.iter().map(|g| self.group_term_sql(g, core, &open)).collect();
-            let by = if group.is_empty() {
-                String::new()
-            } else {
-                format!(" GROUP BY {}", group.join(", "))
-            };
-            for from in self.rows.from_variants(core, &open, core.from_end, &[]) {
-                emit(
-                    self,
-                    evaluate_for_rows(&text, &format!("{from} WHERE {}{by}", open.condition)),
-                );
+            let exprs = values().chain(&core.having).collect::<Vec<_>>();
+            self.probe_groups(core, &open, at, &exprs, emit);
+        }
+    }
+
+    /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares answers
+    /// before any inner condition has excluded a row.
+    fn mark_joins_by_name_unbounded(&mut self, core: &SelectCore) {
+        if core.from.iter().any(joins_by_name) {
+            for item in &core.from {
+                item.visit_exprs(&mut |e| self.mark_all_unbounded(e, INNER_TABLES));
             }
+        }
+    }
+
+    /// Passes SQL that evaluates the calls about groups to `emit`.
+    fn probe_groups(
+        &mut self,
+        core: &SelectCore,
+        open: &OpenFrom<'_>,
+        at: EvalPosition<'_>,
+        exprs: &[&Expr],
+        emit: &mut dyn FnMut(&mut Self, String),
+    ) {
+        let parts = exprs.iter().filter_map(|e| self.probe_expr(e, at)).collect();
+        let Some(text) = add_terms(parts) else { return };
+        let group: Vec<String> =
+            core.group.iter().map(|g| self.group_term_sql(g, core, open)).collect();
+        let by = if group.is_empty() {
+            String::new()
+        } else {
+            format!(" GROUP BY {}", group.join(", "))
+        };
+        for from in self.rows.write_from_variants(core, open, core.from_end, &[]) {
+            let rows = format!("{from} WHERE {}{by}", open.condition);
+            emit(self, evaluate_for_rows(&text, &rows));
         }
     }
 
@@ -434,7 +446,7 @@ impl Probing<'_, '_> {
                 }
             }
             FromSource::Join(items) => {
-                items.iter().for_each(|i| self.probe_source(i, around, emit))
+                items.iter().for_each(|i| self.probe_source(i, around, emit));
             }
         }
     }

@@ -312,7 +312,7 @@ impl PossibleRowsBuilder<'_> {
         }
         let distinct = if core.distinct { "DISTINCT " } else { "" };
         let (columns, condition) = (columns.join(", "), &open.condition);
-        let each = self.from_variants(core, &open, core.from_end, &[]).into_iter();
+        let each = self.write_from_variants(core, &open, core.from_end, &[]).into_iter();
         let each: Vec<String> = each
             .map(|from| format!("SELECT {distinct}{columns}{from} WHERE {condition}{tail}"))
             .collect();
