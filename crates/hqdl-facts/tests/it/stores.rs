@@ -334,7 +334,7 @@ fn of_many_lines_for_one_cell_the_last_is_imported(pairs: Vec<Pair>) {
         for (name, value) in [("N0", "later"), ("A", "other")] {
             all += &line
                 .replace("\"A\"", &format!("\"{name}\""))
-                .replace("\"value\"", &format!("\"{value}\""));
+                .replace(":\"value\"", &format!(":\"{value}\""));
         }
         assert_eq!(other.import_facts(&mut all.as_bytes()).unwrap(), 5002, "{what}");
         let names = ["A", "N0", "N1", "N4999"].map(entity);
