@@ -311,9 +311,16 @@ impl Writer<'_> {
                 "SELECT {key} AS k1 FROM {filter} GROUP BY {key} HAVING count(*) {compared}"
             )),
             5 => plain(format!("SELECT {number} AS k1 FROM {filter} GROUP BY {number}")),
-            6 | 7 => plain(format!(
-                "SELECT {key} AS k1, count(*) FILTER (WHERE {call}) {compared} AS x1 FROM {from} GROUP BY {key}"
-            )),
+            6 | 7 => {
+                let count = if self.chance(50) {
+                    format!("count(*) FILTER (WHERE {call})")
+                } else {
+                    format!("count({})", self.call(Kind::Text, &key))
+                };
+                plain(format!(
+                    "SELECT {key} AS k1, {count} {compared} AS x1 FROM {from} GROUP BY {key}"
+                ))
+            }
             8 => self.first_of_union(with),
             9 | 10 => {
                 let columns = format!("{key} AS x1, {number} AS x2");

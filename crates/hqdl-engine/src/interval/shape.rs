@@ -345,7 +345,7 @@ impl Recognizer<'_> {
     }
 
     fn parse_aggregate(&mut self, expr: &Expr) -> Result<Part, QueryError> {
-        let ExprKind::Function { name, window, filter, args } = &expr.kind else {
+        let ExprKind::Function { name, window, filter, args, .. } = &expr.kind else {
             return refuse(&expr.span, "a result column is neither a group nor an aggregate");
         };
         if *window {

@@ -236,6 +236,8 @@ pub enum ExprKind {
         name: String,
         /// Whether it has an OVER clause.
         window: bool,
+        /// Whether DISTINCT or ORDER BY applies to the arguments.
+        has_modifier: bool,
         /// FILTER (WHERE …)
         filter: Option<Box<Expr>>,
         /// Arguments, and all other expressions in the function call except FILTER.

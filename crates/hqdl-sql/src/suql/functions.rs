@@ -3,8 +3,9 @@
 //! one element.
 
 mod lists;
-pub(super) mod numbers;
+mod numbers;
 mod texts;
+mod to_char;
 
 use std::cmp::Ordering;
 
@@ -17,7 +18,6 @@ use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
 use super::date_functions::{self, TimeSpan};
-use super::to_char;
 use hqdl_values::value::Value;
 
 /// Result of an SQL function.

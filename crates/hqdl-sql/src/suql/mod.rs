@@ -38,7 +38,6 @@ mod parser;
 mod query;
 mod star_columns;
 mod text;
-mod to_char;
 mod special_syntax;
 
 pub use star_columns::{ColumnLookup, TableColumns};

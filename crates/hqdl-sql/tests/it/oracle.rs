@@ -226,11 +226,14 @@ impl<'t> Oracle<'t> {
             },
             sq::Expr::FunctionCall(function) => {
                 let (filter, window) = (function.filter_clause(), function.over_clause().is_some());
-                self.function(function.func_name(), window, filter, function.node_id().into())
+                let flags = (window, function.flags().distinct());
+                self.function(function.func_name(), flags, filter, function.node_id().into())
             }
             sq::Expr::AggregateFunctionCall(function) => {
                 let (filter, window) = (function.filter_clause(), function.over_clause().is_some());
-                self.function(function.func_name(), window, filter, function.node_id().into())
+                let has_modifier = function.flags().distinct() || function.orderby().is_some();
+                let flags = (window, has_modifier);
+                self.function(function.func_name(), flags, filter, function.node_id().into())
             }
             sq::Expr::ExistsExpr(exists) => {
                 ExprKind::Exists(Box::new(self.query(&exists.select().unwrap())))
@@ -279,14 +282,15 @@ impl<'t> Oracle<'t> {
     fn function(
         &self,
         name: &str,
-        window: bool,
+        (window, has_modifier): (bool, bool),
         filter: Option<sq::Expr<'t>>,
         id: AnyNodeId,
     ) -> ExprKind {
         let filter_id = filter.as_ref().map(|e| AnyNodeId::from(e.node_id()));
         let args = self.children_except(id, filter_id);
         let filter = filter.map(|e| Box::new(self.expr(&e)));
-        ExprKind::Function { name: unquoted(name).to_lowercase(), window, filter, args }
+        let name = unquoted(name).to_lowercase();
+        ExprKind::Function { name, window, has_modifier, filter, args }
     }
 
     fn list(&self, list: Option<sq::ExprList<'t>>) -> Vec<Expr> {

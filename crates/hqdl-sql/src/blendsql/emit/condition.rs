@@ -97,8 +97,20 @@ impl Emitter<'_> {
         if !predicate.depends_on_call {
             return sql::plain_truth(&text, predicate.wanted);
         }
+        let at = self.add_predicate(predicate);
+        sql::predicate_truth(at, &text, predicate.wanted)
+    }
+
+    /// Returns the truth that a value with calls is not NULL.
+    pub(super) fn write_not_null(&mut self, predicate: &Predicate) -> String {
+        let text = sql::is_not_null(&self.write_value(&predicate.expr));
+        sql::predicate_truth(self.add_predicate(predicate), &text, true)
+    }
+
+    /// Adds a predicate to the result, and returns the offset that identifies it.
+    fn add_predicate(&mut self, predicate: &Predicate) -> usize {
         let at = predicate.expr.span.start;
         self.out.predicates.insert(at, predicate.shared_calls.clone());
-        sql::predicate_truth(at, &text, predicate.wanted)
+        at
     }
 }

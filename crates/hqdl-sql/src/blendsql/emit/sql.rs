@@ -57,6 +57,16 @@ pub(super) fn plain_truth(condition: &str, wanted: bool) -> String {
     format!("(({condition}) IS {})", if wanted { "TRUE" } else { "FALSE" })
 }
 
+/// Returns SQL for the condition that a value is not NULL.
+pub(super) fn is_not_null(value: &str) -> String {
+    format!("({value}) IS NOT NULL")
+}
+
+/// Returns SQL for the number of rows for which a condition returns 1.
+pub(super) fn count_rows(condition: &str) -> String {
+    format!("count(*) FILTER (WHERE {condition})")
+}
+
 /// Returns SQL for the truth of a condition with calls.
 pub(super) fn predicate_truth(at: usize, condition: &str, wanted: bool) -> String {
     let wanted_text = u8::from(wanted).to_string();

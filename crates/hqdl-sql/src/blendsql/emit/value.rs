@@ -2,7 +2,7 @@
 //! call are not evaluated.
 
 use super::{Emitter, sql};
-use crate::blendsql::plan::{CountedCalls, ValueCondition};
+use crate::blendsql::plan::{CountCondition, CountedCalls, ValueCondition};
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
 
@@ -34,18 +34,18 @@ impl<'q> Emitter<'q> {
 
     /// Writes a count of calls that records each row until enough rows count.
     fn write_call_count(&mut self, expr: &Expr) -> String {
-        let (Some(counted), ExprKind::Function { filter: Some(filter), .. }) =
-            (self.counted_calls(expr), &expr.kind)
-        else {
+        let Some(counted) = self.counted_calls(expr) else {
             return self.source_text(expr).to_owned();
         };
-        let truth = self.write_truth(&counted.condition);
+        let truth = match &counted.condition {
+            CountCondition::Holds(condition) => self.write_truth(condition),
+            CountCondition::NotNull(predicate) => self.write_not_null(predicate),
+        };
         let condition_group = self.find_or_add_condition_group(expr.span.start, 1);
         self.out.needed_rows.insert(condition_group, counted.needed.clone());
         let groups: Vec<&str> =
             counted.needed.groups.iter().map(|span| &self.text[span.clone()]).collect();
-        let record = sql::record_row_sql(condition_group, &truth, &groups);
-        self.replace_parts(&expr.span, vec![(filter.span.clone(), record)])
+        sql::count_rows(&sql::record_row_sql(condition_group, &truth, &groups))
     }
 
     /// Wraps an EXISTS or IN whose rows are recorded one by one, so that one row that passes can
@@ -115,7 +115,7 @@ impl<'q> Emitter<'q> {
                 parts.push((otherwise.span.clone(), sql::unless_pending(&text)));
                 self.replace_parts(&expr.span, parts)
             }
-            ExprKind::Function { name, args, filter: None, window: false }
+            ExprKind::Function { name, args, filter: None, window: false, .. }
                 if matches!(name.as_str(), "iif" | "if")
                     && args.len() == 3
                     && args[0].has_call() =>
@@ -125,7 +125,7 @@ impl<'q> Emitter<'q> {
                 let (when, then) = (sql::when_condition(&truth), sql::then_or_pending(&then));
                 format!("CASE WHEN {when} THEN {then} ELSE {otherwise} END")
             }
-            ExprKind::Function { name, args, filter: None, window: false }
+            ExprKind::Function { name, args, filter: None, window: false, .. }
                 if matches!(name.as_str(), "coalesce" | "ifnull")
                     && args.len() > 1
                     && args[0].has_call()

@@ -469,14 +469,16 @@ impl QueryParser<'_> {
     fn parse_function(&mut self) -> Result<ExprKind, SqlError> {
         let name = self.read_name()?.to_lowercase();
         self.expect_symbol(b'(')?;
-        let mut args = Vec::new();
+        let (mut args, mut has_modifier) = (Vec::new(), false);
         if !self.eat_symbol(b'*') {
-            if !self.eat_word("DISTINCT") {
+            has_modifier = self.eat_word("DISTINCT");
+            if !has_modifier {
                 self.eat_word("ALL");
             }
             if !self.is_symbol(b')') && !self.is_word("ORDER") {
                 args = self.read_list(Self::parse_expr)?;
             }
+            has_modifier |= self.is_word("ORDER");
             args.extend(self.parse_order_by()?.into_iter().map(|term| term.expr));
         }
         self.expect_symbol(b')')?;
@@ -498,7 +500,7 @@ impl QueryParser<'_> {
                 self.read_name()?;
             }
         }
-        Ok(ExprKind::Function { name, window, filter, args })
+        Ok(ExprKind::Function { name, window, has_modifier, filter, args })
     }
 
     /// Parses a call with its arguments.

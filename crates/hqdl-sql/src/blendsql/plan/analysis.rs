@@ -576,6 +576,6 @@ pub(crate) fn compared_count<'e>(
 
 /// Returns true if an expression is `count(*)`.
 pub(crate) fn is_row_count(expr: &Expr) -> bool {
-    matches!(&without_parens(expr).kind, ExprKind::Function { name, args, filter: None, window: false }
+    matches!(&without_parens(expr).kind, ExprKind::Function { name, args, filter: None, window: false, .. }
         if name == "count" && args.is_empty())
 }

@@ -123,7 +123,12 @@ impl Condition {
 }
 
 impl Predicate {
-    fn new(expr: &Expr, wanted: bool, analysis: &Analysis<'_>, scope: &Scope<'_>) -> Self {
+    pub(crate) fn new(
+        expr: &Expr,
+        wanted: bool,
+        analysis: &Analysis<'_>,
+        scope: &Scope<'_>,
+    ) -> Self {
         let mut calls = Vec::new();
         expr.visit_exprs(&mut |e| {
             if let ExprKind::Call(n, _) = &e.kind {

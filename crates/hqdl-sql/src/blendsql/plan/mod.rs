@@ -13,7 +13,7 @@ pub mod statistics;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::blendsql::plan::condition::Condition;
+use crate::blendsql::plan::condition::{Condition, Predicate};
 use crate::blendsql::tree::{Expr, Span};
 
 /// Precondition of a rule that is not met.
@@ -171,10 +171,19 @@ pub struct NeededRows {
 pub struct CountedCalls {
     /// Byte range of the aggregate.
     pub span: Span,
-    /// Condition that a row counts.
-    pub condition: Condition,
+    /// When a row counts.
+    pub condition: CountCondition,
     /// Rows that must count.
     pub needed: NeededRows,
+}
+
+/// When a row counts in a count of calls.
+#[derive(Debug, Clone)]
+pub enum CountCondition {
+    /// The condition of its FILTER holds.
+    Holds(Condition),
+    /// Its argument is not NULL.
+    NotNull(Predicate),
 }
 
 /// An ORDER BY term.

@@ -10,7 +10,7 @@ use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::condition::{Condition, Parts};
 use crate::blendsql::plan::select_scope::SelectScope;
-use crate::blendsql::plan::{DemandPlan, RuleResult};
+use crate::blendsql::plan::{CountCondition, DemandPlan, RuleResult};
 
 /// Estimated cost and truth of a condition.
 #[derive(Clone, Copy)]
@@ -40,7 +40,11 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
     let planned = plan.find_or_add_select(select.at());
     planned.truth.iter_mut().chain(&mut planned.having).for_each(&mut order);
     planned.outer_joins.iter_mut().for_each(|join| order(&mut join.truth));
-    planned.counted.iter_mut().for_each(|counted| order(&mut counted.condition));
+    for counted in &mut planned.counted {
+        if let CountCondition::Holds(condition) = &mut counted.condition {
+            order(condition);
+        }
+    }
     if ordered > 0 {
         RuleResult::Applied(format!("{ordered} conditions, by selectivity and number of requests"))
     } else if in_text_order {

@@ -2,18 +2,20 @@
 //! until enough of them count to decide the comparison.
 //!
 //! Precondition: the SELECT is an aggregate whose conditions have no calls. Calls occur only in the
-//! FILTER of `count(*)`, which is only compared with a number. The groups depend on no call. The
-//! SELECT is the outermost one: a nested SELECT can run several times, and its rows would be
-//! counted repeatedly.
+//! FILTER of `count(*)`, or in the argument of a `count(…)` without DISTINCT, ORDER BY and FILTER.
+//! These counts are only compared with a number. The groups depend on no call. The SELECT is the
+//! outermost one: a nested SELECT can run several times, and its rows would be counted repeatedly.
 //!
 //! Effect: an undecided row does not count for now. The comparison is decided once enough rows
 //! count, because more rows do not change its result.
 
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::{compared_count, visit_own_calls};
-use crate::blendsql::plan::condition::Condition;
+use crate::blendsql::plan::condition::{Condition, Predicate};
 use crate::blendsql::plan::select_scope::SelectScope;
-use crate::blendsql::plan::{ConditionStage, CountedCalls, DemandPlan, NeededRows, RuleResult};
+use crate::blendsql::plan::{
+    ConditionStage, CountCondition, CountedCalls, DemandPlan, NeededRows, RuleResult,
+};
 use crate::blendsql::rules::first_of_group::check_groups_are_plain;
 use crate::blendsql::tree::{Expr, ExprKind};
 
@@ -89,13 +91,23 @@ fn reports_own_pending_calls(call: &Expr, select: &SelectScope<'_>) -> bool {
 fn counted_call(count: &Expr) -> Option<&Expr> {
     match &count.kind {
         ExprKind::Function { args, filter: Some(filter), .. } if args.is_empty() => Some(filter),
+        ExprKind::Function { args, filter: None, has_modifier: false, .. } => match args.as_slice()
+        {
+            [only] => Some(only),
+            _ => None,
+        },
         _ => None,
     }
 }
 
-/// Returns the condition under which a row counts.
-fn counted_condition(count: &Expr, select: &SelectScope<'_>) -> Option<Condition> {
+/// Returns when a row counts.
+fn counted_condition(count: &Expr, select: &SelectScope<'_>) -> Option<CountCondition> {
     let SelectScope { analysis, scope, .. } = *select;
     let call = counted_call(count)?;
-    Some(Condition::all_of(&[call], analysis, scope))
+    Some(match &count.kind {
+        ExprKind::Function { filter: None, .. } => {
+            CountCondition::NotNull(Predicate::new(call, true, analysis, scope))
+        }
+        _ => CountCondition::Holds(Condition::all_of(&[call], analysis, scope)),
+    })
 }

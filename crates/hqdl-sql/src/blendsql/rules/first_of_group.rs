@@ -237,7 +237,7 @@ fn add_result_needs(
                 return Ok(());
             }
         }
-        ExprKind::Function { name, args, filter: None, window: false }
+        ExprKind::Function { name, args, filter: None, window: false, .. }
             if is_aggregate_call(expr) =>
         {
             let ([arg], "max" | "min") = (args.as_slice(), name.as_str()) else {

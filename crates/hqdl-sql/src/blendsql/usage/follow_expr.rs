@@ -191,7 +191,7 @@ impl FlowAnalysis<'_> {
                 }
                 value
             }
-            ExprKind::Function { name, window, filter, args } => {
+            ExprKind::Function { name, window, filter, args, .. } => {
                 if let Some(filter) = filter {
                     self.follow_condition(filter, names);
                 }

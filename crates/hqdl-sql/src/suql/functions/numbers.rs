@@ -73,7 +73,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Rounds a number like a NUMERIC: by its decimal digits, half away from zero.
-pub(in crate::suql) fn round_numeric(of: f64, places: i32) -> f64 {
+pub(super) fn round_numeric(of: f64, places: i32) -> f64 {
     let decimal = format!("{}", of.abs());
     let (whole, part) = decimal.split_once('.').unwrap_or((&decimal, ""));
     let digits = format!("0{whole}{part}");

@@ -545,7 +545,7 @@ impl Probing<'_, '_> {
         let rows = columns.chain(&core.filter).chain(&core.having).chain(order);
         for expr in rows.chain(&core.group).chain(&core.windows).chain(on) {
             visit_own_exprs(expr, &mut |e| match &e.kind {
-                ExprKind::Function { name, args, filter, window } => {
+                ExprKind::Function { name, args, filter, window, .. } => {
                     let first = matches!(name.as_str(), "min" | "max") && !window;
                     of_rows |= first && args.iter().any(live);
                     of_rows |= *window && query.limit.is_some() && live(e);

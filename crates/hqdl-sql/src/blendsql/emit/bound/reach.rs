@@ -38,7 +38,7 @@ impl Probing<'_, '_> {
                 add_terms(parts)
             }
             ExprKind::Case { .. } => self.probe_case(expr, at),
-            ExprKind::Function { name, args, filter: None, window: false }
+            ExprKind::Function { name, args, filter: None, window: false, .. }
                 if matches!(name.as_str(), "iif" | "if")
                     && args.len() == 3
                     && self.rows.is_certain(&args[0], at.frame, at.exact_aggregates) =>
@@ -53,7 +53,7 @@ impl Probing<'_, '_> {
                     otherwise.unwrap_or_else(zero)
                 ))
             }
-            ExprKind::Function { name, args, filter: None, window: false }
+            ExprKind::Function { name, args, filter: None, window: false, .. }
                 if matches!(name.as_str(), "coalesce" | "ifnull") =>
             {
                 self.note_several_calls(expr);
