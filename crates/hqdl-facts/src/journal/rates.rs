@@ -209,7 +209,7 @@ impl Journal {
         let members = c.prepare_cached(&sql)?.query_row([&key.endpoint], per_minute)?;
         // What the endpoint last reported to each API key.
         let sql = "SELECT min(requests), min(tokens) FROM rate_limit
-                   WHERE name > ?1 || char(10) AND name < ?1 || char(11) AND heard_at > ?2";
+                   WHERE name >= ?1 || char(10) AND name < ?1 || char(11) AND heard_at > ?2";
         let since = now - as_millis(REMEMBERED);
         let reported =
             c.prepare_cached(sql)?.query_row(params![key.limiter_name(), since], per_minute)?;
