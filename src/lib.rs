@@ -32,7 +32,7 @@
 //! - A value is assigned to a row only if its answer repeats the row's number and tag, or its
 //!   number and key ([`prompt::align`]).
 //! - A cell has a value only in the states `ok` and `overridden` ([`cell::State`]). Every other
-//! cell is NULL, and its state is stored beside it.
+//!   cell is NULL, and its state is stored beside it.
 //! - An answer is written to the journal (or to the server that several machines share) before it
 //!   is used ([`facts`]). The index and the published tables can be rebuilt from the journal.
 //! - hqdl writes or drops only tables that it made ([`database::publish`]).

@@ -14,7 +14,7 @@
 //!
 //! 1. The daemon stops accepting connections and starting runs.
 //! 2. Requests in flight finish. After the grace period, the daemon abandons the remaining ones,
-//! which count as spent.
+//!    which count as spent.
 //! 3. The daemon stops serving the cache to other processes.
 //! 4. It flushes the index.
 //! 5. It releases the lock.

@@ -2,12 +2,12 @@
 //!
 //! There are two counts:
 //!
-//! - **Generated cells only*: for each column, the share of right values among the keys with a
-//! known true value. For columns with many values per key, F1 over all values.
+//! - *Generated cells only*: for each column, the share of right values among the keys with a
+//!   known true value. For columns with many values per key, F1 over all values.
 //! - *SWAN's count*: the cells of the key count as right for superhero, but not for the other
-//! databases. A true value that is NULL counts, but is never right. For each key, a column with
-//! many values adds its F1 to the right cells, but every true value to the total. Perfect data
-//! therefore scores less than 100 %.
+//!   databases. A true value that is NULL counts, but is never right. For each key, a column with
+//!   many values adds its F1 to the right cells, but every true value to the total. Perfect data
+//!   therefore scores less than 100 %.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;

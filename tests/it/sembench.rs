@@ -63,7 +63,7 @@ fn figures_of_the_page_are_the_measured_ones() {
     for number in 1..=8 {
         assert!(["1.000", "0.000"].contains(&&*alone[&number].quality), "Q{number}");
     }
-    let total: u64 = together.values().map(|measured| measured.tokens()).sum();
+    let total: u64 = together.values().map(Measured::tokens).sum();
     assert!(total <= 115_000, "{total} tokens");
     for (number, cheapest) in [(1, 4_142), (2, 5_810), (5, 2_459)] {
         assert!(alone[&number].tokens() <= cheapest, "Q{number}: {}", alone[&number].tokens());
@@ -470,10 +470,13 @@ fn quality_table(alone: &Results, confused: &Results, published: &PublishedResul
     write_table(title, &[&header[..], &SYSTEMS].concat(), &rows.collect::<Vec<_>>())
 }
 
-/// Returns a table of figures with their sums. `ours` are columns: a header, results and a figure.
+/// A column of hqdl's figures: its header, the results, and the figure of a result.
+type FigureColumn<'r> = (&'static str, &'r Results, fn(&Measured) -> f64);
+
+/// Returns a table of figures with their sums.
 fn figures_table(
     title: &str,
-    ours: &[(&str, &Results, fn(&Measured) -> f64)],
+    ours: &[FigureColumn<'_>],
     published: &PublishedResults,
     figure: fn(&Published) -> f64,
     show: fn(f64) -> String,

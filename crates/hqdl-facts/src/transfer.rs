@@ -126,23 +126,23 @@ pub(super) struct CheckedLines(Connection);
 
 /// Checks all lines, so that a wrong one fails before anything is imported.
 pub(super) fn check_lines(input: &mut dyn BufRead) -> Result<CheckedLines, FactsError> {
-    let copy = Connection::open("").map_err(copy_error)?;
+    let copy = Connection::open("").map_err(|e| copy_error(&e))?;
     copy.execute_batch("PRAGMA journal_mode = OFF; BEGIN; CREATE TABLE line (text TEXT)")
-        .map_err(copy_error)?;
-    let mut insert = copy.prepare("INSERT INTO line VALUES (?1)").map_err(copy_error)?;
+        .map_err(|e| copy_error(&e))?;
+    let mut insert = copy.prepare("INSERT INTO line VALUES (?1)").map_err(|e| copy_error(&e))?;
     for (n, line) in input.lines().enumerate() {
         let import_error = |message: String| FactsError::Import { line: n + 1, message };
         let line = line.map_err(|e| import_error(e.to_string()))?;
         if !line.trim().is_empty() {
             ExportedLine::parse(&line).map_err(import_error)?;
-            insert.execute([&line]).map_err(copy_error)?;
+            insert.execute([&line]).map_err(|e| copy_error(&e))?;
         }
     }
     drop(insert);
     Ok(CheckedLines(copy))
 }
 
-fn copy_error(error: rusqlite::Error) -> FactsError {
+fn copy_error(error: &rusqlite::Error) -> FactsError {
     let message = error.to_string();
     FactsError::Journal { path: "a temporary copy of the lines".into(), message }
 }
@@ -158,14 +158,15 @@ pub(super) fn import_checked(
     let run = history.start_run("cache import", "")?;
     let mut ids = IdCache::new(history, run);
     let mut count = 0;
-    let mut select = lines.0.prepare("SELECT text FROM line ORDER BY rowid").map_err(copy_error)?;
-    let mut rows = select.query([]).map_err(copy_error)?;
+    let mut select =
+        lines.0.prepare("SELECT text FROM line ORDER BY rowid").map_err(|e| copy_error(&e))?;
+    let mut rows = select.query([]).map_err(|e| copy_error(&e))?;
     loop {
         let mut chunk = Vec::new();
         while chunk.len() < CHUNK_LINES
-            && let Some(row) = rows.next().map_err(copy_error)?
+            && let Some(row) = rows.next().map_err(|e| copy_error(&e))?
         {
-            let line = row.get_ref(0).map_err(copy_error)?.as_str().unwrap_or_default();
+            let line = row.get_ref(0).map_err(|e| copy_error(&e))?.as_str().unwrap_or_default();
             chunk.extend(ExportedLine::parse(line));
         }
         if chunk.is_empty() {

@@ -7,6 +7,9 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::sql::quote_text;
 
+/// Fields of an object: names in lower case, and the tokens of the values.
+pub(super) type ObjectFields = Vec<(String, Vec<Token>)>;
+
 /// Returns the elements of a list.
 fn parse_list<'t>(sql: &str, tokens: &'t [Token]) -> Option<Vec<&'t [Token]>> {
     let inside = inside_brackets(sql, tokens, None, b'[')
@@ -15,8 +18,8 @@ fn parse_list<'t>(sql: &str, tokens: &'t [Token]) -> Option<Vec<&'t [Token]>> {
     Some(split_at_commas(inside))
 }
 
-/// Returns the fields of an object: names in lower case, and the tokens of the values.
-pub(super) fn parse_object(sql: &str, tokens: &[Token]) -> Option<Vec<(String, Vec<Token>)>> {
+/// Returns the fields of an object.
+pub(super) fn parse_object(sql: &str, tokens: &[Token]) -> Option<ObjectFields> {
     let fields = split_at_commas(inside_brackets(sql, tokens, None, b'{')?);
     let fields = fields.into_iter().map(|field| {
         let (name, rest) = field.split_first()?;
@@ -36,7 +39,7 @@ pub(super) fn parse_object(sql: &str, tokens: &[Token]) -> Option<Vec<(String, V
 }
 
 /// Returns the elements of a list of objects.
-pub(super) fn parse_objects(sql: &str, tokens: &[Token]) -> Option<Vec<Vec<(String, Vec<Token>)>>> {
+pub(super) fn parse_objects(sql: &str, tokens: &[Token]) -> Option<Vec<ObjectFields>> {
     parse_list(sql, tokens)?.into_iter().map(|element| parse_object(sql, element)).collect()
 }
 
