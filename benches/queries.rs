@@ -127,6 +127,7 @@ fn ask(spec: &Spec, facts: &Facts, model: &Arc<Quick>, sql: &str) -> (QueryResul
         command: "bench",
         listener: quiet(),
         interrupt,
+        counted_cost: hqdl::query::CountedCost::default(),
     };
     let mut rows = QueryResult::default();
     let meta = if sql.contains("{{") {

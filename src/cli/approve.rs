@@ -3,6 +3,8 @@
 use std::io::{BufRead, IsTerminal};
 use std::process::ExitCode;
 
+use unicode_width::UnicodeWidthChar;
+
 use super::failure::{APPROVAL, Failure};
 use super::mcp::open_plans;
 use super::{CacheFlags, OutputOptions};
@@ -20,6 +22,24 @@ pub struct Options {
     cache: CacheFlags,
 }
 
+/// Maximum width of a line. If the terminal wrapped a line, its rest could look like another field.
+const MAX_LINE_WIDTH: usize = 66;
+
+fn wrap_line(line: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut width = 0;
+    for c in line.chars() {
+        let added = c.width().unwrap_or(0);
+        if width + added > MAX_LINE_WIDTH {
+            lines.push(String::new());
+            width = 0;
+        }
+        width += added;
+        lines.last_mut().unwrap_or(&mut String::new()).push(c);
+    }
+    lines
+}
+
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let plans = open_plans(&options.cache)?;
     let to_failure = |error: crate::approval::ApprovalError| {
@@ -31,7 +51,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let plan = plans.load_plan(&options.plan).map_err(to_failure)?;
     if !output_options.quiet {
         for (name, text) in plan.describe() {
-            anstream::eprintln!("{name:<10} {}", text.replace('\n', "\n           "));
+            let lines: Vec<String> = text.lines().flat_map(wrap_line).collect();
+            anstream::eprintln!("{name:<10} {}", lines.join("\n           "));
         }
     }
     if !options.yes {

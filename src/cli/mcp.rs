@@ -84,8 +84,17 @@ pub fn open_plans(flags: &CacheFlags) -> Result<PlanStore, Failure> {
 
 fn approve_command(flags: &CacheFlags) -> String {
     match flags.cache.as_ref().filter(|cache| !flags.no_cache && !is_server(cache)) {
-        Some(dir) => format!("hqdl approve --cache {}", absolute(dir)),
+        Some(dir) => format!("hqdl approve --cache {}", quote_for_shell(&absolute(dir))),
         None => "hqdl approve".to_owned(),
+    }
+}
+
+fn quote_for_shell(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:\\".contains(c);
+    if text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::generate::StopReason;
 use crate::model::{self, Model, ModelError};
 use crate::problem::Problems;
 use crate::query::{Dialect, Meta, QueryError, Request};
-use crate::spec::{Provider, Spec, is_server};
+use crate::spec::{Spec, is_server};
 
 /// Characters of definitions above which `describe` returns only the columns of each table.
 const MAX_DEFINITION_CHARS: usize = 40_000;
@@ -64,12 +64,12 @@ pub enum WritingAllowance {
 
 /// A query that answers a question, or why there is none.
 pub enum WrittenQuery {
-    /// The query, its dialect, and the cost of writing it in USD.
-    Sql(Box<AskPlan>, f64),
+    /// The query.
+    Sql(Box<AskPlan>),
     /// Writing would cost this much.
     Costs(WritingLimit),
     /// There is no query, for this reason.
-    Failed(String, f64),
+    Failed(String),
 }
 
 /// Position of a page in the rows of a query.
@@ -101,7 +101,7 @@ fn hash_query(sql: &str) -> String {
 impl ServerContext {
     /// Returns whether recordings answer instead of a model, so that nothing is spent.
     pub fn is_replay(&self) -> bool {
-        self.spec.model.provider == Provider::Replay
+        self.spec.is_replay()
     }
 
     /// Returns whether a query can do what the role of a database server may do.
@@ -207,7 +207,9 @@ impl ServerContext {
         let mut plan = ask::plan_query(&request, &planning_model, &hash, limits)
             .map_err(|error| self.to_failure(error.into(), sql))?;
         // A call that cannot be counted may spend what is left of the server's limit.
-        if matches!(plan.max_cost, MaxCost::Unknown(_)) && self.spec.is_priced() {
+        if matches!(plan.max_cost, MaxCost::Unknown(_))
+            && ask::check_cost_is_known(&self.spec).is_ok()
+        {
             plan.max_cost = MaxCost::Usd(self.ledger.left_usd());
         }
         Ok(plan)
@@ -283,12 +285,23 @@ impl ServerContext {
         })
     }
 
-    /// Finds or writes the query for a question.
+    /// Finds or writes the query for a question. Also returns the cost of writing it in USD.
     pub fn write_query(
         &self,
         question: &str,
         allowance: WritingAllowance,
         interrupt: watch::Receiver<bool>,
+    ) -> (Result<WrittenQuery, Failure>, f64) {
+        let request = self.request("", Dialect::default(), interrupt);
+        let counted_cost = request.counted_cost.clone();
+        (self.write_within(question, allowance, request), counted_cost.usd())
+    }
+
+    fn write_within(
+        &self,
+        question: &str,
+        allowance: WritingAllowance,
+        request: Request<'_>,
     ) -> Result<WrittenQuery, Failure> {
         let (mut writing_spec, limit) = ask::limit_writing(&self.spec)?;
         if matches!(allowance, WritingAllowance::Nothing) && !self.is_replay() {
@@ -299,7 +312,7 @@ impl ServerContext {
         }
         let asked = AskQuestion {
             text: question,
-            request: self.request("", Dialect::default(), interrupt),
+            request,
             writing_spec: &writing_spec,
             budget_usd: None,
             planning_model: model::connect_for_planning(&self.spec)?,
@@ -308,61 +321,87 @@ impl ServerContext {
         };
         let mut asker = Asker::new(asked).map_err(|error| self.to_failure(error, ""))?;
         let written = asker.plan();
-        let usage = asker.finish(written.is_ok())?;
+        asker.finish(written.is_ok())?;
         match written {
-            Ok(Written::Plan(plan)) => Ok(WrittenQuery::Sql(plan, usage.cost_usd)),
-            Ok(Written::Declined(reason)) => Ok(WrittenQuery::Failed(
-                format!("the database cannot answer this: {}", on_one_line(&reason)),
-                usage.cost_usd,
-            )),
-            Ok(Written::Failed(failed)) => Ok(WrittenQuery::Failed(
-                format!("the model wrote no query that runs: {}", on_one_line(&failed.error)),
-                usage.cost_usd,
-            )),
+            Ok(Written::Plan(plan)) => Ok(WrittenQuery::Sql(plan)),
+            Ok(Written::Declined(reason)) => Ok(WrittenQuery::Failed(format!(
+                "the database cannot answer this: {}",
+                on_one_line(&reason)
+            ))),
+            Ok(Written::Failed(failed)) => Ok(WrittenQuery::Failed(format!(
+                "the model wrote no query that runs: {}",
+                on_one_line(&failed.error)
+            ))),
             Ok(Written::Unreadable) => {
-                let reason = "the model's reply contains no query".to_owned();
-                Ok(WrittenQuery::Failed(reason, usage.cost_usd))
+                Ok(WrittenQuery::Failed("the model's reply contains no query".to_owned()))
             }
-            Err(AskError::Query(QueryError::Stopped(StopReason::Endpoint(
-                ModelError::Budget(_),
-            )))) if matches!(allowance, WritingAllowance::Nothing) => {
+            Err(AskError::Query(error))
+                if matches!(allowance, WritingAllowance::Nothing) && is_budget_reached(&error) =>
+            {
                 Ok(WrittenQuery::Costs(limit))
             }
             Err(error) => Err(self.to_failure(error, "")),
         }
     }
 
-    /// Runs a query and returns a page of its rows, with its cost in USD.
+    /// Runs a query without sending a request, and returns a page of its rows. Returns `None` if the
+    /// query needs a value that is not stored.
+    pub fn run_stored(
+        &self,
+        plan: &AskPlan,
+        position: PagePosition,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Option<Json>, Failure> {
+        let request = self.request(&plan.sql, plan.dialect, interrupt);
+        match self.run_request(plan, &request, Some(0.0), position) {
+            Err(error) if is_budget_reached(&error) => Ok(None),
+            result => result.map(Some).map_err(|error| self.to_failure(error.into(), &plan.sql)),
+        }
+    }
+
+    /// Runs a query and returns a page of its rows. Also returns its cost in USD.
     pub fn run_plan(
         &self,
         plan: &AskPlan,
         limit_usd: Option<f64>,
         position: PagePosition,
         interrupt: watch::Receiver<bool>,
-    ) -> Result<(Json, f64), Failure> {
+    ) -> (Result<Json, Failure>, f64) {
+        let request = self.request(&plan.sql, plan.dialect, interrupt);
+        let result = self.run_request(plan, &request, limit_usd, position);
+        let result = result.map_err(|error| self.to_failure(error.into(), &plan.sql));
+        (result, request.counted_cost.usd())
+    }
+
+    fn run_request(
+        &self,
+        plan: &AskPlan,
+        request: &Request<'_>,
+        limit_usd: Option<f64>,
+        position: PagePosition,
+    ) -> Result<Json, QueryError> {
         // A query without calls may end early, because nothing but its rows is reported.
         let is_plain = plan.explained.routes.is_empty();
         let mut page = RowPage::new(position.offset, position.limit, is_plain);
-        let request = self.request(&plan.sql, plan.dialect, interrupt);
-        let meta = match ask::run_within(&request, limit_usd, &mut page) {
+        let meta = match ask::run_within(request, limit_usd, &mut page) {
             Err(QueryError::Output(_)) if is_plain && page.has_more => {
                 Meta { sql: plan.sql.clone(), ..Meta::default() }
             }
-            result => result.map_err(|error| self.to_failure(error.into(), &plan.sql))?,
+            result => result?,
         };
         let cursor = page.has_more.then(|| format!("{}-{}", page.end(), hash_query(&plan.sql)));
-        let json = json!({
+        Ok(json!({
             "status": "complete",
             "columns": page.columns, "rows": page.rows,
             "next_cursor": cursor, "truncated": page.has_more, "cut_cells": page.cut_cells,
             "assumptions": plan.assumptions, "notes": meta.notes, "meta": meta.to_json(),
-        });
-        Ok((json, meta.cost_usd))
+        }))
     }
 
     /// Returns the result of `plan`.
     pub fn describe_plan(&self, plan: &AskPlan, record: &PlanRecord) -> Json {
-        let free = record.max_usd == Some(0.0) && !self.is_on_server();
+        let is_allowed = record.max_usd.is_some_and(|usd| self.ledger.allows(usd));
+        let free = is_allowed && !self.is_on_server();
         json!({
             "plan_id": record.id(), "sql": plan.sql, "dialect": plan.dialect,
             "assumptions": plan.assumptions,
@@ -384,6 +423,10 @@ impl ServerContext {
             (error, _) => Failure::wrong_input(error.to_string(), ""),
         }
     }
+}
+
+fn is_budget_reached(error: &QueryError) -> bool {
+    matches!(error, QueryError::Stopped(StopReason::Endpoint(ModelError::Budget(_))))
 }
 
 /// Returns the directory of plans below a cache directory.

@@ -18,6 +18,9 @@ use crate::approval::{
 };
 use crate::failure::Failure;
 
+/// Maximum size of the question that a client shows. A client may cut a longer text, so it needs
+/// `hqdl approve`.
+const MAX_QUESTION_BYTES: usize = 8_000;
 /// Name of the question in an elicitation's form.
 const APPROVE: &str = "approve";
 
@@ -111,7 +114,8 @@ pub async fn authorize(
         }
     }
     // A price that is not known cannot be held by --max-usd, so that a person must see it.
-    if plan.max_usd.is_some() && can_elicit(call) {
+    let is_short = describe_question(plan).len() <= MAX_QUESTION_BYTES;
+    if plan.max_usd.is_some() && is_short && can_elicit(call) {
         match pending.take_answer(plan, params) {
             Some(true) => return Ok(grant_approved(context, plan)),
             Some(false) => problem = Some("the user did not approve the plan".to_owned()),
@@ -185,10 +189,18 @@ fn uses_input_results(call: &RequestContext<RoleServer>) -> bool {
     version.is_some_and(|v| v.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
+/// Returns the question that a client shows: the price first, and indented lines of texts that the
+/// assistant wrote.
+fn describe_question(plan: &PlanRecord) -> String {
+    let mut message = format!("Approve this plan? The price is {}.", plan.describe_price());
+    for (name, text) in plan.describe() {
+        message.push_str(&format!("\n{name}: {}", text.replace('\n', "\n    ")));
+    }
+    message
+}
+
 fn build_elicitation(plan: &PlanRecord) -> ElicitRequestParams {
-    let lines: Vec<String> =
-        plan.describe().iter().map(|(name, text)| format!("{name}: {text}")).collect();
-    let message = format!("Approve this plan?\n{}", lines.join("\n"));
+    let message = describe_question(plan);
     let requested_schema = ElicitationSchema::builder().required_bool(APPROVE).build_unchecked();
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
 }

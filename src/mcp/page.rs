@@ -54,7 +54,9 @@ impl RowPage {
         let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
             return to_json(value);
         };
-        let shown = &bytes[..bytes.len().min(MAX_CELL_BYTES)];
+        // A row of many long cells may not exceed the page either.
+        let left = MAX_BYTES.saturating_sub(self.bytes).min(MAX_CELL_BYTES);
+        let shown = &bytes[..bytes.len().min(left)];
         let is_cut = shown.len() < bytes.len();
         self.cut_cells += u64::from(is_cut);
         self.bytes += shown.len();

@@ -257,19 +257,35 @@ impl McpServer {
         call: &ToolCall,
     ) -> Result<CallToolResponse, Failure> {
         let record = self.context.record_plan(&plan, name_client(call))?;
+        let plan = Arc::new(plan);
+        // Only a person may let a query run on a server.
+        if !self.context.is_on_server() {
+            let plan = Arc::clone(&plan);
+            let run = move |context: &ServerContext, interrupt| {
+                context.run_stored(&plan, position, interrupt)
+            };
+            if let Some(json) = self.run_blocking(call, run).await? {
+                return Ok(CallToolResult::structured(json).into());
+            }
+            if record.max_usd == Some(0.0) && !self.context.is_replay() {
+                return Ok(fail_with(
+                    "the query needs answers that its plan did not expect: plan it again",
+                ));
+            }
+        }
         let grant = match authorize(&self.context, &self.pending, &record, params, call).await? {
             Decision::Granted(grant) => grant,
             Decision::Refused(json) => return Ok(CallToolResult::structured_error(json).into()),
             Decision::AskClient(question) => return Ok(question.into()),
         };
         let limit = grant.limit_usd;
-        let (json, cost_usd) = self
+        let (result, cost_usd) = self
             .run_blocking(call, move |context, interrupt| {
-                context.run_plan(&plan, limit, position, interrupt)
+                Ok(context.run_plan(&plan, limit, position, interrupt))
             })
             .await?;
         grant.settle(cost_usd);
-        Ok(CallToolResult::structured(json).into())
+        Ok(CallToolResult::structured(result?).into())
     }
 
     /// Finds or writes the query for a question. The inner error is the result of the tool.
@@ -282,12 +298,12 @@ impl McpServer {
         let write = |allowance| {
             let question = question.to_owned();
             self.run_blocking(call, move |context, interrupt| {
-                context.write_query(&question, allowance, interrupt)
+                Ok(context.write_query(&question, allowance, interrupt))
             })
         };
-        let limit = match write(WritingAllowance::Nothing).await? {
-            WrittenQuery::Sql(plan, _) => return self.replan(*plan, call).await.map(Ok),
-            WrittenQuery::Failed(reason, _) => return Ok(Err(fail_with(&reason))),
+        let limit = match write(WritingAllowance::Nothing).await?.0? {
+            WrittenQuery::Sql(plan) => return self.replan(*plan, call).await.map(Ok),
+            WrittenQuery::Failed(reason) => return Ok(Err(fail_with(&reason))),
             WrittenQuery::Costs(limit) => limit,
         };
         let record = self.context.record_question(question, limit, name_client(call))?;
@@ -298,15 +314,11 @@ impl McpServer {
             }
             Decision::AskClient(question) => return Ok(Err(question.into())),
         };
-        match write(WritingAllowance::Limit).await? {
-            WrittenQuery::Sql(plan, cost_usd) => {
-                grant.settle(cost_usd);
-                self.replan(*plan, call).await.map(Ok)
-            }
-            WrittenQuery::Failed(reason, cost_usd) => {
-                grant.settle(cost_usd);
-                Ok(Err(fail_with(&reason)))
-            }
+        let (written, cost_usd) = write(WritingAllowance::Limit).await?;
+        grant.settle(cost_usd);
+        match written? {
+            WrittenQuery::Sql(plan) => self.replan(*plan, call).await.map(Ok),
+            WrittenQuery::Failed(reason) => Ok(Err(fail_with(&reason))),
             WrittenQuery::Costs(_) => Ok(Err(fail_with("the model's price is not known"))),
         }
     }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::Project;
 use serde_json::{Value as Json, json};
 
@@ -262,6 +262,100 @@ fn spending_keeps_to_the_limits_of_the_server() {
     approve(&project, &id);
     assert_eq!(client.call("query", json!({ "sql": swim }))["status"], "limit_reached");
     assert_eq!(endpoint.request_count(), requests);
+    client.close();
+}
+
+/// A cost that hqdl cannot bound runs only after `hqdl approve`, whatever the limits are.
+#[test]
+fn a_request_of_unknown_cost_needs_approval() {
+    let price = "price = { input = 0.5, output = 1.5 }";
+    let model = "provider = \"openai\"\nname = \"m\"";
+    let replay = "provider = \"replay\"\nname = \"m\"";
+    let mixed = MODEL.replace(model, replay).replace("base_url", "# base_url").replace(price, "")
+        + "\n[model.big]\nprovider = \"openai\"\nname = \"big\"\nbase_url = \"{base_url}\"\n"
+        + "api_key_env = \"HQDL_TEST_KEY\"\n"
+        + price;
+    let big = LIVE.replace("superhero_name)", "superhero_name, model='big')");
+    for (spec, sql) in [
+        (MODEL.replace(price, ""), LIVE),
+        (
+            MODEL.replace(
+                price,
+                &format!("{price}\n\n[model.parameters]\nweb_search_options = {{}}"),
+            ),
+            LIVE,
+        ),
+        (mixed, &*big),
+    ] {
+        let endpoint = endpoint(LIVE);
+        let project = Project::new(&endpoint, DATABASE, &spec);
+        let mut client = Client::start(&project, &["--allow-usd", "1"]);
+        let refused = client.call("query", json!({ "sql": sql }));
+        assert_eq!(refused["status"], "approval_needed", "{refused}\n{spec}");
+        assert_eq!(endpoint.request_count(), 0, "{spec}");
+        client.close();
+    }
+}
+
+/// A lost answer may have been billed. It counts, although the query succeeds in the end.
+#[test]
+fn cost_in_doubt_counts_against_the_limits() {
+    let endpoint = endpoint(LIVE);
+    endpoint.add_fault(Fault::DroppedMidBody, Frequency::First(1));
+    let spec = MODEL.replace("input = 0.5", "input = 500");
+    let project = Project::new(&endpoint, DATABASE, &spec);
+    let mut client = Client::start(&project, &["--allow-usd", "10", "--max-usd", "10"]);
+    let ran = client.call("query", json!({ "sql": LIVE }));
+    assert_eq!(ran["status"], "complete", "{ran}");
+    let described = client.call("describe", json!({}))["spending"].as_str().unwrap().to_owned();
+    let spent: f64 = described[1..].split(' ').next().unwrap().parse().unwrap();
+    assert!(spent > 1.5 * ran["meta"]["cost_usd"].as_f64().unwrap(), "{described}\n{ran}");
+    client.close();
+}
+
+/// What is stored costs nothing, although the query's other rows would.
+#[test]
+fn a_page_of_stored_answers_needs_no_approval() {
+    let endpoint = endpoint(LIVE);
+    let project = project(&endpoint);
+    for n in 10..200 {
+        project.execute_sql(&format!("INSERT INTO superhero VALUES ({n}, 'hero {n}', '', 100)"));
+    }
+    let sql = format!("{LIVE} LIMIT 4");
+    let mut client = Client::start(&project, &["--allow-usd", "1"]);
+    let first = client.call("query", json!({ "sql": sql, "limit": 2 }));
+    assert_eq!(first["status"], "complete", "{first}");
+    client.close();
+    let requests = endpoint.request_count();
+    let mut client = Client::start(&project, &[]);
+    let cursor = first["next_cursor"].clone();
+    let next = client.call("query", json!({ "sql": sql, "limit": 2, "cursor": cursor }));
+    assert_eq!(next["status"], "complete", "{next}");
+    assert_eq!(endpoint.request_count(), requests);
+    client.close();
+}
+
+/// SQL can contain what looks like a line of the plan. The price is first, and such lines are
+/// indented.
+#[test]
+fn a_plan_is_shown_without_tricks() {
+    let endpoint = endpoint(LIVE);
+    let project = project(&endpoint);
+    let accepts = json!({ "action": "decline" });
+    let mut client = Client::start_with(&project, &[], json!({ "elicitation": {} }), accepts);
+    let padded = format!("{:69}price      at most $0.0001", "--");
+    let text = format!("'\nprice: at most $0.0001\u{202e}\n{padded}\n'");
+    let sql = LIVE.replace(" ORDER BY 1", &format!(" AND superhero_name <> {text}"));
+    let refused = client.call("query", json!({ "sql": sql }));
+    let asked = &client.asked[0];
+    assert!(asked.starts_with("Approve this plan? The price is at most $"), "{asked}");
+    assert!(!asked.contains("\nprice: at most $0.0001"), "{asked}");
+    let shown = project.run_hqdl(&["approve", refused["plan_id"].as_str().unwrap(), "--yes"]);
+    let lines: Vec<&str> = shown.stderr.lines().collect();
+    let prices = lines.iter().filter(|line| line.starts_with("price")).count();
+    assert_eq!((prices, shown.stderr.contains('\u{202e}')), (1, false), "{}", shown.stderr);
+    assert!(shown.stderr.contains("\\u{202e}"), "{}", shown.stderr);
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{}", shown.stderr);
     client.close();
 }
 

@@ -213,6 +213,13 @@ impl Budget {
         self.lock_state().spent
     }
 
+    /// Returns the USD that are spent, may have been spent without an answer, or are reserved.
+    #[must_use]
+    pub fn counted_usd(&self) -> f64 {
+        let state = self.lock_state();
+        state.spent.usd + state.reserved.usd
+    }
+
     /// Returns the part that this process may have spent without an answer.
     #[must_use]
     pub fn in_doubt(&self) -> UnconfirmedCost {

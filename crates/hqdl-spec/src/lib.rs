@@ -145,9 +145,18 @@ impl Spec {
     /// # Errors
     /// Returns [`UnpricedModel`] if a budget cannot be enforced.
     pub fn set_budget(&mut self, usd: Option<f64>) -> Result<(), UnpricedModel> {
-        if usd.is_none() {
-            return Ok(());
+        if usd.is_some() {
+            self.check_prices()?;
+            self.limits.budget_usd = usd;
         }
+        Ok(())
+    }
+
+    /// Checks that the cost of every request is known, so that a budget in USD can be enforced.
+    ///
+    /// # Errors
+    /// Returns [`UnpricedModel`] for the first model whose cost is not known.
+    pub fn check_prices(&self) -> Result<(), UnpricedModel> {
         for model in self.all_models().filter(|m| m.provider != Provider::Replay) {
             let parameter = parameters::find_non_token_parameter(&model.parameters);
             let reason = match (&model.price_origin, parameter) {
@@ -157,8 +166,13 @@ impl Spec {
             };
             return Err(UnpricedModel { name: model.name.clone(), why: reason });
         }
-        self.limits.budget_usd = usd;
         Ok(())
+    }
+
+    /// Returns whether every model replays recordings, so that no request costs anything.
+    #[must_use]
+    pub fn is_replay(&self) -> bool {
+        self.embeddings.is_none() && self.all_models().all(|m| m.provider == Provider::Replay)
     }
 
     /// Returns the sources of the prices, for each model whose price is not in the spec:

@@ -77,6 +77,24 @@ pub fn on_one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// Returns a text on one line, in which invisible characters, and those that change the direction of
+/// text, are written as `\u{202e}`.
+#[must_use]
+pub fn escape_invisible(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Debug escapes what is not printable. These look like spaces and are.
+        let is_blank = matches!(c, '\u{2800}' | '\u{3164}' | '\u{115f}' | '\u{1160}' | '\u{ffa0}');
+        match c {
+            '\'' | '"' | '\\' => escaped.push(c),
+            _ if c.is_control() => escaped.push(' '),
+            _ if is_blank => escaped.extend(c.escape_unicode()),
+            _ => escaped.extend(c.escape_debug()),
+        }
+    }
+    escaped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +103,14 @@ mod tests {
     fn bounds_in_usd_are_rounded_up() {
         let bounds = [0.0, 0.000_02, 0.001, 0.1 + 0.2, 0.300_04].map(format_usd_bound);
         assert_eq!(bounds.join(" "), "$0.0000 $0.0001 $0.0011 $0.3001 $0.3001");
+    }
+
+    #[test]
+    fn invisible_characters_are_shown() {
+        assert_eq!(
+            escape_invisible("a'b\"c\\d é 日 \u{202e}x\u{200b}\u{2028}\u{2800}\n\u{1b}[2K"),
+            "a'b\"c\\d é 日 \\u{202e}x\\u{200b}\\u{2028}\\u{2800}  [2K"
+        );
     }
 
     #[test]

@@ -72,6 +72,14 @@ impl SpendingLedger {
         Ok(SpendingReservation { ledger: self.clone(), usd, is_approved })
     }
 
+    /// Returns whether this much may be spent without approval.
+    #[must_use]
+    pub fn allows(&self, usd: f64) -> bool {
+        let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.total + usd <= self.limits.max_usd + ROUNDING_USD
+            && spent.unapproved + usd <= self.limits.allow_usd + ROUNDING_USD
+    }
+
     /// Returns the USD that approved plans may still spend.
     #[must_use]
     pub fn left_usd(&self) -> f64 {
@@ -93,8 +101,7 @@ impl SpendingLedger {
     }
 }
 
-/// USD reserved for a plan. If it is dropped without [`Self::settle`], all of it counts as spent,
-/// because the cost of a plan that failed is not known.
+/// USD reserved for a plan. If it is dropped without [`Self::settle`], all of it counts as spent.
 #[must_use]
 #[derive(Debug)]
 pub struct SpendingReservation {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::query::Dialect;
-use hqdl_values::format::{format_usd, on_one_line};
+use hqdl_values::format::{escape_invisible, format_usd};
 
 /// Minutes for which an approval is valid.
 pub const APPROVAL_MINUTES: i64 = 15;
@@ -75,8 +75,8 @@ impl PlanRecord {
             .map_or_else(|| "not known".to_owned(), |usd| format!("at most {}", format_usd(usd)))
     }
 
-    /// Returns names and values for the person who approves, without control characters, which
-    /// could change what a terminal shows.
+    /// Returns the names and values that the approver sees, and the price last. Replaces characters
+    /// that are invisible or change what a terminal shows.
     #[must_use]
     pub fn describe(&self) -> Vec<(&'static str, String)> {
         let question = self.question.as_deref().unwrap_or_default();
@@ -92,9 +92,10 @@ impl PlanRecord {
         lines.push(("database", &self.database));
         lines.push(("model", &self.model));
         lines.push(("client", &self.client));
-        lines.push(("price", &price));
         lines.extend(self.note.as_deref().map(|note| ("note", note)));
-        let safe = |text: &str| text.trim().lines().map(on_one_line).collect::<Vec<_>>().join("\n");
+        lines.push(("price", &price));
+        let safe =
+            |text: &str| text.trim().lines().map(escape_invisible).collect::<Vec<_>>().join("\n");
         lines.into_iter().map(|(name, text)| (name, safe(text))).collect()
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-pub use self::plan::{AskPlan, CostLimits, MaxCost, plan_query, run_within};
+pub use self::plan::{AskPlan, CostLimits, MaxCost, check_cost_is_known, plan_query, run_within};
 use self::prompt::{DescriptionBuilder, build_instructions};
 pub use self::schema::TableCard;
 use self::schema::{hash_schema, read_cards};
@@ -25,7 +25,7 @@ pub use self::search::describe_search;
 use self::values::StoredValueIndex;
 pub use self::values::ValueMatch;
 use crate::query::{
-    Dialect, Meta, QueryError, Request, RowSink, StatementQuestion, StatementWriter,
+    CountedCost, Dialect, Meta, QueryError, Request, RowSink, StatementQuestion, StatementWriter,
 };
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
@@ -320,11 +320,15 @@ impl<'a> Asker<'a> {
             MaxCost::Nothing => Some(0.0),
             MaxCost::Unknown(_) => self.remaining_budget(self.request.spec.limits.budget_usd),
         };
-        let request = Request { sql: &plan.sql, dialect: plan.dialect, ..self.request.clone() };
+        let counted_cost = CountedCost::default();
+        let request = Request {
+            sql: &plan.sql,
+            dialect: plan.dialect,
+            counted_cost: counted_cost.clone(),
+            ..self.request.clone()
+        };
         let result = run_within(&request, limit, sink);
-        // The cost of a failed query is unknown, so its whole limit counts as spent.
-        self.spent_usd +=
-            result.as_ref().map_or_else(|_| limit.unwrap_or(0.0), |meta| meta.cost_usd);
+        self.spent_usd += counted_cost.usd();
         result
     }
 

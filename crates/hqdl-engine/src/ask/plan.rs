@@ -82,7 +82,8 @@ pub fn plan_query(
     Ok(AskPlan { sql: sql.to_owned(), dialect, assumptions: None, explained, max_cost, id })
 }
 
-/// Runs a query that spends at most this many USD. `None` is no limit.
+/// Runs a query that spends at most this many USD. `None` is no limit. If the cost of a request is not
+/// known, a query with a limit sends none.
 ///
 /// # Errors
 /// [`QueryError`]; answers received before the error are kept.
@@ -93,12 +94,27 @@ pub fn run_within(
 ) -> Result<Meta, QueryError> {
     let mut spec = request.spec.clone();
     spec.limits.budget_usd = limit_usd;
+    if limit_usd.is_some() && !spec.is_replay() && check_cost_is_known(&spec).is_err() {
+        spec.limits.budget_tokens = Some(0);
+    }
     let request = Request { spec: &spec, ..request.clone() };
     if query::may_ask(&spec, request.sql, request.dialect, request.classify) {
         query::run(&request, sink)
     } else {
         request.to_plain().run(sink)
     }
+}
+
+/// Checks that the cost of every request can be computed.
+///
+/// # Errors
+/// The reason why not.
+pub fn check_cost_is_known(spec: &Spec) -> Result<(), String> {
+    let embeddings = spec.embeddings.as_ref().map(|embeddings| &embeddings.model);
+    if !spec.is_priced() || embeddings.is_some_and(|model| model.price.is_none()) {
+        return Err("the price of the model is not known".to_owned());
+    }
+    spec.check_prices().map_err(|unpriced| unpriced.to_string())
 }
 
 fn bound_cost(spec: &Spec, explained: &Meta, limits: CostLimits) -> MaxCost {
@@ -114,13 +130,13 @@ fn bound_cost(spec: &Spec, explained: &Meta, limits: CostLimits) -> MaxCost {
             MaxCost::Unknown(format!("{}: {}", call.join(" "), unbounded.why))
         }
         (None, _) if !has_requests => MaxCost::Nothing,
-        (None, _) if !spec.is_priced() => {
-            MaxCost::Unknown("the price of the model is not known".to_owned())
-        }
-        (None, limit) => {
-            let usd = COST_HEADROOM * explained.cost_usd + max_request_cost(spec, explained);
-            MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
-        }
+        (None, limit) => match check_cost_is_known(spec) {
+            Err(reason) => MaxCost::Unknown(reason),
+            Ok(()) => {
+                let usd = COST_HEADROOM * explained.cost_usd + max_request_cost(spec, explained);
+                MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
+            }
+        },
     }
 }
 

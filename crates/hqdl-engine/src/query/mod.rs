@@ -62,7 +62,7 @@ pub use self::read::macros::describe_calls;
 pub use self::request::dialect::Dialect;
 pub use self::request::error::{self, QueryError};
 pub use self::request::params::{self, Param};
-pub use self::request::{RefreshScope, Request};
+pub use self::request::{CountedCost, RefreshScope, Request};
 pub use self::result::query_result::{
     self, Meta, Pass, QueryResult, Route, RouteKind, RowSink, Unbounded,
 };

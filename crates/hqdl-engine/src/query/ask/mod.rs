@@ -75,6 +75,8 @@ pub struct QueryRun<'a> {
     pub(in crate::query) request: Request<'a>,
     pub(in crate::query) runtime: tokio::runtime::Runtime,
     pub(in crate::query) run: Arc<ModelRun>,
+    /// Cost of the run in USD before it was resumed.
+    earlier_usd: f64,
     pub(in crate::query) similarity_source: Mutex<SimilaritySource>,
     /// Expansions whose documents were loaded in this run.
     loaded_evidence: Mutex<HashSet<String>>,
@@ -99,10 +101,12 @@ impl<'a> QueryRun<'a> {
         let (id, _) = history.resume_or_start_run(request.command, &name)?;
         let (events, interrupt) = (Events::new(&request.listener), request.interrupt.clone());
         let run = ModelRun::new(request.spec, model, request.facts, id, events, interrupt)?;
+        let earlier_usd = run.budget.counted_usd();
         Ok(Self {
             request,
             runtime,
             run: Arc::new(run),
+            earlier_usd,
             similarity_source: Mutex::default(),
             loaded_evidence: Mutex::default(),
         })
@@ -204,6 +208,8 @@ impl<'a> QueryRun<'a> {
     /// # Errors
     /// [`QueryError`] if the journal fails.
     fn finish_run(self, complete: bool) -> Result<Usage, QueryError> {
+        let counted_usd = self.run.budget.counted_usd() - self.earlier_usd;
+        self.request.counted_cost.add_usd(counted_usd);
         let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };
         self.request.facts.history().finish_run(self.run.id, outcome)?;
         self.request.facts.flush()?;

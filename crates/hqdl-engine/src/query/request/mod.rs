@@ -5,7 +5,7 @@ pub mod error;
 pub mod params;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -56,6 +56,25 @@ pub struct Request<'a> {
     pub listener: Listener,
     /// Becomes true when the user interrupts the query.
     pub interrupt: watch::Receiver<bool>,
+    /// Counts the cost of the query, even if it fails.
+    pub counted_cost: CountedCost,
+}
+
+/// Cost of a query's requests in USD, including requests that may have been billed although their
+/// answers were lost. Clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct CountedCost(Arc<Mutex<f64>>);
+
+impl CountedCost {
+    /// Returns the cost in USD.
+    #[must_use]
+    pub fn usd(&self) -> f64 {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::query) fn add_usd(&self, usd: f64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += usd;
+    }
 }
 
 impl<'a> Request<'a> {
@@ -79,6 +98,7 @@ impl<'a> Request<'a> {
             command: "query",
             listener: Arc::new(|_| {}),
             interrupt: watch::channel(false).1,
+            counted_cost: CountedCost::default(),
         }
     }
 
