@@ -14,7 +14,7 @@ use super::status::Cause;
 
 /// Maximum number of concurrent checks.
 const MAX_CONCURRENT_CHECKS: usize = 4;
-/// A check that takes longer no longer counts as concurrent, so that it does not block the others.
+/// A slower check does not count as concurrent, so that it does not block the others.
 const SLOW_CHECK: Duration = Duration::from_secs(2);
 /// Maximum interval between checks of the date while a spec waits for the next day: the clock may
 /// be set, or stop during a suspend.

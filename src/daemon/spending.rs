@@ -25,9 +25,9 @@ struct SpendingSums {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ColumnCost {
     pub(super) column: ColumnName,
-    /// USD of the last day.
+    /// Cost of today in USD.
     pub(super) today: f64,
-    /// USD of all days.
+    /// Cost of all days in USD.
     pub(super) usd: f64,
     /// Number of answered cells.
     pub(super) cells: u64,

@@ -193,7 +193,7 @@ impl ServerContext {
         Ok(json!({ "cells": cells.iter().map(CellProvenance::to_json).collect::<Vec<_>>() }))
     }
 
-    /// Checks a query, and computes the most that it can cost.
+    /// Checks a query and computes its maximum cost.
     pub fn plan_sql(
         &self,
         sql: &str,

@@ -26,7 +26,7 @@ const APPROVE: &str = "approve";
 
 /// Permission to run a plan.
 pub struct Grant {
-    /// The most that it may spend, in USD. `None` is no limit.
+    /// Maximum cost of the plan in USD; `None` for no limit.
     pub limit_usd: Option<f64>,
     reservation: Option<SpendingReservation>,
 }

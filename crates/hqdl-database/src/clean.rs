@@ -66,8 +66,8 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
     Ok(report)
 }
 
-/// Returns the existing tables and views of a spec, views first, and whether no other spec has any
-/// here.
+/// Returns the existing tables and views of a spec, views first, and whether no other spec has
+/// objects in the database.
 fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, String)>, bool)> {
     let c = db.connection();
     let spec_path = spec.full_path();

@@ -96,8 +96,8 @@ impl KeyReport {
         partly_null.into_iter().chain(self.run_remarks()).collect()
     }
 
-    /// Returns the remarks that every plan and run prints: the warnings, except for keys that are
-    /// partly NULL, because these are complete keys.
+    /// Returns the warnings that every plan and run prints. It excludes keys that are partly NULL,
+    /// because these are complete keys.
     #[must_use]
     pub fn run_remarks(&self) -> Vec<String> {
         let mut warnings = Vec::new();

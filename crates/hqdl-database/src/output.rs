@@ -84,8 +84,8 @@ impl OutputTarget {
         }
     }
 
-    /// Returns the database that contains the tables of the previous run: the one of
-    /// `published_database`, or an outdated copy.
+    /// Returns the database that contains the tables of the previous run: an outdated copy, or the
+    /// result of `published_database`.
     #[must_use]
     pub fn previous_database<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
         match self {

@@ -41,7 +41,7 @@ impl Trust {
     /// Reads the certificates of a PEM file.
     ///
     /// # Errors
-    /// Fails with the problem of the file.
+    /// Fails with a message if the file has no certificate or cannot be read.
     pub fn read_file(path: &Path) -> Result<Self, String> {
         let certificates: Result<Vec<_>, _> =
             CertificateDer::pem_file_iter(path).map_err(|e| e.to_string())?.collect();
@@ -81,12 +81,13 @@ impl Trust {
         })
     }
 
-    /// Returns whether a rejected certificate is itself one of the trusted ones, as a self-signed
-    /// one is. The standard does not accept an authority's certificate for a server.
+    /// Returns true if a rejected certificate is itself trusted, such as a self-signed one. The
+    /// standard check does not accept the certificate of an authority for a server.
     ///
     /// # Errors
-    /// Fails if the server's name does not match a certificate of the system. An identical
-    /// certificate in a file is stronger evidence than a name.
+    /// Fails if the system trusts the certificate but it does not match the server's name. For a
+    /// certificate in a file the name does not matter, because an identical certificate is stronger
+    /// evidence.
     fn contains_rejected(
         &self,
         certificate: &CertificateDer<'_>,
@@ -206,8 +207,8 @@ fn is_name_error(reason: &CertificateError) -> bool {
     )
 }
 
-/// Returns whether the certificate itself is installed on this system. If the system has a verifier
-/// of its own, that has already checked this.
+/// Returns true if the certificate itself is installed on this system. On a system with its own
+/// verifier, that verifier has already checked this.
 fn is_system_certificate(certificate: &CertificateDer<'_>) -> bool {
     cfg!(target_os = "linux")
         && rustls_native_certs::load_native_certs().certs.iter().any(|c| c == certificate)

@@ -139,7 +139,7 @@ struct CommitThread {
     claims: Vec<(ClaimKey, CommandReply<()>)>,
     /// Whether this round may have freed what a caller waits for.
     has_changed: bool,
-    /// Number of the last change of the journal that was seen.
+    /// Version of the journal at the last check.
     seen_version: i64,
     last_polled: Instant,
     last_swept: Instant,

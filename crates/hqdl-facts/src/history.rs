@@ -177,7 +177,7 @@ pub trait Answers {
         ids.iter().map(|id| self.load_completion(*id)).collect()
     }
 
-    /// Returns up to `max` completions of a model that have content, the latest first.
+    /// Returns up to `max` completions of a model that have content, latest first.
     fn latest_completions(&self, model: &str, max: u32) -> Result<Vec<Completion>, FactsError>;
 
     /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged

@@ -22,7 +22,7 @@ pub use self::rates::Rates;
 pub use self::window::{MAX_COUNTING_DELAY, MINUTE, Need};
 pub(crate) use self::window::{REQUEST_BURST, TOKEN_BURST};
 
-/// The longest pause that is accepted from an endpoint.
+/// Maximum pause that hqdl accepts from an endpoint.
 pub const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
 
 /// Grants permits to requests at the allowed rate.

@@ -219,7 +219,7 @@ impl FactStore for LocalStore {
     }
 
     fn release_keys(&self, keys: &[ClaimKey]) {
-        // If this fails, the keys are free when the session ends.
+        // If this fails, the end of the session releases the keys.
         if let Err(error) = self.journal.change_unflushed(|| self.journal.release_keys(keys)) {
             tracing::debug!(%error, "cannot release claims");
         }

@@ -161,7 +161,7 @@ pub trait FactStore: Send + Sync {
     /// [`FactsError::Import`] with the number of a line that cannot be used.
     fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError>;
 
-    // ── asking ──
+    // ── requests ──
 
     /// Stores an answer and settles its reservation. It is committed before this returns, and
     /// visible to others from then on.

@@ -25,7 +25,7 @@ pub(super) struct FileBody {
 }
 
 impl FileBody {
-    /// Opens a file for a body.
+    /// Opens a file as a body between `head` and `tail`.
     pub(super) fn open(path: &Path, head: String, tail: String) -> std::io::Result<Self> {
         let file = std::fs::File::open(path)?;
         let file_bytes = file.metadata()?.len();
@@ -34,8 +34,8 @@ impl FileBody {
         Ok(Self { head, file, file_bytes, line_break: None, tail, remaining_bytes })
     }
 
-    /// Opens a file of JSON lines for a body that contains them as the items of an array. The line
-    /// break at the file's end is left out.
+    /// Opens a file of JSON lines for a body that contains them as the items of an array. Omits the
+    /// line break at the end of the file.
     pub(super) fn open_lines(path: &Path, head: String, tail: String) -> std::io::Result<Self> {
         let body = Self::open(path, head, tail)?;
         let (file_bytes, remaining_bytes) =

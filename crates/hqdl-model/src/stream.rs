@@ -19,8 +19,8 @@ use hqdl_prompt::Prompt;
 const MAX_EVENT_BYTES: usize = 4 << 20;
 /// Number of new bytes after which an answer is checked again.
 const CHECK_BYTES: usize = 256;
-/// Bytes per token of the output limit after which the endpoint is taken to ignore it: twice that
-/// of typical text.
+/// Maximum bytes per token of the output limit: twice as many as in typical text. If a reply is
+/// longer, hqdl concludes that the endpoint ignores the limit.
 const BYTES_PER_TOKEN: u64 = 8;
 /// Maximum wait for the end of the body after the last event: a connection can only be reused if
 /// its body was read to the end.

@@ -140,7 +140,7 @@ impl Spec {
         self.all_models().all(|model| model.price.is_some())
     }
 
-    /// Sets the budget of a run, instead of the spec's, if there is one.
+    /// Replaces the spec's budget of a run if `usd` is set.
     ///
     /// # Errors
     /// Returns [`UnpricedModel`] if a budget cannot be enforced.
@@ -568,7 +568,7 @@ pub struct Column {
     /// column's identity.
     #[serde(default)]
     pub year: Option<usize>,
-    /// Least and greatest true value of a number. Not part of the column's identity.
+    /// Minimum and maximum true value of a number. Not part of the column's identity.
     #[serde(skip)]
     pub range: Option<(f64, f64)>,
     /// Position of the key column whose text contains the values. Not part of the column's

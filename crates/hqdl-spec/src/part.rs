@@ -23,8 +23,8 @@ impl Expansion {
         (part.len() < self.key.names().len()).then_some(part.as_slice())
     }
 
-    /// Returns the expansion for prompts about rows of this key: its key, and that of its examples,
-    /// is reduced to the rows' part.
+    /// Returns the expansion for prompts about rows of this key. If a part of the key is
+    /// sufficient, the expansion's key and the keys of its examples are reduced to that part.
     #[must_use]
     pub fn for_key(&self, key: &[Value]) -> Cow<'_, Self> {
         let Some(part) = self.key_part(key) else { return Cow::Borrowed(self) };
@@ -59,8 +59,8 @@ impl Expansion {
         Some((reduced, part))
     }
 
-    /// Returns the columns of a complete row of this key: those of the sources with its part of the
-    /// key, or all of them if that is the whole key.
+    /// Returns the columns of a complete row of this key: all columns for the whole key, otherwise
+    /// the columns of the sources with that part of the key.
     #[must_use]
     pub fn columns_for_key(&self, key: &[Value]) -> Vec<usize> {
         let all_columns = 0..self.columns.len();

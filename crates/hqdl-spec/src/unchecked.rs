@@ -173,17 +173,17 @@ impl UncheckedSpec {
         &self.path
     }
 
-    /// Sets another database than the spec's.
+    /// Replaces the spec's database.
     pub fn set_database(&mut self, path: PathBuf) {
         self.database = Some(path);
     }
 
-    /// Sets another output than the spec's.
+    /// Replaces the spec's output.
     pub fn set_output(&mut self, path: PathBuf) {
         self.output = Some(path);
     }
 
-    /// Sets other recordings than the spec's.
+    /// Replaces the spec's recordings.
     pub fn set_recordings(&mut self, paths: Vec<PathBuf>) {
         self.recordings = Some(paths);
     }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use crate::Interval;
 use crate::hypergeometric::bound_positives;
 
-/// Fewest sampled rows of a class, and fewest positive rows of the sample, for MOVER.
+/// Minimum number of sampled rows of a class, and of positive rows of the sample, for MOVER.
 const FEWEST_ROWS: u64 = 5;
 
 /// Rows with the same answer of the model to a condition.
@@ -129,7 +129,7 @@ fn estimate_class(class: &Class) -> f64 {
     class.size as f64 * class.positives as f64 / class.sampled as f64
 }
 
-/// Returns the least and the greatest count that the sampled rows allow.
+/// Returns the minimum and maximum count that the sampled rows allow.
 fn bound_by_known(strata: &[Class]) -> (f64, f64) {
     let positives: u64 = strata.iter().map(|s| s.positives).sum();
     let others: u64 = strata.iter().map(|s| s.size - (s.sampled - s.positives)).sum();

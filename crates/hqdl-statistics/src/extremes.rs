@@ -9,7 +9,7 @@ pub struct Extremes {
     points: Vec<(f64, f64)>,
     /// Length at which the points are reduced again.
     limit: usize,
-    /// Least and greatest ratio of `y` to `x` of a row.
+    /// Minimum and maximum ratio of `y` to `x` in a row.
     ratio: Option<(f64, f64)>,
     /// Whether a row can have a negative `x`, or a `y` without an `x`.
     is_unbounded: bool,
@@ -37,8 +37,8 @@ impl Extremes {
         self.points.iter().map(|(x, y)| (y - ratio * x).abs()).fold(0.0, f64::max)
     }
 
-    /// Returns the least and the greatest ratio of the sums of `y` and `x`; `None` if the rows do
-    /// not bound it. A ratio of sums lies between the ratios of the rows if no `x` is negative.
+    /// Returns the minimum and maximum ratio of the sums of `y` and `x`; `None` if the rows do not
+    /// bound it. A ratio of sums lies between the ratios of the rows if no `x` is negative.
     pub(crate) fn bound_ratio<'e>(
         all: impl Iterator<Item = &'e Self> + Clone,
     ) -> Option<(f64, f64)> {

@@ -80,7 +80,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     let estimate = numerator / denominator;
     if let Some((least, most)) = bounds {
         let inside = if estimate.is_finite() { estimate.clamp(least, most) } else { least };
-        // An estimate outside the possible range is no estimate.
+        // An estimate outside the possible range is invalid.
         let is_inside = (least..=most).contains(&estimate);
         let estimate = if is_inside { estimate } else { f64::NAN };
         let ends_meet = is_possible(least) && is_possible(most);

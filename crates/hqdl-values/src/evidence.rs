@@ -38,7 +38,7 @@ pub struct Quotation {
 pub struct ShownEvidence {
     /// Digest of the passages.
     pub digest: String,
-    /// Passages, the best one first.
+    /// Passages, best first.
     pub passages: Vec<Passage>,
     /// Quotations that occur in these passages.
     #[serde(default)]

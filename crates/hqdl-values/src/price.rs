@@ -120,7 +120,7 @@ impl PriceTable {
     /// kind of input has the rate of the most expensive one.
     #[must_use]
     pub fn highest_rates(&self, input_tokens: u64) -> TokenRates {
-        // An endpoint may serve, and bill, another tier than the requested one.
+        // An endpoint may serve and bill a different tier from the one requested.
         let standard =
             Self { service_tier: self.service_tier.map(|factor| factor.max(1.0)), ..*self };
         let (long, short) = (standard.rates_for(input_tokens), standard.rates_for(0));

@@ -141,8 +141,8 @@ impl RowSink for TextTable {
     }
 }
 
-/// Escapes a text to one line, without characters that control the terminal or change the text
-/// direction.
+/// Escapes a text so that it fits on one line. Also escapes characters that control the terminal or
+/// change the text direction.
 fn escape_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -107,10 +107,11 @@ impl ServerAddress {
     }
 }
 
-/// Returns the TLS settings of a connection: it trusts the certificates in a file, or the system's.
+/// Returns the TLS settings of a connection that trusts the certificates in a file, or else the
+/// system's.
 ///
 /// # Errors
-/// Fails with the problem of the file, or of the system's certificates.
+/// Fails with a message if the certificates cannot be read.
 fn create_connector(root_file: Option<&Path>, mode: SslMode) -> Result<MakeRustlsConnect, String> {
     let config = match root_file {
         Some(path) => Trust::read_file(path)

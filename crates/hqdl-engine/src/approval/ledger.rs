@@ -1,4 +1,4 @@
-//! Limits of what a server spends over its life.
+//! Limits of a server's spending over its life.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,9 +7,9 @@ use hqdl_values::format::format_usd;
 /// Limits in USD, over the life of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct SpendingLimits {
-    /// The most that is spent without approval.
+    /// Maximum spending without approval.
     pub allow_usd: f64,
-    /// The most that is spent altogether.
+    /// Maximum total spending.
     pub max_usd: f64,
 }
 
@@ -34,8 +34,7 @@ struct Spent {
     total: f64,
 }
 
-/// Counts what a server spends. A plan is counted with the most that it can cost, until its actual
-/// cost is known.
+/// Counts what a server spends. A plan counts with its maximum cost until its actual cost is known.
 #[derive(Debug, Clone)]
 pub struct SpendingLedger {
     limits: SpendingLimits,
@@ -43,7 +42,7 @@ pub struct SpendingLedger {
 }
 
 impl SpendingLedger {
-    /// Returns a ledger in which nothing is spent.
+    /// Returns a ledger with no spending yet.
     #[must_use]
     pub fn new(limits: SpendingLimits) -> Self {
         Self { limits, spent: Arc::default() }

@@ -82,8 +82,8 @@ pub fn plan_query(
     Ok(AskPlan { sql: sql.to_owned(), dialect, assumptions: None, explained, max_cost, id })
 }
 
-/// Runs a query that spends at most this many USD. `None` is no limit. If the cost of a request is not
-/// known, a query with a limit sends none.
+/// Runs a query that spends at most this many USD. `None` means no limit. If the cost of a request
+/// is not known, a query with a limit sends none.
 ///
 /// # Errors
 /// [`QueryError`]; answers received before the error are kept.

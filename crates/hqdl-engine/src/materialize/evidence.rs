@@ -1,5 +1,5 @@
-//! Loads the documents of expansions, and finds answers whose request showed other passages than a
-//! request would show now (`--refresh-evidence`).
+//! Loads the documents of expansions, and finds answers whose request showed different passages
+//! from those that a request would show now (`--refresh-evidence`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Materializer<'_> {
             .map_err(|message| to_error(expansion, message))
     }
 
-    /// Marks answers as outdated if their request would show other passages now.
+    /// Marks answers as outdated if their request would now show different passages.
     ///
     /// # Errors
     /// [`MaterializeError`] if documents, keys or facts cannot be read.

@@ -108,7 +108,7 @@ pub struct Selection {
     pub filter: Option<String>,
     /// Columns whose answered cells the run requests again.
     pub refresh: Vec<String>,
-    /// Whether to request cells again if their request would show other passages now.
+    /// Whether to request cells again if their request would now show different passages.
     pub refresh_evidence: bool,
     /// Whether to request cells without a value again.
     pub retry_failed: bool,

@@ -196,9 +196,9 @@ impl Journal {
         Ok(wait.filter(|wait| *wait > 0).map(|wait| Duration::from_millis(wait).min(MAX_PAUSE)))
     }
 
-    /// Returns the limiters of a request: the endpoint's with the limits of its members, for all
-    /// models, and the model's with the strictest of the limits that the endpoint reported to each
-    /// API key.
+    /// Returns the two limiters of a request. The endpoint's limiter has the strictest limits of
+    /// its members and applies to all models. The model's limiter has the strictest limits that the
+    /// endpoint reported for any API key.
     fn read_limiters(&self, key: &LimiterKey, now: i64) -> rusqlite::Result<[LimiterState; 2]> {
         let c = self.connection();
         let sql = format!(
@@ -207,7 +207,7 @@ impl Journal {
         let per_minute =
             |r: &rusqlite::Row<'_>| Ok(PerMinute { requests: r.get(0)?, tokens: r.get(1)? });
         let members = c.prepare_cached(&sql)?.query_row([&key.endpoint], per_minute)?;
-        // What the endpoint last reported to each API key.
+        // Limits that the endpoint last reported for each API key.
         let sql = "SELECT min(requests), min(tokens) FROM rate_limit
                    WHERE name >= ?1 || char(10) AND name < ?1 || char(11) AND heard_at > ?2";
         let since = now - as_millis(REMEMBERED);

@@ -174,8 +174,8 @@ impl Journal {
             .map(drop)
     }
 
-    /// Returns the journal's last row that the records contain, if they are of this journal, and
-    /// the journal's last row.
+    /// Returns the last journal row that the records contain, and the last row of the journal. The
+    /// first is `None` if the records belong to a different journal or have a different layout.
     fn read_heads(&self) -> Result<(Option<i64>, i64), FactsError> {
         let sql = "SELECT (SELECT line FROM records.head WHERE layout = ?1
                      AND journal = (SELECT id FROM main.journal)),

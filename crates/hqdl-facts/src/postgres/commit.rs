@@ -155,8 +155,8 @@ const INSERT_ANSWERS: &str =
   SELECT u.key, h.line - $7 + u.n, h.completion - $8 + u.of, u.model, u.checksum, u.cells, u.entity
   FROM hqdl.head AS h, unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[],
     $6::text[]) WITH ORDINALITY AS u (of, key, entity, model, checksum, cells, n)";
-/// Records the rows that replace a stored value, of whichever model. It runs in the transaction
-/// that inserts the rows, so that readers can detect outdated published tables.
+/// Records the rows that replace a stored value of any model. It runs in the transaction that
+/// inserts the rows, so that readers can detect outdated published tables.
 const RECORD_CHANGES: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
     SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
     FROM hqdl.answer AS n JOIN hqdl.answer AS o ON o.key = n.key AND o.line < n.line

@@ -27,7 +27,7 @@ const MAX_AGE: Duration = Duration::from_millis(500);
 /// Limit of the records and their keys in the copy, in bytes. If a record does not fit, all records
 /// are dropped.
 const MAX_BYTES: usize = 64 << 20;
-/// Number of changed rows that a refresh can list. If there are as many, all records are dropped.
+/// Maximum number of changed rows in a refresh. At this number, all records are dropped.
 const MAX_CHANGES: i64 = 4000;
 /// Largest number of entities for which a lookup uses the copy.
 pub(super) const MAX_LOOKUP: usize = 64;

@@ -63,7 +63,7 @@ use hqdl_values::usage::SpentAmount;
 const LEASE: Duration = Duration::from_secs(90);
 /// Environment variable that overrides [`LEASE`], in seconds.
 const LEASE_VARIABLE: &str = "HQDL_LEASE";
-/// Number of units that can wait for their commit; more than that block their senders.
+/// Maximum number of units of work that wait for a commit. If the queue is full, senders block.
 const QUEUE: usize = 1024;
 
 /// Fact store on a database server.

@@ -113,7 +113,7 @@ impl Server {
         Ok(keys.iter().map(|key| record(key).filter(|r| !r.facts.is_empty())).collect())
     }
 
-    /// Returns entities with their records in the order of their texts, starting after one.
+    /// Returns a page of entities with their records, in text order, starting after `after`.
     pub(super) async fn read_page(
         &self,
         after: &str,

@@ -55,8 +55,8 @@ impl CircuitBreaker {
         *state = CircuitState { answers: state.answers + 1, ..CircuitState::default() };
     }
 
-    /// Records a rejection of a request's content. Returns true after so many of them that
-    /// splitting into halves is not worthwhile.
+    /// Records a rejection of a request's content. Returns true after more than [`MAX_FAILURES`] of
+    /// them without an answer: splitting into halves is then not worthwhile.
     pub(super) fn record_rejection(&self) -> bool {
         let mut state = self.lock_state();
         state.answers += 1;

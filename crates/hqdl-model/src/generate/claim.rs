@@ -10,7 +10,7 @@ use hqdl_facts::{CellLookup, CellRequirements, Claim, ClaimKey, Facts, FactsErro
 
 /// Result of claiming a batch.
 pub struct ClaimedBatches {
-    /// The batches to ask for, claimed as long as this value lives.
+    /// Batches to request. They stay claimed until this value is dropped.
     pub batches: Vec<RowBatch>,
     /// Rows that other runs have claimed.
     pub(super) claimed_by_others: Vec<ClaimedByOthers>,

@@ -94,8 +94,8 @@ impl ExpansionPlan {
 }
 
 impl Plan {
-    /// Returns the most that a run reserves for the plan's requests. A run with this budget sends
-    /// all of them, unless it has to repeat some or answers exceed their planned length.
+    /// Returns the maximum that a run reserves for the plan's requests. A run with this budget
+    /// sends all of them, unless it has to repeat some or answers exceed their planned length.
     #[must_use]
     pub fn max_usage(&self) -> Usage {
         let mut sum = Usage::default();

@@ -7,7 +7,7 @@ use crate::schema_check::Step;
 
 /// Tokens of a request for SQL, unless the spec sets them.
 const DEFAULT_CONTEXT_TOKENS: u64 = 4000;
-/// Least tokens of such a request: the instructions, a question, and one table.
+/// Minimum tokens of such a request: the instructions, a question, and one table.
 pub const MIN_CONTEXT_TOKENS: u64 = 1500;
 
 impl SpecCheck<'_> {

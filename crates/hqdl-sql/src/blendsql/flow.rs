@@ -17,13 +17,13 @@ pub(super) struct Flow {
     pub calls: BTreeSet<usize>,
     /// Text literals.
     pub texts: Vec<String>,
-    /// A computed text.
+    /// Whether the value may be a computed text.
     pub text: bool,
-    /// An integer computed by the query.
+    /// Whether the value may be an integer that the query computes.
     pub whole: bool,
-    /// Any number.
+    /// Whether the value may be any number.
     pub number: bool,
-    /// The truth of a condition.
+    /// Whether the value may be the truth of a condition.
     pub truth: bool,
     /// Values of columns, which have the columns' affinity.
     pub columns: Vec<FlowColumn>,

@@ -1,19 +1,19 @@
-//! Forms that the dialect once had, or that its users write, brought into
-//! today's, before anything is parsed:
+//! Rewrites syntax of earlier versions, and syntax that users commonly write, to the current one,
+//! before anything is parsed:
 //!
 //! | written | read as |
 //! |---|---|
 //! | `FROM a JOIN {{LLMJoin('a::x', 'b::y')}}` | `FROM a JOIN b ON {{…}}` |
-//! | the same where both are read already | one more condition of the join before |
-//! | `'a::x'` where FROM has `a AS t` | `t.x` |
-//! | `{{LLMQA('q', 'a::x')}}` where no FROM reads `a` | `(SELECT x FROM a)` |
+//! | the same, if FROM already contains both tables | another condition of the preceding join |
+//! | `'a::x'`, if FROM has `a AS t` | `t.x` |
+//! | `{{LLMQA('q', 'a::x')}}`, if no FROM has `a` | `(SELECT x FROM a)` |
 //! | `FROM VALUES {{…}}` | `FROM (VALUES {{…}})` |
-//! | `FROM {{LLMQA(…)}}` | `FROM (SELECT {{…}} AS value)`; of a list, a row a value |
+//! | `FROM {{LLMQA(…)}}` | `FROM (SELECT {{…}} AS value)`; a list becomes one row per value |
 //! | `FROM (…) AS t(a, b)`, `FROM VALUES {{…}} AS t(a, b)` | `FROM (WITH t_(a, b) AS (…) SELECT * FROM t_) AS t` |
 //! | `{{…}}::INT` | `CAST({{…}} AS INT)` |
 //!
-//! What a FROM reads is told from its words, at each depth of parentheses and
-//! inside the queries that are arguments of calls.
+//! The tables of a FROM clause are read from its tokens, at each depth of parentheses and inside
+//! the queries that are arguments of calls.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,34 +23,34 @@ use super::lexer::{Brackets, Lexeme, Token, next_token};
 use super::{Argument, Call, Choices, Subject};
 use hqdl_values::sql::quote_name;
 
-/// A part of the text and what is read in its place.
+/// A byte range of the query, and the text that replaces it.
 pub(super) type Edit = (Range<usize>, String);
 
-/// What may stand behind a table and is no alias.
+/// Words after a table that are not its alias.
 const NO_ALIAS: [&str; 18] = [
     "ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "OUTER", "WHERE",
     "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "INDEXED", "NOT",
 ];
 
-/// The edits that bring a query into today's forms. They do not overlap.
+/// Returns the edits that rewrite a query to the current syntax. They do not overlap.
 pub(super) fn edits(sql: &str, calls: &[Call]) -> Vec<Edit> {
     let mut reader = FromReader { sql, levels: Vec::new(), edits: Vec::new() };
     reader.read(0..sql.len(), calls, None);
     reader.edits
 }
 
-/// The words between two parentheses, without those within deeper ones.
+/// The tokens between two parentheses, without those in nested parentheses.
 struct Level {
     tokens: Vec<Token>,
-    /// Which of them part two SELECTs: UNION and its kin.
+    /// Indexes of the operators between SELECTs, such as UNION.
     parts: Vec<usize>,
-    /// What each of its SELECTs reads, by its first word, once it was asked for.
+    /// Tables of the SELECTs that were looked up so far, by the index of their first token.
     read: BTreeMap<usize, Rc<[FromItemText]>>,
-    /// The level around it, and how many of that one's words stand before it.
+    /// The enclosing level, and the number of its tokens before this one.
     outer: Option<(usize, usize)>,
 }
 
-/// A table that a FROM reads.
+/// A table in a FROM clause.
 struct FromItemText {
     table: String,
     alias: Option<String>,
@@ -63,7 +63,7 @@ struct FromReader<'s> {
 }
 
 impl FromReader<'_> {
-    /// Reads a part of the text whose outermost calls are these.
+    /// Reads a part of the text and collects its edits; `calls` contains its outermost calls.
     fn read(&mut self, span: Range<usize>, calls: &[Call], outer: Option<(usize, usize)>) {
         let mut places: Vec<(usize, usize)> = Vec::new();
         let mut at = span.start;
@@ -98,7 +98,7 @@ impl FromReader<'_> {
             self.named_columns(level);
         }
         let found = calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
-        // The tables that joins before it have added to the FROM of a SELECT.
+        // Tables that earlier joins have added to the FROM clause of a SELECT.
         let mut added: Vec<((usize, usize), FromItemText)> = Vec::new();
         for (call, (level, at)) in found.zip(places) {
             self.call(call, level, at, &mut added);
@@ -183,7 +183,7 @@ impl FromReader<'_> {
         }
     }
 
-    /// `FROM (SELECT …) AS t(a, b)`, which has names for its columns.
+    /// Rewrites `FROM (SELECT …) AS t(a, b)`, which names the subquery's columns.
     fn named_columns(&mut self, level: usize) {
         let tokens = &self.levels[level].tokens;
         let queries: Vec<usize> = (1..tokens.len())
@@ -213,8 +213,8 @@ impl FromReader<'_> {
         }
     }
 
-    /// The names of columns behind a table's name, `[AS] t (a, b)` from the `at`th word on:
-    /// a name for the rows that what they are made of has not, and their place.
+    /// Parses the column names in `[AS] t (a, b)`, which begins at token `at`. Returns a quoted
+    /// name that does not occur in `of`, and the byte range of `(a, b)`.
     fn renamed(
         &self,
         level: usize,
@@ -250,7 +250,8 @@ impl FromReader<'_> {
         Some((quote_name(&own), open.start..close.end))
     }
 
-    /// `'t::c'`, by the name that its row has here.
+    /// Rewrites the table in `'t::c'` to its alias. If no FROM clause contains the table, a
+    /// question about rows gets a subquery.
     fn column(
         &mut self,
         call: &Call,
@@ -273,14 +274,14 @@ impl FromReader<'_> {
             here = self.levels[level].outer;
         }
         if call.ingredient.subject() == Subject::Rows {
-            // With its table, or a name that is none would be a text.
+            // SQLite reads an unknown name in double quotes as a text unless its table is named.
             let new = format!("(SELECT {1}.{0} FROM {1})", quote_name(column), quote_name(table));
             self.edits.push((span.clone(), new));
         }
     }
 
-    /// `JOIN {{LLMJoin(…)}}`: the table that is joined by it, or, where the FROM
-    /// reads both, a condition of the join before.
+    /// Rewrites `JOIN {{LLMJoin(…)}}`: inserts the joined table. If FROM already contains both
+    /// tables, adds the call to the condition of the preceding join.
     fn join(
         &mut self,
         call: &Call,
@@ -304,7 +305,7 @@ impl FromReader<'_> {
             added.push(((level, select), FromItemText { table: table.clone(), alias: None }));
             return;
         }
-        // What stands before JOIN back to the join before.
+        // Skip INNER or CROSS, then search backward for the preceding join.
         let Some(mut end) = at.checked_sub(1) else { return };
         let word = |n: usize, word: &str| tokens[n].is_word(self.sql, word);
         let mut first = tokens[end].start;
@@ -347,7 +348,7 @@ impl FromReader<'_> {
         self.edits.push((first..as_written, edit.to_owned()));
     }
 
-    /// The table that one side of a join names.
+    /// Returns the table that one side of a join names.
     fn table_of(&self, value: &Argument) -> Option<String> {
         match value {
             Argument::Column { table, .. } => table.clone(),
@@ -362,7 +363,7 @@ impl FromReader<'_> {
 }
 
 impl FromItemText {
-    /// What its columns are called by.
+    /// Returns the name that qualifies the table's columns.
     fn name(&self) -> &str {
         self.alias.as_deref().unwrap_or(&self.table)
     }
@@ -376,14 +377,14 @@ impl Level {
         self.tokens.push(token);
     }
 
-    /// The words of the SELECT that the `at`th word stands in.
+    /// Returns the range of the SELECT that contains token `at`.
     fn select(&self, at: usize) -> Range<usize> {
         let next = self.parts.partition_point(|part| *part < at);
         let first = next.checked_sub(1).map_or(0, |n| self.parts[n] + 1);
         first..self.parts.get(next).copied().unwrap_or(self.tokens.len())
     }
 
-    /// Whether the `at`th word stands in the FROM clause of its SELECT, where that has one.
+    /// Returns true if token `at` is in the FROM clause of its SELECT.
     fn is_in_from(&self, sql: &str, at: usize) -> bool {
         const CLAUSES: [&str; 8] =
             ["FROM", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "ON"];
@@ -393,7 +394,7 @@ impl Level {
             || before.last().is_some_and(|t| t.is_word(sql, "JOIN"))
     }
 
-    /// What that SELECT reads.
+    /// Returns the tables of the SELECT that contains token `at`.
     fn items(&mut self, sql: &str, at: usize) -> Rc<[FromItemText]> {
         let select = self.select(at);
         let tokens = &self.tokens;
@@ -402,7 +403,8 @@ impl Level {
     }
 }
 
-/// What a SELECT reads: tables by their names, and queries and functions by their aliases.
+/// Returns what a SELECT reads: tables with their names, and queries and functions with their
+/// aliases.
 fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
     const END: [&str; 6] = ["WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT"];
     let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);

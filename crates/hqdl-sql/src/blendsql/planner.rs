@@ -223,7 +223,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans the condition of an expression of which only the truth matters.
+    /// Plans an expression as a condition: only its truth matters, not its value.
     fn add_condition(&mut self, expr: &Expr, scope: &Scope<'_>) {
         let holds = Condition::all_of(&[expr], &self.analysis, scope);
         self.plan_condition_parts(expr, Some(true), scope);
@@ -311,7 +311,8 @@ impl Planner<'_> {
     }
 }
 
-/// Returns the direct children of a value that have calls and of which only the truth matters.
+/// Returns the direct children of a value that have calls and are used as conditions: only their
+/// truth matters, not their value.
 fn conditions_in_value(expr: &Expr) -> Vec<&Expr> {
     let conditions: Vec<&Expr> = match &expr.kind {
         ExprKind::Case { operand: None, whens, .. } => whens.iter().map(|(when, _)| when).collect(),

@@ -339,7 +339,8 @@ impl Resolver<'_> {
                 self.select_fields(core, &inner, &mut |expr| self.depends_on_call(expr, &inner))
             }
             Body::Compound(_, left, right) => {
-                // A row can come from either side, so no column passes on a single database column.
+                // A row can come from either side, so the origin of a column is not a single
+                // database column.
                 let fields = self.output_fields(left, &scope)?;
                 let other = self.output_fields(right, &scope).unwrap_or_default();
                 let is_from_call = |n: usize| other.get(n).is_some_and(|f| f.is_from_call);
@@ -467,8 +468,8 @@ impl Resolver<'_> {
         Some(fields)
     }
 
-    /// Visits every expression in a query with its scope. The boolean is true for conditions, of
-    /// which only the truth matters, not the value.
+    /// Visits every expression in a query with its scope. The boolean is true for
+    /// conditions: only their truth matters, not their value.
     pub fn visit_exprs(
         &self,
         query: &Query,

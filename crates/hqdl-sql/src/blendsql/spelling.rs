@@ -1,6 +1,6 @@
-//! A query's text in the one spelling that is parsed: blanks around calls,
-//! parameters with numbers, older forms of the dialect in today's
-//! (`modern`). Places in it lead back to the text as it was written.
+//! Normalizes a query before it is parsed: removes comments, numbers the parameters, adds spaces
+//! around calls, and rewrites older syntax (`modern`). Spans in the result can be mapped back to
+//! the original text.
 
 use std::borrow::Cow;
 
@@ -8,16 +8,16 @@ use super::lexer::{Brackets, Lexeme, next_token};
 use super::scan::scan_calls;
 use super::{SqlError, modern, tree::Span};
 
-/// A text and what was changed in it.
+/// A normalized text and its changes.
 #[derive(Debug, Clone)]
 pub struct NormalizedQuery {
-    /// The text that is parsed.
+    /// The normalized text.
     pub text: String,
-    /// What was changed, in order.
+    /// Changes, in order.
     changes: Vec<Change>,
 }
 
-/// Where something stands in the new text, in the place of how much of the old.
+/// A replacement: its start and length in the normalized text, and the length of the original.
 #[derive(Debug, Clone, Copy)]
 struct Change {
     start: usize,
@@ -26,18 +26,18 @@ struct Change {
 }
 
 impl NormalizedQuery {
-    /// Brings a query into the one spelling.
+    /// Normalizes a query.
     ///
     /// # Errors
-    /// [`SqlError`] when its calls cannot be read.
+    /// [`SqlError`] if its calls cannot be parsed.
     pub fn normalize(sql: &str) -> Result<Self, SqlError> {
-        // A comment has no place in text that is put together from pieces.
+        // A `--` comment would hide SQL that is appended to it.
         let uncommented = uncommented(sql);
         let sql = without_end(&uncommented);
         let (calls, sql) = match scan_calls(sql) {
             Ok(calls) => (calls, Cow::Borrowed(sql)),
-            // A quote as Python escapes it: tried where SQL's own way to write one
-            // gives no query. As many bytes, for places must stay.
+            // If standard SQL does not parse, try Python's escaped quotes. The replacement has the
+            // same length, so that positions stay the same.
             Err(error) if sql.contains("\\'") => {
                 let doubled = doubled(sql);
                 (scan_calls(&doubled).map_err(|_| error)?, Cow::Owned(doubled))
@@ -70,7 +70,7 @@ impl NormalizedQuery {
         Ok(spelled)
     }
 
-    /// The place in the text as it was written.
+    /// Returns the corresponding span of the original text.
     #[must_use]
     pub fn original_span(&self, span: &Span) -> Span {
         let start = self.offset(span.start);
@@ -80,7 +80,8 @@ impl NormalizedQuery {
     fn offset(&self, at: usize) -> usize {
         let (mut added, mut removed) = (0, 0);
         for change in self.changes.iter().take_while(|c| c.start < at) {
-            // Within what is new, the place is that of what it stands for.
+            // A position in a replacement maps to the same distance from the original's start, or
+            // to the original's end if that is shorter.
             let within = at.min(change.start + change.length);
             added += within - change.start;
             removed += if within == at && at < change.start + change.length {
@@ -93,15 +94,15 @@ impl NormalizedQuery {
     }
 }
 
-/// The text with blanks in the place of its comments. What cannot be read stays
-/// as it is: whoever reads it next says why.
+/// Replaces comments with spaces. If a token is invalid, the rest of the text is unchanged, and the
+/// error is reported when it is parsed.
 fn uncommented(sql: &str) -> String {
     let mut text = String::with_capacity(sql.len());
     let mut brackets = Brackets::Name;
     let mut at = 0;
     while let Ok(token) = next_token(sql, at, brackets) {
         let gap = &sql[at..token.map_or(sql.len(), |t| t.start)];
-        // As many bytes, for places must stay; line ends, for whoever reads it.
+        // Keep the length, so that positions stay the same, and keep line breaks.
         text.extend(gap.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
         let Some(token) = token else { return text };
         text.push_str(token.text(sql));
@@ -116,8 +117,8 @@ fn uncommented(sql: &str) -> String {
     text
 }
 
-/// The text with `''` for `\'` between its first call's beginning and its last one's
-/// end: outside of calls a backslash is SQL's own, an ordinary character.
+/// Replaces `\'` with `''` between the start of the first call and the end of the last one. Outside
+/// of calls, SQL treats a backslash as an ordinary character.
 fn doubled(sql: &str) -> String {
     let first = sql.find("{{").unwrap_or(sql.len());
     let last = sql.rfind("}}").map_or(first, |at| at.max(first));
@@ -126,7 +127,7 @@ fn doubled(sql: &str) -> String {
     [before, &calls.replace("\\'", "''"), after].concat()
 }
 
-/// A statement without the semicolons at its end.
+/// Returns a statement without its trailing semicolons.
 fn without_end(sql: &str) -> &str {
     let mut rest = sql.trim_end();
     while let Some(before) = rest.strip_suffix(';') {
@@ -135,8 +136,8 @@ fn without_end(sql: &str) -> &str {
     if rest.is_empty() { sql } else { rest }
 }
 
-/// `?` gets its number: a condition may be run in another place than where it
-/// was written.
+/// Returns the number of each `?`, and the offset at which to insert it. hqdl may move a condition
+/// within the query, which would change the order of unnumbered parameters.
 fn numbers(sql: &str) -> Vec<(usize, String)> {
     let (mut found, mut named, mut last): (Vec<_>, Vec<&str>, u32) = (Vec::new(), Vec::new(), 0);
     let mut at = 0;
@@ -152,7 +153,7 @@ fn numbers(sql: &str) -> Vec<(usize, String)> {
                 found.push((token.end, last.to_string()));
             }
             Some(number) => last = last.max(number.parse().unwrap_or(last)),
-            // A name takes a number too, where it is first used.
+            // A named parameter also gets a number, at its first occurrence.
             None => {
                 named.push(text);
                 last += 1;

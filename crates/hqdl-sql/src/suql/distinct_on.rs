@@ -1,6 +1,6 @@
-//! `SELECT DISTINCT ON (a) x, y … ORDER BY a, b`: of the rows that agree on `a`, the
-//! first in the order of the query. `SQLite` has it not; it is the first row of each
-//! partition:
+//! Rewrites `SELECT DISTINCT ON (a) x, y … ORDER BY a, b`, which returns the first row of each
+//! group of rows with the same `a`. `SQLite` does not support it, so the query becomes a selection
+//! of the first row of each partition:
 //!
 //! ```text
 //! SELECT hq_c1 AS "x", hq_c2 AS "y"
@@ -9,11 +9,12 @@
 //! WHERE hq_n = 1 ORDER BY hq_o1, hq_o2
 //! ```
 //!
-//! A result column that asks about a column of the rows is asked above, of the rows that
-//! are kept alone: `answer(x, '…')` is `x AS hq_c1` within, and `answer(hq_c1, '…')` above.
+//! If a result column is a question about a column, the outer query asks it, only about the rows
+//! that are kept: `answer(x, '…')` becomes `x AS hq_c1` in the inner query, and
+//! `answer(hq_c1, '…')` in the outer one.
 //!
-//! It is written anew word by word before anything is parsed, so that what stands in it
-//! is brought into `SQLite`'s words as everywhere.
+//! The rewrite works on tokens, before anything is parsed, so that its parts are translated to
+//! `SQLite`'s dialect like any other SQL.
 
 use std::ops::Range;
 
@@ -24,30 +25,32 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_values::sql::quote_name;
 
-/// Words that, behind an operand, stand before another.
+/// Words that, after an operand, belong to an operator, so that another operand follows.
 const OPERATORS: [&str; 15] = [
     "AND", "COLLATE", "ESCAPE", "FROM", "GLOB", "ILIKE", "IN", "IS", "LIKE", "MATCH", "OR", "OVER",
     "REGEXP", "TO", "ZONE",
 ];
-/// Words that end an operand and are no alias.
+/// Words that end an operand and are not aliases.
 const ENDS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
-/// What ends the result columns, the rows, and the order of a SELECT.
+/// Words that end the result columns of a SELECT.
 const AFTER_ITEMS: [&str; 1] = ["FROM"];
+/// Words that end the clauses from FROM to WINDOW.
 const AFTER_ROWS: [&str; 7] = ["ORDER", "LIMIT", "OFFSET", "FETCH", "UNION", "INTERSECT", "EXCEPT"];
-/// See [`AFTER_ROWS`].
+/// Words that end ORDER BY.
 const AFTER_ORDER: [&str; 3] = ["LIMIT", "OFFSET", "FETCH"];
 
-/// The query with its `DISTINCT ON` written anew; `None` where it has none, or one that
-/// shows a `*` of no table's columns, which is told where it is parsed.
+/// Returns the query with each `DISTINCT ON` rewritten; `None` if it has none. A `DISTINCT ON`
+/// whose `*` cannot be expanded is left unchanged; the parser reports it.
 ///
 /// # Errors
-/// [`SqlError`] when its words cannot be read.
+/// [`SqlError`] if a token is invalid, or if ORDER BY does not begin with the expressions of
+/// `DISTINCT ON`.
 pub(super) fn rewrite_distinct_on(
     sql: &str,
     columns: ColumnLookup<'_>,
 ) -> Result<Option<TranslatedQuery>, SqlError> {
     let mut text: Option<TranslatedQuery> = None;
-    // The innermost first: what stands in one that is around it is copied.
+    // Rewrite the innermost one first, because an outer one copies its text.
     loop {
         let now = text.as_ref().map_or(sql, |t| t.sql.as_str());
         let tokens = Parser::new(now)?.tokens;
@@ -79,41 +82,41 @@ pub(super) fn rewrite_distinct_on(
 
 /// A SELECT with `DISTINCT ON`.
 struct OnSelect {
-    /// From SELECT to the `)` of ON.
+    /// Byte range from SELECT to the `)` of ON.
     head: Range<usize>,
     on: Vec<Term>,
     items: Vec<ResultItem>,
-    /// FROM … HAVING, WINDOW.
+    /// Byte range of the clauses from FROM to HAVING or WINDOW.
     rows: Range<usize>,
     order: Vec<Term>,
-    /// Where the order ends, or the rows where there is none.
+    /// End of ORDER BY; without one, end of `rows`.
     end: usize,
 }
 
-/// A result column: what it is, and what it is called.
+/// A result column, or a column of a `*`.
 struct ResultItem {
     of: Range<usize>,
     name: String,
-    /// Its alias, where it has one.
+    /// Alias, if it has one.
     alias: Option<String>,
-    /// What stands for it, where it is a column of `*`.
+    /// SQL of the column, if it comes from a `*`.
     column: Option<String>,
-    /// The column that it asks about, where it is asked of the rows that are kept.
+    /// Column that the question is about, if the outer query asks it.
     asks_about: Option<Range<usize>>,
-    /// Where it ends, with its alias.
+    /// End of the item with its alias.
     end: usize,
 }
 
-/// A term of ON or of ORDER BY: what it is, and how it is ordered.
+/// A term of ON or ORDER BY, and its sort direction.
 struct Term {
     of: Range<usize>,
-    /// The name that it is.
+    /// The term, if it is a plain name.
     name: Option<String>,
     how: String,
 }
 
 impl OnSelect {
-    /// The one that begins at the `n`th token.
+    /// Reads the SELECT that begins at token `n`. Returns `None` if it cannot be rewritten.
     fn read(sql: &str, tokens: &[Token], n: usize, columns: ColumnLookup<'_>) -> Option<Self> {
         let open = n + 3;
         tokens.get(open).filter(|t| t.is_symbol(b'('))?;
@@ -147,7 +150,7 @@ impl OnSelect {
         }
         let rows = span(tokens, from..rows_end)?;
         let (mut order, mut end) = (Vec::new(), rows.end);
-        // Behind a compound it is the order of the whole.
+        // After a compound query, ORDER BY applies to the whole query.
         let ordered = tokens.get(rows_end).is_some_and(|t| t.is_word(sql, "ORDER"));
         if ordered && !ends_compound(sql, tokens, n) {
             let order_end =
@@ -164,7 +167,7 @@ impl OnSelect {
         Some(Self { head, on, items, rows, order, end })
     }
 
-    /// What a term means: an expression, or the result column that it names or counts.
+    /// Returns the expression of a term, which may be the name or position of a result column.
     fn meant<'s>(&'s self, sql: &'s str, term: &Term) -> &'s str {
         let text = sql.get(term.of.clone()).unwrap_or_default().trim();
         let counted = text.parse::<usize>().ok().and_then(|n| self.items.get(n.checked_sub(1)?));
@@ -178,14 +181,14 @@ impl OnSelect {
         item.map_or(text, |item| item.text(sql))
     }
 
-    /// The term of the order before which all that ON names should stand.
+    /// Returns the first ORDER BY term that is not in ON, unless all expressions of ON precede it.
     fn out_of_order(&self, sql: &str) -> Option<Range<usize>> {
         let words = |term: &Term| {
             let meant = self.meant(sql, term);
             let (mut words, mut at): (Vec<String>, usize) = (Vec::new(), 0);
             while let Ok(Some(token)) = lexer::next_token(meant, at, Brackets::List) {
                 at = token.end;
-                // A column, with its table or without it, is the same.
+                // A column is the same with and without its table.
                 if words.last().is_some_and(|last| last == ".") && is_name(&token) {
                     words.truncate(words.len().saturating_sub(2));
                 }
@@ -216,7 +219,7 @@ impl OnSelect {
             self.items.iter().enumerate().map(|(n, i)| i.shown(sql, n)).collect();
         let head = format!("SELECT {} FROM (SELECT ", shown.join(", "));
         let mut edits = vec![(self.head.clone(), head)];
-        // What has a name keeps it: GROUP BY may speak of it.
+        // Keep aliases, because GROUP BY may refer to them.
         let mut stars: Vec<(Range<usize>, Vec<String>)> = Vec::new();
         for (n, item) in self.items.iter().enumerate() {
             let named = format!(" AS hq_c{}", n + 1);
@@ -263,12 +266,12 @@ impl OnSelect {
 }
 
 impl ResultItem {
-    /// What it is, in words.
+    /// Returns the SQL of the expression.
     fn text<'s>(&'s self, sql: &'s str) -> &'s str {
         self.column.as_deref().unwrap_or_else(|| sql.get(self.of.clone()).unwrap_or_default())
     }
 
-    /// The column, the `n`th from 0, as it is shown.
+    /// Returns the column in the outer query; `n` is its index.
     fn shown(&self, sql: &str, n: usize) -> String {
         match (&self.alias, &self.asks_about) {
             (_, Some(about)) => {
@@ -282,8 +285,8 @@ impl ResultItem {
         }
     }
 
-    /// Notes the column that it asks about, where it is nothing but a question about one
-    /// of the tables' columns, and the rows do not speak of the answer.
+    /// Sets `asks_about` if the item is only a question about a column of the tables, and `rows`
+    /// has no GROUP BY and does not refer to the answer.
     fn asks_about(
         &mut self,
         sql: &str,
@@ -317,7 +320,7 @@ impl ResultItem {
         }
     }
 
-    /// The columns of a `*`.
+    /// Returns an item for each column of a `*`.
     fn all(star: Range<usize>, columns: Vec<(String, String)>) -> impl Iterator<Item = Self> {
         columns.into_iter().map(move |(column, name)| Self {
             of: star.clone(),
@@ -329,14 +332,14 @@ impl ResultItem {
         })
     }
 
-    /// A result column that is no `*`.
+    /// Reads a result column that is not a `*`.
     fn read(sql: &str, tokens: &[Token], part: Range<usize>) -> Option<Self> {
         let all = tokens.get(part.clone())?;
         let (of, alias) = match all {
             [.., before, alias] if before.is_word(sql, "AS") => {
                 (part.start..part.end - 2, Some(alias))
             }
-            // An operand and a name behind it.
+            // An operand, followed by a name without AS.
             [rest @ .., before, alias]
                 if is_name(alias)
                     && ends_operand(before)
@@ -383,36 +386,35 @@ fn is_name(token: &Token) -> bool {
     matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
 }
 
-/// Whether an operand may end with a token.
+/// Returns true if an operand can end with the token.
 fn ends_operand(token: &Token) -> bool {
     !matches!(token.lexeme, Lexeme::Open | Lexeme::Colons | Lexeme::Symbol(_))
         || matches!(token.lexeme, Lexeme::Symbol(b')' | b']' | b'}'))
 }
 
-/// Whether a token ends an operator, which an operand follows. Most of these words may
-/// be names as well: of an operator there is an operand before.
+/// Returns true if the token ends an operator, so that an operand follows. Most of these words can
+/// also be names, so they count only after an operand.
 fn ends_operator(sql: &str, before: &[Token], token: &Token) -> bool {
     token.is_word(sql, "NOT")
         || (before.last().is_some_and(ends_operand)
             && OPERATORS.iter().any(|word| token.is_word(sql, word)))
 }
 
-/// Whether the SELECT that begins at the `n`th token is the last of a compound.
+/// Returns true if the SELECT that begins at token `n` follows a compound operator.
 fn ends_compound(sql: &str, tokens: &[Token], n: usize) -> bool {
     let is = |t: &Token, words: &[&str]| words.iter().any(|word| t.is_word(sql, word));
     let mut before = tokens.iter().take(n).rev().skip_while(|t| is(t, &["ALL", "DISTINCT"]));
     before.next().is_some_and(|t| is(t, &["UNION", "INTERSECT", "EXCEPT"]))
 }
 
-/// The tokens of some bytes.
+/// Returns the tokens in a byte range.
 fn within<'t>(tokens: &'t [Token], of: &Range<usize>) -> Option<&'t [Token]> {
     let from = tokens.iter().position(|t| t.start == of.start)?;
     let to = tokens.iter().position(|t| t.end == of.end)?;
     tokens.get(from..=to)
 }
 
-/// Whether these are what stands behind the first argument of a question: nothing, or
-/// a text.
+/// Returns true if the tokens can follow the first argument of a question: none, or a text.
 fn is_one_text(rest: &[Token]) -> bool {
     match rest {
         [] => true,
@@ -421,14 +423,14 @@ fn is_one_text(rest: &[Token]) -> bool {
     }
 }
 
-/// The bytes of some tokens.
+/// Returns the byte range of some tokens.
 fn span(tokens: &[Token], of: Range<usize>) -> Option<Range<usize>> {
     let some = tokens.get(of)?;
     Some(some.first()?.start..some.last()?.end)
 }
 
-/// The first token from `at` on that is one of these words, or that closes what stands
-/// around, at this depth.
+/// Returns the index of the first token from `at` on that is one of these words or closes the
+/// enclosing brackets. Skips nested brackets.
 pub(super) fn find_keyword(
     sql: &str,
     tokens: &[Token],
@@ -443,7 +445,7 @@ pub(super) fn find_keyword(
                 return Some(n);
             }
             Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
-            // IS DISTINCT FROM is an operator, t.from and AS from are names.
+            // IS DISTINCT FROM is an operator; t.from and AS from are names.
             _ if token.is_word(sql, "FROM")
                 && n.checked_sub(1).and_then(|n| tokens.get(n)).is_some_and(|t| {
                     t.is_symbol(b'.') || t.is_word(sql, "DISTINCT") || t.is_word(sql, "AS")
@@ -455,7 +457,7 @@ pub(super) fn find_keyword(
     None
 }
 
-/// What stands between the commas of some tokens.
+/// Splits tokens at the commas outside of all brackets.
 fn parts(tokens: &[Token], of: Range<usize>) -> Vec<Range<usize>> {
     let (mut begin, mut depth, mut all) = (of.start, 0_usize, Vec::new());
     for n in of.clone() {

@@ -30,7 +30,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
     has_double_quoted_strings: false,
 };
 
-/// The model is that of hqdl.
+/// Ignores `model_id`, because hqdl uses its own model.
 fn ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
     let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
     call.ask(prompt, default, options)

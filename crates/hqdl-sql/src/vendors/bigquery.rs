@@ -30,7 +30,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
     has_double_quoted_strings: true,
 };
 
-/// The connection and the endpoint are those of hqdl's model.
+/// Ignores the connection and the endpoint, because hqdl uses its own model.
 fn ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
     let [prompt, _, _, _, schema] = call.match_arguments([
         "prompt",

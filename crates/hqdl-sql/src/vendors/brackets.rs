@@ -2,7 +2,7 @@
 
 use crate::blendsql::lexer::{Lexeme, Token};
 
-/// Returns the index of the bracket that closes the first token.
+/// Returns the index of the bracket that closes the one at the first token.
 pub(super) fn find_close(tokens: &[Token]) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().position(|token| {
@@ -15,7 +15,7 @@ pub(super) fn find_close(tokens: &[Token]) -> Option<usize> {
     })
 }
 
-/// Splits tokens at the commas outside of all brackets. Empty parts are left out.
+/// Splits tokens at the commas outside of all brackets. Skips empty parts.
 pub(super) fn split_at_commas(tokens: &[Token]) -> Vec<&[Token]> {
     let (mut parts, mut begin, mut n) = (Vec::new(), 0, 0);
     while n < tokens.len() {

@@ -42,7 +42,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
     has_double_quoted_strings: true,
 };
 
-/// The endpoint is that of hqdl's model.
+/// Ignores the endpoint, because hqdl uses its own model.
 fn query(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [_, request, return_type, _, _] = call.match_arguments([
         "endpoint",

@@ -36,7 +36,7 @@ struct FlockPrompt {
 
 impl FlockPrompt {
     /// Reads `{'model_name': …}, {'prompt': '…', 'context_columns': [{'data': c, 'name': 'n'}]}`.
-    /// The model is that of hqdl.
+    /// Ignores the model, because hqdl uses its own.
     fn read(call: &FunctionCall<'_>, default: &str) -> Result<Self, SqlError> {
         let sql = call.translator.sql;
         let [_, prompt] = call.match_arguments(["model", "prompt"])?;

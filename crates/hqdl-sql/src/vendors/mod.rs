@@ -49,7 +49,7 @@ type Rewrite = fn(&FunctionCall<'_>) -> Result<String, SqlError>;
 const ANSWER: &str = "Answer this prompt.";
 /// Question of a condition without words.
 const IS_TRUE: &str = "Is this true?";
-/// Instruction of a summary of a group.
+/// Instruction to summarize a group.
 const SUMMARIZE_GROUP: &str = "Summarize the texts.";
 /// Question about the sentiment of a text.
 const SENTIMENT: &str = "What is the sentiment of the text?";

@@ -41,7 +41,7 @@ pub fn combining_question(question: &str) -> String {
 pub(in crate::query) enum Reduced {
     /// In this cell. The document is included if the cell may have to be asked for.
     Cell(Demand, Option<Document>),
-    /// Unknown: the parts lack answers, which were demanded.
+    /// Unknown: answers about parts are missing and have been demanded.
     Pending,
     /// There is no answer.
     Nothing,

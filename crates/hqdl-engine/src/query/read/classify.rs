@@ -1,7 +1,7 @@
-//! Words that a column does not have: where it has a short list of values, `=`,
-//! `IN` and `ANY` with another word mean the values of the list that mean the
-//! same. Which these are is a question like any other, asked once for each word
-//! and list; off unless the spec says `classify`, or the user does.
+//! Maps words in a query to the values of a column. If a column has a short list of values, then
+//! `=`, `IN` and `ANY` with a word that is not on the list match the values that mean the same. The
+//! model decides which values these are, once for each word and list. This is off unless the spec
+//! (`classify`) or the user enables it.
 
 use std::ops::Range;
 
@@ -19,15 +19,16 @@ use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// The most values of a list that is found in the data.
+/// Maximum number of distinct values of a column without a declared list.
 const SMALL: usize = 100;
-/// What is asked of a word.
+/// Question that the model answers about each word.
 const QUESTION: &str = "which of the values mean the same as this, or are a kind of it?";
 
-/// The query with its words classified; `None` where there is nothing to do.
+/// Returns the query with its unlisted words replaced by listed values or by questions; `None` if
+/// nothing changes.
 ///
 /// # Errors
-/// [`QueryError`] when the database cannot be read.
+/// [`QueryError`] if the database cannot be read.
 pub(in crate::query) fn classify_literals(
     request: &Request<'_>,
     text: &str,
@@ -36,7 +37,7 @@ pub(in crate::query) fn classify_literals(
     if !request.classify && !by_spec || !text.contains('\'') {
         return Ok(None);
     }
-    // What cannot be read is told when it is run.
+    // If the query cannot be parsed, the error is reported when it runs.
     let Ok(spelled) = NormalizedQuery::normalize(text) else { return Ok(None) };
     let found = parse_query(&spelled.text);
     let Ok(parsed) = found else { return Ok(None) };
@@ -65,15 +66,15 @@ pub(in crate::query) fn classify_literals(
     Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
 }
 
-/// A column compared with words.
+/// A comparison of a column with words.
 struct ComparedColumn {
     span: Range<usize>,
     origin: ColumnOrigin,
-    /// The column, as it is written.
+    /// Byte range of the column in the query.
     column: Range<usize>,
     words: Vec<String>,
     negated: bool,
-    /// Its elements are compared.
+    /// Whether the elements of an array are compared.
     array: bool,
 }
 
@@ -113,8 +114,8 @@ impl ComparedColumn {
         Some(Self { span, origin, column, words, negated, array })
     }
 
-    /// The comparison with the values that its words mean; `None` when all of them
-    /// are on the list.
+    /// Returns SQL that compares the column with the values that its words mean; `None` if all
+    /// words are on the list.
     fn written(&self, list: &[String], text: &str) -> Option<String> {
         let alike = |word: &str| {
             let mut same = list.iter().filter(|v| v.trim().eq_ignore_ascii_case(word.trim()));
@@ -151,27 +152,29 @@ impl ComparedColumn {
             parts.insert(0, format!("{column} {within} ({})", known.join(", ")));
         }
         let parts = parts.join(if self.negated { " AND " } else { " OR " });
-        // What means nothing of the list differs from every value, not from NULL.
+        // If a word matches no value, `NOT IN` is true even for NULL, unlike the original
+        // comparison.
         let known = if self.negated { format!("{column} IS NOT NULL AND ") } else { String::new() };
         Some(format!("({known}{parts})"))
     }
 }
 
-/// The text of a literal.
+/// Returns the content of a text that is a single string literal.
 fn literal(text: &str) -> Option<String> {
     let token = lexer::next_token(text, 0, Brackets::Name).ok()??;
     (token.lexeme == Lexeme::Text && token.end == text.trim_end().len())
         .then(|| token.unquoted_text(text))
 }
 
-/// Where lists of values come from.
+/// Finds the lists of values of columns.
 struct Lists<'l> {
     request: &'l Request<'l>,
     guard: &'l Guard,
 }
 
 impl Lists<'_> {
-    /// The values of a column, where they are a short list that may be asked about.
+    /// Returns the values of a column if they are a short list and `classify` applies to the
+    /// column.
     fn of(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
         for expansion in &self.request.spec.expansions {
@@ -195,7 +198,7 @@ impl Lists<'_> {
         self.checked(origin).or_else(|| self.distinct(origin, array))
     }
 
-    /// The list of a column's CHECK constraint.
+    /// Returns the list in a column's CHECK constraint.
     fn checked(&self, origin: &ColumnOrigin) -> Option<Vec<String>> {
         let statement: String = self
             .guard
@@ -229,7 +232,8 @@ impl Lists<'_> {
         (!texts.is_empty()).then_some(texts)
     }
 
-    /// The different values of a column that has few, each of them often.
+    /// Returns the distinct texts of a column if there are at most [`SMALL`] and each occurs at
+    /// least twice on average.
     fn distinct(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let (table, column) = (sql::quote_name(&origin.table), sql::quote_name(&origin.column));
         let from = if array {

@@ -304,7 +304,7 @@ impl ExtractedField {
     }
 }
 
-/// Reads the values of an enum. NULL needs no mention.
+/// Reads the values of an enum. NULL need not be listed.
 fn read_options(name: &str, values: &[Json]) -> Result<Vec<Json>, String> {
     let values: Vec<Json> = values.iter().filter(|value| !value.is_null()).cloned().collect();
     if values.is_empty() {

@@ -250,7 +250,7 @@ impl CallText<'_> {
         Ok(())
     }
 
-    /// Returns options that are those of a column or query and one more label.
+    /// Returns options that combine those of a column or query with one more label.
     fn union_with_label(&self, options: &CallArgument, label: &str) -> Result<String, QueryError> {
         let text = self.text.get(options.span()).unwrap_or_default();
         let rows = match options.tokens.as_slice() {

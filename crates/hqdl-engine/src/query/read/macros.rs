@@ -1,11 +1,11 @@
-//! Ingredients that others express: those that a spec makes (`[[ingredient]]`), and
-//! older or narrower ones of `BlendSQL`. A call of one is written anew before the query
-//! is read; what stands in its arguments stays where it is.
+//! Macros: ingredients that hqdl rewrites to other ones or to plain SQL. A spec can define macros
+//! (`[[ingredient]]`); the others are older or narrower ingredients of `BlendSQL`. A call is
+//! expanded before the query is parsed. Errors in its arguments still point to the original query.
 //!
 //! | written | read as |
 //! |---|---|
-//! | `{{IsRipe(t.c)}}` of a spec | `{{LLMMap('…', t.c, …)}}`, or `LLMQA` |
-//! | `{{LLMQAList(…)}}`, `{{LLMMapInt(…)}}` and the like | `return_type=` |
+//! | `{{IsRipe(t.c)}}`, defined by a spec | `{{LLMMap('…', t.c, …)}}`, or `LLMQA` |
+//! | `{{LLMQAList(…)}}`, `{{LLMMapInt(…)}}` and similar | `return_type=` |
 //! | `{{LLM('…')}}` | `{{LLMQA('…', return_type='str')}}` |
 //! | `{{MultiLabelMap(…)}}` | `{{LLMMap(…, return_type='list[str]')}}` |
 //! | `{{ImageCaption(t.photo)}}`, `{{VQA('…', t.photo)}}` | `{{LLMMap('…', t.photo, image=true)}}` |
@@ -34,20 +34,20 @@ use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// What is asked for a summary.
+/// Default question of `TableSummary`.
 const SUMMARY: &str = "Summarize what these rows say, in a few sentences.";
 
-/// What is asked for a caption.
+/// Default question of `ImageCaption`.
 const CAPTION: &str = "Describe what the image shows, in one sentence.";
 
-/// An ingredient that others express.
+/// An ingredient that is rewritten to other ingredients or to plain SQL.
 #[derive(Clone, Copy)]
 enum Macro<'s> {
-    /// Of the spec.
+    /// Defined by the spec.
     Own(&'s IngredientTable),
-    /// Another one, with its answers' type said.
+    /// Name and return type of another ingredient.
     Typed(&'static str, &'static str),
-    /// What an image shows, or a question about it.
+    /// Asks what an image shows.
     Caption,
     Image,
     Summary,
@@ -58,11 +58,11 @@ enum Macro<'s> {
     Top,
     Documents,
     Dates,
-    /// What is not done here, and what is instead.
+    /// Not supported: the reason, and the alternative.
     Refused(&'static str, &'static str),
 }
 
-/// Those that every query has, by their names.
+/// Macros that every query can use, by name.
 const KNOWN: [(&str, Macro<'static>); 29] = [
     ("LLM", Macro::Typed("LLMQA", "str")),
     ("LLMQAStr", Macro::Typed("LLMQA", "str")),
@@ -100,11 +100,10 @@ const WEB: Macro<'static> = Macro::Refused(
     "pass the search results yourself: {{LLMQA('…', context=(SELECT …))}}, or {{RAGQA('…', documents.text)}}",
 );
 
-/// The query with such calls written anew; `None` where it has none.
+/// Returns the query with its macros expanded; `None` if it contains none.
 ///
 /// # Errors
-/// [`QueryError::Sql`] for one whose arguments cannot be what it takes, or that cannot
-/// be expressed.
+/// [`QueryError::Sql`] if a macro has invalid arguments or is not supported.
 pub(in crate::query) fn expand_macros(
     request: &Request<'_>,
     text: &str,
@@ -154,7 +153,7 @@ fn expand_part(
     }
 }
 
-/// Examples of the calls here that a model may write, and their results.
+/// Examples of macros and their results, for a model that writes queries.
 const USAGES: [(&str, &str); 4] = [labels::USAGE, extract::USAGE, rank::USAGE, rank::TOP_USAGE];
 
 /// Describes every call that a query can contain, one per line.
@@ -171,7 +170,7 @@ pub fn describe_calls() -> String {
 /// the query runs.
 fn tokens(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
-    // Brackets of a list that are open.
+    // Number of open list brackets.
     let mut depth = 0_usize;
     loop {
         let at = tokens.last().map_or(0, |t| t.end);
@@ -195,8 +194,8 @@ fn begins_list(text: &str, token: Token) -> bool {
     inside.is_some_and(|inside| inside.trim_start().starts_with(['\'', '"', '{']))
 }
 
-/// An error of a query that was written anew, in the words of the query as it was: it is
-/// about the call that is opened last before what it marks ends.
+/// Replaces the ingredient in an error with the macro that the original query calls. The macro is
+/// the last call that begins before the end of the error's span.
 pub(in crate::query) fn name_call_in_error(
     request: &Request<'_>,
     text: &str,
@@ -219,7 +218,8 @@ pub(in crate::query) fn name_call_in_error(
     QueryError::Sql(problem)
 }
 
-/// An error about an ingredient that is none, with the names of all that there are.
+/// Sets the help of an error about an unknown or missing ingredient: the nearest name, or a list of
+/// all names.
 pub(in crate::query) fn list_ingredients_in_error(
     request: &Request<'_>,
     error: QueryError,
@@ -251,7 +251,7 @@ fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 }
 
 impl CallText<'_> {
-    /// How it is written anew.
+    /// Returns the edits that expand the macro `of`; `rest` are the tokens after the call.
     fn edits(
         &self,
         request: &Request<'_>,
@@ -290,8 +290,8 @@ impl CallText<'_> {
         }
     }
 
-    /// `{{LLMQAList('…')}}` and the like: the ingredient's name says the type, of a list
-    /// that of its values may be said.
+    /// Returns the edits for an ingredient whose name contains the type, such as `LLMQAList`. If
+    /// that type is a list, the call can still set the type of its items.
     fn typed(
         &self,
         ingredient: &str,
@@ -313,7 +313,7 @@ impl CallText<'_> {
             [one] => one.unquoted_text(self.text),
             _ => self.text.get(piece.span()).unwrap_or_default().to_owned(),
         };
-        // What is no type is told where types are read.
+        // An invalid type is reported when the return type is parsed.
         let (Some(said), Some(own)) = (ReturnType::parse(&written), ReturnType::parse(kind)) else {
             return Ok(edits);
         };
@@ -330,12 +330,12 @@ impl CallText<'_> {
         Ok(edits)
     }
 
-    /// What is put before the arguments of a call that does not say it itself.
+    /// Returns `words`, or an empty text if the call has the keyword.
     fn unless<'w>(&self, keyword: &str, words: &'w str) -> &'w str {
         if self.has_keyword(keyword) { "" } else { words }
     }
 
-    /// `{{ImageCaption(t.photo)}}`. What else it is told is for `LLMMap`.
+    /// Returns the edits for `{{ImageCaption(t.photo)}}`. All other arguments belong to `LLMMap`.
     fn caption(&self) -> Vec<(Range<usize>, String)> {
         let mut call = "LLMMap(".to_owned();
         if !self.has_keyword("question") {
@@ -348,11 +348,11 @@ impl CallText<'_> {
         vec![(self.name_token.start..self.paren_token.end, call)]
     }
 
-    /// A call of an ingredient of the spec.
+    /// Returns the edits for an ingredient of the spec.
     fn own(&self, own: &IngredientTable) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let names: Vec<[&str; 1]> = own.arguments.iter().map(|a| [a.as_str()]).collect();
         let arguments: Vec<ArgumentNames<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
-        // The others are LLMMap's, or LLMQA's.
+        // All other arguments belong to LLMMap or LLMQA.
         let (given, _) = self.match_arguments(&arguments)?;
         if let Some(lacking) = given.iter().position(Option::is_none) {
             let lacking = &own.arguments[lacking];
@@ -369,7 +369,7 @@ impl CallText<'_> {
                 &help,
             ));
         }
-        // What becomes part of the question, and the name that the question has for the rest.
+        // The question contains the text of a literal, and a slot for any other argument.
         let mut edits = Vec::new();
         let mut names: Vec<(String, bool)> = Vec::new();
         let literal = |at: usize| {
@@ -402,7 +402,7 @@ impl CallText<'_> {
                 (AskedOf::Rows, n) => format!("{{context_{n}}}"),
             };
             names.push((name, false));
-            // A keyword of ours is none of LLMMap's.
+            // Remove the keyword, which LLMMap and LLMQA do not know.
             if piece.keyword.is_some() {
                 edits.push((piece.full_span.start..piece.span().start, String::new()));
             }
@@ -437,7 +437,8 @@ impl CallText<'_> {
         Ok(edits)
     }
 
-    /// The type that an ingredient of the spec says its answers have.
+    /// Returns the return type of an ingredient of the spec; `None` if the spec has none or the
+    /// call sets it.
     fn returned(&self, own: &IngredientTable) -> Option<String> {
         if self.has_keyword("return_type") || self.has_keyword("output_type") {
             return None;
@@ -445,13 +446,13 @@ impl CallText<'_> {
         if own.kind.is_none() && !own.list {
             return None;
         }
-        // What calls have no word for is a text to them.
+        // A type without a name in calls is a text there.
         let kind = own.kind.unwrap_or_default().call_names().first().unwrap_or(&"str");
         Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
     }
 
-    /// `{{TableSummary('t')}}`, perhaps with a question before the table. What else it
-    /// is told is for `LLMQA`.
+    /// Returns the edits for `{{TableSummary('t')}}`, with an optional question before the table.
+    /// All other arguments belong to `LLMQA`.
     fn summary(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         const QUESTION: ArgumentNames<'_> = &["question"];
         const TABLE: ArgumentNames<'_> = &["table", "context"];
@@ -477,13 +478,14 @@ impl CallText<'_> {
             Some(name) => {
                 (table.full_span.start..table.span().end, format!("(SELECT * FROM {name})"))
             }
-            // A keyword of ours is none of LLMQA's.
+            // Remove the keyword, if any, and keep the query.
             None => (table.full_span.start..table.span().start, String::new()),
         });
         Ok(edits)
     }
 
-    /// The table that an argument names; `None` for a query in parentheses.
+    /// Returns the quoted name of the table that an argument names; `None` for a query in
+    /// parentheses.
     fn table(&self, piece: &CallArgument) -> Option<String> {
         match piece.tokens.as_slice() {
             [one] => Some(sql::quote_name(&one.unquoted_text(self.text))),
@@ -491,7 +493,8 @@ impl CallText<'_> {
         }
     }
 
-    /// A question about documents: of all of them, the passages most like it are shown.
+    /// Returns the edits for a question about all documents of a column or query. The model sees
+    /// the passages that are most similar to the question.
     fn documents(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let arguments: [ArgumentNames<'_>; 2] =
             [&["question"], &["documents", "document", "context"]];
@@ -518,7 +521,7 @@ impl CallText<'_> {
             }
             _ => None,
         };
-        // A slot is filled with the value of the row: a question about each value.
+        // A question with a slot is asked about the value of each row.
         if question_text.contains("{}") && column.is_some() {
             return Ok(vec![(self.name_token.start..self.paren_token.end, "LLMMap(".to_owned())]);
         }
@@ -530,10 +533,11 @@ impl CallText<'_> {
         if let Some((table, column)) = column {
             let place = documents.span();
             let (table, column) = (sql::quote_name(&table), sql::quote_name(&column));
-            // The column stays where it is written: what is wrong with it is told there.
+            // Keep the column's position, so that an error about the column points there.
             return Ok(vec![
                 (self.open_token.start..place.start, format!("{begin}SELECT ")),
-                // With its table, or a name that is none would be a text.
+                // SQLite reads an unknown name in double quotes as a text unless its table is
+                // named.
                 (place.clone(), format!("{table}.{column}")),
                 (place.end..self.end_offset, format!(" FROM {table}{end}")),
             ]);
@@ -587,7 +591,7 @@ impl CallText<'_> {
                     "",
                 ));
             };
-            // A time of that day is within it.
+            // `date` drops the time, so that times on the end date are included.
             let day = sql::quote_text(&day);
             parts.push(format!("date({column}) {sign} {day}"));
         }
@@ -598,7 +602,7 @@ impl CallText<'_> {
     }
 }
 
-/// A value of a list as a query has it.
+/// Returns a list's value as a literal of the query.
 fn written_literal(literal: &Literal) -> String {
     match literal {
         Literal::Boolean(true) => "1".to_owned(),

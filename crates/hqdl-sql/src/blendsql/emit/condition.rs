@@ -101,7 +101,7 @@ impl Emitter<'_> {
         sql::predicate_truth(at, &text, predicate.wanted)
     }
 
-    /// Returns the truth that a value with calls is not NULL.
+    /// Returns the truth of the condition that a value with calls is not NULL.
     pub(super) fn write_not_null(&mut self, predicate: &Predicate) -> String {
         let text = sql::is_not_null(&self.write_value(&predicate.expr));
         sql::predicate_truth(self.add_predicate(predicate), &text, true)

@@ -7,8 +7,7 @@ use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
 
 impl<'q> Emitter<'q> {
-    /// Rewrites LIMIT and OFFSET, which cannot be NULL: no row is needed while a call in them is
-    /// pending.
+    /// Rewrites LIMIT and OFFSET. They cannot be NULL, so 0 replaces a value that is pending.
     pub(super) fn write_limits(&mut self, query: &Query, parts: &mut Vec<(Span, String)>) {
         for expr in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
             let text = self.write_value(expr);

@@ -12,7 +12,7 @@ pub enum Condition {
     All(Parts),
     /// One part must hold.
     Any(Parts),
-    /// A comparison, call or other expression of which only the truth matters.
+    /// A comparison, call or other expression whose truth matters, but not its value.
     Predicate(Predicate),
 }
 

@@ -104,11 +104,11 @@ pub enum ConditionStage {
     InPlace,
     /// Immediately before the calls; it has no call.
     BeforeCalls,
-    /// For the rows that all conditions without calls keep.
+    /// After all conditions without calls, for the rows that satisfy them.
     Last,
     /// After the calls, because it may fail; it has no call.
     AfterCalls,
-    /// For the groups that the HAVING conditions without calls keep.
+    /// After the HAVING conditions without calls, for the groups that satisfy them.
     AfterHaving,
 }
 

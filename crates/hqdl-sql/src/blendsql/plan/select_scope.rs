@@ -15,7 +15,7 @@ pub(crate) enum RowUse<'s> {
     Counted(u64),
     /// The rows of an IN; only the truth of the IN matters.
     Truth(&'s Expr, &'s Scope<'s>),
-    /// The SELECT is an arm of a UNION ALL of which only the first rows are needed.
+    /// The SELECT is an arm of a UNION ALL. Only the first rows of the UNION ALL are needed.
     Arm(&'s Query),
     /// One side of a compound.
     Side { operator: CompoundOperator, other: &'s Query, is_left: bool },

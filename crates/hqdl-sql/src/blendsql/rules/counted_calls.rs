@@ -100,7 +100,7 @@ fn counted_call(count: &Expr) -> Option<&Expr> {
     }
 }
 
-/// Returns when a row counts.
+/// Returns the condition under which a row counts.
 fn counted_condition(count: &Expr, select: &SelectScope<'_>) -> Option<CountCondition> {
     let SelectScope { analysis, scope, .. } = *select;
     let call = counted_call(count)?;

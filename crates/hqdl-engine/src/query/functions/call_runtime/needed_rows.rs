@@ -100,7 +100,7 @@ impl GroupRows {
     /// of rows that are still missing.
     fn into_undecided(mut self) -> (Vec<Vec<Demand>>, u64) {
         let order = std::mem::take(&mut self.order);
-        // Among rows with the same order, any passing row is a valid result.
+        // Sort passing rows first among ties, where any passing row is a valid result.
         self.rows.sort_by(|a, b| compare_rows(a, b, &order).then(b.passes.cmp(&a.passes)));
         let (mut undecided, mut passed) = (Vec::new(), 0);
         for row in self.rows {
