@@ -68,7 +68,7 @@ impl EmbeddingsEndpoint {
     }
 
     async fn send_request(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
-        let to_temporary = |e: reqwest::Error| wire::exchange_error(&e);
+        let to_temporary = |e: reqwest::Error| wire::to_exchange_error(&e);
         let texts: Json = serde_json::from_str(&prompt.user).unwrap_or_default();
         let count = texts.as_array().map_or(0, Vec::len);
         let body =

@@ -21,7 +21,7 @@ use super::rate_headers::parse_retry_after;
 use super::request_features::RequestFeatures;
 use super::transport::{EndpointKey, Transport, base_url};
 use super::usage_check::UsageGate;
-use super::wire::{ErrorResponse, chat_error, failure_to_error};
+use super::wire::{ErrorResponse, failure_to_error, to_chat_error};
 use super::{
     Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, images, stream,
 };
@@ -401,7 +401,7 @@ impl Endpoint {
             .new_request(Method::POST, self.protocol.provider().request_path())
             .header("content-type", "application/json")
             .body(body.to_string());
-        let response = request.send().await.map_err(|e| chat_error(&e))?;
+        let response = request.send().await.map_err(|e| to_chat_error(&e))?;
         self.has_answered.store(true, Ordering::Relaxed);
         // Log only the response's rate-limit headers, never the request's headers.
         debug!(

@@ -55,7 +55,7 @@ pub(super) async fn read_reply(
         let chunk = match response.chunk().await {
             Ok(Some(chunk)) => chunk,
             Ok(None) => return reader.finish_body(),
-            Err(error) => return reader.handle_broken(wire::chat_error(&error)),
+            Err(error) => return reader.handle_broken(wire::to_chat_error(&error)),
         };
         let step = reader.add_chunk(&chunk, prompt);
         if reader.draft.has_begun || reader.is_events == Some(false) {

@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value as Json;
 
 use super::providers::{self, ProviderProfile};
-use super::wire::{self, ErrorResponse, exchange_error, failure_to_error, shorten_text};
+use super::wire::{self, ErrorResponse, failure_to_error, shorten_text, to_exchange_error};
 use super::{MAX_ATTEMPTS, ModelError, SetupError, retry_with_backoff};
 use hqdl_database::tls;
 use hqdl_spec::ModelSettings;
@@ -85,7 +85,7 @@ impl Transport {
 
     pub(super) async fn send_http(&self, request: RequestBuilder) -> Result<Response, ModelError> {
         let sent = async {
-            let response = request.send().await.map_err(|e| exchange_error(&e))?;
+            let response = request.send().await.map_err(|e| to_exchange_error(&e))?;
             if response.status().is_success() {
                 return Ok(response);
             }
@@ -119,7 +119,7 @@ impl Transport {
             let request = self.new_request(Method::GET, path).timeout(TRANSFER_TIMEOUT);
             let mut response = self.send_http(request).await?;
             let mut out = std::fs::File::create(to).map_err(io_error)?;
-            while let Some(chunk) = response.chunk().await.map_err(|e| exchange_error(&e))? {
+            while let Some(chunk) = response.chunk().await.map_err(|e| to_exchange_error(&e))? {
                 out.write_all(&chunk).map_err(io_error)?;
             }
             Ok(())

@@ -57,7 +57,7 @@ pub(super) async fn read_body(
         return Err(too_large_error(max_bytes));
     }
     let mut body = Vec::with_capacity(content_length as usize);
-    while let Some(chunk) = response.chunk().await.map_err(|e| exchange_error(&e))? {
+    while let Some(chunk) = response.chunk().await.map_err(|e| to_exchange_error(&e))? {
         if body.len() + chunk.len() > max_bytes {
             return Err(too_large_error(max_bytes));
         }
@@ -168,7 +168,7 @@ pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
 }
 
 /// Converts a failed exchange to an error. If the request was sent, it may have been billed.
-pub(super) fn exchange_error(error: &reqwest::Error) -> ModelError {
+pub(super) fn to_exchange_error(error: &reqwest::Error) -> ModelError {
     if error.is_builder() {
         return ModelError::Refused { status: 0, message: error_chain(error) };
     }
@@ -180,12 +180,12 @@ pub(super) fn exchange_error(error: &reqwest::Error) -> ModelError {
     }
 }
 
-/// Like [`exchange_error`], for a chat, where a timeout depends on the size of the request.
-pub(super) fn chat_error(error: &reqwest::Error) -> ModelError {
+/// Like [`to_exchange_error`], for a chat, where a timeout depends on the size of the request.
+pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
         return ModelError::Unfinished(format!("timed out: {}", error_chain(error)));
     }
-    connection_error(error).unwrap_or_else(|| self::exchange_error(error))
+    connection_error(error).unwrap_or_else(|| to_exchange_error(error))
 }
 
 /// Converts a failure to connect; `None` if the connection was established.

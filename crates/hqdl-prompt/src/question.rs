@@ -77,7 +77,7 @@ impl Question {
                 "Table" => table = parse_line()?,
                 "Value lists" => {
                     let list = parse_line()?;
-                    lists.push((json_text(&list["values"]), json_texts(&list["list"])));
+                    lists.push((json_text(&list["values"]), collect_json_texts(&list["list"])));
                 }
                 "Columns" => {
                     let column = parse_line()?;
@@ -95,7 +95,7 @@ impl Question {
                 _ => {}
             }
         }
-        let key = json_texts(&table["key"]);
+        let key = collect_json_texts(&table["key"]);
         let mut rows = Vec::new();
         let mut row_tags = Vec::new();
         for line in user.strip_prefix("## Rows\n")?.lines().skip(1) {
@@ -204,7 +204,7 @@ fn json_text(json: &Json) -> String {
     json.as_str().unwrap_or_default().to_owned()
 }
 
-fn json_texts(json: &Json) -> Vec<String> {
+fn collect_json_texts(json: &Json) -> Vec<String> {
     json.as_array()
         .into_iter()
         .flatten()

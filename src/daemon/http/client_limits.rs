@@ -142,7 +142,7 @@ impl ClientShare {
             RateLimiter::direct(Quota::per_second(requests).allow_burst(burst))
         });
         let usage = ShareUsage { streams: 0, unpaid: 0, last_request: Instant::now() };
-        Self { limits, requests, bytes: limit_bytes(limits), usage: Mutex::new(usage) }
+        Self { limits, requests, bytes: create_byte_limiter(limits), usage: Mutex::new(usage) }
     }
 
     fn usage(&self) -> MutexGuard<'_, ShareUsage> {
@@ -159,7 +159,7 @@ impl ClientShare {
         let Some(limiter) = &self.requests else { return Ok(()) };
         limiter.check().map_err(|until| {
             let most = format!("{} a second", format_plural(self.limits.requests, "request"));
-            limit_exceeded(&most, until.wait_time_from(DefaultClock::default().now()))
+            limit_exceeded_error(&most, until.wait_time_from(DefaultClock::default().now()))
         })
     }
 
@@ -178,7 +178,7 @@ impl ClientShare {
                     let rest = (cells - u64::from(now)) as f64 / f64::from(most);
                     let wait = until.wait_time_from(DefaultClock::default().now());
                     let most = format!("{} MB a minute", self.limits.megabytes);
-                    return Err(limit_exceeded(&most, wait + MINUTE.mul_f64(rest)));
+                    return Err(limit_exceeded_error(&most, wait + MINUTE.mul_f64(rest)));
                 }
                 _ => usage.unpaid -= u64::from(now) * CELL,
             }
@@ -189,7 +189,7 @@ impl ClientShare {
         let mut usage = self.usage();
         let most = self.limits.streams;
         if most > 0 && usage.streams >= most {
-            return Err(limit_exceeded(
+            return Err(limit_exceeded_error(
                 &format!("{} at once", format_plural(most, "stream")),
                 STREAM_RETRY,
             ));
@@ -199,7 +199,7 @@ impl ClientShare {
     }
 }
 
-fn limit_bytes(limits: ClientLimits) -> Option<DefaultDirectRateLimiter> {
+fn create_byte_limiter(limits: ClientLimits) -> Option<DefaultDirectRateLimiter> {
     let cells = NonZeroU32::new(count_limiter_cells(limits))?;
     let quota = Quota::with_period(MINUTE / cells.get())?.allow_burst(cells);
     Some(RateLimiter::direct(quota))
@@ -213,7 +213,7 @@ fn format_plural(n: u32, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-fn limit_exceeded(most: &str, wait: Duration) -> LimitExceeded {
+fn limit_exceeded_error(most: &str, wait: Duration) -> LimitExceeded {
     let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
     let refusal = HttpRefusal::new(
         StatusCode::TOO_MANY_REQUESTS,

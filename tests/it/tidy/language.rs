@@ -1,19 +1,10 @@
 //! Habits of language that make code hard to read, counted. docs/style.md has the rules.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use regex::Regex;
 
 use super::{root, sources};
-
-/// Files that are about to be replaced. Their language counts when what replaces them lands.
-const REPLACED_SOON: [&str; 5] = [
-    "hqdl-sql/src/blendsql/spelling.rs",
-    "hqdl-sql/src/blendsql/modern.rs",
-    "hqdl-sql/src/suql/distinct_on.rs",
-    "hqdl-engine/src/query/read/macros.rs",
-    "hqdl-engine/src/query/read/classify.rs",
-];
 
 /// A habit of comments: its name, how to recognize it, and the percentage of comment blocks
 /// that may have it.
@@ -35,13 +26,7 @@ fn program() -> Vec<PathBuf> {
             files.extend(sources(&folder.join("src")));
         }
     }
-    files.retain(|file| !is_replaced_soon(file));
     files
-}
-
-fn is_replaced_soon(file: &Path) -> bool {
-    let path = file.to_string_lossy().replace('\\', "/");
-    REPLACED_SOON.iter().any(|part| path.contains(part))
 }
 
 /// Returns every run of consecutive comment lines, with the number of its first line.

@@ -132,7 +132,7 @@ impl Estimator<'_> {
                 continue;
             };
             let rows = entities.entry(entity).or_default();
-            let (y, x) = contribution_of(term, row, group);
+            let (y, x) = row_contribution(term, row, group);
             rows.numbers.model_y += y;
             rows.numbers.model_x += x;
             rows.rows += 1;
@@ -140,7 +140,7 @@ impl Estimator<'_> {
         }
         for row in self.truths.iter().filter(is_read) {
             if let Some(rows) = row.entity.and_then(|entity| entities.get_mut(&entity)) {
-                let (y, x) = contribution_of(term, row, group);
+                let (y, x) = row_contribution(term, row, group);
                 rows.numbers.y += y;
                 rows.numbers.x += x;
             }
@@ -195,7 +195,7 @@ impl Estimator<'_> {
     fn compute_exactly(&self, term: &AggregateTerm, group: &[SqlValue]) -> Interval {
         let (mut y, mut x) = (0.0, 0.0);
         for row in self.answers {
-            let (a, b) = contribution_of(term, row, group);
+            let (a, b) = row_contribution(term, row, group);
             y += a;
             x += b;
         }
@@ -349,7 +349,7 @@ pub(super) struct EntityNumbers {
 }
 
 /// Returns a row's contribution to the numerator and the denominator.
-fn contribution_of(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
+fn row_contribution(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
     let mut groups = row.groups.iter().zip(group);
     if !row.is_selected || !groups.all(|(a, b)| is_same_group(a, b)) {
         return (0.0, 0.0);

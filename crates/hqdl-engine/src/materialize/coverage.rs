@@ -258,7 +258,7 @@ pub(super) fn to_published_cells<'r>(
     let mut published = vec![PublishedCell::NotAsked; key.requested_columns.len()];
     for (column, resolved) in resolved.iter().filter(|(column, _)| key.requested_columns[*column]) {
         published[*column] =
-            resolved.to_shown().map_or(PublishedCell::Missing, PublishedCell::Value);
+            resolved.to_published_value().map_or(PublishedCell::Missing, PublishedCell::Value);
     }
     published
 }
@@ -296,7 +296,7 @@ impl ResolvedCell<'_> {
     }
 
     /// Returns the published form; `None` if the cell was never requested.
-    pub(super) fn to_shown(&self) -> Option<PublishedValue<'_>> {
+    pub(super) fn to_published_value(&self) -> Option<PublishedValue<'_>> {
         match self {
             Self::Overridden(entry) => Some(PublishedValue {
                 state: State::Overridden.name(),

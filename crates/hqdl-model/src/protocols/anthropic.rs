@@ -218,7 +218,7 @@ fn read_rate_limits(headers: &HeaderMap) -> RateLimitHint {
 mod tests {
     use super::*;
 
-    fn draft_of(events: &[Json]) -> ReplyDraft {
+    fn build_draft(events: &[Json]) -> ReplyDraft {
         let mut draft = ReplyDraft::default();
         for event in events {
             Anthropic.read_event(event, &mut draft).unwrap();
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn thinking_is_no_answer_and_usage_is_merged() {
-        let draft = draft_of(&[
+        let draft = build_draft(&[
             json!({ "type": "message_start", "message": { "type": "message", "content": [],
                 "usage": { "input_tokens": 5, "cache_read_input_tokens": 100, "output_tokens": 1, "service_tier": "standard" } } }),
             json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "thinking", "thinking": "" } }),
@@ -253,9 +253,11 @@ mod tests {
 
     #[test]
     fn a_forced_tools_arguments_are_the_answer() {
-        let whole = draft_of(&[json!({ "type": "message", "stop_reason": "tool_use", "usage": {},
-            "content": [{ "type": "tool_use", "id": "t", "name": "rows", "input": { "rows": [] } }] })]);
-        let streamed = draft_of(&[
+        let whole = build_draft(&[
+            json!({ "type": "message", "stop_reason": "tool_use", "usage": {},
+            "content": [{ "type": "tool_use", "id": "t", "name": "rows", "input": { "rows": [] } }] }),
+        ]);
+        let streamed = build_draft(&[
             json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "tool_use", "id": "t", "name": "rows", "input": {} } }),
             json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "input_json_delta", "partial_json": "{\"rows\"" } }),
             json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "input_json_delta", "partial_json": ":[]}" } }),

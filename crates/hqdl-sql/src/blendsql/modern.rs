@@ -33,9 +33,9 @@ const NO_ALIAS: [&str; 18] = [
 ];
 
 /// Returns the edits that rewrite a query to the current syntax. They do not overlap.
-pub(super) fn edits(sql: &str, calls: &[Call]) -> Vec<Edit> {
+pub(super) fn collect_edits(sql: &str, calls: &[Call]) -> Vec<Edit> {
     let mut reader = FromReader { sql, levels: Vec::new(), edits: Vec::new() };
-    reader.read(0..sql.len(), calls, None);
+    reader.read_part(0..sql.len(), calls, None);
     reader.edits
 }
 
@@ -64,11 +64,11 @@ struct FromReader<'s> {
 
 impl FromReader<'_> {
     /// Reads a part of the text and collects its edits; `calls` contains its outermost calls.
-    fn read(&mut self, span: Range<usize>, calls: &[Call], outer: Option<(usize, usize)>) {
+    fn read_part(&mut self, span: Range<usize>, calls: &[Call], outer: Option<(usize, usize)>) {
         let mut places: Vec<(usize, usize)> = Vec::new();
         let mut at = span.start;
         let first = self.levels.len();
-        let mut open = vec![self.level(outer)];
+        let mut open = vec![self.add_level(outer)];
         let mut left =
             calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
         let mut call = left.next();
@@ -91,17 +91,17 @@ impl FromReader<'_> {
             self.levels[here].push(self.sql, token);
             if token.is_symbol(b'(') {
                 let outer = (here, self.levels[here].tokens.len());
-                open.push(self.level(Some(outer)));
+                open.push(self.add_level(Some(outer)));
             }
         }
         for level in first..self.levels.len() {
-            self.named_columns(level);
+            self.rewrite_column_names(level);
         }
         let found = calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
         // Tables that earlier joins have added to the FROM clause of a SELECT.
         let mut added: Vec<((usize, usize), FromItemText)> = Vec::new();
         for (call, (level, at)) in found.zip(places) {
-            self.call(call, level, at, &mut added);
+            self.rewrite_call(call, level, at, &mut added);
             let queries = call.values.iter().filter_map(|v| match v {
                 Argument::Query(span) | Argument::Sql(span) => Some(span.clone()),
                 Argument::Column { .. } => None,
@@ -111,18 +111,18 @@ impl FromReader<'_> {
                 _ => None,
             });
             for query in queries.chain(options) {
-                self.read(query, &call.inner, Some((level, at)));
+                self.read_part(query, &call.inner, Some((level, at)));
             }
         }
     }
 
-    fn level(&mut self, outer: Option<(usize, usize)>) -> usize {
+    fn add_level(&mut self, outer: Option<(usize, usize)>) -> usize {
         let level = Level { tokens: Vec::new(), parts: Vec::new(), read: BTreeMap::new(), outer };
         self.levels.push(level);
         self.levels.len() - 1
     }
 
-    fn call(
+    fn rewrite_call(
         &mut self,
         call: &Call,
         level: usize,
@@ -136,10 +136,10 @@ impl FromReader<'_> {
         let before = |n: usize| at.checked_sub(n).and_then(|n| tokens.get(n)).copied();
         let is = |n: usize, word: &str| before(n).is_some_and(|t| t.is_word(self.sql, word));
         if call.ingredient.subject() == Subject::Pair && is(1, "JOIN") {
-            self.join(call, level, at, added);
+            self.rewrite_join(call, level, at, added);
         } else if call.is_values_row && is(1, "VALUES") && (is(2, "FROM") || is(2, "JOIN")) {
             let values = before(1).map_or(call.span.start, |t| t.start);
-            if let Some((own, columns)) = self.renamed(level, at + 1, &call.span) {
+            if let Some((own, columns)) = self.parse_column_names(level, at + 1, &call.span) {
                 let begin = format!("(WITH {own}{} AS (", &self.sql[columns.clone()]);
                 let end = format!(") SELECT * FROM {own})");
                 self.edits.push((values..values, begin));
@@ -160,7 +160,7 @@ impl FromReader<'_> {
             } else {
                 ("(SELECT ".to_owned(), " AS value)".to_owned())
             };
-            if let Some((own, columns)) = self.renamed(level, at + 1, &call.span) {
+            if let Some((own, columns)) = self.parse_column_names(level, at + 1, &call.span) {
                 open = format!("(WITH {own}{} AS {open}", &self.sql[columns.clone()]);
                 close.push_str(&format!(" SELECT * FROM {own})"));
                 self.edits.push((columns, String::new()));
@@ -178,13 +178,13 @@ impl FromReader<'_> {
         }
         for value in &call.values {
             if let Argument::Column { table: Some(table), column, span } = value {
-                self.column(call, level, at, (table, column, span));
+                self.rewrite_column(call, level, at, (table, column, span));
             }
         }
     }
 
     /// Rewrites `FROM (SELECT …) AS t(a, b)`, which names the subquery's columns.
-    fn named_columns(&mut self, level: usize) {
+    fn rewrite_column_names(&mut self, level: usize) {
         let tokens = &self.levels[level].tokens;
         let queries: Vec<usize> = (1..tokens.len())
             .filter(|at| {
@@ -203,7 +203,8 @@ impl FromReader<'_> {
             let tokens = &self.levels[level].tokens;
             let Some(closing) = tokens.get(at + 1) else { continue };
             let (open, close) = (tokens[at].start, closing.end);
-            let Some((own, columns)) = self.renamed(level, at + 2, &(open..close)) else {
+            let Some((own, columns)) = self.parse_column_names(level, at + 2, &(open..close))
+            else {
                 continue;
             };
             let begin = format!("(WITH {own}{} AS ", &self.sql[columns.clone()]);
@@ -215,7 +216,7 @@ impl FromReader<'_> {
 
     /// Parses the column names in `[AS] t (a, b)`, which begins at token `at`. Returns a quoted
     /// name that does not occur in `of`, and the byte range of `(a, b)`.
-    fn renamed(
+    fn parse_column_names(
         &self,
         level: usize,
         at: usize,
@@ -252,7 +253,7 @@ impl FromReader<'_> {
 
     /// Rewrites the table in `'t::c'` to its alias. If no FROM clause contains the table, a
     /// question about rows gets a subquery.
-    fn column(
+    fn rewrite_column(
         &mut self,
         call: &Call,
         level: usize,
@@ -261,7 +262,7 @@ impl FromReader<'_> {
     ) {
         let mut here = Some((level, at));
         while let Some((level, at)) = here {
-            let items = self.levels[level].items(self.sql, at);
+            let items = self.levels[level].read_from_items(self.sql, at);
             if items.iter().any(|i| i.name().eq_ignore_ascii_case(table)) {
                 return;
             }
@@ -282,7 +283,7 @@ impl FromReader<'_> {
 
     /// Rewrites `JOIN {{LLMJoin(…)}}`: inserts the joined table. If FROM already contains both
     /// tables, adds the call to the condition of the preceding join.
-    fn join(
+    fn rewrite_join(
         &mut self,
         call: &Call,
         level: usize,
@@ -290,9 +291,10 @@ impl FromReader<'_> {
         added: &mut Vec<((usize, usize), FromItemText)>,
     ) {
         let tokens = &self.levels[level].tokens;
-        let select = self.levels[level].select(at).start;
-        let read = items(self.sql, &tokens[select..at]);
-        let joined: Vec<String> = call.values.iter().filter_map(|v| self.table_of(v)).collect();
+        let select = self.levels[level].select_range(at).start;
+        let read = parse_from_items(self.sql, &tokens[select..at]);
+        let joined: Vec<String> =
+            call.values.iter().filter_map(|v| self.find_join_table(v)).collect();
         let is_read = |table: &str| {
             let added = added.iter().filter(|(of, _)| *of == (level, select)).map(|(_, item)| item);
             read.iter().chain(added).any(|i| {
@@ -349,7 +351,7 @@ impl FromReader<'_> {
     }
 
     /// Returns the table that one side of a join names.
-    fn table_of(&self, value: &Argument) -> Option<String> {
+    fn find_join_table(&self, value: &Argument) -> Option<String> {
         match value {
             Argument::Column { table, .. } => table.clone(),
             Argument::Sql(span) => {
@@ -378,7 +380,7 @@ impl Level {
     }
 
     /// Returns the range of the SELECT that contains token `at`.
-    fn select(&self, at: usize) -> Range<usize> {
+    fn select_range(&self, at: usize) -> Range<usize> {
         let next = self.parts.partition_point(|part| *part < at);
         let first = next.checked_sub(1).map_or(0, |n| self.parts[n] + 1);
         first..self.parts.get(next).copied().unwrap_or(self.tokens.len())
@@ -388,24 +390,24 @@ impl Level {
     fn is_in_from(&self, sql: &str, at: usize) -> bool {
         const CLAUSES: [&str; 8] =
             ["FROM", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "ON"];
-        let before = &self.tokens[self.select(at).start..at];
+        let before = &self.tokens[self.select_range(at).start..at];
         let clause = before.iter().rev().find(|t| CLAUSES.iter().any(|w| t.is_word(sql, w)));
         clause.is_some_and(|t| t.is_word(sql, "FROM"))
             || before.last().is_some_and(|t| t.is_word(sql, "JOIN"))
     }
 
     /// Returns the tables of the SELECT that contains token `at`.
-    fn items(&mut self, sql: &str, at: usize) -> Rc<[FromItemText]> {
-        let select = self.select(at);
+    fn read_from_items(&mut self, sql: &str, at: usize) -> Rc<[FromItemText]> {
+        let select = self.select_range(at);
         let tokens = &self.tokens;
-        let read = || items(sql, &tokens[select.clone()]).into();
+        let read = || parse_from_items(sql, &tokens[select.clone()]).into();
         Rc::clone(self.read.entry(select.start).or_insert_with(read))
     }
 }
 
 /// Returns what a SELECT reads: tables with their names, and queries and functions with their
 /// aliases.
-fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
+fn parse_from_items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
     const END: [&str; 6] = ["WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT"];
     let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
     let is_alias = |t: &&Token| is_name(t) && !NO_ALIAS.iter().any(|w| t.is_word(sql, w));

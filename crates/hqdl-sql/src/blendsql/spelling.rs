@@ -32,20 +32,20 @@ impl NormalizedQuery {
     /// [`SqlError`] if its calls cannot be parsed.
     pub fn normalize(sql: &str) -> Result<Self, SqlError> {
         // A `--` comment would hide SQL that is appended to it.
-        let uncommented = uncommented(sql);
-        let sql = without_end(&uncommented);
+        let uncommented = blank_comments(sql);
+        let sql = trim_semicolons(&uncommented);
         let (calls, sql) = match scan_calls(sql) {
             Ok(calls) => (calls, Cow::Borrowed(sql)),
             // If standard SQL does not parse, try Python's escaped quotes. The replacement has the
             // same length, so that positions stay the same.
             Err(error) if sql.contains("\\'") => {
-                let doubled = doubled(sql);
+                let doubled = double_escaped_quotes(sql);
                 (scan_calls(&doubled).map_err(|_| error)?, Cow::Owned(doubled))
             }
             Err(error) => return Err(error),
         };
         let sql = sql.as_ref();
-        let mut edits = modern::edits(sql, &calls);
+        let mut edits = modern::collect_edits(sql, &calls);
         let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
         for call in &calls {
             if sql[..call.span.start].ends_with(word) {
@@ -55,7 +55,7 @@ impl NormalizedQuery {
                 edits.push((call.span.end..call.span.end, " ".to_owned()));
             }
         }
-        edits.extend(numbers(sql).into_iter().map(|(at, number)| (at..at, number)));
+        edits.extend(number_parameters(sql).into_iter().map(|(at, number)| (at..at, number)));
         edits.sort_by_key(|(span, _)| (span.start, span.end));
         let mut spelled = Self { text: String::with_capacity(sql.len() + 16), changes: Vec::new() };
         let mut at = 0;
@@ -73,11 +73,11 @@ impl NormalizedQuery {
     /// Returns the corresponding span of the original text.
     #[must_use]
     pub fn original_span(&self, span: &Span) -> Span {
-        let start = self.offset(span.start);
-        start..self.offset(span.end).max(start)
+        let start = self.original_offset(span.start);
+        start..self.original_offset(span.end).max(start)
     }
 
-    fn offset(&self, at: usize) -> usize {
+    fn original_offset(&self, at: usize) -> usize {
         let (mut added, mut removed) = (0, 0);
         for change in self.changes.iter().take_while(|c| c.start < at) {
             // A position in a replacement maps to the same distance from the original's start, or
@@ -96,7 +96,7 @@ impl NormalizedQuery {
 
 /// Replaces comments with spaces. If a token is invalid, the rest of the text is unchanged, and the
 /// error is reported when it is parsed.
-fn uncommented(sql: &str) -> String {
+fn blank_comments(sql: &str) -> String {
     let mut text = String::with_capacity(sql.len());
     let mut brackets = Brackets::Name;
     let mut at = 0;
@@ -119,7 +119,7 @@ fn uncommented(sql: &str) -> String {
 
 /// Replaces `\'` with `''` between the start of the first call and the end of the last one. Outside
 /// of calls, SQL treats a backslash as an ordinary character.
-fn doubled(sql: &str) -> String {
+fn double_escaped_quotes(sql: &str) -> String {
     let first = sql.find("{{").unwrap_or(sql.len());
     let last = sql.rfind("}}").map_or(first, |at| at.max(first));
     let (before, rest) = sql.split_at(first);
@@ -128,7 +128,7 @@ fn doubled(sql: &str) -> String {
 }
 
 /// Returns a statement without its trailing semicolons.
-fn without_end(sql: &str) -> &str {
+fn trim_semicolons(sql: &str) -> &str {
     let mut rest = sql.trim_end();
     while let Some(before) = rest.strip_suffix(';') {
         rest = before.trim_end();
@@ -138,7 +138,7 @@ fn without_end(sql: &str) -> &str {
 
 /// Returns the number of each `?`, and the offset at which to insert it. hqdl may move a condition
 /// within the query, which would change the order of unnumbered parameters.
-fn numbers(sql: &str) -> Vec<(usize, String)> {
+fn number_parameters(sql: &str) -> Vec<(usize, String)> {
     let (mut found, mut named, mut last): (Vec<_>, Vec<&str>, u32) = (Vec::new(), Vec::new(), 0);
     let mut at = 0;
     while let Ok(Some(token)) = next_token(sql, at, Brackets::Name) {

@@ -1,7 +1,7 @@
 //! Parser of arrays. The translation represents them as JSON arrays.
 
 use super::expr::SPECIAL;
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, unsupported};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, unsupported_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 
@@ -38,7 +38,7 @@ impl Parser<'_> {
         let template = format!("json_array({})", vec!["{}"; all.len()].join(", "));
         let nested = all.iter().any(|p| p.sql_type == SqlType::Array);
         if nested {
-            return Err(unsupported(start..end, "an array of arrays", "write a plain one"));
+            return Err(unsupported_error(start..end, "an array of arrays", "write a plain one"));
         }
         let operands = all.into_iter().map(|p| p.text).collect();
         Ok(TypedSql {
@@ -63,7 +63,10 @@ impl Parser<'_> {
         let is_query = self.is_query_at(0);
         let start = self.next_start();
         let array = if is_query {
-            TypedSql::new(self.with_depth_limit(Self::parse_query)?, start..self.last_end())
+            TypedSql::new(
+                self.with_depth_limit(Self::parse_query)?,
+                start..self.previous_token_end(),
+            )
         } else {
             Self::coerce_to_array(self.parse_expr()?)
         };

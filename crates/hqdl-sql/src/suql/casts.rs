@@ -8,7 +8,7 @@ use super::functions::parse_number;
 use super::literal::{
     KNOWN_TYPES, TYPES, check_range, convert_literal_text, find_misspelled_type, unknown_type_error,
 };
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, unsupported};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, unsupported_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -87,7 +87,7 @@ impl Parser<'_> {
         type_name: &TypeName,
         start: usize,
     ) -> Result<TypedSql, SqlError> {
-        let span = start..self.last_end();
+        let span = start..self.previous_token_end();
         if let Some(token) = type_name.enum_name {
             let name = token.unquoted_text(self.sql);
             let of_enum = match operand.sql_type {
@@ -116,7 +116,11 @@ impl Parser<'_> {
                     span.clone(),
                 )],
                 Some(None) => {
-                    return Err(unsupported(operand.span, "this array", "write ARRAY['a', 'b']"));
+                    return Err(unsupported_error(
+                        operand.span,
+                        "this array",
+                        "write ARRAY['a', 'b']",
+                    ));
                 }
                 None => operand.text,
             };
@@ -128,7 +132,7 @@ impl Parser<'_> {
         }
         if type_name.is_interval {
             let SqlType::Literal(text) = &operand.sql_type else {
-                return Err(unsupported(
+                return Err(unsupported_error(
                     span,
                     "an interval that is computed",
                     "write INTERVAL '1 day'",
@@ -179,7 +183,7 @@ impl Parser<'_> {
             Some((_, target)) => *target,
             None if UNSUPPORTED_TYPES.contains(&name.as_str()) => {
                 let help = format!("{KNOWN_TYPES} are known");
-                return Err(unsupported(token.span(), &format!("the type `{name}`"), &help));
+                return Err(unsupported_error(token.span(), &format!("the type `{name}`"), &help));
             }
             None => CastTarget::Unchanged,
         };
@@ -254,7 +258,9 @@ impl Parser<'_> {
                 let sql_type = SqlType::Interval(parts);
                 Ok(TypedSql { sql_type, precedence: OTHER, ..TypedSql::from_source(span) })
             }
-            None => Err(unsupported(span, "this interval", "write a literal such as '3 days'")),
+            None => {
+                Err(unsupported_error(span, "this interval", "write a literal such as '3 days'"))
+            }
         }
     }
 }

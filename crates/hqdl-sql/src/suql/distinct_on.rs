@@ -62,7 +62,7 @@ pub(super) fn rewrite_distinct_on(
         let last = (0..tokens.len()).rev().filter(begins);
         let mut selects = last.filter_map(|n| OnSelect::read(now, &tokens, n, columns));
         let Some(select) = selects.next() else { return Ok(text) };
-        if let Some(term) = select.out_of_order(now) {
+        if let Some(term) = select.find_misordered_term(now) {
             let span = text.as_ref().map_or(term.clone(), |text| text.original_span(&term));
             let message = "ORDER BY must begin with the expressions of DISTINCT ON";
             let error =
@@ -71,7 +71,7 @@ pub(super) fn rewrite_distinct_on(
                 error.with_help("DISTINCT ON keeps the first row of each group in this order")
             );
         }
-        let edits = select.edits(now);
+        let edits = select.build_edits(now);
         let next = TranslatedQuery::with_edits(now, edits);
         text = Some(match &text {
             None => next,
@@ -122,12 +122,12 @@ impl OnSelect {
         tokens.get(open).filter(|t| t.is_symbol(b'('))?;
         let close = find_keyword(sql, tokens, open + 1, &[])?;
         tokens.get(close).filter(|t| t.is_symbol(b')'))?;
-        let on = parts(tokens, open + 1..close);
+        let on = split_at_commas(tokens, open + 1..close);
         let from = find_keyword(sql, tokens, close + 1, &AFTER_ITEMS)?;
         tokens.get(from).filter(|t| t.is_word(sql, "FROM"))?;
         let rows_end = find_keyword(sql, tokens, from, &AFTER_ROWS).unwrap_or(tokens.len());
         let mut items = Vec::new();
-        for part in parts(tokens, close + 1..from) {
+        for part in split_at_commas(tokens, close + 1..from) {
             match tokens.get(part.clone())? {
                 [.., star] if star.is_symbol(b'*') => {
                     let of = match tokens.get(part.clone())? {
@@ -137,7 +137,7 @@ impl OnSelect {
                     };
                     let tables = star_columns::from_tables(sql, tokens, from..rows_end, columns)?;
                     let of = star_columns::star_columns(&tables, of.as_deref())?;
-                    items.extend(ResultItem::all(span(tokens, part)?, of));
+                    items.extend(ResultItem::expand_star(find_byte_range(tokens, part)?, of));
                 }
                 _ => items.push(ResultItem::read(sql, tokens, part)?),
             }
@@ -146,21 +146,21 @@ impl OnSelect {
             .and_then(|tables| star_columns::star_columns(&tables, None))
             .unwrap_or_default();
         for item in &mut items {
-            item.asks_about(sql, tokens, from..rows_end, &known);
+            item.detect_question_column(sql, tokens, from..rows_end, &known);
         }
-        let rows = span(tokens, from..rows_end)?;
+        let rows = find_byte_range(tokens, from..rows_end)?;
         let (mut order, mut end) = (Vec::new(), rows.end);
         // After a compound query, ORDER BY applies to the whole query.
         let ordered = tokens.get(rows_end).is_some_and(|t| t.is_word(sql, "ORDER"));
         if ordered && !ends_compound(sql, tokens, n) {
             let order_end =
                 find_keyword(sql, tokens, rows_end, &AFTER_ORDER).unwrap_or(tokens.len());
-            let terms = parts(tokens, rows_end + 2..order_end);
+            let terms = split_at_commas(tokens, rows_end + 2..order_end);
             order = terms
                 .into_iter()
                 .map(|part| Term::read(sql, tokens, part))
                 .collect::<Option<_>>()?;
-            end = span(tokens, rows_end..order_end)?.end;
+            end = find_byte_range(tokens, rows_end..order_end)?.end;
         }
         let on = on.into_iter().map(|part| Term::read(sql, tokens, part)).collect::<Option<_>>()?;
         let head = tokens.get(n)?.start..tokens.get(close)?.end;
@@ -168,7 +168,7 @@ impl OnSelect {
     }
 
     /// Returns the expression of a term, which may be the name or position of a result column.
-    fn meant<'s>(&'s self, sql: &'s str, term: &Term) -> &'s str {
+    fn resolve_term<'s>(&'s self, sql: &'s str, term: &Term) -> &'s str {
         let text = sql.get(term.of.clone()).unwrap_or_default().trim();
         let counted = text.parse::<usize>().ok().and_then(|n| self.items.get(n.checked_sub(1)?));
         let named = || {
@@ -178,13 +178,13 @@ impl OnSelect {
             self.items.iter().find(is)
         };
         let item = counted.or_else(named);
-        item.map_or(text, |item| item.text(sql))
+        item.map_or(text, |item| item.expr_text(sql))
     }
 
     /// Returns the first ORDER BY term that is not in ON, unless all expressions of ON precede it.
-    fn out_of_order(&self, sql: &str) -> Option<Range<usize>> {
+    fn find_misordered_term(&self, sql: &str) -> Option<Range<usize>> {
         let words = |term: &Term| {
-            let meant = self.meant(sql, term);
+            let meant = self.resolve_term(sql, term);
             let (mut words, mut at): (Vec<String>, usize) = (Vec::new(), 0);
             while let Ok(Some(token)) = lexer::next_token(meant, at, Brackets::List) {
                 at = token.end;
@@ -214,9 +214,9 @@ impl OnSelect {
         None
     }
 
-    fn edits(&self, sql: &str) -> Vec<(Range<usize>, String)> {
+    fn build_edits(&self, sql: &str) -> Vec<(Range<usize>, String)> {
         let shown: Vec<String> =
-            self.items.iter().enumerate().map(|(n, i)| i.shown(sql, n)).collect();
+            self.items.iter().enumerate().map(|(n, i)| i.format_outer_column(sql, n)).collect();
         let head = format!("SELECT {} FROM (SELECT ", shown.join(", "));
         let mut edits = vec![(self.head.clone(), head)];
         // Keep aliases, because GROUP BY may refer to them.
@@ -243,11 +243,11 @@ impl OnSelect {
         }
         edits.extend(stars.into_iter().map(|(star, columns)| (star, columns.join(", "))));
         edits.sort_by_key(|(span, _)| span.start);
-        let on: Vec<&str> = self.on.iter().map(|term| self.meant(sql, term)).collect();
+        let on: Vec<&str> = self.on.iter().map(|term| self.resolve_term(sql, term)).collect();
         let mut more = String::new();
         let mut order = Vec::new();
         for (n, term) in self.order.iter().enumerate() {
-            let of = self.meant(sql, term);
+            let of = self.resolve_term(sql, term);
             more.push_str(&format!(", {of} AS hq_o{}", n + 1));
             order.push((format!("{of}{}", term.how), format!("hq_o{}{}", n + 1, term.how)));
         }
@@ -267,12 +267,12 @@ impl OnSelect {
 
 impl ResultItem {
     /// Returns the SQL of the expression.
-    fn text<'s>(&'s self, sql: &'s str) -> &'s str {
+    fn expr_text<'s>(&'s self, sql: &'s str) -> &'s str {
         self.column.as_deref().unwrap_or_else(|| sql.get(self.of.clone()).unwrap_or_default())
     }
 
     /// Returns the column in the outer query; `n` is its index.
-    fn shown(&self, sql: &str, n: usize) -> String {
+    fn format_outer_column(&self, sql: &str, n: usize) -> String {
         match (&self.alias, &self.asks_about) {
             (_, Some(about)) => {
                 let part = |of| sql.get(of).unwrap_or_default();
@@ -287,7 +287,7 @@ impl ResultItem {
 
     /// Sets `asks_about` if the item is only a question about a column of the tables, and `rows`
     /// has no GROUP BY and does not refer to the answer.
-    fn asks_about(
+    fn detect_question_column(
         &mut self,
         sql: &str,
         tokens: &[Token],
@@ -295,7 +295,7 @@ impl ResultItem {
         known: &[(String, String)],
     ) {
         let Some([asks, open, inner @ .., close]) =
-            within(tokens, &self.of).filter(|_| self.column.is_none())
+            find_tokens(tokens, &self.of).filter(|_| self.column.is_none())
         else {
             return;
         };
@@ -321,7 +321,10 @@ impl ResultItem {
     }
 
     /// Returns an item for each column of a `*`.
-    fn all(star: Range<usize>, columns: Vec<(String, String)>) -> impl Iterator<Item = Self> {
+    fn expand_star(
+        star: Range<usize>,
+        columns: Vec<(String, String)>,
+    ) -> impl Iterator<Item = Self> {
         columns.into_iter().map(move |(column, name)| Self {
             of: star.clone(),
             name,
@@ -350,7 +353,7 @@ impl ResultItem {
             }
             _ => (part, None),
         };
-        let (of_span, end) = (span(tokens, of.clone())?, all.last()?.end);
+        let (of_span, end) = (find_byte_range(tokens, of.clone())?, all.last()?.end);
         let alias = alias.map(|t| t.unquoted_text(sql));
         let column = match tokens.get(of)? {
             [column] if is_name(column) => Some(column.unquoted_text(sql)),
@@ -371,8 +374,8 @@ impl Term {
         let how = ["ASC", "DESC", "NULLS"];
         let at =
             all.iter().position(|t| how.iter().any(|w| t.is_word(sql, w))).unwrap_or(all.len());
-        let of = span(tokens, part.start..part.start + at)?;
-        let whole = span(tokens, part)?;
+        let of = find_byte_range(tokens, part.start..part.start + at)?;
+        let whole = find_byte_range(tokens, part)?;
         let how = sql.get(of.end..whole.end).unwrap_or_default().to_owned();
         let name = match all.get(..at)? {
             [name] if is_name(name) => Some(name.unquoted_text(sql)),
@@ -408,7 +411,7 @@ fn ends_compound(sql: &str, tokens: &[Token], n: usize) -> bool {
 }
 
 /// Returns the tokens in a byte range.
-fn within<'t>(tokens: &'t [Token], of: &Range<usize>) -> Option<&'t [Token]> {
+fn find_tokens<'t>(tokens: &'t [Token], of: &Range<usize>) -> Option<&'t [Token]> {
     let from = tokens.iter().position(|t| t.start == of.start)?;
     let to = tokens.iter().position(|t| t.end == of.end)?;
     tokens.get(from..=to)
@@ -424,7 +427,7 @@ fn is_one_text(rest: &[Token]) -> bool {
 }
 
 /// Returns the byte range of some tokens.
-fn span(tokens: &[Token], of: Range<usize>) -> Option<Range<usize>> {
+fn find_byte_range(tokens: &[Token], of: Range<usize>) -> Option<Range<usize>> {
     let some = tokens.get(of)?;
     Some(some.first()?.start..some.last()?.end)
 }
@@ -458,7 +461,7 @@ pub(super) fn find_keyword(
 }
 
 /// Splits tokens at the commas outside of all brackets.
-fn parts(tokens: &[Token], of: Range<usize>) -> Vec<Range<usize>> {
+fn split_at_commas(tokens: &[Token], of: Range<usize>) -> Vec<Range<usize>> {
     let (mut begin, mut depth, mut all) = (of.start, 0_usize, Vec::new());
     for n in of.clone() {
         match tokens.get(n).map(|t| t.lexeme) {

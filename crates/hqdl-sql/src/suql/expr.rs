@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::cast_target::CastTarget;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, prepend_source, unsupported};
+use super::parser::{Parser, SqlType, TypedSql, join_exprs, prepend_source, unsupported_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -112,7 +112,7 @@ impl Parser<'_> {
             let sql_type = match &operand.sql_type {
                 number if number.is_number() => number.clone(),
                 SqlType::Date | SqlType::Timestamp | SqlType::Time | SqlType::Boolean => {
-                    return Err(unsupported(
+                    return Err(unsupported_error(
                         start..operand.span.end,
                         "a sign without a number",
                         "",
@@ -134,7 +134,7 @@ impl Parser<'_> {
                 let name = self.take_token()?;
                 // These collations compare byte by byte, as SQLite does.
                 if !["C", "POSIX", "ucs_basic"].contains(&name.unquoted_text(self.sql).as_ref()) {
-                    return Err(unsupported(
+                    return Err(unsupported_error(
                         name.span(),
                         "a collation of PostgreSQL",
                         "leave it out",
@@ -148,7 +148,7 @@ impl Parser<'_> {
                 expr = TypedSql { sql_type, ..TypedSql::new(text, span) };
             } else if self.is_word("AT") && self.is_word_at(1, "TIME") {
                 let span = self.next_start()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
-                return Err(unsupported(span, "a time zone", "SQLite's times are in UTC"));
+                return Err(unsupported_error(span, "a time zone", "SQLite's times are in UTC"));
             } else {
                 return Ok(expr);
             }
@@ -266,7 +266,7 @@ impl Parser<'_> {
         if self.is_query_at(0) {
             let at = self.next_start();
             let text = self.with_depth_limit(|p| p.parse_query_in(allows_no_columns))?;
-            let query = TypedSql::new(text, at..self.last_end());
+            let query = TypedSql::new(text, at..self.previous_token_end());
             let end = self.expect_symbol(b')')?;
             let text = join_exprs(start, vec![query], end);
             let sql_type = match self.columns.take().as_deref() {
@@ -305,7 +305,7 @@ impl Parser<'_> {
     /// Fails for an interval, which is not a value in `SQLite`.
     pub fn ensure_not_interval(expr: &TypedSql) -> Result<(), SqlError> {
         match expr.sql_type {
-            SqlType::Interval(_) => Err(unsupported(
+            SqlType::Interval(_) => Err(unsupported_error(
                 expr.span.clone(),
                 "an interval without a date",
                 "add it to a date: d + INTERVAL '1 day'",
@@ -336,7 +336,7 @@ impl Parser<'_> {
         if self.is_symbol(b'(') {
             return self.parse_function(first, &names);
         }
-        let span = first.start..self.last_end();
+        let span = first.start..self.previous_token_end();
         let content = |t: &Token| t.unquoted_text(self.sql);
         let fragment = match names.as_slice() {
             [column] => SourceFragment::Column(span.clone(), None, content(column)),
@@ -393,7 +393,7 @@ impl Parser<'_> {
             }
             "INTERVAL" if text_next => {
                 self.position += 2;
-                self.parse_interval(token.start..self.last_end()).map(Some)
+                self.parse_interval(token.start..self.previous_token_end()).map(Some)
             }
             "DATE" | "TIME" | "TIMESTAMP" | "TIMESTAMPTZ" if text_next => {
                 self.position += 1;
@@ -418,7 +418,7 @@ impl Parser<'_> {
             }
             "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
                 let span = token.start..next.map_or(token.end, |t| t.end);
-                Err(unsupported(span, "a bit string", "write a number, or a text in '…'"))
+                Err(unsupported_error(span, "a bit string", "write a number, or a text in '…'"))
             }
             _ => Ok(None),
         }
@@ -450,7 +450,7 @@ impl Parser<'_> {
             parse_result(self, &mut exprs)?;
         }
         self.expect_word("END")?;
-        let end = self.last_end();
+        let end = self.previous_token_end();
         let results = exprs.iter_mut().enumerate().filter(|(n, _)| result_positions.contains(n));
         let sql_type = self.coerce_to_common_type(results.map(|(_, expr)| expr).collect())?;
         let text = join_exprs(start, exprs, end);
@@ -462,7 +462,7 @@ impl Parser<'_> {
         self.position += 1;
         let index = self.parse_expr()?;
         if self.is_symbol(b':') || self.peek().is_some_and(|t| t.lexeme == Lexeme::Parameter) {
-            return Err(unsupported(
+            return Err(unsupported_error(
                 array.span.start..self.next_start() + 1,
                 "a slice of an array",
                 "",

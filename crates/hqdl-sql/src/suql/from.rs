@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::declared_type::parse_declared_type;
 use super::parser::{
     Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, UnnestedArray,
-    unsupported,
+    unsupported_error,
 };
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
@@ -71,7 +71,7 @@ impl Parser<'_> {
             self.position += 1;
             if self.is_symbol(b'(') {
                 let help = "in SQLite a subquery in FROM cannot refer to the tables beside it";
-                return Err(unsupported(word.span(), "LATERAL", help));
+                return Err(unsupported_error(word.span(), "LATERAL", help));
             }
             exprs.push(TypedSql::new(Vec::new(), word.start..self.next_start()));
         }
@@ -127,7 +127,7 @@ impl Parser<'_> {
         let args = if self.is_symbol(b')') { Vec::new() } else { self.parse_exprs()? };
         let end = self.expect_symbol(b')')?;
         if self.is_word("WITH") && self.is_word_at(1, "ORDINALITY") {
-            return Err(unsupported(start..self.last_end(), "WITH ORDINALITY", ""));
+            return Err(unsupported_error(start..self.previous_token_end(), "WITH ORDINALITY", ""));
         }
         let call_span = start..end;
         let Some(array) = Self::set_function_array(&function, args.clone(), &call_span)? else {
@@ -142,7 +142,7 @@ impl Parser<'_> {
         if names.is_empty() {
             names.push(alias.clone());
         }
-        let span = name.start..self.last_end();
+        let span = name.start..self.previous_token_end();
         let template =
             format!("json_each(suql_array({{}})) AS {}", hqdl_values::sql::quote_name(&alias));
         exprs.push(TypedSql::from_template(&template, vec![array.text.clone()], span));
@@ -169,7 +169,7 @@ impl Parser<'_> {
             exprs.push(query);
             return Ok(());
         }
-        let end = self.last_end();
+        let end = self.previous_token_end();
         let name = self.new_alias();
         let columns: Vec<String> = match typed {
             Some(typed) => typed.into_iter().map(|(name, _)| name).collect(),
@@ -195,10 +195,14 @@ impl Parser<'_> {
         alias: Option<String>,
         names: &[(String, Range<usize>)],
     ) -> Result<TypedSql, SqlError> {
-        let span = start..self.last_end();
+        let span = start..self.previous_token_end();
         let Some(own) = self.find_columns(table) else {
             let help = "select them by name in a subquery";
-            return Err(unsupported(span, "other names for columns that are not known", help));
+            return Err(unsupported_error(
+                span,
+                "other names for columns that are not known",
+                help,
+            ));
         };
         self.columns = Some(own.clone());
         let typed = self.take_renamed_columns(names)?;

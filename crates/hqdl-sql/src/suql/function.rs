@@ -2,7 +2,7 @@
 
 use super::declared_type::common_type;
 use super::operator::check_pattern;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, unsupported};
+use super::parser::{Parser, SqlType, TypedSql, join_exprs, unsupported_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -246,14 +246,14 @@ impl Parser<'_> {
             && name != "nullif"
         {
             let help = "compute with its seconds: extract(epoch FROM …)";
-            return Err(unsupported(start..end, &format!("`{name}` of spans of time"), help));
+            return Err(unsupported_error(start..end, &format!("`{name}` of spans of time"), help));
         }
         if COMMON_TYPE_FUNCTIONS.contains(&name.as_str()) || name == "nullif" {
             sql_type = self.coerce_to_common_type(exprs.iter_mut().collect())?;
         }
         if let ("is_relevant", [_, question]) = (name.as_str(), exprs.as_slice()) {
             let SqlType::Literal(question) = &question.sql_type else {
-                return Err(unsupported(start..end, "`is_relevant` to what is computed", ""));
+                return Err(unsupported_error(start..end, "`is_relevant` to what is computed", ""));
             };
             let question_sql = format!("is this document relevant to: {question}");
             let question_sql = hqdl_values::sql::quote_text(&question_sql);
@@ -285,7 +285,11 @@ impl Parser<'_> {
             let mut expr = if is_plain || template.matches('(').count() == 1 && *count == 1 {
                 self.fill_function(template, exprs, open, start, end)
             } else {
-                return Err(unsupported(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
+                return Err(unsupported_error(
+                    start..end,
+                    &format!("`{name}` so"),
+                    "leave out DISTINCT",
+                ));
             };
             if expr.sql_type == SqlType::Unknown {
                 expr.sql_type = sql_type;
@@ -297,7 +301,7 @@ impl Parser<'_> {
         }
         if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), exprs.as_slice()) {
             let SqlType::Literal(part) = part.sql_type.clone() else {
-                return Err(unsupported(
+                return Err(unsupported_error(
                     start..end,
                     &format!("`{name}` of a part that is computed"),
                     "",
@@ -480,7 +484,7 @@ impl Parser<'_> {
         let mut exprs = vec![expr];
         if self.is_word("WITHIN") {
             let word = self.take_token()?;
-            return Err(unsupported(word.span(), "WITHIN GROUP", ""));
+            return Err(unsupported_error(word.span(), "WITHIN GROUP", ""));
         }
         if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is_symbol(b'(')) {
             self.position += 2;
@@ -495,10 +499,10 @@ impl Parser<'_> {
                 self.take_token()?;
             }
         }
-        if self.last_end() == exprs[0].span.end {
+        if self.previous_token_end() == exprs[0].span.end {
             return Ok(exprs.swap_remove(0));
         }
-        let end = self.last_end();
+        let end = self.previous_token_end();
         let sql_type = exprs[0].sql_type.clone();
         let text = join_exprs(start, exprs, end);
         Ok(TypedSql { sql_type, ..TypedSql::new(text, start..end) })
@@ -538,10 +542,10 @@ impl Parser<'_> {
         let alias = match known {
             Some(alias) => alias,
             None if !self.may_unnest => {
-                return Err(unsupported(span, &format!("`{name}` here"), "put it into FROM"));
+                return Err(unsupported_error(span, &format!("`{name}` here"), "put it into FROM"));
             }
             None if others => {
-                return Err(unsupported(
+                return Err(unsupported_error(
                     span,
                     "two arrays side by side",
                     "unnest one of them in FROM",
@@ -583,7 +587,7 @@ impl Parser<'_> {
             let mut args = args;
             return match (args.pop(), args.is_empty()) {
                 (Some(only), true) => Ok(Some(only)),
-                _ => Err(unsupported(
+                _ => Err(unsupported_error(
                     span.clone(),
                     "two arrays side by side",
                     "unnest them one by one",

@@ -58,7 +58,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     register_text_functions(connection)?;
     make("suql_initcap", 1, |v| Ok(Sql::Text(initcap(&to_text(v[0])))))?;
     make("suql_groups", 2, |v| {
-        let regex = compile_pattern(&to_text(v[1]), pattern_syntax("match"), false)?;
+        let regex = compile_pattern(&to_text(v[1]), find_pattern_syntax("match"), false)?;
         let of = to_text(v[0]);
         let Some(found) = regex.captures(&of) else { return Ok(Sql::Null) };
         // The capture groups, or the whole match if there are none.
@@ -95,7 +95,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     lists::register(connection)?;
     for operator in ["like", "ilike", "similar", "match", "imatch"] {
         let (name, syntax, ignore_case) =
-            (format!("suql_{operator}"), pattern_syntax(operator), operator.starts_with('i'));
+            (format!("suql_{operator}"), find_pattern_syntax(operator), operator.starts_with('i'));
         connection.create_scalar_function(name.as_str(), 2, flags, move |ctx: &Context<'_>| {
             let (of, pattern) = (ctx.get_raw(0), ctx.get_raw(1));
             if of == ValueRef::Null || pattern == ValueRef::Null {
@@ -105,7 +105,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
             let regex = ctx.get_or_create_aux(1, |p| -> rusqlite::Result<Regex> {
                 compile_pattern(&to_text(p), syntax, ignore_case)
             })?;
-            Ok(ToSqlOutput::Owned(boolean_value(regex.is_match(&to_text(of)))))
+            Ok(ToSqlOutput::Owned(boolean_to_sql(regex.is_match(&to_text(of)))))
         })?;
     }
     Ok(())
@@ -155,20 +155,20 @@ fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     make("suql_contains", 2, |v| {
         if let (Some(all), Some(some)) = (parse_object(v[0]), parse_object(v[1])) {
-            return Ok(boolean_value(document_contains(&all, &some)));
+            return Ok(boolean_to_sql(document_contains(&all, &some)));
         }
         let (all, some) = (array_elements(v[0]), array_elements(v[1]));
-        Ok(boolean_value(some.iter().all(|s| all.iter().any(|a| is_equal(a, s)))))
+        Ok(boolean_to_sql(some.iter().all(|s| all.iter().any(|a| is_equal(a, s)))))
     })?;
     make("suql_overlaps", 2, |v| {
         let (all, some) = (array_elements(v[0]), array_elements(v[1]));
-        Ok(boolean_value(some.iter().any(|s| all.iter().any(|a| is_equal(a, s)))))
+        Ok(boolean_to_sql(some.iter().any(|s| all.iter().any(|a| is_equal(a, s)))))
     })?;
     make("suql_same", 2, |v| {
         let (a, b) = (array_elements(v[0]), array_elements(v[1]));
         // When comparing whole arrays, NULL equals NULL.
         let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || is_equal(a, b);
-        Ok(boolean_value(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
+        Ok(boolean_to_sql(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
     // A NULL operand counts as an empty array, unless both are NULL.
     connection.create_scalar_function("suql_joined", 2, FLAGS, |ctx: &Context<'_>| {
@@ -243,12 +243,12 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
 /// Registers conversions to numbers, dates and booleans.
 fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
     create_strict(connection, "suql_truth", 1, |v| match v[0] {
-        ValueRef::Integer(i) => Ok(boolean_value(i != 0)),
-        ValueRef::Real(r) => Ok(boolean_value(r != 0.0)),
+        ValueRef::Integer(i) => Ok(boolean_to_sql(i != 0)),
+        ValueRef::Real(r) => Ok(boolean_to_sql(r != 0.0)),
         other => {
             let text = to_text(other);
             parse_boolean(&text)
-                .map(boolean_value)
+                .map(boolean_to_sql)
                 .ok_or_else(|| function_error(format!("\"{text}\" is neither true nor false")))
         }
     })?;
@@ -503,7 +503,8 @@ fn regexp_replace(values: &[ValueRef<'_>]) -> FunctionResult {
             "regexp_replace supports the flags g and i, not `{flag}`"
         )));
     }
-    let regex = compile_pattern(&to_text(*pattern), pattern_syntax("match"), flags.contains('i'))?;
+    let regex =
+        compile_pattern(&to_text(*pattern), find_pattern_syntax("match"), flags.contains('i'))?;
     let mut replacement = String::new();
     let replacement_text = to_text(*replacement_value);
     let mut chars = replacement_text.chars();
@@ -550,7 +551,7 @@ fn regexp_replace(values: &[ValueRef<'_>]) -> FunctionResult {
 }
 
 /// Returns the pattern syntax of an operator, by its name in the function's name.
-pub(super) fn pattern_syntax(syntax: &str) -> PatternSyntax {
+pub(super) fn find_pattern_syntax(syntax: &str) -> PatternSyntax {
     match syntax {
         "like" | "ilike" => like_to_regex,
         "similar" => similar_to_regex,
@@ -652,12 +653,12 @@ fn compare_quantified(values: &[ValueRef<'_>], is_any: bool) -> FunctionResult {
             element => Some(compare_element(values[0], sign, element)? != negated),
         };
         match holds {
-            Some(holds) if holds == is_any => return Ok(boolean_value(is_any)),
+            Some(holds) if holds == is_any => return Ok(boolean_to_sql(is_any)),
             Some(_) => {}
             None => has_null = true,
         }
     }
-    Ok(if has_null { Sql::Null } else { boolean_value(!is_any) })
+    Ok(if has_null { Sql::Null } else { boolean_to_sql(!is_any) })
 }
 
 fn compare_element(value: ValueRef<'_>, sign: &str, element: &Json) -> rusqlite::Result<bool> {
@@ -776,7 +777,7 @@ fn to_text(value: ValueRef<'_>) -> String {
     }
 }
 
-fn boolean_value(holds: bool) -> Sql {
+fn boolean_to_sql(holds: bool) -> Sql {
     Sql::Integer(i64::from(holds))
 }
 

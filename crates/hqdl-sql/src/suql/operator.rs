@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::expr::{
     ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, span_across,
 };
-use super::functions::{compile_pattern, pattern_syntax};
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, join_exprs, unsupported};
+use super::functions::{compile_pattern, find_pattern_syntax};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, join_exprs, unsupported_error};
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -125,7 +125,7 @@ impl Parser<'_> {
             }
             self.position += 1;
         }
-        let end = self.last_end();
+        let end = self.previous_token_end();
         let mut text = left.text;
         text.push(SourceFragment::Source(left.span.end.min(sign)..end));
         Ok(TypedSql { span: start..end, text, sql_type: SqlType::Boolean, precedence: IS })
@@ -207,10 +207,10 @@ impl Parser<'_> {
                     self.position += 1;
                     let escape = self.parse_binary(OTHER)?;
                     if escape.sql_type != SqlType::Literal("\\".to_owned()) {
-                        return Err(unsupported(escape.span, "another ESCAPE than `\\`", ""));
+                        return Err(unsupported_error(escape.span, "another ESCAPE than `\\`", ""));
                     }
                 }
-                match_pattern(left, right, syntax, negated, self.last_end())
+                match_pattern(left, right, syntax, negated, self.previous_token_end())
             }
         }
     }
@@ -230,7 +230,7 @@ impl Parser<'_> {
         let of_enum = |expr: &TypedSql| matches!(expr.sql_type, SqlType::Enum(_));
         if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
             let help = "compare it with the values that are meant: IN ('…', '…')";
-            return Err(unsupported(
+            return Err(unsupported_error(
                 span_across(&left, &right),
                 "the order of an ENUM's values",
                 help,
@@ -241,7 +241,13 @@ impl Parser<'_> {
             let template = match sign {
                 "=" => "suql_same({}, {})",
                 "<>" => "NOT suql_same({}, {})",
-                _ => return Err(unsupported(span, "an order of arrays", "compare an element")),
+                _ => {
+                    return Err(unsupported_error(
+                        span,
+                        "an order of arrays",
+                        "compare an element",
+                    ));
+                }
             };
             let precedence = if sign == "=" { PRIMARY } else { NOT };
             let expr = TypedSql::from_template(template, vec![left.text, right.text], span);
@@ -421,7 +427,7 @@ impl Parser<'_> {
             .any(|p| matches!(p.sql_type, Timestamp | SqlType::Time | ComputedInterval))
         {
             let help = "add an interval: d + INTERVAL '1 day'";
-            return Err(unsupported(span, "this calculation with a time", help));
+            return Err(unsupported_error(span, "this calculation with a time", help));
         }
         let is_number = |expr: &TypedSql| {
             let text = self.sql.get(expr.span.clone()).unwrap_or_default();
@@ -440,7 +446,7 @@ impl Parser<'_> {
             }
             _ if operands.iter().any(|p| has_type(p, &Date)) => {
                 let help = "add days to a date, or subtract them";
-                return Err(unsupported(span, "this calculation with a date", help));
+                return Err(unsupported_error(span, "this calculation with a date", help));
             }
             _ => return Ok(None),
         };
@@ -546,7 +552,7 @@ impl Parser<'_> {
             self.sql.get(factor.span.clone()).and_then(|text| text.trim().parse::<f64>().ok());
         let Some(times) = number else {
             let help = "write it out: d + INTERVAL '3 days'";
-            return Err(unsupported(span, "an interval times what is computed", help));
+            return Err(unsupported_error(span, "an interval times what is computed", help));
         };
         let parts = parts.iter().map(|(n, unit)| (n * times, *unit)).collect();
         Ok(TypedSql {
@@ -561,7 +567,11 @@ impl Parser<'_> {
         let span = span_across(&left, right);
         let span = span.start.min(right.span.start)..span.end.max(left.span.end);
         let SqlType::Interval(parts) = &right.sql_type else {
-            return Err(unsupported(span, "this interval", "write a literal such as '3 days'"));
+            return Err(unsupported_error(
+                span,
+                "this interval",
+                "write a literal such as '3 days'",
+            ));
         };
         Self::ensure_value(&left)?;
         let parts: Vec<String> = parts
@@ -630,7 +640,7 @@ pub(super) fn match_pattern(
 /// [`SqlError`] if the pattern is invalid.
 pub(super) fn check_pattern(pattern: &TypedSql, syntax: &str) -> Result<(), SqlError> {
     let SqlType::Literal(text) = &pattern.sql_type else { return Ok(()) };
-    compile_pattern(text, pattern_syntax(syntax), false)
+    compile_pattern(text, find_pattern_syntax(syntax), false)
         .map(drop)
         .map_err(|error| SqlError::new(pattern.span.clone(), error.to_string(), "this pattern"))
 }
@@ -654,7 +664,7 @@ fn translate_json_path(
 ) -> Result<TypedSql, SqlError> {
     let Some(operators) = json_path_operators(path) else {
         let help = "use json_extract(x, '$.path')";
-        return Err(unsupported(span, &format!("`{sign}` by a computed path"), help));
+        return Err(unsupported_error(span, &format!("`{sign}` by a computed path"), help));
     };
     let texts = vec![left.parenthesized()];
     Ok(if sign == "#>" {

@@ -235,7 +235,7 @@ impl<'s> Parser<'s> {
     }
 
     /// Returns the end of the last token.
-    pub fn last_end(&self) -> usize {
+    pub fn previous_token_end(&self) -> usize {
         self.position.checked_sub(1).and_then(|n| self.tokens.get(n)).map_or(0, |t| t.end)
     }
 
@@ -335,7 +335,7 @@ impl TypedSql {
 pub(super) const PRIMARY: u8 = 100;
 
 /// Creates an error for a construct that `SQLite` does not support.
-pub(super) fn unsupported(span: Range<usize>, noun: &str, help: &str) -> SqlError {
+pub(super) fn unsupported_error(span: Range<usize>, noun: &str, help: &str) -> SqlError {
     let error = SqlError::new(span, format!("SQLite has no equivalent of {noun}"), "here");
     if help.is_empty() { error } else { error.with_help(help) }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::distinct_on::find_keyword;
 use super::parser::{
     Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, join_exprs,
-    unsupported,
+    unsupported_error,
 };
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
@@ -27,7 +27,7 @@ impl Parser<'_> {
             let message = format!("FROM has no table `{table}`");
             return Err(SqlError::new(span.clone(), message, "this counts its rows"));
         }
-        let end = self.last_end();
+        let end = self.previous_token_end();
         let ended = self.take_symbol(b';');
         if self.peek().is_some() && !ended {
             return Err(self.expected_error("the query's end"));
@@ -72,7 +72,7 @@ impl Parser<'_> {
                 self.expect_symbol(b'(')?;
                 let at = self.next_start();
                 let query = self.with_depth_limit(Self::parse_query)?;
-                exprs.push(TypedSql::new(query, at..self.last_end()));
+                exprs.push(TypedSql::new(query, at..self.previous_token_end()));
                 self.ctes.truncate(known);
                 let columns = self.take_renamed_columns(&names)?;
                 self.ctes.push((name, columns));
@@ -102,11 +102,11 @@ impl Parser<'_> {
             exprs.extend(terms);
             self.may_unnest = false;
         }
-        let end = self.last_end();
+        let end = self.previous_token_end();
         let mut text = join_exprs(start, exprs, end);
         text.extend(self.parse_limits()?);
         if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
-            return Err(unsupported(word.span(), "a lock of rows", "queries are read-only"));
+            return Err(unsupported_error(word.span(), "a lock of rows", "queries are read-only"));
         }
         if let Some(select) = self.selects.last() {
             self.rewrite_row_counts(&mut text, select)?;
@@ -162,7 +162,11 @@ impl Parser<'_> {
             let word = self.take_token()?;
             if self.is_word("ON") {
                 let help = "list its columns, followed by ORDER BY";
-                return Err(unsupported(word.start..self.next_start() + 2, "DISTINCT ON", help));
+                return Err(unsupported_error(
+                    word.start..self.next_start() + 2,
+                    "DISTINCT ON",
+                    help,
+                ));
             }
         }
         let (from, items, from_end) = self.parse_from_ahead()?;
@@ -172,7 +176,7 @@ impl Parser<'_> {
             let at = self.next_start();
             if !allows_no_columns {
                 let help = "name a column, or write SELECT 1 FROM";
-                return Err(unsupported(
+                return Err(unsupported_error(
                     at..self.peek().map_or(at, |t| t.end),
                     "a row without columns",
                     help,
@@ -188,14 +192,14 @@ impl Parser<'_> {
         self.may_unnest = false;
         if self.is_word("INTO") {
             let word = self.take_token()?;
-            return Err(unsupported(word.span(), "SELECT INTO", "queries are read-only"));
+            return Err(unsupported_error(word.span(), "SELECT INTO", "queries are read-only"));
         }
         let has_from = self.position == from;
         if has_from {
             self.position = from_end;
             exprs.extend(items);
         }
-        let end = self.last_end();
+        let end = self.previous_token_end();
         let slot = exprs.len();
         if self.take_word("WHERE") {
             exprs.push(Self::to_condition(self.parse_expr()?));
@@ -382,7 +386,11 @@ impl Parser<'_> {
             let _ = self.take_word("ASC") || self.take_word("DESC");
             if self.is_word("USING") {
                 let word = self.take_token()?;
-                return Err(unsupported(word.span(), "ORDER BY … USING", "write ASC or DESC"));
+                return Err(unsupported_error(
+                    word.span(),
+                    "ORDER BY … USING",
+                    "write ASC or DESC",
+                ));
             }
             if self.take_word("NULLS") && !self.take_word("FIRST") {
                 self.expect_word("LAST")?;
@@ -395,7 +403,7 @@ impl Parser<'_> {
 
     /// Parses LIMIT, OFFSET and FETCH, in any order.
     fn parse_limits(&mut self) -> Result<SqlText, SqlError> {
-        let start = self.last_end();
+        let start = self.previous_token_end();
         let (mut limit, mut offset): (Option<SqlText>, Option<SqlText>) = (None, None);
         let mut keeps_text = true;
         loop {
@@ -425,7 +433,7 @@ impl Parser<'_> {
                 });
                 let _ = self.take_word("ROWS") || self.take_word("ROW");
                 if self.is_word("WITH") {
-                    return Err(unsupported(at..self.next_start() + 4, "WITH TIES", ""));
+                    return Err(unsupported_error(at..self.next_start() + 4, "WITH TIES", ""));
                 }
                 self.expect_word("ONLY")?;
             } else {
@@ -435,7 +443,7 @@ impl Parser<'_> {
         if limit.is_none() && offset.is_none() {
             return Ok(Vec::new());
         }
-        let end = self.last_end();
+        let end = self.previous_token_end();
         if keeps_text && is_source_text(limit.as_ref()) && is_source_text(offset.as_ref()) {
             return Ok(vec![SourceFragment::Source(start..end)]);
         }

@@ -6,12 +6,12 @@ use crate::blendsql::SqlError;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("ai.if", |call| ask(call, IS_TRUE, BOOL)),
-        ("google_ml.if", |call| ask(call, IS_TRUE, BOOL)),
-        ("ai.rank", |call| ask(call, "Rate this.", FLOAT)),
-        ("google_ml.rank", |call| ask(call, "Rate this.", FLOAT)),
-        ("ai.generate", |call| ask(call, ANSWER, STR)),
-        ("google_ml.generate", |call| ask(call, ANSWER, STR)),
+        ("ai.if", |call| rewrite_ask(call, IS_TRUE, BOOL)),
+        ("google_ml.if", |call| rewrite_ask(call, IS_TRUE, BOOL)),
+        ("ai.rank", |call| rewrite_ask(call, "Rate this.", FLOAT)),
+        ("google_ml.rank", |call| rewrite_ask(call, "Rate this.", FLOAT)),
+        ("ai.generate", |call| rewrite_ask(call, ANSWER, STR)),
+        ("google_ml.generate", |call| rewrite_ask(call, ANSWER, STR)),
         ("ai.summarize", |call| {
             let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
             call.ask_about(prompt, "Summarize the text.", STR)
@@ -31,7 +31,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
 };
 
 /// Ignores `model_id`, because hqdl uses its own model.
-fn ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
+fn rewrite_ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
     let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
     call.ask(prompt, default, options)
 }

@@ -6,12 +6,12 @@ use crate::blendsql::SqlError;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("ai.if", |call| ask(call, IS_TRUE, BOOL)),
-        ("ai.score", |call| ask(call, "Rate this.", FLOAT)),
-        ("ai.generate", |call| ask(call, ANSWER, STR)),
-        ("ai.generate_bool", |call| ask(call, IS_TRUE, BOOL)),
-        ("ai.generate_int", |call| ask(call, ANSWER, INT)),
-        ("ai.generate_double", |call| ask(call, ANSWER, FLOAT)),
+        ("ai.if", |call| rewrite_ask(call, IS_TRUE, BOOL)),
+        ("ai.score", |call| rewrite_ask(call, "Rate this.", FLOAT)),
+        ("ai.generate", |call| rewrite_ask(call, ANSWER, STR)),
+        ("ai.generate_bool", |call| rewrite_ask(call, IS_TRUE, BOOL)),
+        ("ai.generate_int", |call| rewrite_ask(call, ANSWER, INT)),
+        ("ai.generate_double", |call| rewrite_ask(call, ANSWER, FLOAT)),
         ("ai.classify", |call| {
             let [input, categories, _, _] =
                 call.match_arguments(["input", "categories", "connection_id", "endpoint"])?;
@@ -31,7 +31,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
 };
 
 /// Ignores the connection and the endpoint, because hqdl uses its own model.
-fn ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
+fn rewrite_ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
     let [prompt, _, _, _, schema] = call.match_arguments([
         "prompt",
         "connection_id",

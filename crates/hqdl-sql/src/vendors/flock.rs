@@ -10,8 +10,8 @@ use hqdl_values::sql::quote_text;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("llm_complete", |call| ask(call, ANSWER, STR)),
-        ("llm_filter", |call| ask(call, IS_TRUE, BOOL)),
+        ("llm_complete", |call| rewrite_ask(call, ANSWER, STR)),
+        ("llm_filter", |call| rewrite_ask(call, IS_TRUE, BOOL)),
         ("llm_reduce", |call| {
             let prompt = FlockPrompt::read(call, ANSWER)?;
             let value = join_values(&prompt.values())
@@ -23,7 +23,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
     has_double_quoted_strings: false,
 };
 
-fn ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
+fn rewrite_ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
     let prompt = FlockPrompt::read(call, default)?;
     Ok(write_question(&prompt.question, &prompt.values(), options))
 }

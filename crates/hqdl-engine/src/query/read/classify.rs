@@ -50,14 +50,14 @@ pub(in crate::query) fn classify_literals(
         &parsed.query,
         &root,
         &mut |expr, scope, _| {
-            compared.extend(ComparedColumn::of(expr, scope, &spelled.text));
+            compared.extend(ComparedColumn::parse_comparison(expr, scope, &spelled.text));
         },
     );
     let lists = Lists { request, guard: &guard };
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     for one in compared {
-        let Some(list) = lists.of(&one.origin, one.array) else { continue };
-        if let Some(new) = one.written(&list, &spelled.text) {
+        let Some(list) = lists.find_values(&one.origin, one.array) else { continue };
+        if let Some(new) = one.rewrite_comparison(&list, &spelled.text) {
             edits.push((spelled.original_span(&one.span), new));
         }
     }
@@ -79,7 +79,7 @@ struct ComparedColumn {
 }
 
 impl ComparedColumn {
-    fn of(expr: &Expr, scope: &Scope<'_>, text: &str) -> Option<Self> {
+    fn parse_comparison(expr: &Expr, scope: &Scope<'_>, text: &str) -> Option<Self> {
         let origin = |e: &Expr| match &without_parens(e).kind {
             ExprKind::Column { table, column } => {
                 let hit = scope.find_column(table.as_deref(), column)?;
@@ -87,7 +87,7 @@ impl ComparedColumn {
             }
             _ => None,
         };
-        let word = |e: &Expr| literal(&text[without_parens(e).span.clone()]);
+        let word = |e: &Expr| parse_text_literal(&text[without_parens(e).span.clone()]);
         let (of, words, negated, array) = match &expr.kind {
             ExprKind::Compare(sign @ ("=" | "<>"), left, right) => {
                 let (of, word) = match (origin(left), word(right)) {
@@ -116,7 +116,7 @@ impl ComparedColumn {
 
     /// Returns SQL that compares the column with the values that its words mean; `None` if all
     /// words are on the list.
-    fn written(&self, list: &[String], text: &str) -> Option<String> {
+    fn rewrite_comparison(&self, list: &[String], text: &str) -> Option<String> {
         let alike = |word: &str| {
             let mut same = list.iter().filter(|v| v.trim().eq_ignore_ascii_case(word.trim()));
             same.next().filter(|_| same.next().is_none()).cloned()
@@ -160,7 +160,7 @@ impl ComparedColumn {
 }
 
 /// Returns the content of a text that is a single string literal.
-fn literal(text: &str) -> Option<String> {
+fn parse_text_literal(text: &str) -> Option<String> {
     let token = lexer::next_token(text, 0, Brackets::Name).ok()??;
     (token.lexeme == Lexeme::Text && token.end == text.trim_end().len())
         .then(|| token.unquoted_text(text))
@@ -175,7 +175,7 @@ struct Lists<'l> {
 impl Lists<'_> {
     /// Returns the values of a column if they are a short list and `classify` applies to the
     /// column.
-    fn of(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
+    fn find_values(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
         for expansion in &self.request.spec.expansions {
             for column in &expansion.columns {
@@ -195,11 +195,11 @@ impl Lists<'_> {
         if !self.request.classify {
             return None;
         }
-        self.checked(origin).or_else(|| self.distinct(origin, array))
+        self.read_check_list(origin).or_else(|| self.read_distinct_texts(origin, array))
     }
 
     /// Returns the list in a column's CHECK constraint.
-    fn checked(&self, origin: &ColumnOrigin) -> Option<Vec<String>> {
+    fn read_check_list(&self, origin: &ColumnOrigin) -> Option<Vec<String>> {
         let statement: String = self
             .guard
             .connection()
@@ -234,7 +234,7 @@ impl Lists<'_> {
 
     /// Returns the distinct texts of a column if there are at most [`SMALL`] and each occurs at
     /// least twice on average.
-    fn distinct(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
+    fn read_distinct_texts(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let (table, column) = (sql::quote_name(&origin.table), sql::quote_name(&origin.column));
         let from = if array {
             format!("{table} AS hq_of, json_each(suql_array(hq_of.{column})) AS hq_e")

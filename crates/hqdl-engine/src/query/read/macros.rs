@@ -108,7 +108,7 @@ pub(in crate::query) fn expand_macros(
     request: &Request<'_>,
     text: &str,
 ) -> Result<Option<TranslatedQuery>, QueryError> {
-    let tokens = tokens(text);
+    let tokens = tokenize_query(text);
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     let mut copied_until = 0;
     for n in 0..tokens.len() {
@@ -122,14 +122,14 @@ pub(in crate::query) fn expand_macros(
         if open.lexeme != Lexeme::Open || name.lexeme != Lexeme::Word || !paren.is_symbol(b'(') {
             continue;
         }
-        let Some(found) = find(&request.spec.ingredients, name.text(text)) else { continue };
+        let Some(found) = find_macro(&request.spec.ingredients, name.text(text)) else { continue };
         let Some(call) = CallText::parse_call(text, &tokens, n) else { continue };
         let rest = &tokens[tokens.partition_point(|t| t.start < call.end_offset)..];
         // Such a call copies its arguments, with their macros expanded.
         if matches!(found, Macro::Extract | Macro::Top) {
             copied_until = call.end_offset;
         }
-        edits.extend(call.edits(request, found, rest)?);
+        edits.extend(call.expand_macro(request, found, rest)?);
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
@@ -168,7 +168,7 @@ pub fn describe_calls() -> String {
 
 /// Returns the tokens of a query up to the first that cannot be read: its error is reported when
 /// the query runs.
-fn tokens(text: &str) -> Vec<Token> {
+fn tokenize_query(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     // Number of open list brackets.
     let mut depth = 0_usize;
@@ -202,11 +202,11 @@ pub(in crate::query) fn name_call_in_error(
     error: QueryError,
 ) -> QueryError {
     let QueryError::Sql(mut problem) = error else { return error };
-    let tokens = tokens(text);
+    let tokens = tokenize_query(text);
     let end = problem.span.as_ref().map_or(0, |span| span.end);
     let call = tokens.windows(2).rfind(|t| t[0].lexeme == Lexeme::Open && t[0].start < end);
     let name = call.map(|t| t[1].text(text));
-    if let Some(name) = name.filter(|name| find(&request.spec.ingredients, name).is_some()) {
+    if let Some(name) = name.filter(|name| find_macro(&request.spec.ingredients, name).is_some()) {
         for ingredient in ["`LLMMap`", "`LLMQA`"] {
             problem.message = problem.message.replace(ingredient, &format!("`{name}`"));
         }
@@ -243,7 +243,7 @@ pub(in crate::query) fn list_ingredients_in_error(
     QueryError::Sql(problem)
 }
 
-fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
+fn find_macro<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
     if let Some(own) = own.iter().find(|i| i.name.eq_ignore_ascii_case(name)) {
         return Some(Macro::Own(own));
     }
@@ -252,7 +252,7 @@ fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 
 impl CallText<'_> {
     /// Returns the edits that expand the macro `of`; `rest` are the tokens after the call.
-    fn edits(
+    fn expand_macro(
         &self,
         request: &Request<'_>,
         of: Macro<'_>,
@@ -260,14 +260,14 @@ impl CallText<'_> {
     ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let name = self.name_token.text(self.text);
         match of {
-            Macro::Typed(ingredient, kind) => self.typed(ingredient, kind),
-            Macro::Own(own) => self.own(own),
-            Macro::Caption => Ok(self.caption()),
+            Macro::Typed(ingredient, kind) => self.rewrite_typed(ingredient, kind),
+            Macro::Own(own) => self.rewrite_spec_ingredient(own),
+            Macro::Caption => Ok(self.rewrite_caption()),
             Macro::Image => Ok(vec![(
                 self.name_token.start..self.paren_token.end,
-                format!("LLMMap({}", self.unless("image", "image=true, ")),
+                format!("LLMMap({}", self.keep_unless_keyword("image", "image=true, ")),
             )]),
-            Macro::Summary => self.summary(),
+            Macro::Summary => self.rewrite_summary(),
             Macro::Reduce => self.rewrite_reduce(rest),
             Macro::Classify => self.rewrite_classify(),
             Macro::Rank => self.rewrite_rank(),
@@ -280,7 +280,7 @@ impl CallText<'_> {
                 let best = self.rewrite_top_k(rest, &expand)?;
                 Ok(vec![(self.open_token.start..self.end_offset, best)])
             }
-            Macro::Documents => self.documents(),
+            Macro::Documents => self.rewrite_document_question(),
             Macro::Dates => self.rewrite_date_filter(),
             Macro::Refused(why, instead) => Err(self.error_at_name(
                 format!("`{name}` cannot be called: {why}"),
@@ -292,7 +292,7 @@ impl CallText<'_> {
 
     /// Returns the edits for an ingredient whose name contains the type, such as `LLMQAList`. If
     /// that type is a list, the call can still set the type of its items.
-    fn typed(
+    fn rewrite_typed(
         &self,
         ingredient: &str,
         kind: &str,
@@ -331,12 +331,12 @@ impl CallText<'_> {
     }
 
     /// Returns `words`, or an empty text if the call has the keyword.
-    fn unless<'w>(&self, keyword: &str, words: &'w str) -> &'w str {
+    fn keep_unless_keyword<'w>(&self, keyword: &str, words: &'w str) -> &'w str {
         if self.has_keyword(keyword) { "" } else { words }
     }
 
     /// Returns the edits for `{{ImageCaption(t.photo)}}`. All other arguments belong to `LLMMap`.
-    fn caption(&self) -> Vec<(Range<usize>, String)> {
+    fn rewrite_caption(&self) -> Vec<(Range<usize>, String)> {
         let mut call = "LLMMap(".to_owned();
         if !self.has_keyword("question") {
             call.push_str(&format!("question={}, ", sql::quote_text(CAPTION)));
@@ -344,12 +344,15 @@ impl CallText<'_> {
         if !self.has_keyword("return_type") && !self.has_keyword("output_type") {
             call.push_str("return_type='str', ");
         }
-        call.push_str(self.unless("image", "image=true, "));
+        call.push_str(self.keep_unless_keyword("image", "image=true, "));
         vec![(self.name_token.start..self.paren_token.end, call)]
     }
 
     /// Returns the edits for an ingredient of the spec.
-    fn own(&self, own: &IngredientTable) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn rewrite_spec_ingredient(
+        &self,
+        own: &IngredientTable,
+    ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let names: Vec<[&str; 1]> = own.arguments.iter().map(|a| [a.as_str()]).collect();
         let arguments: Vec<ArgumentNames<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
         // All other arguments belong to LLMMap or LLMQA.
@@ -423,11 +426,11 @@ impl CallText<'_> {
             AskedOf::Rows => "LLMQA",
         };
         let mut call = format!("{ingredient}({}, ", sql::quote_text(&question));
-        if let Some(kind) = self.returned(own) {
+        if let Some(kind) = self.default_return_type(own) {
             call.push_str(&format!("return_type='{kind}', "));
         }
         if let Some(options) = own.options.as_ref().filter(|_| !self.has_keyword("options")) {
-            let options: Vec<String> = options.iter().map(written_literal).collect();
+            let options: Vec<String> = options.iter().map(literal_to_sql).collect();
             call.push_str(&format!("options=({},), ", options.join(", ")));
         }
         if let Some(model) = own.model.as_ref().filter(|_| !self.has_keyword("model")) {
@@ -439,7 +442,7 @@ impl CallText<'_> {
 
     /// Returns the return type of an ingredient of the spec; `None` if the spec has none or the
     /// call sets it.
-    fn returned(&self, own: &IngredientTable) -> Option<String> {
+    fn default_return_type(&self, own: &IngredientTable) -> Option<String> {
         if self.has_keyword("return_type") || self.has_keyword("output_type") {
             return None;
         }
@@ -453,7 +456,7 @@ impl CallText<'_> {
 
     /// Returns the edits for `{{TableSummary('t')}}`, with an optional question before the table.
     /// All other arguments belong to `LLMQA`.
-    fn summary(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn rewrite_summary(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         const QUESTION: ArgumentNames<'_> = &["question"];
         const TABLE: ArgumentNames<'_> = &["table", "context"];
         let bare = self.arguments.iter().filter(|p| p.keyword.is_none()).count();
@@ -474,7 +477,7 @@ impl CallText<'_> {
         }
         let mut edits = vec![(self.name_token.start..self.paren_token.end, call)];
         edits.extend(question.map(|piece| (piece.full_span.clone(), String::new())));
-        edits.push(match self.table(table) {
+        edits.push(match self.quote_table_name(table) {
             Some(name) => {
                 (table.full_span.start..table.span().end, format!("(SELECT * FROM {name})"))
             }
@@ -486,7 +489,7 @@ impl CallText<'_> {
 
     /// Returns the quoted name of the table that an argument names; `None` for a query in
     /// parentheses.
-    fn table(&self, piece: &CallArgument) -> Option<String> {
+    fn quote_table_name(&self, piece: &CallArgument) -> Option<String> {
         match piece.tokens.as_slice() {
             [one] => Some(sql::quote_name(&one.unquoted_text(self.text))),
             _ => None,
@@ -495,7 +498,7 @@ impl CallText<'_> {
 
     /// Returns the edits for a question about all documents of a column or query. The model sees
     /// the passages that are most similar to the question.
-    fn documents(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn rewrite_document_question(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let arguments: [ArgumentNames<'_>; 2] =
             [&["question"], &["documents", "document", "context"]];
         let [Some(question), Some(documents)] = self.match_all_arguments(arguments)? else {
@@ -603,7 +606,7 @@ impl CallText<'_> {
 }
 
 /// Returns a list's value as a literal of the query.
-fn written_literal(literal: &Literal) -> String {
+fn literal_to_sql(literal: &Literal) -> String {
     match literal {
         Literal::Boolean(true) => "1".to_owned(),
         Literal::Boolean(false) => "0".to_owned(),

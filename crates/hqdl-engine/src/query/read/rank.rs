@@ -47,7 +47,7 @@ impl CallText<'_> {
             return Err(self.missing_argument_error("a text as its criterion"));
         };
         value.ok_or_else(|| self.missing_argument_error("a value"))?;
-        let head = format!("LLMMap({}, ", score_arguments(&criterion));
+        let head = format!("LLMMap({}, ", format_score_arguments(&criterion));
         Ok(vec![
             (self.name_token.start..self.paren_token.end, head),
             (question.full_span.clone(), String::new()),
@@ -76,7 +76,8 @@ impl CallText<'_> {
             others.push_str(&format!(", {keyword}={}", expand(argument.span())?));
         }
         let best = |value: &str, k: &str| {
-            let score = format!("{{{{LLMMap({}, {value}{others})}}}}", score_arguments(&criterion));
+            let score =
+                format!("{{{{LLMMap({}, {value}{others})}}}}", format_score_arguments(&criterion));
             // The best 0 values need no score.
             let score = format!("CASE WHEN ({k}) > 0 THEN {score} END");
             format!("{BEST_AGGREGATE}({value}, {score}, {k})")
@@ -98,6 +99,6 @@ impl CallText<'_> {
 }
 
 /// Returns the question of a score and its type, as arguments.
-fn score_arguments(criterion: &str) -> String {
+fn format_score_arguments(criterion: &str) -> String {
     format!("{}, return_type='float'", sql::quote_text(&format!("{criterion}{SCALE}")))
 }

@@ -27,13 +27,13 @@ impl<'q> Emitter<'q> {
         self.plan.value_conditions.get(&(expr.span.start, expr.span.end))
     }
 
-    fn counted_calls(&self, expr: &Expr) -> Option<&'q CountedCalls> {
+    fn find_counted_calls(&self, expr: &Expr) -> Option<&'q CountedCalls> {
         self.plan.selects.iter().flat_map(|s| &s.counted).find(|c| c.span == expr.span)
     }
 
     /// Writes a count of calls that records each row until enough rows count.
     fn write_call_count(&mut self, expr: &Expr) -> String {
-        let Some(counted) = self.counted_calls(expr) else {
+        let Some(counted) = self.find_counted_calls(expr) else {
             return self.source_text(expr).to_owned();
         };
         let truth = match &counted.condition {
@@ -139,7 +139,7 @@ impl<'q> Emitter<'q> {
                 }
                 format!("{name}({})", texts.join(", "))
             }
-            ExprKind::Function { .. } if self.counted_calls(expr).is_some() => {
+            ExprKind::Function { .. } if self.find_counted_calls(expr).is_some() => {
                 self.write_call_count(expr)
             }
             ExprKind::Function { filter: Some(filter), args, .. } => {

@@ -77,14 +77,14 @@ impl QueryParser<'_> {
     }
 
     /// Returns the end of the preceding token.
-    pub fn last_end(&self) -> usize {
+    pub fn previous_token_end(&self) -> usize {
         let Some(before) = self.at.checked_sub(1) else { return 0 };
         self.tokens.get(before).map_or(0, |t| t.end)
     }
 
     /// Returns the text from `start` to the end of the preceding token.
     pub fn span_from(&self, start: usize) -> Span {
-        start..self.last_end().max(start)
+        start..self.previous_token_end().max(start)
     }
 
     pub fn text(&self, token: Token) -> &str {
@@ -226,7 +226,7 @@ impl QueryParser<'_> {
 
     fn depth_error(&self, start: usize) -> SqlError {
         let message = format!("the query is nested more than {MAX_DEPTH} levels deep");
-        let span = start..self.last_end().max(start);
+        let span = start..self.previous_token_end().max(start);
         SqlError::new(span, message, "here")
             .with_help("SQLite does not allow more; put the values into a table, or write IN (…)")
     }

@@ -432,7 +432,7 @@ impl QueryParser<'_> {
         while self.peek().is_some_and(|t| self.is_name(t)) {
             self.at += 1;
         }
-        if self.at > 0 && self.last_end() > start && self.eat_symbol(b'(') {
+        if self.at > 0 && self.previous_token_end() > start && self.eat_symbol(b'(') {
             self.read_list(|p| {
                 let _signed = p.eat_symbol(b'+') || p.eat_symbol(b'-');
                 match p.advance() {

@@ -107,20 +107,20 @@ impl QueryParser<'_> {
         let mut core = SelectCore { distinct, ..SelectCore::with_columns(columns, start..start) };
         if self.eat_word("FROM") {
             core.from = self.parse_from()?;
-            core.from_end = self.last_end();
+            core.from_end = self.previous_token_end();
         }
         core.filter = self.parse_clause("WHERE")?;
         if self.eat_word("GROUP") {
             self.expect_word("BY")?;
             core.group = self.read_list(Self::parse_expr)?;
-            core.group_end = self.last_end();
+            core.group_end = self.previous_token_end();
         }
         core.having = self.parse_clause("HAVING")?;
         if self.eat_word("WINDOW") {
             let windows = self.read_list(Self::parse_named_window)?;
             core.windows = windows.into_iter().flatten().collect();
         }
-        let end = self.last_end();
+        let end = self.previous_token_end();
         let order = self.parse_order_by()?;
         let (limit, offset) = self.parse_limit()?;
         let span = self.span_from(start);

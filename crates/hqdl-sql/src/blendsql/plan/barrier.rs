@@ -7,11 +7,11 @@ use crate::blendsql::scope::{Scope, Table};
 /// Returns a column of each table in the scope that depends on no answer. A condition that
 /// references them all waits for complete rows of these tables.
 pub(crate) fn join_barrier(scope: &Scope<'_>) -> Vec<ScopeColumn> {
-    join_barrier_of(&scope.tables, scope)
+    join_barrier_for_tables(&scope.tables, scope)
 }
 
 /// Same as [`join_barrier`] for some of the scope's tables.
-pub(crate) fn join_barrier_of(tables: &[Table], scope: &Scope<'_>) -> Vec<ScopeColumn> {
+pub(crate) fn join_barrier_for_tables(tables: &[Table], scope: &Scope<'_>) -> Vec<ScopeColumn> {
     let column_of = |table: &Table| {
         if table.name.is_some() {
             let field = table.fields.as_ref()?.iter().find(|field| !field.is_from_call)?;

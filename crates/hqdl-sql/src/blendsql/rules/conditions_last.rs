@@ -13,7 +13,7 @@
 //! one.
 
 use crate::blendsql::frame::is_random;
-use crate::blendsql::plan::barrier::{join_barrier, join_barrier_of};
+use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
 use crate::blendsql::plan::condition::{Condition, may_fail, split_conjuncts};
 use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{
@@ -121,7 +121,7 @@ fn plan_outer_joins(select: &SelectScope<'_>, is_movable: bool) -> Vec<OuterJoin
         joins.push(OuterJoin {
             on: on.span.clone(),
             truth: Condition::all_of(&calls, analysis, scope),
-            barrier: is_movable.then(|| join_barrier_of(before, scope)),
+            barrier: is_movable.then(|| join_barrier_for_tables(before, scope)),
             guards: plain.iter().filter(|e| is_cheap_and_stable(e)).map(|e| (*e).clone()).collect(),
             plain: plain.into_iter().cloned().collect(),
         });

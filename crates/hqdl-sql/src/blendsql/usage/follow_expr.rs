@@ -195,7 +195,7 @@ impl FlowAnalysis<'_> {
                 if let Some(filter) = filter {
                     self.follow_condition(filter, names);
                 }
-                self.function_flow(name, *window, args, names)
+                self.follow_function(name, *window, args, names)
             }
             ExprKind::Exists(query) => {
                 self.follow_query(query, names, None);
@@ -263,7 +263,7 @@ impl FlowAnalysis<'_> {
         Flow { lineage, ..result }
     }
 
-    fn function_flow(
+    fn follow_function(
         &mut self,
         name: &str,
         window: bool,

@@ -5,8 +5,8 @@ use rusqlite::types::{Value as Sql, ValueRef};
 use serde_json::Value as Json;
 
 use super::{
-    FunctionResult, boolean_value, compile_pattern, create_strict, function_error,
-    integer_argument, pattern_syntax, to_text,
+    FunctionResult, boolean_to_sql, compile_pattern, create_strict, find_pattern_syntax,
+    function_error, integer_argument, to_text,
 };
 
 /// Registers the functions on a connection.
@@ -55,7 +55,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(Sql::Integer(i64::try_from(found).unwrap_or(i64::MAX)))
     })?;
     make("suql_regexp_like", 3, |v| {
-        Ok(boolean_value(!RegexInput::from_arguments(v, usize::MAX, 2)?.find_all("")?.is_empty()))
+        Ok(boolean_to_sql(!RegexInput::from_arguments(v, usize::MAX, 2)?.find_all("")?.is_empty()))
     })?;
     make("suql_regexp_substr", -1, |v| {
         let nth = v.get(3).map_or(Ok(1), |n| integer_argument(*n))?;
@@ -78,7 +78,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(Sql::Text(all.into_iter().take(shown).map(groups).collect::<Json>().to_string()))
     })?;
     make("suql_regexp_split", 2, |v| {
-        let regex = compile_pattern(&to_text(v[1]), pattern_syntax("match"), false)?;
+        let regex = compile_pattern(&to_text(v[1]), find_pattern_syntax("match"), false)?;
         Ok(Sql::Text(regex.split(&to_text(v[0])).collect::<Json>().to_string()))
     })
 }
@@ -151,7 +151,7 @@ impl RegexInput {
             )));
         }
         let regex =
-            compile_pattern(&self.pattern, pattern_syntax("match"), self.flags.contains('i'))?;
+            compile_pattern(&self.pattern, find_pattern_syntax("match"), self.flags.contains('i'))?;
         let of: String = self.text.chars().skip(self.skipped).collect();
         let groups = |found: regex::Captures<'_>| {
             found.iter().map(|group| group.map(|g| g.as_str().to_owned())).collect()

@@ -18,7 +18,7 @@ use crate::blendsql::aggregates::visit_own_exprs;
 use crate::blendsql::emit::result_column_of;
 use crate::blendsql::frame::{Frame, is_random, reads_table};
 use crate::blendsql::plan::analysis::Analysis;
-use crate::blendsql::plan::barrier::{join_barrier, join_barrier_of};
+use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::condition::split_conjuncts;
 use crate::blendsql::plan::statistics::Statistics;
@@ -101,7 +101,7 @@ pub fn compute_request_bound(
     let root = Frame::root();
     let frame = probing.rows.declare_ctes(query, &root);
     let with = frame.with_clause();
-    probing.probe_parts(query, &frame, lone, &mut |probing, text| {
+    probing.emit_probes(query, &frame, lone, &mut |probing, text| {
         let calls = std::mem::take(&mut probing.calls);
         if with.len() + text.len() > MAX_STATEMENT_BYTES {
             calls.iter().for_each(|n| probing.mark_unbounded(*n, QUERY_TOO_LONG));
@@ -189,7 +189,7 @@ impl Probing<'_, '_> {
 
     /// Passes SQL that evaluates the calls of a query to `emit`, piece by piece. The caller
     /// declares the query's common table expressions for each piece.
-    fn probe_parts(
+    fn emit_probes(
         &mut self,
         query: &Query,
         frame: &Frame<'_>,
@@ -265,7 +265,7 @@ impl Probing<'_, '_> {
         }
         let frame = self.rows.declare_ctes(query, around);
         let mut parts = Vec::new();
-        self.probe_parts(query, &frame, false, &mut |_, text| parts.push(text));
+        self.emit_probes(query, &frame, false, &mut |_, text| parts.push(text));
         let text = add_terms(parts)?;
         let with = frame.with_clause();
         Some(if with.is_empty() { text } else { format!("({with}SELECT {text})") })
@@ -504,7 +504,7 @@ impl Probing<'_, '_> {
         }
         let waits = |t: &&Table| {
             named.contains(&std::ptr::from_ref(*t))
-                || !join_barrier_of(std::slice::from_ref(*t), scope).is_empty()
+                || !join_barrier_for_tables(std::slice::from_ref(*t), scope).is_empty()
         };
         let has_calls = conditions.iter().any(|c| c.has_call());
         let tables = scope.tables.iter().filter(|_| has_calls && scope.tables.len() > 1);
