@@ -270,8 +270,8 @@ fn spending_keeps_to_the_limits_of_the_server() {
 fn a_request_of_unknown_cost_needs_approval() {
     let price = "price = { input = 0.5, output = 1.5 }";
     let model = "provider = \"openai\"\nname = \"m\"";
-    let replay = "provider = \"replay\"\nname = \"m\"";
-    let mixed = MODEL.replace(model, replay).replace("base_url", "# base_url").replace(price, "")
+    let replay = "provider = \"replay\"\nname = \"m\"\nrecordings = [\"said.jsonl\"]";
+    let mixed = MODEL.replace(model, replay).replace(price, "")
         + "\n[model.big]\nprovider = \"openai\"\nname = \"big\"\nbase_url = \"{base_url}\"\n"
         + "api_key_env = \"HQDL_TEST_KEY\"\n"
         + price;
@@ -289,6 +289,7 @@ fn a_request_of_unknown_cost_needs_approval() {
     ] {
         let endpoint = endpoint(LIVE);
         let project = Project::new(&endpoint, DATABASE, &spec);
+        std::fs::write(project.path("specs/said.jsonl"), "").unwrap();
         let mut client = Client::start(&project, &["--allow-usd", "1"]);
         let refused = client.call("query", json!({ "sql": sql }));
         assert_eq!(refused["status"], "approval_needed", "{refused}\n{spec}");
