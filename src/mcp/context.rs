@@ -353,7 +353,7 @@ impl ServerContext {
         interrupt: watch::Receiver<bool>,
     ) -> Result<Option<Json>, Failure> {
         let request = self.request(&plan.sql, plan.dialect, interrupt);
-        match self.run_request(plan, &request, Some(0.0), position) {
+        match run_request(plan, &request, Some(0.0), position) {
             Err(error) if is_budget_reached(&error) => Ok(None),
             result => result.map(Some).map_err(|error| self.to_failure(error.into(), &plan.sql)),
         }
@@ -368,34 +368,9 @@ impl ServerContext {
         interrupt: watch::Receiver<bool>,
     ) -> (Result<Json, Failure>, f64) {
         let request = self.request(&plan.sql, plan.dialect, interrupt);
-        let result = self.run_request(plan, &request, limit_usd, position);
+        let result = run_request(plan, &request, limit_usd, position);
         let result = result.map_err(|error| self.to_failure(error.into(), &plan.sql));
         (result, request.counted_cost.usd())
-    }
-
-    fn run_request(
-        &self,
-        plan: &AskPlan,
-        request: &Request<'_>,
-        limit_usd: Option<f64>,
-        position: PagePosition,
-    ) -> Result<Json, QueryError> {
-        // A query without calls may end early, because nothing but its rows is reported.
-        let is_plain = plan.explained.routes.is_empty();
-        let mut page = RowPage::new(position.offset, position.limit, is_plain);
-        let meta = match ask::run_within(request, limit_usd, &mut page) {
-            Err(QueryError::Output(_)) if is_plain && page.has_more => {
-                Meta { sql: plan.sql.clone(), ..Meta::default() }
-            }
-            result => result?,
-        };
-        let cursor = page.has_more.then(|| format!("{}-{}", page.end(), hash_query(&plan.sql)));
-        Ok(json!({
-            "status": "complete",
-            "columns": page.columns, "rows": page.rows,
-            "next_cursor": cursor, "truncated": page.has_more, "cut_cells": page.cut_cells,
-            "assumptions": plan.assumptions, "notes": meta.notes, "meta": meta.to_json(),
-        }))
     }
 
     /// Returns the result of `plan`.
@@ -423,6 +398,31 @@ impl ServerContext {
             (error, _) => Failure::wrong_input(error.to_string(), ""),
         }
     }
+}
+
+/// Runs a query, and returns a page of its rows.
+fn run_request(
+    plan: &AskPlan,
+    request: &Request<'_>,
+    limit_usd: Option<f64>,
+    position: PagePosition,
+) -> Result<Json, QueryError> {
+    // A query without calls may end early, because nothing but its rows is reported.
+    let is_plain = plan.explained.routes.is_empty();
+    let mut page = RowPage::new(position.offset, position.limit, is_plain);
+    let meta = match ask::run_within(request, limit_usd, &mut page) {
+        Err(QueryError::Output(_)) if is_plain && page.has_more => {
+            Meta { sql: plan.sql.clone(), ..Meta::default() }
+        }
+        result => result?,
+    };
+    let cursor = page.has_more.then(|| format!("{}-{}", page.end(), hash_query(&plan.sql)));
+    Ok(json!({
+        "status": "complete",
+        "columns": page.columns, "rows": page.rows,
+        "next_cursor": cursor, "truncated": page.has_more, "cut_cells": page.cut_cells,
+        "assumptions": plan.assumptions, "notes": meta.notes, "meta": meta.to_json(),
+    }))
 }
 
 fn is_budget_reached(error: &QueryError) -> bool {

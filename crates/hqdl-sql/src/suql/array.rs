@@ -1,7 +1,7 @@
 //! Parser of arrays. The translation represents them as JSON arrays.
 
 use super::expr::SPECIAL;
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, unsupported_error};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, build_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 
@@ -38,7 +38,7 @@ impl Parser<'_> {
         let template = format!("json_array({})", vec!["{}"; all.len()].join(", "));
         let nested = all.iter().any(|p| p.sql_type == SqlType::Array);
         if nested {
-            return Err(unsupported_error(start..end, "an array of arrays", "write a plain one"));
+            return Err(build_error(start..end, "an array of arrays", "write a plain one"));
         }
         let operands = all.into_iter().map(|p| p.text).collect();
         Ok(TypedSql {

@@ -8,7 +8,7 @@ use super::functions::parse_number;
 use super::literal::{
     KNOWN_TYPES, TYPES, check_range, convert_literal_text, find_misspelled_type, unknown_type_error,
 };
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, unsupported_error};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, build_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -116,11 +116,7 @@ impl Parser<'_> {
                     span.clone(),
                 )],
                 Some(None) => {
-                    return Err(unsupported_error(
-                        operand.span,
-                        "this array",
-                        "write ARRAY['a', 'b']",
-                    ));
+                    return Err(build_error(operand.span, "this array", "write ARRAY['a', 'b']"));
                 }
                 None => operand.text,
             };
@@ -132,7 +128,7 @@ impl Parser<'_> {
         }
         if type_name.is_interval {
             let SqlType::Literal(text) = &operand.sql_type else {
-                return Err(unsupported_error(
+                return Err(build_error(
                     span,
                     "an interval that is computed",
                     "write INTERVAL '1 day'",
@@ -183,7 +179,7 @@ impl Parser<'_> {
             Some((_, target)) => *target,
             None if UNSUPPORTED_TYPES.contains(&name.as_str()) => {
                 let help = format!("{KNOWN_TYPES} are known");
-                return Err(unsupported_error(token.span(), &format!("the type `{name}`"), &help));
+                return Err(build_error(token.span(), &format!("the type `{name}`"), &help));
             }
             None => CastTarget::Unchanged,
         };
@@ -258,9 +254,7 @@ impl Parser<'_> {
                 let sql_type = SqlType::Interval(parts);
                 Ok(TypedSql { sql_type, precedence: OTHER, ..TypedSql::from_source(span) })
             }
-            None => {
-                Err(unsupported_error(span, "this interval", "write a literal such as '3 days'"))
-            }
+            None => Err(build_error(span, "this interval", "write a literal such as '3 days'")),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! this way. The translation counts rowids instead, or an encoding of all columns if there is a
 //! DISTINCT.
 
-use super::parser::{Parser, SuqlSelect, TableSource, unsupported_error};
+use super::parser::{Parser, SuqlSelect, TableSource, build_error};
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use hqdl_values::sql::quote_name;
@@ -49,7 +49,7 @@ impl Parser<'_> {
                 let Some(row) = row else {
                     let help =
                         "count the rows of a query: SELECT count(*) FROM (SELECT DISTINCT …)";
-                    return Err(unsupported_error(span.clone(), "different rows of this", help));
+                    return Err(build_error(span.clone(), "different rows of this", help));
                 };
                 // The rowid is NULL for a row that an outer join adds.
                 match (has_rowid, is_array) {
@@ -70,11 +70,7 @@ impl Parser<'_> {
             };
             let Some(counted_sql) = counted_sql else {
                 let help = "name a column of it that is never NULL";
-                return Err(unsupported_error(
-                    span.clone(),
-                    "the rows of this that a join found",
-                    help,
-                ));
+                return Err(build_error(span.clone(), "the rows of this that a join found", help));
             };
             *fragment = SourceFragment::Generated(counted_sql, span.clone());
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::cast_target::CastTarget;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, prepend_source, unsupported_error};
+use super::parser::{Parser, SqlType, TypedSql, build_error, join_exprs, prepend_source};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -112,7 +112,7 @@ impl Parser<'_> {
             let sql_type = match &operand.sql_type {
                 number if number.is_number() => number.clone(),
                 SqlType::Date | SqlType::Timestamp | SqlType::Time | SqlType::Boolean => {
-                    return Err(unsupported_error(
+                    return Err(build_error(
                         start..operand.span.end,
                         "a sign without a number",
                         "",
@@ -134,7 +134,7 @@ impl Parser<'_> {
                 let name = self.take_token()?;
                 // These collations compare byte by byte, as SQLite does.
                 if !["C", "POSIX", "ucs_basic"].contains(&name.unquoted_text(self.sql).as_ref()) {
-                    return Err(unsupported_error(
+                    return Err(build_error(
                         name.span(),
                         "a collation of PostgreSQL",
                         "leave it out",
@@ -148,7 +148,7 @@ impl Parser<'_> {
                 expr = TypedSql { sql_type, ..TypedSql::new(text, span) };
             } else if self.is_word("AT") && self.is_word_at(1, "TIME") {
                 let span = self.next_start()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
-                return Err(unsupported_error(span, "a time zone", "SQLite's times are in UTC"));
+                return Err(build_error(span, "a time zone", "SQLite's times are in UTC"));
             } else {
                 return Ok(expr);
             }
@@ -305,7 +305,7 @@ impl Parser<'_> {
     /// Fails for an interval, which is not a value in `SQLite`.
     pub fn ensure_not_interval(expr: &TypedSql) -> Result<(), SqlError> {
         match expr.sql_type {
-            SqlType::Interval(_) => Err(unsupported_error(
+            SqlType::Interval(_) => Err(build_error(
                 expr.span.clone(),
                 "an interval without a date",
                 "add it to a date: d + INTERVAL '1 day'",
@@ -418,7 +418,7 @@ impl Parser<'_> {
             }
             "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
                 let span = token.start..next.map_or(token.end, |t| t.end);
-                Err(unsupported_error(span, "a bit string", "write a number, or a text in '…'"))
+                Err(build_error(span, "a bit string", "write a number, or a text in '…'"))
             }
             _ => Ok(None),
         }
@@ -462,7 +462,7 @@ impl Parser<'_> {
         self.position += 1;
         let index = self.parse_expr()?;
         if self.is_symbol(b':') || self.peek().is_some_and(|t| t.lexeme == Lexeme::Parameter) {
-            return Err(unsupported_error(
+            return Err(build_error(
                 array.span.start..self.next_start() + 1,
                 "a slice of an array",
                 "",

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::declared_type::parse_declared_type;
 use super::parser::{
     Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, UnnestedArray,
-    unsupported_error,
+    build_error,
 };
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
@@ -71,7 +71,7 @@ impl Parser<'_> {
             self.position += 1;
             if self.is_symbol(b'(') {
                 let help = "in SQLite a subquery in FROM cannot refer to the tables beside it";
-                return Err(unsupported_error(word.span(), "LATERAL", help));
+                return Err(build_error(word.span(), "LATERAL", help));
             }
             exprs.push(TypedSql::new(Vec::new(), word.start..self.next_start()));
         }
@@ -127,7 +127,7 @@ impl Parser<'_> {
         let args = if self.is_symbol(b')') { Vec::new() } else { self.parse_exprs()? };
         let end = self.expect_symbol(b')')?;
         if self.is_word("WITH") && self.is_word_at(1, "ORDINALITY") {
-            return Err(unsupported_error(start..self.previous_token_end(), "WITH ORDINALITY", ""));
+            return Err(build_error(start..self.previous_token_end(), "WITH ORDINALITY", ""));
         }
         let call_span = start..end;
         let Some(array) = Self::set_function_array(&function, args.clone(), &call_span)? else {
@@ -198,11 +198,7 @@ impl Parser<'_> {
         let span = start..self.previous_token_end();
         let Some(own) = self.find_columns(table) else {
             let help = "select them by name in a subquery";
-            return Err(unsupported_error(
-                span,
-                "other names for columns that are not known",
-                help,
-            ));
+            return Err(build_error(span, "other names for columns that are not known", help));
         };
         self.columns = Some(own.clone());
         let typed = self.take_renamed_columns(names)?;

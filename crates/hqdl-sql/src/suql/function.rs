@@ -2,7 +2,7 @@
 
 use super::declared_type::common_type;
 use super::operator::check_pattern;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, unsupported_error};
+use super::parser::{Parser, SqlType, TypedSql, build_error, join_exprs};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -246,14 +246,14 @@ impl Parser<'_> {
             && name != "nullif"
         {
             let help = "compute with its seconds: extract(epoch FROM …)";
-            return Err(unsupported_error(start..end, &format!("`{name}` of spans of time"), help));
+            return Err(build_error(start..end, &format!("`{name}` of spans of time"), help));
         }
         if COMMON_TYPE_FUNCTIONS.contains(&name.as_str()) || name == "nullif" {
             sql_type = self.coerce_to_common_type(exprs.iter_mut().collect())?;
         }
         if let ("is_relevant", [_, question]) = (name.as_str(), exprs.as_slice()) {
             let SqlType::Literal(question) = &question.sql_type else {
-                return Err(unsupported_error(start..end, "`is_relevant` to what is computed", ""));
+                return Err(build_error(start..end, "`is_relevant` to what is computed", ""));
             };
             let question_sql = format!("is this document relevant to: {question}");
             let question_sql = hqdl_values::sql::quote_text(&question_sql);
@@ -285,11 +285,7 @@ impl Parser<'_> {
             let mut expr = if is_plain || template.matches('(').count() == 1 && *count == 1 {
                 self.fill_function(template, exprs, open, start, end)
             } else {
-                return Err(unsupported_error(
-                    start..end,
-                    &format!("`{name}` so"),
-                    "leave out DISTINCT",
-                ));
+                return Err(build_error(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
             };
             if expr.sql_type == SqlType::Unknown {
                 expr.sql_type = sql_type;
@@ -301,7 +297,7 @@ impl Parser<'_> {
         }
         if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), exprs.as_slice()) {
             let SqlType::Literal(part) = part.sql_type.clone() else {
-                return Err(unsupported_error(
+                return Err(build_error(
                     start..end,
                     &format!("`{name}` of a part that is computed"),
                     "",
@@ -484,7 +480,7 @@ impl Parser<'_> {
         let mut exprs = vec![expr];
         if self.is_word("WITHIN") {
             let word = self.take_token()?;
-            return Err(unsupported_error(word.span(), "WITHIN GROUP", ""));
+            return Err(build_error(word.span(), "WITHIN GROUP", ""));
         }
         if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is_symbol(b'(')) {
             self.position += 2;
@@ -542,10 +538,10 @@ impl Parser<'_> {
         let alias = match known {
             Some(alias) => alias,
             None if !self.may_unnest => {
-                return Err(unsupported_error(span, &format!("`{name}` here"), "put it into FROM"));
+                return Err(build_error(span, &format!("`{name}` here"), "put it into FROM"));
             }
             None if others => {
-                return Err(unsupported_error(
+                return Err(build_error(
                     span,
                     "two arrays side by side",
                     "unnest one of them in FROM",
@@ -587,7 +583,7 @@ impl Parser<'_> {
             let mut args = args;
             return match (args.pop(), args.is_empty()) {
                 (Some(only), true) => Ok(Some(only)),
-                _ => Err(unsupported_error(
+                _ => Err(build_error(
                     span.clone(),
                     "two arrays side by side",
                     "unnest them one by one",

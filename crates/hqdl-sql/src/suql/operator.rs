@@ -6,7 +6,7 @@ use super::expr::{
     ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, span_across,
 };
 use super::functions::{compile_pattern, find_pattern_syntax};
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, join_exprs, unsupported_error};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, build_error, join_exprs};
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -207,7 +207,7 @@ impl Parser<'_> {
                     self.position += 1;
                     let escape = self.parse_binary(OTHER)?;
                     if escape.sql_type != SqlType::Literal("\\".to_owned()) {
-                        return Err(unsupported_error(escape.span, "another ESCAPE than `\\`", ""));
+                        return Err(build_error(escape.span, "another ESCAPE than `\\`", ""));
                     }
                 }
                 match_pattern(left, right, syntax, negated, self.previous_token_end())
@@ -230,7 +230,7 @@ impl Parser<'_> {
         let of_enum = |expr: &TypedSql| matches!(expr.sql_type, SqlType::Enum(_));
         if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
             let help = "compare it with the values that are meant: IN ('…', '…')";
-            return Err(unsupported_error(
+            return Err(build_error(
                 span_across(&left, &right),
                 "the order of an ENUM's values",
                 help,
@@ -242,11 +242,7 @@ impl Parser<'_> {
                 "=" => "suql_same({}, {})",
                 "<>" => "NOT suql_same({}, {})",
                 _ => {
-                    return Err(unsupported_error(
-                        span,
-                        "an order of arrays",
-                        "compare an element",
-                    ));
+                    return Err(build_error(span, "an order of arrays", "compare an element"));
                 }
             };
             let precedence = if sign == "=" { PRIMARY } else { NOT };
@@ -427,7 +423,7 @@ impl Parser<'_> {
             .any(|p| matches!(p.sql_type, Timestamp | SqlType::Time | ComputedInterval))
         {
             let help = "add an interval: d + INTERVAL '1 day'";
-            return Err(unsupported_error(span, "this calculation with a time", help));
+            return Err(build_error(span, "this calculation with a time", help));
         }
         let is_number = |expr: &TypedSql| {
             let text = self.sql.get(expr.span.clone()).unwrap_or_default();
@@ -446,7 +442,7 @@ impl Parser<'_> {
             }
             _ if operands.iter().any(|p| has_type(p, &Date)) => {
                 let help = "add days to a date, or subtract them";
-                return Err(unsupported_error(span, "this calculation with a date", help));
+                return Err(build_error(span, "this calculation with a date", help));
             }
             _ => return Ok(None),
         };
@@ -552,7 +548,7 @@ impl Parser<'_> {
             self.sql.get(factor.span.clone()).and_then(|text| text.trim().parse::<f64>().ok());
         let Some(times) = number else {
             let help = "write it out: d + INTERVAL '3 days'";
-            return Err(unsupported_error(span, "an interval times what is computed", help));
+            return Err(build_error(span, "an interval times what is computed", help));
         };
         let parts = parts.iter().map(|(n, unit)| (n * times, *unit)).collect();
         Ok(TypedSql {
@@ -567,11 +563,7 @@ impl Parser<'_> {
         let span = span_across(&left, right);
         let span = span.start.min(right.span.start)..span.end.max(left.span.end);
         let SqlType::Interval(parts) = &right.sql_type else {
-            return Err(unsupported_error(
-                span,
-                "this interval",
-                "write a literal such as '3 days'",
-            ));
+            return Err(build_error(span, "this interval", "write a literal such as '3 days'"));
         };
         Self::ensure_value(&left)?;
         let parts: Vec<String> = parts
@@ -664,7 +656,7 @@ fn translate_json_path(
 ) -> Result<TypedSql, SqlError> {
     let Some(operators) = json_path_operators(path) else {
         let help = "use json_extract(x, '$.path')";
-        return Err(unsupported_error(span, &format!("`{sign}` by a computed path"), help));
+        return Err(build_error(span, &format!("`{sign}` by a computed path"), help));
     };
     let texts = vec![left.parenthesized()];
     Ok(if sign == "#>" {

@@ -335,7 +335,7 @@ impl TypedSql {
 pub(super) const PRIMARY: u8 = 100;
 
 /// Creates an error for a construct that `SQLite` does not support.
-pub(super) fn unsupported_error(span: Range<usize>, noun: &str, help: &str) -> SqlError {
+pub(super) fn build_error(span: Range<usize>, noun: &str, help: &str) -> SqlError {
     let error = SqlError::new(span, format!("SQLite has no equivalent of {noun}"), "here");
     if help.is_empty() { error } else { error.with_help(help) }
 }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::distinct_on::find_keyword;
 use super::parser::{
-    Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, join_exprs,
-    unsupported_error,
+    Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, build_error,
+    join_exprs,
 };
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
@@ -106,7 +106,7 @@ impl Parser<'_> {
         let mut text = join_exprs(start, exprs, end);
         text.extend(self.parse_limits()?);
         if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
-            return Err(unsupported_error(word.span(), "a lock of rows", "queries are read-only"));
+            return Err(build_error(word.span(), "a lock of rows", "queries are read-only"));
         }
         if let Some(select) = self.selects.last() {
             self.rewrite_row_counts(&mut text, select)?;
@@ -162,11 +162,7 @@ impl Parser<'_> {
             let word = self.take_token()?;
             if self.is_word("ON") {
                 let help = "list its columns, followed by ORDER BY";
-                return Err(unsupported_error(
-                    word.start..self.next_start() + 2,
-                    "DISTINCT ON",
-                    help,
-                ));
+                return Err(build_error(word.start..self.next_start() + 2, "DISTINCT ON", help));
             }
         }
         let (from, items, from_end) = self.parse_from_ahead()?;
@@ -176,7 +172,7 @@ impl Parser<'_> {
             let at = self.next_start();
             if !allows_no_columns {
                 let help = "name a column, or write SELECT 1 FROM";
-                return Err(unsupported_error(
+                return Err(build_error(
                     at..self.peek().map_or(at, |t| t.end),
                     "a row without columns",
                     help,
@@ -192,7 +188,7 @@ impl Parser<'_> {
         self.may_unnest = false;
         if self.is_word("INTO") {
             let word = self.take_token()?;
-            return Err(unsupported_error(word.span(), "SELECT INTO", "queries are read-only"));
+            return Err(build_error(word.span(), "SELECT INTO", "queries are read-only"));
         }
         let has_from = self.position == from;
         if has_from {
@@ -386,11 +382,7 @@ impl Parser<'_> {
             let _ = self.take_word("ASC") || self.take_word("DESC");
             if self.is_word("USING") {
                 let word = self.take_token()?;
-                return Err(unsupported_error(
-                    word.span(),
-                    "ORDER BY … USING",
-                    "write ASC or DESC",
-                ));
+                return Err(build_error(word.span(), "ORDER BY … USING", "write ASC or DESC"));
             }
             if self.take_word("NULLS") && !self.take_word("FIRST") {
                 self.expect_word("LAST")?;
@@ -433,7 +425,7 @@ impl Parser<'_> {
                 });
                 let _ = self.take_word("ROWS") || self.take_word("ROW");
                 if self.is_word("WITH") {
-                    return Err(unsupported_error(at..self.next_start() + 4, "WITH TIES", ""));
+                    return Err(build_error(at..self.next_start() + 4, "WITH TIES", ""));
                 }
                 self.expect_word("ONLY")?;
             } else {

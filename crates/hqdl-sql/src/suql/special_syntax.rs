@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::operator::check_pattern;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, unsupported_error};
+use super::parser::{Parser, SqlType, TypedSql, build_error, join_exprs};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
@@ -101,7 +101,7 @@ impl Parser<'_> {
                 let end = self.expect_symbol(b')')?;
                 if let Some(SqlType::Literal(_)) = from.as_ref().map(|from| &from.sql_type) {
                     if length.is_some() {
-                        return Err(unsupported_error(start..end, "a pattern with an escape", ""));
+                        return Err(build_error(start..end, "a pattern with an escape", ""));
                     }
                     from.as_ref().map_or(Ok(()), |pattern| check_pattern(pattern, "match"))?;
                     let operands =
@@ -188,7 +188,7 @@ impl Parser<'_> {
             Some(template) => {
                 Ok(TypedSql { sql_type, ..TypedSql::from_template(&template, vec![of.text], span) })
             }
-            None => Err(unsupported_error(span, &format!("the part `{part}` of a date"), "")),
+            None => Err(build_error(span, &format!("the part `{part}` of a date"), "")),
         }
     }
 }
