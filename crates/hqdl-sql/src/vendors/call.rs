@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Translator;
 use super::brackets::{find_close, split_at_commas};
-use super::prompt::VendorPrompt;
+use super::prompt::{SLOT, VendorPrompt};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::problem::find_nearest;
@@ -108,26 +108,50 @@ impl<'q> FunctionCall<'q> {
     }
 
     /// Returns an error at an argument.
-    pub fn error_at(&self, argument: &FunctionArgument<'q>, message: &str) -> SqlError {
+    pub fn error_at(&self, argument: &FunctionArgument<'_>, message: &str) -> SqlError {
         SqlError::new(argument.span(), format!("`{}`: {message}", self.name), "here")
+    }
+
+    /// Returns an error at a part of an argument.
+    pub fn error_at_tokens(&self, tokens: &[Token], message: &str) -> SqlError {
+        self.error_at(&FunctionArgument { name: None, tokens }, message)
+    }
+
+    fn slot_error(&self) -> SqlError {
+        self.error_at_name(&format!("a prompt cannot contain `{SLOT}`"))
+            .with_help("write `{ }` instead")
+    }
+
+    /// Fails if a prompt contains `{}`, which an ingredient would replace with a value.
+    pub fn reject_slot(&self, prompt: &str) -> Result<(), SqlError> {
+        if prompt.contains(SLOT) { Err(self.slot_error()) } else { Ok(()) }
     }
 
     /// Matches arguments by name or position.
     ///
     /// # Errors
-    /// [`SqlError`] for an argument with another name, and for more arguments.
+    /// [`SqlError`] for an argument with another name, for one that appears twice, and for more
+    /// arguments.
     pub fn match_arguments<const N: usize>(
         &self,
         names: [&str; N],
     ) -> Result<[Option<FunctionArgument<'q>>; N], SqlError> {
         let sql = self.translator.sql;
         let (mut matched, mut positions) = ([None; N], 0..N);
+        let mut set = |position: usize, argument: &FunctionArgument<'q>| {
+            let message = format!("`{}` appears twice", names[position]);
+            match matched[position].replace(*argument) {
+                Some(_) => Err(SqlError::new(argument.span(), message, "appears again here")
+                    .with_help("remove one of the two")),
+                None => Ok(()),
+            }
+        };
         for argument in &self.arguments {
             let Some(name) = argument.name else {
                 let position = positions.next().ok_or_else(|| {
                     self.error_at(argument, &format!("hqdl reads only {}", names.join(", ")))
                 })?;
-                matched[position] = Some(*argument);
+                set(position, argument)?;
                 continue;
             };
             let word = name.text(sql).to_lowercase();
@@ -139,7 +163,7 @@ impl<'q> FunctionCall<'q> {
                     None => error.with_help(format!("its arguments are {}", names.join(", "))),
                 }
             })?;
-            matched[position] = Some(*argument);
+            set(position, argument)?;
         }
         Ok(matched)
     }
@@ -160,8 +184,13 @@ impl<'q> FunctionCall<'q> {
         name: &str,
     ) -> Result<String, SqlError> {
         let argument = self.require(argument, name)?;
-        let text = self.translator.read_string(argument.tokens);
-        text.ok_or_else(|| self.error_at(&argument, &format!("{name} must be a string")))
+        self.read_text(argument.tokens, name)
+    }
+
+    /// Returns the text of a part that must be a single string.
+    pub fn read_text(&self, tokens: &[Token], name: &str) -> Result<String, SqlError> {
+        let text = self.translator.read_string(tokens);
+        text.ok_or_else(|| self.error_at_tokens(tokens, &format!("{name} must be a string")))
     }
 
     /// Fails if an optional argument is present.
@@ -200,7 +229,8 @@ impl<'q> FunctionCall<'q> {
         default: &str,
         options: &str,
     ) -> Result<String, SqlError> {
-        Ok(self.require_prompt(argument)?.ask(default, options))
+        let prompt = self.require_prompt(argument)?;
+        prompt.ask(default, options).ok_or_else(|| self.slot_error())
     }
 
     /// Writes a question about each value of a required expression.
@@ -210,6 +240,7 @@ impl<'q> FunctionCall<'q> {
         question: &str,
         options: &str,
     ) -> Result<String, SqlError> {
+        self.reject_slot(question)?;
         let value = self.require_expression(argument, "a text")?;
         Ok(format!("{{{{LLMMap({}, {value}{options})}}}}", quote_text(question)))
     }
@@ -220,6 +251,7 @@ impl<'q> FunctionCall<'q> {
         argument: Option<FunctionArgument<'q>>,
         instruction: &str,
     ) -> Result<String, SqlError> {
+        self.reject_slot(instruction)?;
         let value = self.require_expression(argument, "a text")?;
         Ok(format!("{{{{LLMReduce({}, {value})}}}}", quote_text(instruction)))
     }

@@ -1,11 +1,10 @@
 //! Functions of flock for `DuckDB`.
 
 use super::call::FunctionCall;
-use super::list::{parse_object, parse_objects};
+use super::list::{ObjectFields, parse_object, parse_objects};
 use super::prompt::{join_values, write_question};
 use super::{ANSWER, BOOL, Functions, IS_TRUE, STR};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::Token;
 use hqdl_values::sql::quote_text;
 
 pub(super) const FUNCTIONS: Functions = Functions {
@@ -43,12 +42,13 @@ impl FlockPrompt {
         let prompt = call.require(prompt, "a prompt")?;
         let fields = parse_object(sql, prompt.tokens)
             .ok_or_else(|| call.error_at(&prompt, "the prompt must be an object"))?;
+        call.reject_repeated_fields(&fields)?;
         let (mut question, mut read_columns) = (default.to_owned(), Vec::new());
         for (name, value) in fields {
             match name.as_str() {
                 "prompt" => {
-                    question =
-                        value.first().map(|text| text.unquoted_text(sql)).unwrap_or_default();
+                    question = call.read_text(&value, "the prompt")?;
+                    call.reject_slot(&question)?;
                 }
                 "context_columns" => {
                     let columns = parse_objects(sql, &value).ok_or_else(|| {
@@ -75,15 +75,15 @@ impl FlockPrompt {
 /// Reads a column's name and expression.
 fn read_column(
     call: &FunctionCall<'_>,
-    fields: &[(String, Vec<Token>)],
+    fields: &ObjectFields,
 ) -> Result<(String, Option<String>), SqlError> {
-    let sql = call.translator.sql;
+    call.reject_repeated_fields(fields)?;
     let field = |name: &str| fields.iter().find(|(known, _)| known == name).map(|(_, v)| v);
     let data = field("data").ok_or_else(|| call.error_at_name("a context column needs `data`"))?;
     if let Some((name, _)) = fields.iter().find(|(name, _)| !["data", "name"].contains(&&**name)) {
         let message = format!("hqdl does not read {name} of a context column");
         return Err(call.error_at_name(&message));
     }
-    let name = field("name").and_then(|name| name.first()).map(|name| name.unquoted_text(sql));
+    let name = field("name").map(|name| call.read_text(name, "name")).transpose()?;
     Ok((call.translator.render(data)?, name))
 }

@@ -44,6 +44,16 @@ pub(super) fn parse_objects(sql: &str, tokens: &[Token]) -> Option<Vec<ObjectFie
 }
 
 impl<'q> FunctionCall<'q> {
+    /// Fails if an object has a field twice.
+    pub fn reject_repeated_fields(&self, fields: &ObjectFields) -> Result<(), SqlError> {
+        for (n, (name, value)) in fields.iter().enumerate() {
+            if fields[..n].iter().any(|(known, _)| known == name) {
+                return Err(self.error_at_tokens(value, &format!("`{name}` appears twice")));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the texts of a required list.
     pub fn require_texts(
         &self,
@@ -64,6 +74,13 @@ impl<'q> FunctionCall<'q> {
     ) -> Result<String, SqlError> {
         let value = self.require_expression(value, "a text")?;
         let labels = self.require_labels(labels, "labels")?;
+        // Descriptions become part of the question, with the labels.
+        if labels.iter().any(|(_, about)| about.is_some()) {
+            for (label, about) in &labels {
+                self.reject_slot(label)?;
+                self.reject_slot(about.as_deref().unwrap_or_default())?;
+            }
+        }
         let labels: Vec<String> = labels
             .into_iter()
             .map(|(label, about)| match about {
@@ -98,11 +115,18 @@ impl<'q> FunctionCall<'q> {
 fn parse_label(translator: Translator<'_>, element: &[Token]) -> Option<(String, Option<String>)> {
     let sql = translator.sql;
     if let Some(fields) = parse_object(sql, element) {
-        let field = |name: &str| {
-            let found = fields.iter().find(|(known, _)| known == name);
-            found.and_then(|(_, value)| translator.read_string(value))
-        };
-        return Some((field("label")?, field("description")));
+        let (mut label, mut about) = (None, None);
+        for (name, value) in fields {
+            let field = match name.as_str() {
+                "label" => &mut label,
+                "description" => &mut about,
+                _ => continue,
+            };
+            if field.replace(translator.read_string(&value)?).is_some() {
+                return None;
+            }
+        }
+        return Some((label?, about));
     }
     if let Some(pair) = inside_brackets(sql, element, None, b'(') {
         let [label, about] = split_at_commas(pair)[..] else { return None };

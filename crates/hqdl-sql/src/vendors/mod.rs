@@ -147,10 +147,13 @@ impl Translator<'_> {
         let functions = self.vendor.functions();
         let (mut edits, mut n) = (Vec::new(), 0);
         while let Some(token) = tokens.get(n).copied() {
-            if let Some((call, end)) = parse_call(self, tokens, n) {
+            let call = parse_call(self, tokens, n);
+            if let Some((call, end)) = call.filter(|(_, end)| !self.is_cte_body(&tokens[*end..])) {
                 if let Some(rewrite) = find_rewrite(functions, &call.name) {
                     let span = call.name_span.start..call.end;
-                    edits.push((span, rewrite(&call)?));
+                    let written = rewrite(&call)?;
+                    self.check_parameters(&tokens[n..end], &written)?;
+                    edits.push((span, written));
                     n = end;
                     continue;
                 }
@@ -162,6 +165,42 @@ impl Translator<'_> {
             n += 1;
         }
         Ok(edits)
+    }
+
+    /// Returns whether `AS (` or `AS [NOT] MATERIALIZED (` follows: `WITH ai_scores(id, x) AS (…)`
+    /// names a table and its columns.
+    fn is_cte_body(self, rest: &[Token]) -> bool {
+        let Some((first, rest)) = rest.split_first() else { return false };
+        let is_hint =
+            |t: &&Token| t.is_word(self.sql, "NOT") || t.is_word(self.sql, "MATERIALIZED");
+        let body = rest.iter().find(|token| !is_hint(token));
+        first.is_word(self.sql, "AS") && body.is_some_and(|body| body.is_symbol(b'('))
+    }
+
+    /// Fails if the translation of a call changes its parameters: a rewrite can reorder, copy and
+    /// drop arguments, which renumbers every `?` and leaves a dropped parameter without effect.
+    fn check_parameters(self, call: &[Token], written: &str) -> Result<(), SqlError> {
+        let is_parameter = |n: &usize| is_parameter(self.sql, call, *n);
+        let mut parameters = (0..call.len()).filter(is_parameter).map(|n| call[n]).peekable();
+        if parameters.peek().is_none() {
+            return Ok(());
+        }
+        let kept = read_tokens(written)?;
+        for parameter in parameters {
+            let name = parameter.text(self.sql);
+            let error =
+                |message: String, label: &str| SqlError::new(parameter.span(), message, label);
+            if name == "?" {
+                let message = "a parameter of a translated call has no number".to_owned();
+                return Err(error(message, "its position can change")
+                    .with_help("number the parameters: ?1"));
+            }
+            if !kept.iter().any(|t| t.lexeme == Lexeme::Parameter && t.text(written) == name) {
+                let message = format!("hqdl does not use the argument that contains `{name}`");
+                return Err(error(message, "has no effect").with_help("remove the parameter"));
+            }
+        }
+        Ok(())
     }
 
     /// Fails for a function of the engine that no ingredient replaces.
@@ -222,6 +261,18 @@ impl Translator<'_> {
             && tokens.get(1).is_some_and(|second| second.is_symbol(b'='));
         Ok(if is_comparison { format!("({text})") } else { text })
     }
+}
+
+/// Returns whether the `n`th token is a parameter. The lexer also reads `:b` of `{'a':b}` and
+/// `a:b` as one.
+fn is_parameter(sql: &str, tokens: &[Token], n: usize) -> bool {
+    let token = tokens[n];
+    let is_after_value = n.checked_sub(1).is_some_and(|before| match tokens[before].lexeme {
+        Lexeme::Text | Lexeme::Quoted | Lexeme::Name | Lexeme::Symbol(b')' | b']') => true,
+        Lexeme::Word => tokens[before].end == token.start,
+        _ => false,
+    });
+    token.lexeme == Lexeme::Parameter && !(is_after_value && token.text(sql).starts_with(':'))
 }
 
 fn find_rewrite(functions: &Functions, name: &str) -> Option<Rewrite> {

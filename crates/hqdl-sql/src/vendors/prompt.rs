@@ -6,6 +6,9 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::sql::quote_text;
 
+/// Part of a question that an ingredient replaces with the name of a value.
+pub(super) const SLOT: &str = "{}";
+
 /// A prompt of texts and expressions.
 pub(super) struct VendorPrompt {
     parts: Vec<PromptPart>,
@@ -87,9 +90,11 @@ impl VendorPrompt {
     }
 
     /// Writes the prompt as an ingredient. `default` is the question of a prompt without text.
-    pub fn ask(&self, default: &str, options: &str) -> String {
+    /// Returns `None` if a text contains `{}`, which the ingredient would replace with a value.
+    pub fn ask(&self, default: &str, options: &str) -> Option<String> {
         let values = self.distinct_values();
-        write_question(&self.question(default, &values), &values, options)
+        let question = self.question(default, &values)?;
+        Some(write_question(&question, &values, options))
     }
 
     fn distinct_values(&self) -> Vec<(&str, Option<&str>)> {
@@ -105,13 +110,14 @@ impl VendorPrompt {
     }
 
     /// Returns the question. A single value at its end is left out, because the model sees it
-    /// anyway.
-    fn question(&self, default: &str, values: &[(&str, Option<&str>)]) -> String {
+    /// anyway. Returns `None` if a text contains `{}`.
+    fn question(&self, default: &str, values: &[(&str, Option<&str>)]) -> Option<String> {
         let is_value = |part: &PromptPart| matches!(part, PromptPart::Value(..));
         let is_single = self.parts.iter().filter(|part| is_value(part)).count() == 1;
         let is_blank =
             |part: &PromptPart| matches!(part, PromptPart::Text(text) if text.trim().is_empty());
-        let mut question = String::new();
+        let names = value_names(values);
+        let (mut question, mut slots) = (String::new(), 0);
         for (n, part) in self.parts.iter().enumerate() {
             match part {
                 PromptPart::Text(text) => question.push_str(text),
@@ -120,20 +126,24 @@ impl VendorPrompt {
                     let is_separate =
                         question.is_empty() || question.ends_with([' ', '\n', '.', '?', '!', ':']);
                     if !(is_single && is_last && is_separate) {
-                        question.push_str("{}");
+                        question.push_str(SLOT);
+                        slots += 1;
                     }
                 }
                 PromptPart::Value(value, _) => {
                     let n = values.iter().position(|(known, _)| known == value).unwrap_or(0);
-                    let name = values.get(n).and_then(|(_, name)| *name);
-                    question.push_str(&format!("`{}`", value_name(n, name)));
+                    let name = names.get(n).map_or("", String::as_str);
+                    question.push_str(&format!("`{name}`"));
                 }
             }
         }
-        match question.trim() {
+        if question.matches(SLOT).count() > slots {
+            return None;
+        }
+        Some(match question.trim() {
             "" => default.to_owned(),
             question => question.to_owned(),
-        }
+        })
     }
 }
 
@@ -156,14 +166,37 @@ pub(super) fn join_values(values: &[(&str, Option<&str>)]) -> Option<String> {
     if let [(value, _)] = values {
         return Some((*value).to_owned());
     }
-    let lines = values.iter().enumerate().map(|(n, (value, name))| {
-        format!("{} || ({value})", quote_text(&format!("{}: ", value_name(n, *name))))
-    });
+    let lines = values
+        .iter()
+        .zip(value_names(values))
+        .map(|((value, _), name)| format!("{} || ({value})", quote_text(&format!("{name}: "))));
     Some(lines.collect::<Vec<_>>().join(" || char(10) || ")).filter(|text| !text.is_empty())
 }
 
-fn value_name(n: usize, name: Option<&str>) -> String {
-    name.map_or_else(|| format!("value {}", n + 1), str::to_owned)
+/// Returns a distinct name for each value. Columns with the same name are qualified with their
+/// tables (`t.name`) or numbered (`name 1`).
+fn value_names(values: &[(&str, Option<&str>)]) -> Vec<String> {
+    let plain: Vec<String> = (1..)
+        .zip(values)
+        .map(|(n, (_, name))| name.map_or_else(|| format!("value {n}"), str::to_owned))
+        .collect();
+    let mut names: Vec<String> = Vec::new();
+    for (name, (value, _)) in plain.iter().zip(values) {
+        let is_same = |other: &&String| other.eq_ignore_ascii_case(name);
+        if plain.iter().filter(is_same).count() == 1 {
+            names.push(name.clone());
+            continue;
+        }
+        let is_path = value.chars().all(|c| c.is_alphanumeric() || "_$.\"`[]".contains(c));
+        let path = value.replace(['"', '`', '[', ']'], "");
+        let numbered = (1..=values.len()).map(|n| format!("{name} {n}"));
+        let mut candidates = is_path.then_some(path).into_iter().chain(numbered);
+        let is_taken =
+            |new: &str| plain.iter().chain(&names).any(|known| known.eq_ignore_ascii_case(new));
+        let unique = candidates.find(|new| !is_taken(new));
+        names.push(unique.unwrap_or_else(|| format!("{name} of {value}")));
+    }
+    names
 }
 
 /// Returns the name of a column, without its table.

@@ -45,10 +45,12 @@ fn classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
         let sql = call.translator.sql;
         let fields = parse_object(sql, config.tokens)
             .ok_or_else(|| call.error_at(&config, "the configuration must be an object"))?;
+        call.reject_repeated_fields(&fields)?;
         for (name, value) in fields {
-            let value = value.first().map(|token| token.unquoted_text(sql)).unwrap_or_default();
+            let value = call.read_text(&value, &name)?;
             match (name.as_str(), value.as_str()) {
                 ("task_description", task) => {
+                    call.reject_slot(task)?;
                     options.push_str(&format!(", question={}", quote_text(task)));
                 }
                 ("output_mode", "multi") => options.push_str(", many=true"),

@@ -31,7 +31,8 @@ struct BestAggregate;
 #[derive(Default)]
 struct ScoredValues {
     scores: BTreeMap<String, (f64, Json)>,
-    k: usize,
+    /// Number of values to return; set by the first row.
+    k: Option<usize>,
 }
 
 impl Aggregate<ScoredValues, String> for BestAggregate {
@@ -40,7 +41,7 @@ impl Aggregate<ScoredValues, String> for BestAggregate {
     }
 
     fn step(&self, ctx: &mut Context<'_>, state: &mut ScoredValues) -> rusqlite::Result<()> {
-        state.k = match ctx.get_raw(2) {
+        let k = match ctx.get_raw(2) {
             ValueRef::Integer(k) if k >= 0 => usize::try_from(k).unwrap_or(usize::MAX),
             _ => {
                 return Err(Error::UserFunctionError(
@@ -48,6 +49,10 @@ impl Aggregate<ScoredValues, String> for BestAggregate {
                 ));
             }
         };
+        if *state.k.get_or_insert(k) != k {
+            let message = "k of `LLMTopK` differs within a group: group by it, or use a constant";
+            return Err(Error::UserFunctionError(message.into()));
+        }
         let value = Value::from_sqlite(ctx.get_raw(0)).unwrap_or(Value::Null);
         let score: Option<f64> = ctx.get(1)?;
         if let Some((score, text)) = score.zip(value.canonical_text().map(Cow::into_owned)) {
@@ -65,6 +70,11 @@ impl Aggregate<ScoredValues, String> for BestAggregate {
         let mut best: Vec<(f64, Json)> = scores.into_values().collect();
         // The sort is stable: equal scores stay in the order of the values.
         best.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-        Ok(best.into_iter().take(k).map(|(_, value)| value).collect::<Json>().to_string())
+        Ok(best
+            .into_iter()
+            .take(k.unwrap_or(0))
+            .map(|(_, value)| value)
+            .collect::<Json>()
+            .to_string())
     }
 }

@@ -122,6 +122,31 @@ impl<'t> CallText<'t> {
         QueryError::in_sql(message, Some(self.name_token.span()), label, help)
     }
 
+    /// Fails if the call contains a `?` without a number: a rewrite that reorders or copies
+    /// arguments would change its number. They are accepted if all parameters of the call are in
+    /// `kept`, an argument that is not copied.
+    pub(in crate::query) fn reject_bare_parameters(
+        &self,
+        kept: Option<&CallArgument>,
+    ) -> Result<(), QueryError> {
+        let kept = kept.map_or(0..0, CallArgument::span);
+        let is_parameter = |token: &&Token| token.lexeme == Lexeme::Parameter;
+        let tokens = || self.arguments.iter().flat_map(|argument| &argument.tokens);
+        let Some(bare) = tokens().find(|t| is_parameter(t) && t.text(self.text) == "?") else {
+            return Ok(());
+        };
+        if tokens().filter(is_parameter).all(|token| kept.contains(&token.start)) {
+            return Ok(());
+        }
+        let name = self.name_token.text(self.text);
+        Err(QueryError::in_sql(
+            format!("a parameter of `{name}` has no number"),
+            Some(bare.span()),
+            "its position can change",
+            "number the parameters: ?1",
+        ))
+    }
+
     pub(in crate::query) fn has_keyword(&self, keyword: &str) -> bool {
         self.arguments.iter().any(|p| p.keyword.is_some_and(|k| k.is_word(self.text, keyword)))
     }

@@ -83,6 +83,7 @@ impl CallText<'_> {
             text.ok_or_else(|| self.missing_argument_error("a text as its question"))
         });
         let instruction = instruction.transpose()?;
+        self.reject_bare_parameters(None)?;
         let mut arguments = expand(value.span())?;
         for (argument, keyword) in [(context, "context"), (model, "model"), (image, "image")] {
             let Some(argument) = argument else { continue };

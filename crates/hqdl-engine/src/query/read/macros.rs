@@ -569,6 +569,8 @@ impl CallText<'_> {
     fn rewrite_date_filter(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.missing_argument_error("a column")) };
+        // With both days, the value is copied.
+        self.reject_bare_parameters(Some(value).filter(|_| start.is_none() || end.is_none()))?;
         let old = match value.tokens.as_slice() {
             [one] if one.lexeme == Lexeme::Text => {
                 split_legacy_column(&one.unquoted_text(self.text))

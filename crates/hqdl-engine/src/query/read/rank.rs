@@ -70,6 +70,8 @@ impl CallText<'_> {
         let value = value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
         reject_window(self, rest)?;
+        // A value that is a query is not copied.
+        self.reject_bare_parameters(Some(value).filter(|value| is_query(self.text, value)))?;
         let mut others = String::new();
         for (argument, keyword) in [(model, "model"), (image, "image")] {
             let Some(argument) = argument else { continue };

@@ -31,6 +31,7 @@ impl CallText<'_> {
             return Err(self.error_at_name(message, "needs a column or an expression", help));
         };
         reject_window(self, rest)?;
+        self.reject_bare_parameters(Some(value))?;
         // Write the values last, so that a FILTER after the call can follow them.
         let mut head = "LLMReduce(".to_owned();
         let mut edits = Vec::new();
