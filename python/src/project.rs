@@ -592,7 +592,7 @@ impl QueryArguments {
                     query.dialect = Dialect::from_name(&name).ok_or_else(|| {
                         let known = Dialect::ALL.map(|(name, _)| name).join(", ");
                         let message = format!("`{name}` is not a dialect");
-                        wrong_input(message, &format!("the dialects are {known}"))
+                        wrong_input(message, format!("the dialects are {known}"))
                     })?;
                 }
                 "classify" => query.classify = value.extract()?,

@@ -60,6 +60,7 @@ fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>,
             command: "test",
             listener: Arc::new(|_| {}),
             interrupt,
+            counted_cost: hqdl::query::CountedCost::default(),
         };
         let mut rows = QueryResult::default();
         let meta: Meta = match query::run(&request, &mut rows) {
@@ -161,6 +162,7 @@ fn swan2_in_process() {
                 command: "test",
                 listener: Arc::new(|_| {}),
                 interrupt,
+                counted_cost: hqdl::query::CountedCost::default(),
             };
             let mut rows = QueryResult::default();
             let meta = query::run(&request, &mut rows).unwrap();

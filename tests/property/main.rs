@@ -274,6 +274,7 @@ fn held(
         command: "test",
         listener: Arc::new(|_| {}),
         interrupt,
+        counted_cost: hqdl::query::CountedCost::default(),
     };
     let most = match query::explain(&request) {
         Err(QueryError::Timeout(_)) => return Err(TOO_LONG.to_owned()),
