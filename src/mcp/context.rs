@@ -53,7 +53,7 @@ pub struct ServerContext {
     pub rows_per_request: Option<u32>,
 }
 
-/// What may be spent on writing SQL.
+/// Limit of the cost of writing SQL.
 #[derive(Debug, Clone, Copy)]
 pub enum WritingAllowance {
     /// Nothing: only stored SQL is found.

@@ -21,7 +21,7 @@ const ID_LENGTH: usize = 12;
 #[cfg(unix)]
 const PRIVATE: u32 = 0o700;
 
-/// What a plan would do, for the person who approves it.
+/// Plan of a query or a question, as the approver sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanRecord {
     /// Text of the query. `None` if SQL is to be written for the question.

@@ -38,7 +38,7 @@ pub struct Request<'a> {
     pub dialect: Dialect,
     /// Values of the query's parameters.
     pub params: Vec<(Param, Value)>,
-    /// Whether a literal that a low-cardinality column does not contain stands for the values with
+    /// Whether a literal that a low-cardinality column does not contain represents the values with
     /// the same meaning. The spec can also enable this for a column.
     pub classify: bool,
     /// Whether to truncate a context that is too long instead of failing.
