@@ -53,12 +53,12 @@ pub struct ServerContext {
     pub rows_per_request: Option<u32>,
 }
 
-/// Limit of the cost of writing SQL.
+/// How much may be spent on writing SQL.
 #[derive(Debug, Clone, Copy)]
 pub enum WritingAllowance {
-    /// Nothing: only stored SQL is found.
+    /// Nothing: only stored SQL is used.
     Nothing,
-    /// The spec's limit of a question.
+    /// The spec's limit for a question.
     Limit,
 }
 

@@ -1,5 +1,5 @@
-//! Decides whether a plan may run: it costs nothing, what may be spent without approval suffices, or
-//! a person approved it.
+//! Decides whether a plan may run: it costs nothing, the amount that needs no approval covers it,
+//! or a person has approved it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,8 +18,8 @@ use crate::approval::{
 };
 use crate::failure::Failure;
 
-/// Maximum size of the question that a client shows. A client may cut a longer text, so it needs
-/// `hqdl approve`.
+/// Maximum size of the question that a client shows. A client may truncate a longer question, so
+/// such a plan needs `hqdl approve`.
 const MAX_QUESTION_BYTES: usize = 8_000;
 /// Name of the question in an elicitation's form.
 const APPROVE: &str = "approve";
@@ -113,7 +113,7 @@ pub async fn authorize(
             Err(error) => return Err(Failure::wrong_input(error.to_string(), "")),
         }
     }
-    // A price that is not known cannot be held by --max-usd, so that a person must see it.
+    // --max-usd cannot limit a price that is not known, so a person must approve the plan.
     let is_short = describe_question(plan).len() <= MAX_QUESTION_BYTES;
     if plan.max_usd.is_some() && is_short && can_elicit(call) {
         match pending.take_answer(plan, params) {
@@ -183,7 +183,7 @@ fn can_elicit(call: &RequestContext<RoleServer>) -> bool {
     capability.is_some_and(|c| c.form.is_some() || c.url.is_none())
 }
 
-/// Returns whether the protocol has results that ask for input, and no requests of servers.
+/// Returns whether the protocol version asks for input in results, not in server requests.
 fn uses_input_results(call: &RequestContext<RoleServer>) -> bool {
     let version = call.protocol_version();
     version.is_some_and(|v| v.as_str() >= ProtocolVersion::V_2026_07_28.as_str())

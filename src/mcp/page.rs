@@ -14,7 +14,7 @@ pub const MAX_ROWS: usize = 1000;
 pub const DEFAULT_ROWS: usize = 100;
 /// Size of a page in bytes after which no row is added.
 const MAX_BYTES: usize = 200_000;
-/// Maximum size of a text or a blob in bytes; the rest is cut.
+/// Maximum size of a text or a blob in bytes; longer ones are truncated.
 const MAX_CELL_BYTES: usize = 10_000;
 
 /// Keeps the rows of one page, and skips those of earlier pages.
@@ -26,7 +26,7 @@ pub struct RowPage {
     pub rows: Vec<Vec<Json>>,
     /// Whether rows follow after the page.
     pub has_more: bool,
-    /// Number of cells that were cut.
+    /// Number of truncated cells.
     pub cut_cells: u64,
     /// Rows before the page.
     offset: u64,
@@ -65,7 +65,7 @@ impl RowPage {
         }
         let mut text = String::from_utf8_lossy(shown).into_owned();
         if is_cut {
-            // The cut may be within a character.
+            // The limit may fall within a character.
             text.truncate(text.trim_end_matches('\u{fffd}').len());
             text.push('…');
         }

@@ -2,11 +2,11 @@
 //!
 //! There are two counts:
 //!
-//! - *Generated cells only*: for each column, the share of right values among the keys with a
+//! - *Generated cells only*: for each column, the share of correct values among the keys with a
 //!   known true value. For columns with many values per key, F1 over all values.
-//! - *SWAN's count*: the cells of the key count as right for superhero, but not for the other
-//!   databases. A true value that is NULL counts, but is never right. For each key, a column with
-//!   many values adds its F1 to the right cells, but every true value to the total. Perfect data
+//! - *SWAN's count*: the cells of the key count as correct for superhero, but not for the other
+//!   databases. A true value that is NULL counts, but is never matched. For each key, a column with
+//!   many values adds its F1 to the correct cells, but every true value to the total. Perfect data
 //!   therefore scores less than 100 %.
 
 use std::collections::{BTreeSet, HashMap};
@@ -41,8 +41,8 @@ pub struct ColumnFacts {
     pub column: String,
     /// `cells`, or `f1` for a column with many values per key.
     pub measure: &'static str,
-    /// Share of right cells among those with a known true value. With many values per key, F1:
-    /// twice the number of right values, divided by the number of given values plus the number of
+    /// Share of correct cells among those with a known true value. With many values per key, F1:
+    /// twice the number of correct values, divided by the number of given values plus the number of
     /// true values.
     pub score: Share,
 }

@@ -39,7 +39,7 @@ pub struct BenchmarkQuestion {
     pub qid: String,
     /// Text of the question.
     pub question: String,
-    /// Query over the gold database that returns the right answer.
+    /// Query over the gold database that returns the correct answer.
     pub gold: String,
     /// HQDL's query.
     pub hqdl: Option<String>,

@@ -9,7 +9,7 @@ use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Spec};
 use hqdl_values::sql;
 
-/// hqdl's own tables, the one with the expansions' names last. They are dropped with the last
+/// hqdl's own tables; the table of expansion names is the last. They are dropped with the last
 /// expansion, after the views `hqdl_evidence` and `hqdl_cell`.
 pub(crate) const OWN_TABLES: [&str; 4] =
     ["hqdl_edit", "hqdl_record", "hqdl_completion", "hqdl_object"];
@@ -21,12 +21,12 @@ pub struct CleanReport {
     pub path: PathBuf,
     /// Removed tables and views.
     pub objects: Vec<String>,
-    /// Whether the file itself was removed: a copy without other objects.
+    /// Whether the file itself was removed, because it was a copy without other objects.
     pub removed_file: bool,
 }
 
 /// Drops the tables and views that a spec has published. hqdl's bookkeeping is dropped with the
-/// last of them. A copy (`output`) is deleted if it contains no objects of other origin.
+/// last of them. A copy (`output`) is deleted if it contains only objects that hqdl created.
 ///
 /// # Errors
 /// Returns [`StoreError`] if the database cannot be written; it is unchanged then.

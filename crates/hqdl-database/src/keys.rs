@@ -57,7 +57,7 @@ pub struct KeyRow {
     pub entity_requested_columns: Vec<bool>,
 }
 
-/// Columns that the sources request of an entity, over all spellings of its key.
+/// Columns that the sources request for an entity, over all spellings of its key.
 #[derive(Debug, Clone)]
 struct SpellingGroup {
     requested_columns: Vec<bool>,
@@ -401,7 +401,7 @@ impl<'db> Keys<'db> {
     /// Visits every key with a valid entity, in the order of the sources.
     ///
     /// # Errors
-    /// Fails with the visitor's error, or with one of `SQLite`.
+    /// Fails with the visitor's error, or with `SQLite`'s.
     pub fn for_each<E: From<rusqlite::Error>>(
         &self,
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
@@ -422,7 +422,7 @@ impl<'db> Keys<'db> {
     /// determined.
     ///
     /// # Errors
-    /// Fails with the visitor's error, or with one of `SQLite`.
+    /// Fails with the visitor's error, or with `SQLite`'s.
     pub fn for_each_at<E: From<rusqlite::Error>>(
         &self,
         positions: &KeyPositions,

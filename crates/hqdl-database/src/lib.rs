@@ -58,7 +58,7 @@ pub enum StoreError {
     Sqlite {
         /// Path of the database.
         path: PathBuf,
-        /// Message of `SQLite`.
+        /// `SQLite`'s message.
         message: String,
     },
     /// The output exists, and hqdl did not create it.
@@ -96,7 +96,7 @@ pub enum StoreError {
     Server {
         /// URL without the password.
         url: String,
-        /// Message of the server.
+        /// The server's message.
         message: String,
         /// Hint for the user.
         hint: &'static str,
@@ -106,7 +106,7 @@ pub enum StoreError {
     Statement {
         /// URL without the password.
         url: String,
-        /// Message of the server.
+        /// The server's message.
         message: String,
     },
     /// The operation requires a file, but the database is on a server.
@@ -124,13 +124,13 @@ pub enum StoreError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The operating system's error.
         error: std::io::Error,
     },
 }
 
 impl StoreError {
-    /// Classifies an error of `SQLite`.
+    /// Classifies an `SQLite` error.
     #[must_use]
     pub fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.to_owned();
@@ -322,8 +322,8 @@ impl Database {
             .map_err(|e| self.to_store_error(&e))
     }
 
-    /// Returns a number that changes, possibly with a delay, if tables of a server other than
-    /// hqdl's are written; 0 for a file, whose changes the system reports.
+    /// Returns a number that changes, possibly with a delay, if tables on a server are written,
+    /// apart from hqdl's own; 0 for a file, whose changes the system reports.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be queried.
@@ -456,7 +456,7 @@ impl Database {
         &mut self.connection
     }
 
-    /// Converts an error of `SQLite`, with this database's path.
+    /// Converts an `SQLite` error, with this database's path.
     #[must_use]
     pub fn to_store_error(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)

@@ -1,5 +1,5 @@
 //! Migrations of hqdl's own tables: `migrations/*/*.sql`, applied in the order of their numbers, in
-//! one transaction. `PRAGMA user_version` belongs to the user, so an expanded database has its
+//! one transaction. `PRAGMA user_version` belongs to the user, so an expanded database stores its
 //! version in `hqdl_object`, and the journal in `hqdl_migration`.
 
 use hqdl_migrations::{DATABASE, JOURNAL, Migration};
@@ -17,7 +17,7 @@ const EARLIER_TABLES: &str = "CREATE TEMP VIEW hqdl_object AS
 /// Migrates the bookkeeping of an expanded database to the current version.
 ///
 /// # Errors
-/// Fails with an error of `SQLite`.
+/// Fails with `SQLite`'s error.
 pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
     let newest = DATABASE.last().map_or(0, |(n, _)| *n);
     let missing_from = |c: &Connection| match database_version(c)? {
@@ -40,7 +40,7 @@ pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// Makes hqdl's tables of an earlier version readable on the connection.
+/// Creates the temporary view that makes the tables of an earlier version readable.
 pub(crate) fn show_earlier_tables(connection: &Connection) -> rusqlite::Result<()> {
     if !has_table(connection, "hqdl_expansion")? {
         return Ok(());
@@ -89,7 +89,7 @@ fn newer_version_error(version: i32, known: i32) -> rusqlite::Error {
 /// Migrates the journal to the current version.
 ///
 /// # Errors
-/// Fails with an error of `SQLite`.
+/// Fails with `SQLite`'s error.
 pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
     let find_missing = |c: &Connection| -> rusqlite::Result<Vec<Migration>> {
         if !has_table(c, "hqdl_migration")? {
@@ -115,7 +115,7 @@ pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
 /// Applies migrations to a journal, and records them in it.
 ///
 /// # Errors
-/// Fails with an error of `SQLite`.
+/// Fails with `SQLite`'s error.
 pub fn apply_journal_migrations(c: &Connection, migrations: &[Migration]) -> rusqlite::Result<()> {
     c.execute_batch(
         "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",

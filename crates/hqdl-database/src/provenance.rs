@@ -117,7 +117,7 @@ pub fn find_column<'p>(
     })
 }
 
-/// SQL for the typed value of a row of `hqdl_cell`, which has it as text.
+/// SQL for the typed value of a row of `hqdl_cell`, which stores it as text.
 pub const TYPED_VALUE_SQL: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
    WHERE r.expansion = hqdl_cell.expansion AND r.key = hqdl_cell.key AND c.key = hqdl_cell.\"column\")";
 

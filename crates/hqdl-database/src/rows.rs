@@ -226,7 +226,7 @@ impl<'e> ExpansionWriter<'e> {
         Ok(())
     }
 
-    /// Deletes a published row that has no cells any more.
+    /// Deletes a published row that no longer has any cells.
     fn delete_row(
         &mut self,
         values: &[Value],

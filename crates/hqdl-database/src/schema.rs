@@ -33,7 +33,7 @@ impl Catalog for Database {
         read_columns().ok().filter(|columns| !columns.is_empty())
     }
 
-    /// Returns true if hqdl created the present table or view. A table that was created after
+    /// Returns true if hqdl created the existing table or view. A table that was created after
     /// hqdl's was dropped lacks the index (of tables made by older versions) and the triggers that
     /// hqdl creates.
     fn is_made_by_hqdl(&self, table: &str) -> bool {

@@ -192,7 +192,7 @@ impl ServerCertVerifier for CertificateCheck {
     }
 }
 
-/// Returns true if the only problem of a certificate is that it is an authority's.
+/// Returns true if the only problem of a certificate is that it belongs to an authority.
 fn is_authority_error(reason: &CertificateError) -> bool {
     matches!(reason, CertificateError::Other(other)
         if other.to_string().contains("CaUsedAsEndEntity"))

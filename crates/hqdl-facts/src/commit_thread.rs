@@ -29,10 +29,11 @@ use hqdl_database::postgres::thread::ThreadWaker;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::SpentAmount;
 
-/// How often the journal is checked for changes of other processes while a caller waits for them.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How often the thread looks for killed processes, and checks everything again, while a caller
+/// Interval at which the thread checks the journal for other processes' changes while a caller
 /// waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval at which the thread looks for killed processes and checks everything again while a
+/// caller waits.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a commit waits for further units. A request that has just got its claim or its
 /// reservation may be answered at once, and one flush to disk serves all of them.
@@ -57,7 +58,7 @@ pub(super) enum WriterCommand {
     CheckWaiting,
     /// Reply when no session holds a key.
     WaitForRelease(ClaimKey, CommandReply<()>),
-    /// Count a request that is sent later than its permit allowed for.
+    /// Count a request that was sent later than its permit assumed.
     MarkSentLate(PermitRequest),
     /// Record the tokens that a request used.
     ReconcileUsage(PermitRequest, u64),
@@ -234,7 +235,7 @@ impl CommitThread {
         has_urgent
     }
 
-    /// Commits the units, and checks the waiting callers.
+    /// Commits the units, and then grants what waiting callers can get now.
     fn finish_round(&mut self) {
         let (units, replies): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.units).into_iter().unzip();
@@ -249,7 +250,7 @@ impl CommitThread {
         self.check_waiting(has_changed);
     }
 
-    /// Checks the waiting callers, if something has changed.
+    /// Grants what waiting callers can get now, if something has changed.
     fn check_waiting(&mut self, mut has_changed: bool) {
         self.reservations.retain(|(_, reply)| !reply.is_closed());
         self.claims.retain(|(_, reply)| !reply.is_closed());

@@ -46,8 +46,8 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     }
 }
 
-/// Removes other users' access to a file or directory. If that fails, as it does for a file of
-/// another user, hqdl logs a warning.
+/// Removes other users' access to a file or directory. If that fails, as it does for another user's
+/// file, hqdl logs a warning.
 fn restrict_access(path: &Path, mode: u32) {
     #[cfg(unix)]
     {
@@ -99,7 +99,7 @@ pub(super) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
 /// Takes the lock that all processes of a cache share.
 ///
 /// # Errors
-/// [`FactsError::Held`] if a process of an earlier version has the cache for itself.
+/// [`FactsError::Held`] if a process of an earlier version uses the cache exclusively.
 pub(super) fn take_shared_lock(dir: &Path) -> Result<File, FactsError> {
     let mut file = open_lock_file(&dir.join("lock"))?;
     if file.try_lock_shared().is_err() {

@@ -15,9 +15,9 @@
 //!   completions up to an id.
 //! * It waits for other writers (a minute at most), never for a request in flight, so any thread
 //!   may call it.
-//! * It fails with [`FactsError::Journal`] if the record cannot be read or written, and may be
-//!   called again then.
-//! * Calling it twice with the same arguments changes nothing more, unless it is documented to
+//! * It fails with [`FactsError::Journal`] if the record cannot be read or written. The caller can
+//!   then try again.
+//! * Calling it again with the same arguments has no further effect, unless it is documented to
 //!   start, insert or append something.
 
 use std::collections::{HashMap, HashSet};
@@ -324,7 +324,7 @@ pub trait BatchRequests {
     /// attempt counts as sent.
     fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError>;
 
-    /// Drops a request that needs no answer any more.
+    /// Drops a request that no longer needs an answer.
     fn drop_request(&self, request: i64) -> Result<(), FactsError>;
 
     /// Returns the ids of an entity's column identities that batch requests to a model ask for:

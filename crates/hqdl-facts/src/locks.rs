@@ -11,7 +11,7 @@ use hqdl_database::postgres::thread::block_on_current_thread;
 
 /// First and longest wait between two attempts to take a lock that another session holds.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
-/// How long an interrupted caller still waits: most locks are held briefly.
+/// How much longer an interrupted caller waits: most locks are held only briefly.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// A lock by name among all users of the facts. Dropping this releases it.

@@ -42,10 +42,10 @@ pub type TicketFuture<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 pub type PauseFuture<'a> = Pin<Box<dyn Future<Output = Option<Duration>> + Send + 'a>>;
 
 /// The rate limits of endpoints, shared by all users of a store. The strictest limits of the
-/// members apply to all models of an endpoint. To each model apply the strictest of the limits that
-/// the endpoint last reported to each API key. Both the requests of the last minute and the reported limits outlive the process. No call
-/// here fails permanently: a caller that loses the store gets the error when it reserves the cost
-/// of its request.
+/// members apply to all models of an endpoint. A model is also subject to the strictest of the
+/// limits that the endpoint last reported to each API key. Both the requests of the last minute and
+/// the reported limits outlive the process. No call here fails permanently: a caller that loses the
+/// store gets the error when it reserves the cost of its request.
 pub trait RateLimits: Send + Sync {
     /// Adds a member with its own limits to an endpoint's limiters, and returns the member's
     /// number.
@@ -70,7 +70,7 @@ pub trait RateLimits: Send + Sync {
     /// Applies the rate limits that the endpoint reported.
     fn apply_hint(&self, limiter_key: &LimiterKey, hint: RateLimitHint);
 
-    /// Returns how long the endpoint still rejects requests.
+    /// Returns how much longer the endpoint will reject requests.
     fn remaining_pause<'a>(&'a self, limiter_key: &'a LimiterKey) -> PauseFuture<'a>;
 }
 
@@ -105,7 +105,7 @@ impl Throttle {
         Permit { limits, limiter_key, ticket, is_settled: false }
     }
 
-    /// Returns how long the endpoint still rejects requests.
+    /// Returns how much longer the endpoint will reject requests.
     pub async fn remaining_pause(&self) -> Option<Duration> {
         self.limits.remaining_pause(&self.limiter_key).await
     }

@@ -2,10 +2,10 @@
 //!
 //! Batches arrive through a bounded channel from the task that enumerates the keys, so memory does
 //! not grow with their number. Up to `concurrency` requests are in flight. Each is sent, parsed and
-//! stored by itself. Only failed rows are asked again, in smaller batches. A request that fails as
-//! a whole is split until the failing rows are alone (`circuit_breaker.rs`). The failure of a row
-//! is data. A run stops if the endpoint rejects all requests or is gone, if the disk fails, or if
-//! the user interrupts it.
+//! stored by itself. Only failed rows are requested again, in smaller batches. A request that fails
+//! as a whole is split until the failing rows are alone (`circuit_breaker.rs`). The failure of a
+//! row is data. A run stops if the endpoint rejects all requests or is gone, if the disk fails, or
+//! if the user interrupts it.
 
 mod answer_format;
 mod claim;
@@ -62,8 +62,8 @@ use hqdl_values::usage::{ColumnUsage, SpentAmount};
 
 /// Maximum number of attempts at a row, the last one alone, before it is stored as invalid.
 const MAX_ATTEMPTS: u32 = 3;
-/// Maximum number of attempts if a row has its own prompt format when asked alone: once with other
-/// rows, once alone.
+/// Maximum number of attempts if a row has its own prompt format when requested alone: once with
+/// other rows, once alone.
 const MAX_SINGLE_ROW_ATTEMPTS: u32 = 2;
 
 /// Tokens of a list's limit in a schema.
@@ -298,8 +298,8 @@ async fn process_batch(
     Ok(outcome)
 }
 
-/// Sends one request and stores the answers. Returns the rows to ask again, and the request if it
-/// is deferred.
+/// Sends one request and stores the answers. Returns the rows to request again, and the request if
+/// it is deferred.
 async fn send_request(
     context: &Context,
     pending: PendingRequest,
@@ -501,7 +501,7 @@ impl Context {
         PlausibleTokens { min, max, is_counted: self.run.counts_tokens }
     }
 
-    /// Parses a reply, stores its answers, and returns the rows to ask again.
+    /// Parses a reply, stores its answers, and returns the rows to request again.
     ///
     /// # Errors
     /// Returns [`StopReason`]. With [`ModelError::Usage`], the reported usage is implausible, and
@@ -526,7 +526,7 @@ impl Context {
         // If the endpoint or hqdl cut the reply short, its rows are not at fault.
         let was_cut_short =
             reply.broken.is_some() || self.is_truncated_at_cap(prompt, &reply, tokens);
-        // A row that was already asked in the simplest format would get the same prompt again.
+        // A row that was already requested in the simplest format would get the same prompt again.
         let is_answered = frame.has_simplest_form()
             && row_batch.missing_rows.len() == 1
             && reply.finish_state() == FinishReason::Stop

@@ -138,7 +138,7 @@ pub trait Model: Send + Sync {
         Box::pin(std::future::ready(None))
     }
 
-    /// Returns how long the endpoint still rejects requests.
+    /// Returns how much longer the endpoint will reject requests.
     fn remaining_pause(&self) -> PauseFuture<'_> {
         Box::pin(std::future::ready(None))
     }

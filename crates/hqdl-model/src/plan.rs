@@ -110,7 +110,7 @@ impl<'e> Batcher<'e> {
     }
 }
 
-/// A number as low, likely and maximum estimate.
+/// An estimate of a number: low, likely and maximum.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Estimate {
     /// Estimated minimum.

@@ -445,7 +445,7 @@ impl RequestKeys {
                 part.match_fields(remaining, echoed_fields.get(position)?)
             {
                 worst_quality = worst_quality.min(quality);
-                // An empty field for a NULL is no evidence.
+                // An empty field for a NULL is not evidence of a match.
                 matching_parts += usize::from(!part.normalized.is_empty());
                 position += field_count;
             } else if part.normalized.is_empty() || label::is_null_text(first) {

@@ -152,7 +152,7 @@ fn split_complete_lines(text: &str, truncation: Truncation) -> (&str, Option<&st
 /// Returns true if the lines after a row may begin with the rest of its last value, because the
 /// value contains a line break and was not quoted.
 ///
-/// Such a line is no row of this or another request. A fence, and text after a fence or a blank
+/// Such a line is not a row of this or another request. A fence, and text after a fence or a blank
 /// line, belong to a value only if a row follows them or may have followed before the answer was
 /// truncated.
 fn may_continue(

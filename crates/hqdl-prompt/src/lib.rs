@@ -341,9 +341,9 @@ impl PromptFrame {
         rows == 1 && self.single_form.is_some()
     }
 
-    /// Returns whether an unreadable row is asked again at once in the form for one row, and only
-    /// once. This is the case for a live question, whose form for one row is simpler than that for
-    /// several.
+    /// Returns whether an unreadable row is requested again immediately in the form for one row,
+    /// and only once. This is the case for a live question, whose form for one row is simpler than
+    /// that for several.
     #[must_use]
     pub fn has_simplest_form(&self) -> bool {
         self.single_form.as_ref().is_some_and(forms::SingleForm::is_live)

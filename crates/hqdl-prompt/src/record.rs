@@ -57,7 +57,7 @@ fn parse_record_with(text: &str, quotes: &[char], separator: char) -> Option<Csv
 }
 
 /// Parses a line that is a list in brackets, `['a', 'b']` or `('a', 'b')`, of well-formed fields.
-/// The first field must be quoted, so that the bracket is no part of it.
+/// The first field must be quoted, so that the bracket cannot be part of it.
 pub fn parse_bracketed(line: &str) -> Option<Vec<RowField>> {
     let within = |open, close| line.strip_prefix(open)?.strip_suffix(close);
     let inside = within('[', ']').or_else(|| within('(', ')'))?.trim();

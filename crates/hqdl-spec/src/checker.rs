@@ -200,7 +200,7 @@ impl Checker {
             }
     }
 
-    /// Checks a stored answer again with the present words for "unknown" and aliases; returns
+    /// Checks a stored answer again with the current words for "unknown" and aliases; returns
     /// `None` if the answer does not change.
     #[must_use]
     pub fn recheck(&self, answer: &Answer) -> Option<Answer> {

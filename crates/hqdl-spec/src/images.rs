@@ -46,7 +46,7 @@ struct Inner {
 /// Size and modification time; if both are unchanged, the file is unchanged.
 type FileVersion = (u64, Option<SystemTime>);
 
-/// Images that are not in a file of the user; an unnamed temporary file stores them.
+/// Images that are not in one of the user's files; an unnamed temporary file stores them.
 #[derive(Default)]
 struct StoredImages {
     file: Option<File>,

@@ -276,7 +276,7 @@ impl UncheckedSpec {
     }
 }
 
-/// Checks that every price is a number from 0 on.
+/// Checks that no price is negative or infinite.
 fn check_prices(check: &mut SpecCheck<'_>, path: &[Step], price: &PriceTable) {
     let mut prices = vec![
         (vec!["input"], Some(price.input)),

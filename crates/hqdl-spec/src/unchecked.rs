@@ -51,7 +51,8 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Classifies the file that is not a spec, if possible.
+    /// Returns the error for a file that cannot be read as a spec, and names the kind of the file
+    /// if possible.
     fn classify(path: &Path, error: std::io::Error) -> Self {
         let path = path.to_owned();
         let is_database = || {

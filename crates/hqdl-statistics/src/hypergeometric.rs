@@ -22,7 +22,7 @@ fn ln_factorial(n: u64) -> f64 {
 pub struct Hypergeometric {
     /// Rows of the table.
     pub population: u64,
-    /// Positive rows of the table.
+    /// Number of positive rows in the table.
     pub positives: u64,
     /// Rows of the sample.
     pub draws: u64,
@@ -75,7 +75,7 @@ impl Hypergeometric {
     }
 }
 
-/// Adds probabilities from the first one on, until they no longer change the sum.
+/// Adds probabilities in order until they no longer change the sum.
 fn sum_tail(first: f64, steps: std::ops::Range<u64>, next: impl Fn(f64, u64) -> f64) -> f64 {
     let (mut sum, mut probability) = (first, first);
     for k in steps {

@@ -56,8 +56,8 @@ pub fn format_usd_bound(bound: f64) -> String {
     format!("${:.4}", steps / 1e4)
 }
 
-/// Returns a location for messages: of a URL without a possible password and parameters, anything
-/// else as it is.
+/// Returns a location for messages: a URL without its password and parameters, or any other text
+/// unchanged.
 #[must_use]
 pub fn hide_secrets(location: &str) -> String {
     let Some((scheme, rest)) = location.split_once("://") else { return location.to_owned() };

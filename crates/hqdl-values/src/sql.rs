@@ -11,7 +11,7 @@ use rusqlite::config::DbConfig;
 /// would fail.
 ///
 /// # Errors
-/// Fails with the error of `SQLite`.
+/// Fails with `SQLite`'s error.
 pub fn reject_quoted_texts(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;

@@ -119,7 +119,7 @@ fn push_row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, text: &mut String
     text.push('\n');
 }
 
-/// Appends the head of a table: left-aligned text columns, then right-aligned number columns.
+/// Appends the header of a table: left-aligned text columns, then right-aligned number columns.
 fn push_head(texts: &[&str], numbers: &[&str], text: &mut String) {
     push_row(texts.iter().chain(numbers), text);
     let left = texts.iter().map(|_| "---");

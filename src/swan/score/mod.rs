@@ -82,7 +82,7 @@ pub struct ScoredQuestion {
 }
 
 impl ScoredQuestion {
-    /// Returns true if the answer is right by SWAN's rule.
+    /// Returns true if the answer is correct by SWAN's rule.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.grade.as_ref().is_some_and(|g| g.swan)

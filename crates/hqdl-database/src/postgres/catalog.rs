@@ -160,7 +160,7 @@ pub(crate) fn to_values(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, Strin
     rows.into_iter().map(|row| row.into_iter().enumerate().map(to_value).collect()).collect()
 }
 
-/// Finds a column by its exact name, or else by its name in another case.
+/// Finds a column by its exact name, or else case-insensitively.
 pub(super) fn find_column<'c>(
     columns: &'c [(String, Type)],
     name: &str,

@@ -220,7 +220,7 @@ impl DatabaseServer {
         StoreError::Server { url: self.address.display_url.clone(), message, hint }
     }
 
-    /// Classifies an error of the server.
+    /// Classifies a server error.
     fn to_store_error(&self, error: &tokio_postgres::Error) -> StoreError {
         let url = self.address.display_url.clone();
         let Some(db_error) = error.as_db_error() else {

@@ -23,7 +23,7 @@ impl ServerThread {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Fails with an error of the operating system.
+    /// Fails with the operating system's error.
     pub fn start() -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();

@@ -103,7 +103,7 @@ fn format_timestamp(text: &str) -> String {
     }
 }
 
-/// Converts a value of `SQLite` to a parameter for the server.
+/// Converts an `SQLite` value to a parameter for the server.
 pub(super) fn to_parameter(value: &Sqlite) -> Option<String> {
     match value {
         Sqlite::Null | Sqlite::Blob(_) => None,
@@ -113,7 +113,7 @@ pub(super) fn to_parameter(value: &Sqlite) -> Option<String> {
     }
 }
 
-/// Converts a value of hqdl to a parameter for the server.
+/// Converts an hqdl value to a parameter for the server.
 pub(super) fn value_to_parameter(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

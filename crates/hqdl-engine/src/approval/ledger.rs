@@ -1,10 +1,10 @@
-//! Limits of a server's spending over its life.
+//! Limits on a server's spending over its lifetime.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hqdl_values::format::format_usd;
 
-/// Limits in USD, over the life of a server.
+/// Limits in USD, over the lifetime of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct SpendingLimits {
     /// Maximum spending without approval.
@@ -22,7 +22,7 @@ pub enum LimitReached {
     /// The plan needs approval.
     #[error("the plan costs more than may be spent without approval")]
     Unapproved,
-    /// Not even an approved plan may cost so much.
+    /// Not even an approved plan may cost that much.
     #[error("the plan costs more than what is left of --max-usd")]
     Total,
 }

@@ -36,9 +36,9 @@ pub struct PlanRecord {
     pub schema: String,
     /// Models and their endpoints.
     pub model: String,
-    /// Client that asks.
+    /// Client that requested the plan.
     pub client: String,
-    /// The most that the plan can cost, in USD. `None` if it is not known.
+    /// Maximum cost of the plan, in USD. `None` if it is not known.
     pub max_usd: Option<f64>,
     /// Reason why the cost is not known, or why approval is needed although nothing is spent.
     pub note: Option<String>,
@@ -68,7 +68,7 @@ impl PlanRecord {
         self.digest()[..ID_LENGTH].to_owned()
     }
 
-    /// Returns the most that the plan can cost, in words.
+    /// Returns the maximum cost of the plan, in words.
     #[must_use]
     pub fn describe_price(&self) -> String {
         self.max_usd
@@ -99,8 +99,8 @@ impl PlanRecord {
         lines.into_iter().map(|(name, text)| (name, safe(text))).collect()
     }
 
-    /// Returns whether an approval of `approved` is one of this plan: the same plan, at the same or
-    /// a lower price.
+    /// Returns whether an approval of `approved` covers this plan: it must be the same plan, at the
+    /// same or a lower price.
     #[must_use]
     pub fn is_covered_by(&self, approved: &Self) -> bool {
         let is_cheaper = match (self.max_usd, approved.max_usd) {
@@ -127,7 +127,7 @@ struct Approval {
     approved_at: i64,
 }
 
-/// Reason why an approval does not count.
+/// Reason why an approval is not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
     /// There is no such plan.
@@ -214,10 +214,11 @@ impl PlanStore {
         write_file(&self.path(&shown.id(), "approval")?, &approval)
     }
 
-    /// Uses the approval of a plan, if there is one. Of several callers, one gets it.
+    /// Uses up the approval of a plan, if there is one. If several callers try at once, only one
+    /// succeeds.
     ///
     /// # Errors
-    /// [`ApprovalError`] if there is an approval that does not count for this plan.
+    /// [`ApprovalError`] if there is an approval that is not valid for this plan.
     pub fn take_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
         let path = self.path(&plan.id(), "approval")?;
         let Some(approval) = read_file::<Approval>(&path)? else { return Ok(false) };
@@ -236,7 +237,7 @@ impl PlanStore {
     }
 }
 
-/// Writes a file in one step, so that no other process reads half of it.
+/// Writes a file atomically, so that no other process reads an incomplete one.
 fn write_file(path: &Path, content: &impl Serialize) -> Result<(), ApprovalError> {
     let to_error = |error| ApprovalError::Io { path: path.to_owned(), error };
     let partial = path.with_extension(format!("{}.tmp", std::process::id()));

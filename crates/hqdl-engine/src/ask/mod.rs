@@ -271,7 +271,7 @@ impl<'a> Asker<'a> {
     /// Writes a query for the question, and repairs it if it has an error.
     ///
     /// # Errors
-    /// [`AskError`] if a request fails or would exceed the limit of writing.
+    /// [`AskError`] if a request fails or would exceed the writing limit.
     pub fn plan(&mut self) -> Result<Written, AskError> {
         let key = vec![("question", self.question.clone())];
         let statement = self.find_or_request(key, "")?;

@@ -1,4 +1,4 @@
-//! A checked query with the most that it can cost.
+//! A checked query with its maximum cost.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub struct CostLimits {
     pub spec_usd: Option<f64>,
 }
 
-/// Checks a query and computes the most that it can cost. Sends no request.
+/// Checks a query and computes its maximum cost. Sends no request.
 ///
 /// # Errors
 /// [`QueryError`] if the query could not be run.
@@ -108,7 +108,7 @@ pub fn run_within(
 /// Checks that the cost of every request can be computed.
 ///
 /// # Errors
-/// The reason why not.
+/// Returns the reason if it cannot.
 pub fn check_cost_is_known(spec: &Spec) -> Result<(), String> {
     let embeddings = spec.embeddings.as_ref().map(|embeddings| &embeddings.model);
     if !spec.is_priced() || embeddings.is_some_and(|model| model.price.is_none()) {

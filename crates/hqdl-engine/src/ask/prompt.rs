@@ -169,7 +169,7 @@ impl DescriptionBuilder<'_> {
         Ok(ranked)
     }
 
-    /// Names the tables that are left out.
+    /// Returns the line that names the omitted tables.
     fn format_left_out(&self, names: &[String], max_tokens: u64) -> String {
         if names.is_empty() {
             return String::new();

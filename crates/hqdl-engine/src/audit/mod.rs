@@ -58,8 +58,8 @@ impl Audit {
         Ok(sheet_path)
     }
 
-    /// Returns the length of the filled prefix: the number of drawn rows, from the first one on,
-    /// that have a value of this evidence for all these columns of the expansion.
+    /// Returns the length of the filled prefix: how many drawn rows, counted from the first one
+    /// without a gap, have such a value in all these columns of the expansion.
     #[must_use]
     pub fn count_filled(&self, columns: &[usize], evidence: Evidence) -> usize {
         let is_filled = |row: &&usize| {

@@ -34,11 +34,12 @@ pub struct ColumnAudit {
     pub population: u64,
     /// Rows of the sample that have the true value.
     pub right: u64,
-    /// Rows whose truth cannot be known. Accuracy counts them as wrong and as right.
+    /// Rows whose truth cannot be known. The lower bound of the accuracy counts them as wrong, the
+    /// upper bound as correct.
     pub cannot_be_known: u64,
     /// Estimated accuracy and the bounds of its exact interval, as shares of the expansion's rows.
     pub accuracy: Option<[f64; 3]>,
-    /// Number of right rows and of all sampled rows, by state of the answer.
+    /// Number of correct rows and of all sampled rows, by state of the answer.
     pub states: BTreeMap<String, (u64, u64)>,
     /// Most frequent pairs of a truth and a different answer.
     pub confusions: Vec<Confusion>,
@@ -68,7 +69,7 @@ pub struct AuditReport {
     pub design: &'static str,
     /// Number of drawn rows.
     pub sample: u64,
-    /// Number of drawn rows that no source contains any more.
+    /// Number of drawn rows that are no longer in any source.
     pub gone: u64,
     /// Number of drawn rows whose published answer has changed.
     pub changed: u64,

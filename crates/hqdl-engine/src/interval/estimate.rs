@@ -150,7 +150,8 @@ impl Estimator<'_> {
 
     /// Returns all numerator and denominator contributions that a row can have.
     fn list_possible(&self, term: &AggregateTerm, row: &RowFacts) -> Vec<(f64, f64)> {
-        // For each leaf: whether its conditions can select the row, and its contribution then.
+        // For each leaf: whether its conditions can select the row, and its contribution if they
+        // do.
         let options = |n: usize| {
             let (leaf, facts) = (self.leaf(n), &row.leaves[n]);
             let mut options = Vec::new();

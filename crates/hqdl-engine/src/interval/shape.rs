@@ -42,7 +42,7 @@ pub struct Group {
     pub sql: String,
     /// Whether it reads an expanded column.
     pub is_expanded: bool,
-    /// Position of its result column.
+    /// Index of its result column.
     pub result: usize,
 }
 
@@ -71,7 +71,7 @@ pub enum LeafValue {
 /// An aggregate of the result.
 #[derive(Debug)]
 pub struct Output {
-    /// Position of its result column.
+    /// Index of its result column.
     pub result: usize,
     /// Aggregate in that column.
     pub term: AggregateTerm,
@@ -82,9 +82,9 @@ pub struct Output {
 pub struct AggregateTerm {
     /// Scale factor.
     pub scale: f64,
-    /// Position of the leaf.
+    /// Index of the leaf in the numerator.
     pub numerator: usize,
-    /// Position of the leaf in the denominator.
+    /// Index of the leaf in the denominator.
     pub denominator: Option<usize>,
 }
 

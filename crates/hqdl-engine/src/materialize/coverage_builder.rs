@@ -45,7 +45,7 @@ impl<'w> Materializer<'w> {
 /// Sums over the keys visited so far; [`CoverageReport`] documents them.
 pub(super) struct CoverageBuilder<'b, 'w> {
     materializer: &'b Materializer<'w>,
-    /// Position of the expansion.
+    /// Index of the expansion in the spec.
     n: usize,
     expansion: &'b Expansion,
     plan: ExpansionPlan,

@@ -1,6 +1,6 @@
-//! `--refresh` and `--retry-failed` across runs. If a limit or a kill leaves cells over, repeating
-//! the command requests them. After all cells are requested, the command starts again from the
-//! beginning.
+//! `--refresh` and `--retry-failed` across runs. If a limit or a kill leaves cells unanswered,
+//! repeating the command requests them. After all cells are requested, the command starts again
+//! from the beginning.
 
 use super::coverage::CoverageReport;
 use super::{Materializer, Report, RunMode, Selection};

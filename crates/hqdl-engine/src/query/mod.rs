@@ -4,7 +4,7 @@
 //!
 //! | folder | what happens there |
 //! |---|---|
-//! | `read` | the text becomes one in `SQLite`'s dialect with calls of ingredients only |
+//! | `read` | translates the text to `SQLite`'s dialect, with calls of ingredients only |
 //! | `explain` | the upper bound of the requests, for a query that is not run |
 //! | `run` | passes over the database until one has no pending calls |
 //! | `plan` | the statement to run, with everything that its passes need |

@@ -17,7 +17,7 @@ use crate::limits::{
 };
 use crate::throttle::LimiterKey;
 
-/// How long a limit that an endpoint reported is remembered if it does not report it again.
+/// How long a reported limit is remembered if the endpoint does not report it again.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 /// How late a request may be sent after its permit without being counted again.
 pub(crate) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
@@ -44,7 +44,7 @@ struct LimiterState {
 }
 
 impl Journal {
-    /// Grants a permit, or returns how long the request must wait at least, as far as known.
+    /// Grants a permit, or returns the minimum time that the request must still wait.
     pub(crate) fn try_acquire(
         &self,
         request: &PermitRequest,
@@ -121,7 +121,7 @@ impl Journal {
             .map(drop)
     }
 
-    /// Records the tokens that an answered request used. It counts for a minute from now at most.
+    /// Records the tokens that an answered request used. It counts for at most a minute from now.
     pub(crate) fn reconcile_usage(
         &self,
         request: &PermitRequest,
@@ -185,7 +185,7 @@ impl Journal {
         .map(drop)
     }
 
-    /// Returns how long an endpoint still rejects requests.
+    /// Returns how much longer an endpoint will reject requests.
     pub(crate) fn remaining_pause(&self, key: &LimiterKey) -> Result<Option<Duration>, FactsError> {
         let sql = "SELECT max(wait_until) FROM rate_limit WHERE name IN (?1, ?2)";
         let now = now_millis();
@@ -303,7 +303,7 @@ fn scale_pace(due: f64, before: Option<u32>, limit: Option<u32>, now: i64) -> f6
     }
 }
 
-/// Returns the milliseconds that `n` requests or tokens take at a limit: a minute at most.
+/// Returns the milliseconds that `n` requests or tokens take at a limit, at most a minute.
 fn interval_millis(n: u64, limit: u32) -> f64 {
     as_millis(MINUTE) as f64 * (n as f64 / f64::from(limit.max(1))).min(1.0)
 }

@@ -56,8 +56,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Returns the earliest time at which a request fits, as far as known: `None` if it fits now. A
-    /// request larger than the limit is sent alone, when nothing else counts.
+    /// Returns the earliest time known at which a request may fit; `None` if it fits now. A request
+    /// larger than the limit is sent alone, when nothing else counts.
     pub(super) fn next_free_time(
         &mut self,
         now: Instant,

@@ -20,7 +20,7 @@ use hqdl_database::postgres::thread::ServerThread;
 
 /// Connections per process, so that reads, commits and lease renewals do not wait for each other.
 const CONNECTIONS: usize = 6;
-/// Round-trip time from which on hqdl avoids the extra round trip of preparing a statement.
+/// Minimum round-trip time for which hqdl avoids the extra round trip of preparing a statement.
 const HIGH_LATENCY: Duration = Duration::from_millis(10);
 /// First and longest wait between two attempts.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
@@ -134,13 +134,13 @@ impl Link {
         })
     }
 
-    /// Runs `work` to its end and blocks this thread, inside an async runtime or outside one.
+    /// Runs `work` to completion and blocks this thread, inside an async runtime or outside one.
     pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.thread.block_on(work)
     }
 
     /// Runs `work` with a connection of its own. If the server is unreachable or asks for a retry,
-    /// `work` runs again until the patience is used up. It must be idempotent, because a failed
+    /// `work` runs again until the retry timeout expires. It must be idempotent, because a failed
     /// attempt may have taken effect.
     pub(super) async fn with_client<T, F>(
         &self,
@@ -191,7 +191,7 @@ impl Link {
         self.retry_work(|| self.try_once(within, &work)).await
     }
 
-    /// Calls `once` until it succeeds, or until the patience is used up.
+    /// Calls `once` until it succeeds, or until the retry timeout expires.
     async fn retry_work<T, F>(&self, once: impl Fn() -> F) -> Result<T, FactsError>
     where
         F: Future<Output = Result<T, LinkError>>,
@@ -208,8 +208,8 @@ impl Link {
         }
     }
 
-    /// Waits before the next attempt, or returns the error if no patience is left. `failed` is the
-    /// time of the first failure.
+    /// Waits before the next attempt, or returns the error if the retry timeout has expired.
+    /// `failed` is the time of the first failure.
     async fn wait_to_retry(
         &self,
         error: LinkError,
@@ -355,7 +355,7 @@ impl Link {
         }
     }
 
-    /// Records a failure and returns true if the outage has lasted longer than the patience.
+    /// Records a failure and returns true if the outage has lasted longer than the retry timeout.
     fn record_outage(&self, failure: &TemporaryFailure) -> bool {
         let mut outage = self.lock_outage();
         let outage = outage.get_or_insert_with(|| {

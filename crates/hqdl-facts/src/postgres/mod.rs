@@ -159,7 +159,7 @@ impl From<AddressError> for FactsError {
     }
 }
 
-/// Ignores that the role has no permission for a write that reads can do without.
+/// Ignores a missing permission for a write that is not needed for reading.
 fn ignore_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {

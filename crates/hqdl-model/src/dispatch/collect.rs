@@ -19,11 +19,11 @@ use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
 use hqdl_values::cell::State;
 use hqdl_values::format::count_noun;
 
-/// How often a request is sent if its batch expires or fails as a whole.
+/// Maximum number of times that a request is sent if its batch expires or fails as a whole.
 const MAX_SENDS: u32 = 2;
-/// How often an incomplete file is downloaded again.
+/// Maximum number of times that an incomplete file is downloaded again.
 const MAX_DOWNLOADS: u32 = 8;
-/// How often a request is sent if it fails by itself.
+/// Maximum number of times that a request is sent if it fails while others succeed.
 const MAX_TRIES: u32 = 3;
 
 impl Dispatch<'_, '_> {
@@ -304,7 +304,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
             (ModelError::Temporary { .. }, RetryPolicy::Requeue) => {
                 history().requeue_request(request.id, self.run, false)?;
             }
-            // The request failed by itself while others were answered, so its rows are at fault.
+            // The request failed while others were answered, so its rows are at fault.
             (ModelError::Temporary { .. }, RetryPolicy::Retry(MAX_TRIES))
                 if request.sent_count >= MAX_TRIES
                     && self.has_answers
@@ -365,7 +365,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
     }
 }
 
-/// Queues rows that must be asked again.
+/// Queues rows to be requested again.
 fn enqueue_retries(
     parsers: &AnswerParsers<'_>,
     run: RunId,

@@ -95,7 +95,8 @@ impl BatchPacker<'_, '_> {
                 facts.history().split_request(self.run, &mut request, rows)?;
             }
             let custom_id = prompt.provenance_hash();
-            // A row that is asked alone again has the same prompt, so it goes into the next job.
+            // A row that is requested alone again has the same prompt, so it goes into the next
+            // job.
             if !ids.insert(custom_id.clone()) {
                 continue;
             }

@@ -19,7 +19,7 @@ const MAX_CONCURRENT: usize = 64;
 /// Maximum length of a line in bytes: one answer with its envelope.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// The template id of a stored answer, and the rows to ask again.
+/// The template id of a stored answer, and the rows to request again.
 type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
 
 /// Counts of the lines of a file.
@@ -39,7 +39,7 @@ pub struct LineCounts {
 
 /// Handler of requests without an answer.
 pub trait UnansweredSink {
-    /// Queues rows that must be asked again.
+    /// Queues rows to be requested again.
     ///
     /// # Errors
     /// [`StopReason`] if that cannot be stored.
@@ -164,7 +164,7 @@ impl AnswerParsers<'_> {
         }
     }
 
-    /// Stores one answer. Returns its template id and the rows to ask again.
+    /// Stores one answer. Returns its template id and the rows to request again.
     fn store_answer(
         &self,
         request: BatchedRequest,

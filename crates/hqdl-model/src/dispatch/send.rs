@@ -14,7 +14,7 @@ use crate::generate::{Event, StopReason};
 use hqdl_facts::{BatchJob, KnownRequest, Stage};
 use hqdl_values::usage::SpentAmount;
 
-/// How often creation of a batch is requested while it is unconfirmed.
+/// Maximum number of times that hqdl requests the creation of a batch while it is unconfirmed.
 const MAX_TRIES: u32 = 5;
 
 impl Dispatch<'_, '_> {
@@ -133,7 +133,7 @@ impl Dispatch<'_, '_> {
     }
 
     /// Returns the uploaded file of a batch job: the one from before a kill, or a new upload.
-    /// `None` if interrupted, or if the endpoint receives no file.
+    /// `None` if interrupted, or if the endpoint accepts no files.
     async fn upload_file(
         &mut self,
         batch_job: &BatchJob,

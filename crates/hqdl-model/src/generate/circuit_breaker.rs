@@ -5,16 +5,16 @@
 //! itself may be failing. The request is then deferred until an answer arrives or nothing else is
 //! left to ask, and split.
 //!
-//! So an endpoint that is gone receives [`MAX_FAILURES`] whole requests, and after them at most
-//! twice the rows of one request in parts. An endpoint that rejects the content of the rows
-//! receives each row alone once, and beyond [`MAX_FAILURES`] splits into halves, once with others.
+//! So an endpoint that is gone receives at most [`MAX_FAILURES`] whole requests, followed by
+//! requests for parts with twice the rows of one request in total. If an endpoint rejects the
+//! content of rows, hqdl splits the requests in halves. After [`MAX_FAILURES`] rejections without
+//! an answer, it splits them into single rows at once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{MAX_ATTEMPTS, ModelError};
 
-/// Number of failures in a row, without an answer between them, after which the endpoint counts as
-/// gone. A timeout counts twice.
+/// Number of consecutive failures after which the endpoint counts as gone. A timeout counts twice.
 const MAX_FAILURES: u32 = 8;
 /// Maximum number of attempts of a part of a failed request.
 const MAX_ATTEMPTS_OF_PARTS: usize = 4;

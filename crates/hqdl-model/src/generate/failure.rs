@@ -19,7 +19,8 @@ pub(super) struct DeferredRequest {
 }
 
 impl Context {
-    /// Handles a failed request. Returns the rows to ask now, and the request if it is deferred.
+    /// Handles a failed request. Returns the rows to request now, and the request if it is
+    /// deferred.
     pub(super) async fn handle_failure(
         &self,
         pending: PendingRequest,

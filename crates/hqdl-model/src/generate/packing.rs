@@ -22,9 +22,9 @@ const SINGLE_ROW_WEIGHT: f64 = 0.3;
 /// requests required before a request gets two rows. So a model that can only answer single rows
 /// gets few larger requests.
 ///
-/// Fewer rows fix misalignment, but not ignorance. If rows fail as often when they are asked alone,
-/// smaller requests would only cost more. An example is a column that the model always answers with
-/// nonsense.
+/// Fewer rows fix misalignment, but not ignorance. If rows fail as often when they are requested
+/// alone, smaller requests would only cost more. An example is a column that the model always
+/// answers with nonsense.
 #[derive(Debug)]
 pub struct Packing {
     max: u32,
@@ -34,7 +34,7 @@ pub struct Packing {
 #[derive(Debug, Clone, Copy)]
 struct PackingState {
     current: u32,
-    /// Share of rows that fail when asked alone.
+    /// Share of rows that fail when requested alone.
     single_row_failure_rate: f64,
     /// Number of good single-row requests required before a request gets two rows.
     required_successes: u32,
@@ -80,8 +80,8 @@ impl Packing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).current as usize
     }
 
-    /// Adapts to the number of rows that were asked for the first time, and how many of them
-    /// failed. Rows that are asked again have failed before and are not representative.
+    /// Adapts to the number of rows that were requested for the first time, and how many of them
+    /// failed. Rows that are requested again have failed before and are not representative.
     pub(super) fn adapt_to_failures(&self, asked: usize, failed: usize) -> Adaptation {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let failure_rate = failed as f64 / asked.max(1) as f64;
@@ -90,7 +90,7 @@ impl Packing {
                 SINGLE_ROW_WEIGHT * (failure_rate - state.single_row_failure_rate);
         }
         if asked == 1 && failed > 0 {
-            // Its rows fail even when they are asked alone.
+            // Its rows fail even when they are requested alone.
             state.required_successes = 1;
         }
         let excess = failure_rate - state.single_row_failure_rate;
@@ -133,7 +133,7 @@ impl Packing {
     }
 }
 
-/// Rows to ask again, by their missing columns.
+/// Rows to request again, by their missing columns.
 pub(super) type RowsToRetry = BTreeMap<Vec<usize>, Vec<MissingRow>>;
 
 /// Returns batches of at most half the size, or of one row if a single row has its own prompt

@@ -18,7 +18,7 @@ use hqdl_values::key::Entity;
 pub(super) struct ParsedReply {
     /// Facts by entity.
     pub(super) facts: Vec<(Entity, Vec<Fact>)>,
-    /// Rows to ask again, by columns.
+    /// Rows to request again, by columns.
     pub(super) to_retry: RowsToRetry,
     /// Evidence that was shown and quoted, as JSON.
     pub(super) evidence: Option<String>,
@@ -71,7 +71,8 @@ impl Context {
                         .push(missing_row.clone());
                     continue;
                 }
-                // A row that is missing from a shared answer is asked alone before it is given up.
+                // A row that is missing from a shared answer is requested alone before hqdl gives
+                // it up.
                 RowOutcome::Failed { state: State::Invalid, .. }
                     if !is_last_attempt || is_shared =>
                 {

@@ -93,7 +93,7 @@ impl Protocol for Anthropic {
             prompt_cache::write_breakpoint(&mut body, "/system", "text", breakpoint);
         }
         if let Some(schema) = request.sent_schema(SchemaForm::Native) {
-            // `output_config` may also contain an `effort` of the spec.
+            // `output_config` may also contain an `effort` that the spec sets.
             body["output_config"]["format"] = json!({ "type": "json_schema", "schema": schema });
         }
         if let Some(schema) = request.sent_schema(SchemaForm::Tool) {

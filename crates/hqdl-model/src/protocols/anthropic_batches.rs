@@ -105,7 +105,7 @@ impl MessageBatches<'_> {
         }
     }
 
-    /// Returns whether the first result of an ended batch belongs to the sought one.
+    /// Returns whether the first result of an ended batch belongs to the batch that is looked for.
     async fn has_results_of(
         &self,
         batch: &Batch,
@@ -192,7 +192,7 @@ fn results_path(batch: &str) -> String {
     format!("{PATH}/{batch}/results")
 }
 
-/// Returns the id of a request as Anthropic accepts it: letters, digits, `_` and `-`.
+/// Returns the id of a request in the form that Anthropic accepts: letters, digits, `_` and `-`.
 fn to_sent_id(custom_id: &str) -> String {
     custom_id.replace(':', "_")
 }

@@ -66,7 +66,7 @@ impl Protocol for OpenAiResponses {
             prompt_cache::write_key(&mut body, &prompt.system);
         }
         if let Some(schema) = request.sent_schema(SchemaForm::Native) {
-            // `text` may also contain a `verbosity` of the spec.
+            // `text` may also contain a `verbosity` that the spec sets.
             body["text"]["format"] = json!({
                 "type": "json_schema", "name": "rows", "strict": true, "schema": schema,
             });
@@ -164,7 +164,7 @@ fn read_response(response: &Json, draft: &mut ReplyDraft) -> Result<(), ModelErr
     Ok(())
 }
 
-/// Returns the readable text of an output item that is not a message: the summary of a reasoning.
+/// Returns the readable text of an output item that is not a message: a summary of the reasoning.
 fn item_text(item: &Json) -> String {
     let parts = ["summary", "content"].into_iter().filter_map(|field| item.get(field)?.as_array());
     let texts = parts.flatten().filter_map(|part| part.get("text")?.as_str());

@@ -238,7 +238,7 @@ pub(super) fn format_rules(requested: &[&Column], has_shots: bool) -> String {
     text
 }
 
-/// Returns the name of the member with the quotations, which is no column's name.
+/// Returns the name of the member with the quotations, which no column has.
 fn quotes_member_name(requested: &[&Column]) -> String {
     let mut member = "quotes".to_owned();
     while requested.iter().any(|column| column.name.eq_ignore_ascii_case(&member)) {

@@ -279,7 +279,7 @@ impl SingleForm {
         self.extract_members(object, evidence)
     }
 
-    /// Returns the closed cells of a completion that is a single answer and was cut.
+    /// Returns the closed cells of a completion that is a single truncated answer.
     fn parse_closed_cells(
         &self,
         content: &str,
@@ -305,8 +305,8 @@ impl SingleForm {
 /// The cells of an answer, by member, and its quotations.
 type CellsWithQuotes = (Vec<Option<Json>>, Vec<Quotation>);
 
-/// Parses the closed members of an object that a cut ends. `None` if the text begins with anything
-/// else, or if the object is complete.
+/// Parses the closed members of a truncated object. `None` if the text begins with anything else,
+/// or if the object is complete.
 fn parse_closed_members(text: &str) -> Option<serde_json::Map<String, Json>> {
     let mut rest = text.trim_start().strip_prefix('{')?;
     let mut members = serde_json::Map::new();

@@ -19,7 +19,7 @@ const TASK: &str = "Fill in the columns of one row of a table with what you know
 /// Text after the example.
 const UNKNOWN: &str = ", with null for what you do not know.";
 /// End of the user message, and of the row of an example. A small model copies an example whose row
-/// ends in the same words; otherwise it may repeat an item of a list until it is cut off.
+/// ends in the same words; otherwise it may repeat an item of a list endlessly.
 pub(super) const QUESTION: &str = "What are the columns of this row?\nAnswer:";
 /// Heading of the values that do not identify the row.
 const CONTEXT: &str = "It also has:\n";

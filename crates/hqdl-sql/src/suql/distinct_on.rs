@@ -432,7 +432,7 @@ fn find_byte_range(tokens: &[Token], of: Range<usize>) -> Option<Range<usize>> {
     Some(some.first()?.start..some.last()?.end)
 }
 
-/// Returns the index of the first token from `at` on that is one of these words or closes the
+/// Returns the index of the first token, starting at `at`, that is one of these words or closes the
 /// enclosing brackets. Skips nested brackets.
 pub(super) fn find_keyword(
     sql: &str,

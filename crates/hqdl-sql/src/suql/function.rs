@@ -216,7 +216,7 @@ struct ParsedArguments {
 }
 
 impl Parser<'_> {
-    /// Parses a function call from its opening parenthesis on.
+    /// Parses a function call, starting at its opening parenthesis.
     pub fn parse_function(&mut self, first: Token, names: &[Token]) -> Result<TypedSql, SqlError> {
         let start = first.start;
         let name = match names {

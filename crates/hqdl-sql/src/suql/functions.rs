@@ -469,8 +469,8 @@ fn initcap(text: &str) -> String {
 
 /// Implements `regexp_replace`. `regexp_replace(text, pattern, replacement[, flags])` replaces the
 /// first match, or all matches with the flag `g`. `regexp_replace(text, pattern, replacement,
-/// start[, n[, flags]])` replaces the `n`th match from the character `start` on, or all if `n` is
-/// 0. In the replacement, `\\1` is the first capture group and `\\&` the whole match.
+/// start[, n[, flags]])` begins at the character `start` and replaces the `n`th match, or all if
+/// `n` is 0. In the replacement, `\\1` is the first capture group and `\\&` the whole match.
 fn regexp_replace(values: &[ValueRef<'_>]) -> FunctionResult {
     let [of, pattern, replacement_value, rest @ ..] = values else {
         return Err(function_error("regexp_replace takes three to six values".to_owned()));

@@ -340,7 +340,7 @@ pub(super) fn build_error(span: Range<usize>, noun: &str, help: &str) -> SqlErro
     if help.is_empty() { error } else { error.with_help(help) }
 }
 
-/// Prepends the source text from `start` on to an operand.
+/// Prepends the source text that begins at `start` to an operand.
 pub(super) fn prepend_source(start: usize, operand: TypedSql, precedence: u8) -> TypedSql {
     let span = start..operand.span.end;
     let mut text = vec![SourceFragment::Source(start..operand.span.start)];

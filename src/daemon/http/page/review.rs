@@ -91,8 +91,8 @@ impl<'s> Review<'s> {
         self.audit.sheet.truth(cell.row, cell.column).is_some()
     }
 
-    /// Returns the position of the next cell without a truth. It searches from a position on, and
-    /// then from the beginning.
+    /// Returns the position of the next cell without a truth. It searches from a position to the
+    /// end, and then from the beginning.
     fn find_next_open(&self, from: usize) -> Option<usize> {
         let is_open = |at: &usize| !self.is_filled(&self.cells[*at]);
         let count = self.cells.len();

@@ -350,7 +350,7 @@ fn render_rows_table(
     }
 }
 
-/// Renders the head of a column. Its link changes the order: ascending, descending, then by key.
+/// Renders the header of a column. Its link changes the order: ascending, descending, then by key.
 fn render_column_head(
     column: &ViewColumn,
     view: &TableView,

@@ -12,18 +12,18 @@ use hqdl_sql::blendsql::Quantifier;
 pub enum CallTarget {
     /// A cell of the entity that the call's values identify.
     Cell {
-        /// Position of the expansion.
+        /// Index of the expansion among those that the query uses.
         target: usize,
-        /// Position of the column.
+        /// Index of the column in the expansion.
         column: usize,
         /// Conversion of the value.
         conversion: ValueConversion,
     },
     /// A cell of the document that is the call's value, identified by its digest.
     Document {
-        /// Position of the expansion.
+        /// Index of the expansion among those that the query uses.
         target: usize,
-        /// Position of the column.
+        /// Index of the column in the expansion.
         column: usize,
         /// Columns that reduce a document that is too long for one question; `None` if the passages
         /// most similar to the question are enough.
@@ -33,7 +33,7 @@ pub enum CallTarget {
     },
     /// A cell of the rows in the call's contexts, identified by their digest.
     Rows {
-        /// Position of the expansion.
+        /// Index of the expansion among those that the query uses.
         target: usize,
         /// Conversion of the value.
         conversion: ValueConversion,

@@ -52,9 +52,9 @@ pub(in crate::query) enum Reduced {
 pub(in crate::query) struct Reduction {
     /// Number of the call.
     pub call: usize,
-    /// Position of the expansion.
+    /// Index of the expansion among those that the query uses.
     pub target: usize,
-    /// Position of the column that asks about a document that fits.
+    /// Index of the column that asks about a document that fits.
     pub column: usize,
     /// Columns that ask about parts.
     pub columns: ReductionColumns,

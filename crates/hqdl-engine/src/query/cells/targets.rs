@@ -22,11 +22,11 @@ use hqdl_values::value::Value;
 /// A cell that a pass needs and whose value is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Demand {
-    /// Position of the expansion.
+    /// Index of the expansion among those that the query uses.
     pub target: usize,
-    /// Number of the entity in the expansion.
+    /// Index of the entity among those of the expansion that the query has met.
     pub entity: usize,
-    /// Position of the column.
+    /// Index of the column in the expansion.
     pub column: usize,
 }
 

@@ -405,7 +405,7 @@ impl Guard {
     }
 }
 
-/// Returns the first names of a list, followed by a sign if there are more.
+/// Returns the first names of a list, followed by `…` if there are more.
 fn first_names(names: &[String]) -> String {
     const NAMED: usize = 8;
     let more = if names.len() > NAMED { " …" } else { "" };

@@ -1,4 +1,4 @@
-//! Checks that a query is a single statement that only reads. This check inspects the tokens before
+//! Checks that a query is a single read-only statement. This check inspects the tokens before
 //! `SQLite` does, so that the message can suggest a fix. The [guard](super::guard) denies
 //! statements that pass this check but write (`WITH … DELETE`).
 
@@ -28,7 +28,7 @@ pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
     let mut tokens = QueryTokens::new(sql).peekable();
     let first = loop {
         match tokens.next() {
-            // EXPLAIN and EXPLAIN QUERY PLAN only read if the explained statement does.
+            // EXPLAIN and EXPLAIN QUERY PLAN are read-only if the explained statement is.
             Some(t)
                 if ["EXPLAIN", "QUERY", "PLAN"]
                     .iter()
@@ -62,7 +62,7 @@ pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
     Ok(())
 }
 
-/// Returns the error for a statement that does not only read.
+/// Returns the error for a statement that is not read-only.
 fn denied_statement_error(word: &str, span: Range<usize>) -> QueryError {
     let help = match word {
         "PRAGMA" => {

@@ -19,7 +19,7 @@ use hqdl_values::value::Value;
 struct PartAnswer {
     priority: u64,
     state: PartState,
-    /// Digest of the document or answers in question, and of everything below.
+    /// Digest of the text that was asked about, and of every text that it was combined from.
     digest: [u8; 32],
 }
 

@@ -123,8 +123,8 @@ impl<'t> CallText<'t> {
     }
 
     /// Fails if the call contains a `?` without a number: a rewrite that reorders or copies
-    /// arguments would change its number. They are accepted if all parameters of the call are in
-    /// `kept`, an argument that is not copied.
+    /// arguments would change its number. A call whose parameters are all in `kept`, an argument
+    /// that is not copied, is accepted.
     pub(in crate::query) fn reject_bare_parameters(
         &self,
         kept: Option<&CallArgument>,

@@ -1,5 +1,5 @@
 //! Writes an `LLMExtract` as one `LLMMap` per field of its schema. The fields of a value are asked
-//! for in one request, and each field is a fact of its own.
+//! for in one request, and each field is a separate fact.
 //!
 //! | written | read as |
 //! |---|---|

@@ -251,7 +251,7 @@ fn find_macro<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 }
 
 impl CallText<'_> {
-    /// Returns the edits that expand the macro `of`; `rest` are the tokens after the call.
+    /// Returns the edits that expand the macro `of`; `rest` contains the tokens after the call.
     fn expand_macro(
         &self,
         request: &Request<'_>,
@@ -449,7 +449,7 @@ impl CallText<'_> {
         if own.kind.is_none() && !own.list {
             return None;
         }
-        // A type without a name in calls is a text there.
+        // A type that calls cannot name is a text in calls.
         let kind = own.kind.unwrap_or_default().call_names().first().unwrap_or(&"str");
         Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
     }

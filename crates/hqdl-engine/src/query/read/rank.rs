@@ -54,8 +54,8 @@ impl CallText<'_> {
         ])
     }
 
-    /// Returns the text that replaces a call for the best values of a group. `rest` are the tokens
-    /// after the call.
+    /// Returns the text that replaces a call for the best values of a group. `rest` contains the
+    /// tokens after the call.
     pub(super) fn rewrite_top_k(
         &self,
         rest: &[Token],

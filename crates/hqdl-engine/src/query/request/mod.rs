@@ -126,7 +126,7 @@ impl<'a> Request<'a> {
 pub struct RefreshScope {
     /// Largest completion id whose facts are ignored.
     pub up_to: i64,
-    /// Whether only those of these facts that have no value are ignored.
+    /// Whether to ignore only the facts without a value.
     pub failed_only: bool,
 }
 

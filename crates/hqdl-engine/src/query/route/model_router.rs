@@ -46,7 +46,7 @@ pub struct ModelRouter<'b, 'a> {
 pub enum BindingAnswer {
     /// A column answers the question.
     Bound {
-        /// Position of the column.
+        /// Index of the column in the expansion.
         column: usize,
         /// Binding of the question to the column.
         binding: Binding,

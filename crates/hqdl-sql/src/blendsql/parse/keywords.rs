@@ -84,7 +84,7 @@ pub(super) fn begins_join(word: &str) -> bool {
     contains_word(&JOIN, word)
 }
 
-/// Words that begin a statement that does not only read.
+/// Words that begin a statement that is not read-only.
 const WRITE_STATEMENTS: [&str; 20] = [
     "ALTER",
     "ANALYZE",
@@ -108,7 +108,7 @@ const WRITE_STATEMENTS: [&str; 20] = [
     "VACUUM",
 ];
 
-/// Returns true if a word begins a statement that does not only read.
+/// Returns true if a word begins a statement that is not read-only.
 #[must_use]
 pub fn begins_write(word: &str) -> bool {
     contains_word(&WRITE_STATEMENTS, word)

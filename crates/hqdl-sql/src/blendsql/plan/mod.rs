@@ -51,7 +51,7 @@ pub struct SelectPlan {
     pub truth: Option<Condition>,
     /// HAVING, if a call or a moved condition is in it.
     pub having: Option<Condition>,
-    /// Conditions of joins that must stay there.
+    /// ON conditions with calls that cannot move to WHERE.
     pub outer_joins: Vec<OuterJoin>,
     /// Conditions without calls that are evaluated immediately before the calls.
     pub guards: Vec<Expr>,
@@ -100,13 +100,13 @@ pub enum ConditionClause {
 /// Stage at which a condition is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionStage {
-    /// In its original place; it has no call.
+    /// In its original place, for a condition without calls.
     InPlace,
-    /// Immediately before the calls; it has no call.
+    /// Immediately before the calls, for a condition without calls.
     BeforeCalls,
     /// After all conditions without calls, for the rows that satisfy them.
     Last,
-    /// After the calls, because it may fail; it has no call.
+    /// After the calls, for a condition without calls that may fail.
     AfterCalls,
     /// After the HAVING conditions without calls, for the groups that satisfy them.
     AfterHaving,

@@ -51,8 +51,8 @@ pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     }
 }
 
-/// Returns the left operand of an IN if it equals a value of the rows only when both have the same
-/// bytes: both are columns of the database with the same affinity and without a custom collation.
+/// Returns the left operand of an IN if `SQLite` compares it with the rows' values byte by byte:
+/// both are columns of the database with the same affinity and without a custom collation.
 fn find_operand(select: &SelectScope<'_>, expr: &Expr, outer_scope: &Scope<'_>) -> Option<Span> {
     let ExprKind::In { operand, .. } = &expr.kind else { return None };
     let affinity_of = |expr: &Expr, scope: &Scope<'_>| {

@@ -1,5 +1,5 @@
-//! Rule: if a query needs any few of its rows, hqdl first asks about the rows whose documents are
-//! most similar to the question.
+//! Rule: if a query needs only a few of its rows, no matter which, hqdl first asks about the rows
+//! whose documents are most similar to the question.
 //!
 //! Precondition: the LIMIT rule applies to the outermost SELECT, without ORDER BY, DISTINCT or
 //! groups, and a condition asks about a document that does not depend on another call. Any rows are

@@ -203,7 +203,7 @@ pub(super) fn format_number(of: f64, format: &str) -> Result<Option<String>, Str
     let sign = if of < 0.0 && !zero { "-" } else { " " };
     let mut body = String::new();
     let mut left = whole_digits;
-    // All digits are shown from the first zero of the format on.
+    // From the first zero of the format, all digits are shown.
     let mut has_begun = false;
     for c in whole.chars() {
         if c == ',' {

@@ -1,6 +1,6 @@
-//! Order in which candidate rows are asked about, if a query needs any few of its qualifying rows.
-//! The rows whose documents are most similar to the questions come first. The order saves requests;
-//! it does not change which rows qualify.
+//! Order in which candidate rows are asked about, if a query needs only a few qualifying rows, no
+//! matter which. The rows whose documents are most similar to the questions come first. The order
+//! saves requests; it does not change which rows qualify.
 
 use std::borrow::Cow;
 
@@ -112,7 +112,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// Fixes the current order.
+    /// Keeps the current order for the rest of the query.
     pub fn fix_order(&mut self) {
         self.unordered = Vec::new();
         self.is_ordered = true;

@@ -73,9 +73,9 @@ fn column_identity(column: &Column) -> CallColumn {
 /// Origin of the values that an ad-hoc question asks about.
 #[derive(Debug, Clone)]
 pub struct NewQuestion {
-    /// Position of the expansion.
+    /// Index of the expansion among those that the query uses.
     pub target: usize,
-    /// Position of the column.
+    /// Index of the column in the expansion.
     pub column: usize,
     /// Table and column that the values come from.
     pub origin: QuestionOrigin,
