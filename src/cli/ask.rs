@@ -85,7 +85,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     }
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
     let conversation = Conversation::open(options, &session, output_options)?;
-    let (writing_spec, limit) = ask::limit_writing(&session.spec)?;
+    let (writing_spec, limit) = ask::limit_writing_cost(&session.spec)?;
     let announce = || announce_limit(limit, &session.spec, output_options);
     let question = AskQuestion {
         text: &text,
@@ -236,7 +236,7 @@ impl<'s> Conversation<'s> {
                     *plan
                 }
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
-                (other, None) => return Ok(self.report_unwritten(&other)),
+                (other, None) => return Ok(self.report_missing_query(&other)),
             };
             if self.options.sql_only || self.options.explain {
                 self.print_plan(&plan);
@@ -300,7 +300,7 @@ impl<'s> Conversation<'s> {
     }
 
     /// Prints the reason why there is no query.
-    fn report_unwritten(&self, written: &Written) -> AskOutcome {
+    fn report_missing_query(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {
                 let reason = if reason.is_empty() { "the model gives no reason" } else { reason };

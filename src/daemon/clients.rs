@@ -30,7 +30,7 @@ impl Clients {
     }
 
     /// Interrupts all work, including work that is registered later.
-    pub(super) fn end_all(&self) {
+    pub(super) fn interrupt_all_work(&self) {
         let mut table = self.table();
         table.is_ending = true;
         table.interrupts.values().for_each(|send| {

@@ -189,7 +189,7 @@ impl EventLoop {
     fn handle_event(&mut self, event: DaemonEvent) {
         match event {
             DaemonEvent::FilesChanged(paths) => self.handle_changes(&paths),
-            DaemonEvent::CompareFiles => self.compare_all(),
+            DaemonEvent::CompareFiles => self.compare_all_files(),
             DaemonEvent::WatchFailed(why) => self.set_watch_error(why),
             DaemonEvent::TimerExpired => self.run_timers(),
             DaemonEvent::StartRun(request) => self.request_run(*request),
@@ -241,7 +241,7 @@ impl EventLoop {
         self.deadline = Some(Instant::now() + self.context.settings.grace);
         self.specs.change_all(SpecState::cancel_pending);
         self.runs.interrupt_all();
-        self.context.clients.end_all();
+        self.context.clients.interrupt_all_work();
         #[cfg(unix)]
         drop(self.status_socket.take());
     }
@@ -276,7 +276,7 @@ impl EventLoop {
     }
 
     /// Compares all files.
-    fn compare_all(&mut self) {
+    fn compare_all_files(&mut self) {
         self.rescan_specs(Cause::Spec);
         let names: Vec<String> = self.specs.names().cloned().collect();
         names.iter().for_each(|name| self.compare_files(name));

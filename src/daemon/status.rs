@@ -233,7 +233,9 @@ impl SpecStatus {
             Self { held: Some(_), .. } => "waiting",
             Self { retried_failure: Some(_), .. } => "failing",
             Self { has_run: false, .. } => "new",
-            _ if self.count_unasked() == 0 && self.count_cells().count_failed() == 0 => "complete",
+            _ if self.count_unasked_cells() == 0 && self.count_cells().count_failed() == 0 => {
+                "complete"
+            }
             _ => "incomplete",
         }
     }
@@ -248,14 +250,14 @@ impl SpecStatus {
 
     /// Returns the number of cells that show a value.
     #[must_use]
-    pub fn count_valued(&self) -> u64 {
+    pub fn count_cells_with_value(&self) -> u64 {
         let cells = self.count_cells();
         State::ALL.iter().filter(|s| s.has_value()).map(|s| cells.get(*s)).sum()
     }
 
     /// Returns the number of cells that were never asked for.
     #[must_use]
-    pub fn count_unasked(&self) -> u64 {
+    pub fn count_unasked_cells(&self) -> u64 {
         self.columns.iter().map(|c| c.unasked).sum()
     }
 

@@ -303,7 +303,7 @@ impl ServerContext {
         allowance: WritingAllowance,
         request: Request<'_>,
     ) -> Result<WrittenQuery, Failure> {
-        let (mut writing_spec, limit) = ask::limit_writing(&self.spec)?;
+        let (mut writing_spec, limit) = ask::limit_writing_cost(&self.spec)?;
         if matches!(allowance, WritingAllowance::Nothing) && !self.is_replay() {
             match limit {
                 WritingLimit::Usd(_) => writing_spec.limits.budget_usd = Some(0.0),

@@ -79,7 +79,7 @@ pub fn prepare_database(
         .map_err(|e| database.to_store_error(&e))?;
     let removed = apply_rules(&part.path, benchmark)?;
     let masked = PartFile::new(&path)?;
-    let hidden = write_masked(&part.path, &masked.path, benchmark)?;
+    let hidden = write_without_hidden_columns(&part.path, &masked.path, benchmark)?;
     write_shots(&part.path, &shots, benchmark)?;
     masked.finish(&path)?;
     part.finish(&gold)?;
@@ -217,7 +217,7 @@ fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>,
 ///
 /// # Errors
 /// Returns [`SwanError`] if a file cannot be read or written.
-pub(in crate::swan) fn write_masked(
+pub(in crate::swan) fn write_without_hidden_columns(
     gold: &Path,
     masked: &Path,
     benchmark: &Benchmark,

@@ -305,7 +305,7 @@ impl Database {
             }
             result => result.map_err(error)?,
         }
-        migrate::show_earlier_tables(&connection).map_err(error)?;
+        migrate::create_compatibility_view(&connection).map_err(error)?;
         Ok(Self { path: path.to_owned(), connection, file_identity, server: None })
     }
 

@@ -41,7 +41,7 @@ pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Creates the temporary view that makes the tables of an earlier version readable.
-pub(crate) fn show_earlier_tables(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn create_compatibility_view(connection: &Connection) -> rusqlite::Result<()> {
     if !has_table(connection, "hqdl_expansion")? {
         return Ok(());
     }

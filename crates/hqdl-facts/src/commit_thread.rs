@@ -235,7 +235,7 @@ impl CommitThread {
         has_urgent
     }
 
-    /// Commits the units, and then grants what waiting callers can get now.
+    /// Commits the units, and serves the waiting callers.
     fn finish_round(&mut self) {
         let (units, replies): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.units).into_iter().unzip();
@@ -247,11 +247,12 @@ impl CommitThread {
                     .send(result.as_ref().map_or_else(|e| Err(e.clone_for_waiter()), |()| Ok(())));
             }
         }
-        self.check_waiting(has_changed);
+        self.serve_waiting_callers(has_changed);
     }
 
-    /// Grants what waiting callers can get now, if something has changed.
-    fn check_waiting(&mut self, mut has_changed: bool) {
+    /// Notifies the callers whose key is free, and retries the waiting reservations, if something
+    /// has changed.
+    fn serve_waiting_callers(&mut self, mut has_changed: bool) {
         self.reservations.retain(|(_, reply)| !reply.is_closed());
         self.claims.retain(|(_, reply)| !reply.is_closed());
         if self.reservations.is_empty() && self.claims.is_empty() {

@@ -170,7 +170,7 @@ impl CellRequirements {
     }
 
     /// Ignores the facts of these completions from now on, because their evidence has changed.
-    pub fn outdate_completions(&mut self, completions: HashSet<i64>) {
+    pub fn mark_completions_outdated(&mut self, completions: HashSet<i64>) {
         self.outdated = completions;
     }
 

@@ -210,7 +210,7 @@ fn add_line(
     // Keep a known fact that is at least as new.
     let is_same_fact = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
     if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(is_same_fact)
-        && ids.known_since(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
+        && ids.find_known_time(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
     {
         return Ok(false);
     }
@@ -285,7 +285,7 @@ impl<'h> IdCache<'h> {
 
     /// Returns the time of a completion that was known before this import: of the lines for one
     /// cell, the last one counts.
-    fn known_since(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
+    fn find_known_time(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
         if let Some((_, at)) = self.last.as_ref().filter(|(id, _)| *id == completion) {
             return Ok(at.clone());
         }

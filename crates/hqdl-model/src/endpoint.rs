@@ -395,7 +395,7 @@ impl Endpoint {
         let body = self.request_body(prompt, &self.parameters, features, is_streamed);
         let uses_cache = features.caching != PromptCaching::default();
         let mut turn =
-            if uses_cache { self.prefixes.wait_turn(&prompt.system).await } else { None };
+            if uses_cache { self.prefixes.wait_for_turn(&prompt.system).await } else { None };
         let request = self
             .transport
             .new_request(Method::POST, self.protocol.provider().request_path())

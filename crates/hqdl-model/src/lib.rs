@@ -418,7 +418,7 @@ impl RetryingRequest<'_> {
         let usage_gate =
             self.model.usage_gate().filter(|_| self.price.is_some_and(PriceTable::is_billed));
         let turn = match usage_gate {
-            Some(usage_gate) => usage_gate.wait_turn().await,
+            Some(usage_gate) => usage_gate.wait_for_turn().await,
             None => None,
         };
         let reservation = self.budget.reserve_cost(worst_case).await?;
@@ -524,7 +524,7 @@ impl RetryingRequest<'_> {
             // A permit counts for a minute from when it was granted. A session that was
             // disconnected for longer than a lease has lost its reservations.
             let is_current = turn.elapsed() < limits::MINUTE / 2
-                && self.ledger.is_none_or(|ledger| ledger.facts.held_since(since));
+                && self.ledger.is_none_or(|ledger| ledger.facts.has_held_since(since));
             let closed = slot.is_none();
             if let Some(slot) = slot.filter(|_| is_current) {
                 return Ok((permit, reservation_id, Some(slot)));

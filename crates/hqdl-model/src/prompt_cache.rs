@@ -98,7 +98,7 @@ pub(super) struct PrefixTurn(OwnedMutexGuard<Option<Instant>>);
 
 impl PrefixTurn {
     /// Records that the reply has begun, so that others can read the prefix.
-    pub(super) fn mark_begun(mut self) {
+    pub(super) fn mark_reply_begun(mut self) {
         *self.0 = Some(Instant::now());
     }
 }
@@ -112,7 +112,7 @@ impl Default for PrefixGate {
 impl PrefixGate {
     /// Waits until another request has written the prefix. Returns the turn to write it; `None` if
     /// it is written already or too short.
-    pub(super) async fn wait_turn(&self, system: &str) -> Option<PrefixTurn> {
+    pub(super) async fn wait_for_turn(&self, system: &str) -> Option<PrefixTurn> {
         if system.len() < MIN_CACHED_BYTES {
             return None;
         }
@@ -160,16 +160,16 @@ mod tests {
         let max_wait = Duration::from_millis(50);
         let gate = PrefixGate { max_wait, ..PrefixGate::default() };
         let long = "x".repeat(MIN_CACHED_BYTES);
-        assert!(gate.wait_turn("short").await.is_none());
-        let first = gate.wait_turn(&long).await.unwrap();
-        let second = tokio::time::timeout(Duration::from_millis(10), gate.wait_turn(&long));
+        assert!(gate.wait_for_turn("short").await.is_none());
+        let first = gate.wait_for_turn(&long).await.unwrap();
+        let second = tokio::time::timeout(Duration::from_millis(10), gate.wait_for_turn(&long));
         assert!(second.await.is_err());
         // A failed request passes its turn to the next one.
         drop(first);
-        let first = gate.wait_turn(&long).await.unwrap();
+        let first = gate.wait_for_turn(&long).await.unwrap();
         // Others do not wait forever.
-        assert!(gate.wait_turn(&long).await.is_none());
-        first.mark_begun();
-        assert!(gate.wait_turn(&long).await.is_none());
+        assert!(gate.wait_for_turn(&long).await.is_none());
+        first.mark_reply_begun();
+        assert!(gate.wait_for_turn(&long).await.is_none());
     }
 }

@@ -64,7 +64,7 @@ impl Recordings {
     /// Returns whether the recordings may answer a row with this key. Only row completions contain
     /// whole keys, so other recordings may answer any row.
     #[must_use]
-    pub fn may_know(&self, key: &[Json]) -> bool {
+    pub fn may_answer_key(&self, key: &[Json]) -> bool {
         !self.prompts.is_empty()
             || !self.facts.is_empty()
             || self.rows.contains_key(&canonical_key(key))

@@ -59,7 +59,7 @@ pub(super) async fn read_reply(
         };
         let step = reader.add_chunk(&chunk, prompt);
         if reader.draft.has_begun || reader.is_events == Some(false) {
-            turn.take().into_iter().for_each(PrefixTurn::mark_begun);
+            turn.take().into_iter().for_each(PrefixTurn::mark_reply_begun);
         }
         match step {
             Ok(StreamStep::More) => {}

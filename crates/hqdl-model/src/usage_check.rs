@@ -119,7 +119,7 @@ impl UsageGate {
 
     /// Waits for the turn of a request, which lasts until its usage is checked; `None` once the
     /// endpoint is proven.
-    pub async fn wait_turn(&self) -> Option<MutexGuard<'_, ()>> {
+    pub async fn wait_for_turn(&self) -> Option<MutexGuard<'_, ()>> {
         if self.is_proven.load(Ordering::Acquire) {
             return None;
         }
@@ -140,14 +140,15 @@ mod tests {
     #[tokio::test]
     async fn requests_leave_alone_until_one_report_is_plausible() {
         let gate = UsageGate::default();
-        let first = gate.wait_turn().await;
+        let first = gate.wait_for_turn().await;
         assert!(first.is_some());
-        let waits = tokio::time::timeout(std::time::Duration::from_millis(10), gate.wait_turn());
+        let waits =
+            tokio::time::timeout(std::time::Duration::from_millis(10), gate.wait_for_turn());
         assert!(waits.await.is_err());
         assert!(gate.record_report(true));
         drop(first);
-        assert!(gate.wait_turn().await.is_none());
+        assert!(gate.wait_for_turn().await.is_none());
         assert!(gate.record_report(false));
-        assert!(gate.wait_turn().await.is_some());
+        assert!(gate.wait_for_turn().await.is_some());
     }
 }

@@ -40,8 +40,8 @@ pub fn format_answer_line(fields: &[String], name_fields: usize) -> String {
             out.push(',');
         }
         let is_plain = !field.contains([',', '"', '\n', '\r']) && field.trim() == field;
-        let needs_no_quotes = n < name_fields || !(field.is_empty() || field.starts_with('\''));
-        if is_plain && needs_no_quotes {
+        let is_safe_unquoted = n < name_fields || !(field.is_empty() || field.starts_with('\''));
+        if is_plain && is_safe_unquoted {
             out.push_str(field);
         } else {
             out.push('"');

@@ -178,8 +178,8 @@ pub enum Echo {
 }
 
 impl Echo {
-    /// Returns the value of expansions that were stored before labels existed.
-    pub(super) fn before_labels() -> Self {
+    /// Returns the default for expansions that were stored before labels existed.
+    pub(super) fn default_before_labels() -> Self {
         Self::Full
     }
 }

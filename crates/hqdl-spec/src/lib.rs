@@ -408,7 +408,7 @@ pub struct Expansion {
     /// Answer format; `None` lets the endpoint decide.
     pub format: Option<Format>,
     /// Amount of a row's key that the answer repeats.
-    #[serde(default = "Echo::before_labels")]
+    #[serde(default = "Echo::default_before_labels")]
     pub echo: Echo,
     /// Example rows.
     pub shots: Vec<Shot>,

@@ -210,7 +210,7 @@ fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<(), 
         let mut look = |key: &KeyRow| {
             let shown = expansion.to_prompt_row(&key.row);
             let key: Vec<_> = shown.key.iter().map(Value::to_json).collect();
-            known |= recordings.may_know(&key);
+            known |= recordings.may_answer_key(&key);
             Ok::<_, rusqlite::Error>(())
         };
         let keys = Keys::collect(database, expansion, None)?;

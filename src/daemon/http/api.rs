@@ -64,11 +64,11 @@ pub(super) async fn get_spec(
     Path(name): Path<String>,
 ) -> ApiAnswer {
     let spec = state.context.status.borrow().spec(&name).cloned();
-    let Some(spec) = spec else { return Err(missing_spec(&state, &name)) };
+    let Some(spec) = spec else { return Err(unknown_spec_refusal(&state, &name)) };
     Ok(axum::Json(spec.to_json()))
 }
 
-fn missing_spec(state: &HttpState, name: &str) -> HttpRefusal {
+fn unknown_spec_refusal(state: &HttpState, name: &str) -> HttpRefusal {
     let status = state.context.status.borrow().clone();
     let failure = super::unknown_spec_failure(name, status.specs.keys());
     HttpRefusal { status: StatusCode::NOT_FOUND, failure }
@@ -167,11 +167,11 @@ pub(super) async fn get_run(State(state): State<HttpState>, Path(id): Path<u64>)
     let run = state.context.status.borrow().run(id).cloned();
     match run {
         Some(run) => Ok(axum::Json(run.to_json())),
-        None => Err(missing_run(id)),
+        None => Err(unknown_run_refusal(id)),
     }
 }
 
-fn missing_run(id: u64) -> HttpRefusal {
+fn unknown_run_refusal(id: u64) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::NOT_FOUND,
         format!("there is no run {id}"),
@@ -228,7 +228,7 @@ impl StartedRun {
     ) -> Result<Arc<RunStatus>, HttpRefusal> {
         let Ok(()) = self.ended.await else { return Err(shutdown_failure().into()) };
         let run = state.context.status.borrow().run(self.id).cloned();
-        run.ok_or_else(|| missing_run(self.id))
+        run.ok_or_else(|| unknown_run_refusal(self.id))
     }
 }
 

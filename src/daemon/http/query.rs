@@ -115,7 +115,7 @@ pub(super) async fn run_query(
     tokio::task::spawn_blocking(move || {
         let mut lines = lines;
         let run_prepared =
-            |prepared: PreparedQuery| Ok(prepared.run_into(&context, interrupt, &mut lines)?);
+            |prepared: PreparedQuery| Ok(prepared.run_with_sink(&context, interrupt, &mut lines)?);
         let ended = prepare_query(&state, asked).and_then(run_prepared);
         // Release the permit before waiting for a slow reader.
         drop(permit);
@@ -173,7 +173,8 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     let permit = state.acquire_query_permit().await?;
     run_blocking(permit, client_guard, move || {
         let mut sink = sink;
-        let meta = prepare_query(&state, asked)?.run_into(&state.context, interrupt, &mut sink)?;
+        let meta =
+            prepare_query(&state, asked)?.run_with_sink(&state.context, interrupt, &mut sink)?;
         state.context.metrics.count_reused(meta.values_reused);
         Ok((meta, sink))
     })
@@ -414,7 +415,7 @@ impl PreparedQuery {
         query::may_ask(spec, &self.sql, self.dialect, self.classify)
     }
 
-    fn run_into(
+    fn run_with_sink(
         &self,
         context: &crate::daemon::context::DaemonContext,
         interrupt: watch::Receiver<bool>,

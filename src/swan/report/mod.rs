@@ -120,7 +120,7 @@ fn push_row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, text: &mut String
 }
 
 /// Appends the header of a table: left-aligned text columns, then right-aligned number columns.
-fn push_head(texts: &[&str], numbers: &[&str], text: &mut String) {
+fn push_header(texts: &[&str], numbers: &[&str], text: &mut String) {
     push_row(texts.iter().chain(numbers), text);
     let left = texts.iter().map(|_| "---");
     push_row(left.chain(numbers.iter().map(|_| "---:")), text);
@@ -154,7 +154,7 @@ fn push_runs(scored: &[RunScore], text: &mut String) {
         "tokens out",
         "price",
     ];
-    push_head(&["run", "database", "mode", "model"], &numbers, text);
+    push_header(&["run", "database", "mode", "model"], &numbers, text);
     for run in scored {
         let total = run.spent;
         let facts = run.factuality.as_ref();
@@ -208,7 +208,7 @@ fn push_published(scored: &[RunScore], text: &mut String) {
         shots.extend(here().map(|s| s.header.shots));
         let names: Vec<String> = shots.iter().map(|s| count_noun(*s as u64, "shot")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        push_head(&["system"], &names, text);
+        push_header(&["system"], &names, text);
         for (name, runs) in group_runs(here()) {
             let ex = |shots: &usize| {
                 let found: Vec<String> = runs
@@ -304,7 +304,7 @@ fn push_database_factuality(database: &str, runs: &[&RunScore], several: bool, t
     text.push_str(&format_heading(title, database, several));
     let names: Vec<String> = with.iter().map(|(s, _)| s.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    push_head(&["column"], &names, text);
+    push_header(&["column"], &names, text);
     let mut columns: Vec<(&str, &str, &str)> = Vec::new();
     for c in with.iter().flat_map(|(_, f)| &f.columns) {
         let column = (c.table.as_str(), c.column.as_str(), c.measure);
@@ -345,7 +345,7 @@ fn push_costs(scored: &[RunScore], text: &mut String) {
         "price",
         "seconds",
     ];
-    push_head(&["run", "time"], &numbers, text);
+    push_header(&["run", "time"], &numbers, text);
     for run in scored {
         for (n, cost) in run.runs.iter().enumerate() {
             let before = cost.materialized.unwrap_or_default().requests;
@@ -393,7 +393,7 @@ fn push_asking_questions(name: &str, run: &RunCost, text: &mut String) {
     for (qid, cost) in run.questions.iter().filter(|(_, c)| c.requests > 0) {
         if !std::mem::replace(&mut any, true) {
             let _ = write!(text, "\n### Questions that asked the model: {name}\n\n");
-            push_head(&["question"], &["requests", "so far", "values", "tokens in", "out"], text);
+            push_header(&["question"], &["requests", "so far", "values", "tokens in", "out"], text);
         }
         so_far += cost.requests;
         let counts =
@@ -417,7 +417,7 @@ fn push_questions(scored: &[RunScore], text: &mut String) {
 fn push_question_matrix(runs: &[&RunScore], text: &mut String) {
     let names: Vec<String> = runs.iter().map(|run| run.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    push_head(&["question", "asked"], &names, text);
+    push_header(&["question", "asked"], &names, text);
     let mut seen = BTreeSet::new();
     for q in runs.iter().flat_map(|s| &s.questions).filter(|q| seen.insert(&q.qid)) {
         let result_of = |run: &RunScore| {
@@ -442,7 +442,7 @@ fn push_differences(run: &RunScore, text: &mut String) {
         text.push_str("Nothing: every answer has the gold's rows.\n");
         return;
     }
-    push_head(&["question", "EX", "what differed"], &["graded", "relative error"], text);
+    push_header(&["question", "EX", "what differed"], &["graded", "relative error"], text);
     for q in wrong {
         let grade = q.grade.clone().unwrap_or_default();
         let mut differs = q.difference().to_owned();

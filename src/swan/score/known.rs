@@ -44,7 +44,7 @@ pub(in crate::swan) fn find_faults(
     // Use a prepared copy like a run does, because the hidden columns could make a wrong query
     // right.
     let database = scratch.0.join(format!("{}.sqlite", benchmark.name));
-    prepare::write_masked(gold.database(), &database, benchmark)?;
+    prepare::write_without_hidden_columns(gold.database(), &database, benchmark)?;
     let model = Arc::new(TrueValues::read(benchmark, gold.database())?);
     let path = Path::new("specs/swan").join(format!("{}.toml", benchmark.name));
     let broken = |what: String| {

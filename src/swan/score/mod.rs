@@ -84,7 +84,7 @@ pub struct ScoredQuestion {
 impl ScoredQuestion {
     /// Returns true if the answer is correct by SWAN's rule.
     #[must_use]
-    pub fn is_right(&self) -> bool {
+    pub fn is_correct(&self) -> bool {
         self.grade.as_ref().is_some_and(|g| g.swan)
     }
 
@@ -216,7 +216,7 @@ pub fn score(
         .map(|q| score_question(q, answers.get(q.qid.as_str()).copied(), gold))
         .collect();
     let mut notes = Vec::new();
-    let is_wrong = |q: &ScoredQuestion| !q.is_right() && q.grade.is_some();
+    let is_wrong = |q: &ScoredQuestion| !q.is_correct() && q.grade.is_some();
     if scored.iter().any(is_wrong) {
         let both = scored.iter().zip(questions).filter(|(q, _)| is_wrong(q));
         let wrong: Vec<BenchmarkQuestion> = both.map(|(_, question)| question.clone()).collect();

@@ -102,7 +102,7 @@ pub enum WritingLimit {
 ///
 /// # Errors
 /// [`UnpricedModel`] if the spec sets `[ask] budget_usd` but the price of its model is not known.
-pub fn limit_writing(spec: &Spec) -> Result<(Spec, WritingLimit), UnpricedModel> {
+pub fn limit_writing_cost(spec: &Spec) -> Result<(Spec, WritingLimit), UnpricedModel> {
     let mut limited = spec.clone();
     let usd = spec.ask.budget_usd.unwrap_or(DEFAULT_BUDGET_USD);
     let usd = spec.limits.budget_usd.map_or(usd, |limit| limit.min(usd));
@@ -163,7 +163,7 @@ pub struct AskQuestion<'a> {
     pub text: &'a str,
     /// Settings of the query; its `sql` is not used. Its model is connected, if there is one.
     pub request: Request<'a>,
-    /// Copy of the spec that limits the requests for SQL ([`limit_writing`]).
+    /// Copy of the spec that limits the requests for SQL ([`limit_writing_cost`]).
     pub writing_spec: &'a Spec,
     /// Maximum cost of the query in USD, if the user set it.
     pub budget_usd: Option<f64>,

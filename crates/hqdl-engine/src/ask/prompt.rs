@@ -119,7 +119,7 @@ impl DescriptionBuilder<'_> {
         // List tables in database order, so that the prompts of different questions share a prefix.
         let mut text: String = "## Database\n".to_owned();
         texts.iter().flatten().for_each(|card| text.push_str(card));
-        text.push_str(&self.format_left_out(&left_out, available / 6));
+        text.push_str(&self.format_omitted_tables(&left_out, available / 6));
         text.push_str(&hints);
         Ok(text)
     }
@@ -170,7 +170,7 @@ impl DescriptionBuilder<'_> {
     }
 
     /// Returns the line that names the omitted tables.
-    fn format_left_out(&self, names: &[String], max_tokens: u64) -> String {
+    fn format_omitted_tables(&self, names: &[String], max_tokens: u64) -> String {
         if names.is_empty() {
             return String::new();
         }

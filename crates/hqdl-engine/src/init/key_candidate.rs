@@ -62,9 +62,9 @@ impl KeyCandidate {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).any(|c| is_name(table, c))
     }
 
-    /// Returns true if the key identifies individual things: it contains a name, is unique, or has
-    /// a column such as "species" or "city". Keys made of categories and measurements do not.
-    pub fn identifies_things(&self, table: &SampledTable) -> bool {
+    /// Returns true if the key identifies individual entities: it contains a name, is unique, or
+    /// has a column such as "species" or "city". Keys made of categories and measurements do not.
+    pub fn identifies_entities(&self, table: &SampledTable) -> bool {
         let is_thing =
             |c: &usize| table.columns.get(*c).is_some_and(|c| classify::is_thing(&c.words));
         self.columns.iter().any(is_thing) || self.is_named(table) || self.is_unique()

@@ -277,7 +277,7 @@ impl Inventory {
                 }
                 // Orders have a status, but it does not identify them.
                 Some(key)
-                    if key.identifies_things(&table)
+                    if key.identifies_entities(&table)
                         && (key.sample.distinct * 2 >= key.sample.rows
                             || !list::refers_to_any(&table)) =>
                 {

@@ -136,7 +136,7 @@ impl Estimator<'_> {
             rows.numbers.model_y += y;
             rows.numbers.model_x += x;
             rows.rows += 1;
-            rows.add_possible(&self.list_possible(term, row));
+            rows.add_possible_contributions(&self.list_possible_contributions(term, row));
         }
         for row in self.truths.iter().filter(is_read) {
             if let Some(rows) = row.entity.and_then(|entity| entities.get_mut(&entity)) {
@@ -149,7 +149,7 @@ impl Estimator<'_> {
     }
 
     /// Returns all numerator and denominator contributions that a row can have.
-    fn list_possible(&self, term: &AggregateTerm, row: &RowFacts) -> Vec<(f64, f64)> {
+    fn list_possible_contributions(&self, term: &AggregateTerm, row: &RowFacts) -> Vec<(f64, f64)> {
         // For each leaf: whether its conditions can select the row, and its contribution if they
         // do.
         let options = |n: usize| {
@@ -298,7 +298,7 @@ const NO_SAMPLE: &str = "no audited row is among its rows";
 impl EntityRows {
     /// Adds the possible contributions of another row of the entity. For several rows, it keeps
     /// only the sums of their extremes.
-    fn add_possible(&mut self, row: &[(f64, f64)]) {
+    fn add_possible_contributions(&mut self, row: &[(f64, f64)]) {
         if self.possible.is_empty() {
             self.possible = row.to_vec();
             return;

@@ -160,7 +160,7 @@ impl Recognizer<'_> {
             let Some(grouped) = core.columns[result].expr.as_ref() else {
                 return refuse(&expr.span, "GROUP BY refers to *");
             };
-            let is_expanded = self.reads_expanded(grouped)?;
+            let is_expanded = self.reads_expanded_column(grouped)?;
             groups.push(Group { sql: self.text(grouped).to_owned(), is_expanded, result });
         }
         for term in order {
@@ -219,7 +219,7 @@ impl Recognizer<'_> {
             }
             ExprKind::Paren(inner) => self.split_condition(inner, population, condition),
             _ => {
-                let side = if self.reads_expanded(expr)? { condition } else { population };
+                let side = if self.reads_expanded_column(expr)? { condition } else { population };
                 side.push(format!("({}\n)", self.text(expr)));
                 Ok(())
             }
@@ -230,7 +230,7 @@ impl Recognizer<'_> {
     ///
     /// # Errors
     /// Rejects expressions that cannot be evaluated row by row.
-    fn reads_expanded(&mut self, expr: &Expr) -> Result<bool, QueryError> {
+    fn reads_expanded_column(&mut self, expr: &Expr) -> Result<bool, QueryError> {
         match &expr.kind {
             ExprKind::Column { table, column } => {
                 let found = self.tables.find_expanded(table.as_deref(), column);
@@ -259,7 +259,7 @@ impl Recognizer<'_> {
         }
         let mut reads = false;
         for child in expr.children().0 {
-            reads |= self.reads_expanded(child)?;
+            reads |= self.reads_expanded_column(child)?;
         }
         Ok(reads)
     }
@@ -370,7 +370,7 @@ impl Recognizer<'_> {
             _ => return refuse(&expr.span, format!("{name}() has an order or several arguments")),
         };
         let text = self.text(arg).to_owned();
-        let is_expanded = self.reads_expanded(arg)?;
+        let is_expanded = self.reads_expanded_column(arg)?;
         let is_known = format!("(({text}\n) IS NOT NULL)");
         if is_expanded { &mut leaf.condition } else { &mut leaf.population }.push(is_known);
         if name == "count" {

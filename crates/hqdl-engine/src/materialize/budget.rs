@@ -42,7 +42,7 @@ impl<'w> Materializer<'w> {
         let mut expansions = Vec::new();
         for (n, coverage) in coverages.iter().enumerate() {
             expansions.push(coverage.plan.clone());
-            expansions.extend(self.plan_unify(n, coverage)?);
+            expansions.extend(self.plan_unification(n, coverage)?);
         }
         let mut plan =
             Plan { expansions, is_counted: self.has_exact_token_counts(), ..Plan::default() };

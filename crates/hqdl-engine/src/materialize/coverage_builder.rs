@@ -210,7 +210,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
                     }
                 }
                 if let Some(cost) = &mut self.cost {
-                    cost.estimator.learn_cell(column, &fact.answer.value);
+                    cost.estimator.learn_from_cell(column, &fact.answer.value);
                 }
             }
             ResolvedCell::Fact(CellLookup::Missing(reason, _)) => {

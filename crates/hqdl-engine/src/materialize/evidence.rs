@@ -30,11 +30,11 @@ impl Materializer<'_> {
     ///
     /// # Errors
     /// [`MaterializeError`] if documents, keys or facts cannot be read.
-    pub(super) fn outdate_changed_evidence(&mut self) -> Result<(), MaterializeError> {
+    pub(super) fn mark_changed_evidence_outdated(&mut self) -> Result<(), MaterializeError> {
         for n in 0..self.spec.expansions.len() {
             if self.spec.expansions[n].evidence.is_some() {
                 let outdated = self.find_changed_evidence(n)?;
-                Arc::make_mut(&mut self.requirements[n]).outdate_completions(outdated);
+                Arc::make_mut(&mut self.requirements[n]).mark_completions_outdated(outdated);
             }
         }
         Ok(())
@@ -64,7 +64,7 @@ impl Materializer<'_> {
                 }
             }
             if digests.len() >= CHUNK {
-                self.add_outdated(&mut digests, &mut outdated)?;
+                self.collect_outdated_completions(&mut digests, &mut outdated)?;
             }
             Ok(())
         });
@@ -72,12 +72,12 @@ impl Materializer<'_> {
             return Err(to_error(expansion, message));
         }
         walked.map_err(|error| error.into_materialize_error(self.database))?;
-        self.add_outdated(&mut digests, &mut outdated)?;
+        self.collect_outdated_completions(&mut digests, &mut outdated)?;
         Ok(outdated)
     }
 
     /// Adds the completions whose passages had a different digest.
-    fn add_outdated(
+    fn collect_outdated_completions(
         &self,
         digests: &mut Vec<(i64, String)>,
         outdated: &mut HashSet<i64>,

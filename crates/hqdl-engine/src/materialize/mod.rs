@@ -218,7 +218,7 @@ impl<'w> Materializer<'w> {
             exported_cells: RefCell::default(),
         };
         if selection.refresh_evidence {
-            materializer.outdate_changed_evidence()?;
+            materializer.mark_changed_evidence_outdated()?;
         }
         Ok(materializer)
     }
@@ -302,7 +302,7 @@ impl<'w> Materializer<'w> {
                 ));
             }
             plan.expansions.push(coverage.plan.clone());
-            plan.expansions.extend(self.plan_unify(n, &coverage)?);
+            plan.expansions.extend(self.plan_unification(n, &coverage)?);
             coverages.push(coverage);
         }
         warnings.extend(self.list_resumed_refreshes(&coverages));

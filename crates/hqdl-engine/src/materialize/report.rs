@@ -113,7 +113,7 @@ impl Report {
 
     /// Lowers the number of newly answered cells in state `not_in_list` to `not_in_list`, after the
     /// model has mapped some of their values to the list.
-    pub(super) fn cap_unlisted(&mut self, expansion: &str, column: &str, not_in_list: u64) {
+    pub(super) fn cap_not_in_list(&mut self, expansion: &str, column: &str, not_in_list: u64) {
         let newly_answered = self.column_mut(expansion, column);
         let reduction =
             newly_answered.map_or(0, |c| c.requested.limit_to(State::NotInList, not_in_list));

@@ -104,7 +104,7 @@ impl<'w> Materializer<'w> {
             let columns = expansion.columns.iter().zip(&coverage.cells).filter(|(c, _)| c.unify);
             for (column, cells) in columns {
                 let remaining = cells.get(State::NotInList);
-                report.cap_unlisted(&expansion.name, &column.name, remaining);
+                report.cap_not_in_list(&expansion.name, &column.name, remaining);
             }
         }
     }
@@ -223,7 +223,7 @@ impl<'w> Materializer<'w> {
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if the history cannot be read.
-    pub(super) fn plan_unify(
+    pub(super) fn plan_unification(
         &self,
         n: usize,
         coverage: &CoverageReport<'_>,

@@ -74,8 +74,12 @@ impl Rates {
     /// Returns the earliest possible time known so far if the request must wait.
     pub fn try_acquire(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
         let window_full_until = self.window.next_free_time(now, self.limits, need.max);
-        let earliest_times =
-            [self.not_before, window_full_until, self.requests.next_at(), self.tokens.next_at()];
+        let earliest_times = [
+            self.not_before,
+            window_full_until,
+            self.requests.next_request_time(),
+            self.tokens.next_request_time(),
+        ];
         if let Some(until) = earliest_times.into_iter().flatten().max().filter(|until| *until > now)
         {
             return Err(until);

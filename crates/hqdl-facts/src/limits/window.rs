@@ -178,7 +178,7 @@ impl WindowPace {
     }
 
     /// Returns the earliest time of the next request.
-    pub(super) fn next_at(&self) -> Option<Instant> {
+    pub(super) fn next_request_time(&self) -> Option<Instant> {
         let per_minute = self.per_minute?;
         let burst = u64::from((per_minute / self.burst_divisor).max(1)) - 1;
         self.due_at?.checked_sub(self.duration_of(burst))

@@ -80,7 +80,7 @@ struct TemporaryFailure {
 }
 
 impl TemporaryFailure {
-    fn unreached(why: impl Into<String>) -> Self {
+    fn unreachable(why: impl Into<String>) -> Self {
         Self { why: why.into(), is_refusal: false }
     }
 }
@@ -95,7 +95,7 @@ pub(super) struct Link {
     shared: tokio::sync::Mutex<SharedConnection>,
     on_status: StatusCallback,
     /// How long to retry while the server is unreachable.
-    patience: Duration,
+    retry_timeout: Duration,
     /// The outage, if there is one.
     outage: Mutex<Option<Outage>>,
     thread: ServerThread,
@@ -105,7 +105,7 @@ impl Link {
     pub(super) fn new(
         address: ServerAddress,
         on_status: StatusCallback,
-        patience: Duration,
+        retry_timeout: Duration,
     ) -> Result<Self, FactsError> {
         let display_url = address.display_url;
         let failed =
@@ -128,7 +128,7 @@ impl Link {
             min_latency,
             shared,
             on_status,
-            patience,
+            retry_timeout,
             outage,
             thread,
         })
@@ -221,7 +221,7 @@ impl Link {
             LinkError::Temporary(failure) => failure,
             LinkError::Conflict => {
                 let first = *failed.get_or_insert_with(Instant::now);
-                if first.elapsed() >= self.patience {
+                if first.elapsed() >= self.retry_timeout {
                     return Err(self.conflict_error());
                 }
                 tokio::time::sleep(RETRY_PAUSES[0].mul_f64(fastrand::f64())).await;
@@ -231,7 +231,7 @@ impl Link {
         let why = failure.why.as_str();
         debug!(why, failure.is_refusal, "the server is unreachable or returns an error");
         let first = *failed.get_or_insert_with(Instant::now);
-        if self.record_outage(&failure) || first.elapsed() >= self.patience {
+        if self.record_outage(&failure) || first.elapsed() >= self.retry_timeout {
             return Err(FactsError::Unreachable {
                 url: self.display_url.clone(),
                 message: failure.why,
@@ -281,9 +281,9 @@ impl Link {
             // The server accepted the connection and did not answer.
             PoolError::Timeout(_) => {
                 let why = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
-                LinkError::Temporary(TemporaryFailure::unreached(why))
+                LinkError::Temporary(TemporaryFailure::unreachable(why))
             }
-            other => LinkError::Temporary(TemporaryFailure::unreached(other.to_string())),
+            other => LinkError::Temporary(TemporaryFailure::unreachable(other.to_string())),
         })
     }
 
@@ -296,7 +296,7 @@ impl Link {
         }
         // The caller has already waited while another attempt failed, so it does not wait again.
         if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > came) {
-            return Err(LinkError::Temporary(TemporaryFailure::unreached(why)));
+            return Err(LinkError::Temporary(TemporaryFailure::unreachable(why)));
         }
         match self.get_client().await {
             Ok(client) => {
@@ -329,7 +329,7 @@ impl Link {
             Ok(Err(WorkError::Facts(e))) => Err(LinkError::Final(e)),
             Err(_) => {
                 let why = format!("no answer within {} s", within.as_secs());
-                Err(LinkError::Temporary(TemporaryFailure::unreached(why)))
+                Err(LinkError::Temporary(TemporaryFailure::unreachable(why)))
             }
         }
     }
@@ -359,7 +359,7 @@ impl Link {
     fn record_outage(&self, failure: &TemporaryFailure) -> bool {
         let mut outage = self.lock_outage();
         let outage = outage.get_or_insert_with(|| {
-            let seconds = self.patience.as_secs();
+            let seconds = self.retry_timeout.as_secs();
             let is_refusal = failure.is_refusal;
             let not = if is_refusal { "fails" } else { "cannot be reached" };
             (self.on_status)(&format!(
@@ -368,7 +368,7 @@ impl Link {
             ));
             Outage { since: Instant::now(), is_refusal }
         });
-        outage.since.elapsed() >= self.patience
+        outage.since.elapsed() >= self.retry_timeout
     }
 
     fn lock_outage(&self) -> MutexGuard<'_, Option<Outage>> {
@@ -386,7 +386,7 @@ impl Link {
                 || io.is_some_and(|io| io.kind() != std::io::ErrorKind::InvalidData);
             let message = error_with_cause(error);
             if broken || message.starts_with("timeout") || message.contains("unexpected EOF") {
-                return LinkError::Temporary(TemporaryFailure::unreached(message));
+                return LinkError::Temporary(TemporaryFailure::unreachable(message));
             }
             let hint = if message.contains("password") {
                 "set it in PGPASSWORD or ~/.pgpass"

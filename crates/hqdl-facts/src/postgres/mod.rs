@@ -231,8 +231,8 @@ impl FactStore for PostgresStore {
         self.server.link.is_high_latency()
     }
 
-    fn held_since(&self, moment: Instant) -> bool {
-        self.server.held_since(moment)
+    fn has_held_since(&self, moment: Instant) -> bool {
+        self.server.has_held_since(moment)
     }
 
     fn is_remote(&self) -> bool {

@@ -65,7 +65,7 @@ impl Server {
                 Ok(Attempt::Reserved) => break Ok(ReserveOutcome::Reserved(ReservationId(id))),
                 Ok(Attempt::Fits) => break Ok(ReserveOutcome::Retry),
                 Ok(Attempt::Ended) => break Ok(ReserveOutcome::RunEnded),
-                Ok(Attempt::Lapsed) => break Err(self.lapsed_error()),
+                Ok(Attempt::Lapsed) => break Err(self.expired_lease_error()),
                 Ok(Attempt::BudgetExceeded(gone, false)) => {
                     break Ok(ReserveOutcome::BudgetExceeded(gone));
                 }
@@ -87,7 +87,7 @@ impl Server {
     }
 
     /// Error for a session whose lease has ended.
-    fn lapsed_error(&self) -> FactsError {
+    fn expired_lease_error(&self) -> FactsError {
         FactsError::Unreachable {
             url: self.link.display_url.clone(),
             message: "the lease of this session has ended, and another process has resumed the run"

@@ -130,7 +130,7 @@ impl Server {
     }
 
     /// Returns true if the current session existed at `moment` and cannot have ended since.
-    pub(super) fn held_since(&self, moment: Instant) -> bool {
+    pub(super) fn has_held_since(&self, moment: Instant) -> bool {
         let state = self.presence.lock_state();
         state.entered && state.began <= moment && state.renewed.elapsed() < self.presence.lease
     }

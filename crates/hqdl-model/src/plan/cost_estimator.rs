@@ -96,7 +96,7 @@ impl<'e> CostEstimator<'e> {
     }
 
     /// Learns the length of answers from a known cell.
-    pub fn learn_cell(&mut self, column: usize, value: &CellValue) {
+    pub fn learn_from_cell(&mut self, column: usize, value: &CellValue) {
         if let Some((tokens, n)) = self.known_cells.get_mut(column).filter(|(_, n)| *n < 500) {
             *tokens += self.tokenizer.count_tokens(&to_csv_text(value));
             *n += 1;

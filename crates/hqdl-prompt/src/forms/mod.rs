@@ -75,7 +75,7 @@ impl SingleForm {
     pub(super) fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Option<Self> {
         let requested: Vec<&Column> =
             columns.iter().filter_map(|at| expansion.columns.get(*at)).collect();
-        if !needs_no_table(expansion, format) {
+        if !can_omit_table(expansion, format) {
             return None;
         }
         if expansion.task == Task::Columns {
@@ -347,8 +347,8 @@ fn choose_intro(expansion: &Expansion) -> &'static Intro {
     if expansion.has_images() { &image::INTRO } else { &value::INTRO }
 }
 
-/// Returns whether an expansion needs no table to ask about one row.
-fn needs_no_table(expansion: &Expansion, format: Format) -> bool {
+/// Returns whether a question about one row of an expansion can be asked without a table.
+fn can_omit_table(expansion: &Expansion, format: Format) -> bool {
     let needs_examples = expansion.task != Task::Columns && !expansion.shots.is_empty();
     format == Format::Json && expansion.echo == Echo::Short && !needs_examples
 }
@@ -443,7 +443,7 @@ pub(super) fn format_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) ->
 }
 
 /// Parses a prompt that asks several questions about one value or text.
-fn parse_several(system: &str, user: &str) -> Option<Question> {
+fn parse_several_questions(system: &str, user: &str) -> Option<Question> {
     let is = |intro: &Intro| system.starts_with(&several::pluralize_task(intro));
     let (table, key, row, rest) = match () {
         () if is(&text::INTRO) => text::parse_text(user)?,
@@ -482,7 +482,7 @@ fn parse_single_form(system: &str, user: &str) -> Option<Question> {
     if let Some(question) = statement::parse_prompt(system, user) {
         return Some(question);
     }
-    if let Some(question) = parse_several(system, user) {
+    if let Some(question) = parse_several_questions(system, user) {
         return Some(question);
     }
     let has_intro = |intro: &Intro| system.starts_with(intro.task);

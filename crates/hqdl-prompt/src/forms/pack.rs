@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, TYPES, add_answer_format, add_options, format_value, needs_no_table, on_one_line,
+    ANSWER, TYPES, add_answer_format, add_options, can_omit_table, format_value, on_one_line,
     parse_json_line, parse_options, several,
 };
 use crate::{
@@ -43,7 +43,7 @@ impl PackForm {
     pub fn new(expansion: &Expansion, requested: &[&Column], format: Format) -> Option<Self> {
         let is_supported = expansion.task == Task::Value
             && !expansion.has_images()
-            && needs_no_table(expansion, format);
+            && can_omit_table(expansion, format);
         if !is_supported || requested.is_empty() {
             return None;
         }
@@ -122,15 +122,16 @@ impl PackForm {
 /// Returns whether the answers of a column need no quotes in a line.
 fn is_short(column: &Column) -> bool {
     let is_short = match (&column.values, column.kind) {
-        (Some(list), _) => !list.open && list.values.iter().all(|value| needs_no_quotes(value)),
+        (Some(list), _) => !list.open && list.values.iter().all(|value| is_safe_unquoted(value)),
         (None, Type::Boolean | Type::Integer | Type::Real | Type::Date) => true,
         (None, Type::Text | Type::Url) => false,
     };
     is_short && column.many.is_none()
 }
 
-/// Returns true if an option needs no quotes in a line and has no special meaning there.
-fn needs_no_quotes(option: &str) -> bool {
+/// Returns true if an option can be written in a line without quotes, because it has no special
+/// meaning there.
+fn is_safe_unquoted(option: &str) -> bool {
     !label::is_null_text(option)
         && !option.is_empty()
         && option.trim() == option

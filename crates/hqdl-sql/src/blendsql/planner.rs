@@ -67,8 +67,8 @@ impl Planner<'_> {
         match &query.body {
             Body::Core(core) => self.plan_select(query, core, &scope, row_use),
             Body::Compound(operator, left, right) => {
-                let of_left = self.side_row_use(query, (*operator, right, true), row_use);
-                let of_right = self.side_row_use(query, (*operator, left, false), row_use);
+                let of_left = self.row_use_of_side(query, (*operator, right, true), row_use);
+                let of_right = self.row_use_of_side(query, (*operator, left, false), row_use);
                 self.plan_query(left, &scope, of_left);
                 self.plan_query(right, &scope, of_right);
             }
@@ -85,7 +85,7 @@ impl Planner<'_> {
     }
 
     /// Returns how the rows of one side of a compound are used, given the other side.
-    fn side_row_use<'s>(
+    fn row_use_of_side<'s>(
         &self,
         compound: &'s Query,
         (operator, other, is_left): (CompoundOperator, &'s Query, bool),

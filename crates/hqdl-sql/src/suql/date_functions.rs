@@ -22,7 +22,7 @@ const WEEKDAYS: [&str; 7] =
 /// Parses a date with an optional time, which defaults to midnight. Supports `2024-01-31 15:00`,
 /// `Jan 5, 2024`, `5 January 2024`, `1/31/2024` (month first) and `20240131`. Ignores a time zone,
 /// as `PostgreSQL` does for `timestamp`.
-pub(super) fn parse_moment(text: &str) -> Option<DateTime> {
+pub(super) fn parse_timestamp(text: &str) -> Option<DateTime> {
     let text = text.trim();
     let plain = text.trim_end_matches('Z');
     if let Ok(at) = plain.parse::<DateTime>() {
@@ -166,12 +166,12 @@ fn parse_time_of_day(text: &str) -> Option<Time> {
 
 /// Formats a timestamp as it is stored and displayed: `2024-01-31 15:00:00`, with fractional
 /// seconds if there are any.
-pub(super) fn format_moment(at: DateTime) -> String {
+pub(super) fn format_timestamp(at: DateTime) -> String {
     at.to_string().replace('T', " ")
 }
 
 /// Truncates a timestamp to a unit; `None` for an unknown unit.
-pub(super) fn truncate_moment(part: &str, at: DateTime) -> Option<DateTime> {
+pub(super) fn truncate_timestamp(part: &str, at: DateTime) -> Option<DateTime> {
     let date = at.date();
     let start = |date: Option<Date>| date.map(|date| date.to_datetime(Time::midnight()));
     let of_year = |year: i16| start(Date::new(year, 1, 1).ok());

@@ -261,23 +261,23 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
         })
     })?;
     create_strict(connection, "suql_date", 1, |v| {
-        Ok(moment_argument(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
+        Ok(timestamp_argument(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
     })?;
     create_strict(connection, "suql_timestamp", 1, |v| {
-        Ok(moment_argument(v[0])?
-            .map_or(Sql::Null, |at| Sql::Text(date_functions::format_moment(at))))
+        Ok(timestamp_argument(v[0])?
+            .map_or(Sql::Null, |at| Sql::Text(date_functions::format_timestamp(at))))
     })?;
     create_strict(connection, "suql_by_format", 2, |v| {
         let (date_text, format) = (to_text(v[0]), to_text(v[1]));
         let at = date_functions::parse_with_format(&date_text, &format).ok_or_else(|| {
             function_error(format!("\"{date_text}\" is not a date of the form \"{format}\""))
         })?;
-        Ok(Sql::Text(date_functions::format_moment(at)))
+        Ok(Sql::Text(date_functions::format_timestamp(at)))
     })?;
     create_strict(connection, "suql_trunc", 2, |v| {
-        let Some(at) = moment_argument(v[1])? else { return Ok(Sql::Null) };
-        Ok(date_functions::truncate_moment(&to_text(v[0]), at)
-            .map_or(Sql::Null, |at| Sql::Text(date_functions::format_moment(at))))
+        let Some(at) = timestamp_argument(v[1])? else { return Ok(Sql::Null) };
+        Ok(date_functions::truncate_timestamp(&to_text(v[0]), at)
+            .map_or(Sql::Null, |at| Sql::Text(date_functions::format_timestamp(at))))
     })?;
     create_strict(connection, "suql_between", 2, |v| time_between(v, TimeSpan::between))?;
     create_strict(connection, "suql_age", 2, |v| time_between(v, TimeSpan::age))?;
@@ -330,7 +330,7 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Computes the interval between two timestamp arguments.
 fn time_between(v: &[ValueRef<'_>], measure: fn(DateTime, DateTime) -> TimeSpan) -> FunctionResult {
-    let both = moment_argument(v[0])?.zip(moment_argument(v[1])?);
+    let both = timestamp_argument(v[0])?.zip(timestamp_argument(v[1])?);
     Ok(both.map_or(Sql::Null, |(from, to)| Sql::Text(measure(from, to).to_string())))
 }
 
@@ -400,16 +400,16 @@ fn integer_argument(value: ValueRef<'_>) -> rusqlite::Result<i64> {
 }
 
 /// Parses a timestamp argument. Returns `None` for an invalid text, but fails for a number.
-fn moment_argument(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
+fn timestamp_argument(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
     match value {
-        ValueRef::Text(_) => Ok(date_functions::parse_moment(&to_text(value))),
+        ValueRef::Text(_) => Ok(date_functions::parse_timestamp(&to_text(value))),
         other => Err(function_error(format!("\"{}\" is not a date", to_text(other)))),
     }
 }
 
 fn date_argument(value: ValueRef<'_>) -> Option<Date> {
     match value {
-        ValueRef::Text(_) => date_functions::parse_moment(&to_text(value)).map(DateTime::date),
+        ValueRef::Text(_) => date_functions::parse_timestamp(&to_text(value)).map(DateTime::date),
         _ => None,
     }
 }

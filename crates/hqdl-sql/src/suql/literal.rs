@@ -105,16 +105,18 @@ pub(super) fn convert_literal_text(
                 ("datetime", SqlType::Timestamp, "write it like '2024-01-31 15:00:00'")
             };
             let noun = if name == "date" { "date" } else { "time of a day" };
-            let sql = match (word.as_str(), date_functions::parse_moment(text)) {
+            let sql = match (word.as_str(), date_functions::parse_timestamp(text)) {
                 ("now", _) => format!("{name}('now')"),
                 ("today", _) => format!("{name}('now', 'start of day')"),
                 ("tomorrow", _) => format!("{name}('now', 'start of day', '+1 days')"),
                 ("yesterday", _) => format!("{name}('now', 'start of day', '-1 days')"),
                 (_, Some(at)) if name == "date" => format!("date('{}')", at.date()),
                 (_, Some(at)) if at.subsec_nanosecond() == 0 => {
-                    format!("datetime('{}')", date_functions::format_moment(at))
+                    format!("datetime('{}')", date_functions::format_timestamp(at))
                 }
-                (_, Some(at)) => format!("suql_timestamp('{}')", date_functions::format_moment(at)),
+                (_, Some(at)) => {
+                    format!("suql_timestamp('{}')", date_functions::format_timestamp(at))
+                }
                 (_, None) => return invalid(noun, help),
             };
             Ok(Some(TypedSql { sql_type, ..generated(&sql) }))

@@ -165,7 +165,7 @@ impl Parser<'_> {
                 return Err(build_error(word.start..self.next_start() + 2, "DISTINCT ON", help));
             }
         }
-        let (from, items, from_end) = self.parse_from_ahead()?;
+        let (from, items, from_end) = self.parse_from_before_results()?;
         self.may_unnest = true;
         if self.is_word("FROM") {
             // PostgreSQL allows rows without columns: EXISTS (SELECT FROM t).
@@ -280,7 +280,7 @@ impl Parser<'_> {
 
     /// Parses the FROM clause before the result columns, because their types depend on it. Returns
     /// the token index of FROM, the translated clause and its end.
-    fn parse_from_ahead(&mut self) -> Result<(usize, Vec<TypedSql>, usize), SqlError> {
+    fn parse_from_before_results(&mut self) -> Result<(usize, Vec<TypedSql>, usize), SqlError> {
         let results = self.position;
         let end_words = ["FROM", "UNION", "INTERSECT", "EXCEPT"];
         let from = find_keyword(self.sql, &self.tokens, results, &end_words)

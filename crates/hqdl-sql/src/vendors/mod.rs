@@ -157,7 +157,7 @@ impl Translator<'_> {
                     n = end;
                     continue;
                 }
-                self.check_known(functions, &call)?;
+                self.reject_unknown_function(functions, &call)?;
             }
             if token.lexeme == Lexeme::Quoted && functions.has_double_quoted_strings {
                 edits.push((token.span(), quote_text(&token.unquoted_text(self.sql))));
@@ -204,7 +204,11 @@ impl Translator<'_> {
     }
 
     /// Fails for a function of the engine that no ingredient replaces.
-    fn check_known(self, functions: &Functions, call: &FunctionCall<'_>) -> Result<(), SqlError> {
+    fn reject_unknown_function(
+        self,
+        functions: &Functions,
+        call: &FunctionCall<'_>,
+    ) -> Result<(), SqlError> {
         if !functions.prefixes.iter().any(|prefix| call.name.starts_with(prefix)) {
             return Ok(());
         }

@@ -51,7 +51,7 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
 /// Renders the main figures of the daemon.
 fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Markup {
     let cells = |spec: &Arc<SpecStatus>| {
-        (spec.count_valued(), spec.count_cells().total() + spec.count_unasked())
+        (spec.count_cells_with_value(), spec.count_cells().total() + spec.count_unasked_cells())
     };
     let (valued, all) =
         status.specs.values().map(cells).fold((0, 0), |sum, (v, a)| (sum.0 + v, sum.1 + a));
@@ -68,7 +68,7 @@ fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Mar
 }
 
 fn render_spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
-    let all = spec.count_cells().total() + spec.count_unasked();
+    let all = spec.count_cells().total() + spec.count_unasked_cells();
     let run = spec.run.and_then(|id| status.runs.iter().find(|run| run.id == id));
     html! {
         section.card data-spec=(spec.name) {
@@ -79,7 +79,7 @@ fn render_spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &Spendin
                 progress aria-label=(format!("Progress of run {}", run.id)) max=(run.cells.max(1)) value=(run.done) {}
             }
             @if all > 0 {
-                p { strong { (spec.count_valued()) " of " (all) } " cells have a value" @if run.is_some() { " as published" } }
+                p { strong { (spec.count_cells_with_value()) " of " (all) } " cells have a value" @if run.is_some() { " as published" } }
                 (render_column_meters(spec))
             } @else if run.is_none() && spec.problem.is_none() {
                 p.quiet { "Nothing is published yet." }
@@ -160,7 +160,7 @@ fn render_cost_section(
             div { dt { "Spent in 30 days" } dd { (format_usd(spent)) } }
             div { dt { "To finish" } dd {
                 @match to_finish.filter(|_| is_known) {
-                    Some(usd) if spec.count_unasked() > 0 => { "about " (format_usd(usd)) }
+                    Some(usd) if spec.count_unasked_cells() > 0 => { "about " (format_usd(usd)) }
                     Some(_) => { "nothing" }
                     None => { span.quiet { "not planned" } }
                 }

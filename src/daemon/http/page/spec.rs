@@ -65,7 +65,7 @@ pub(super) fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>
 
 /// Renders the reason for a hold, and the form that approves a run.
 fn render_approval_form(spec: &SpecStatus) -> Markup {
-    let missing = spec.count_unasked();
+    let missing = spec.count_unasked_cells();
     html! {
         @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p.note.wait { "Waits for your approval: " (held) } }

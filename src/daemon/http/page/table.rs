@@ -304,8 +304,8 @@ fn render_filter_chips(view: &TableView, link: &dyn Fn(&TableView) -> String) ->
         @if !view.filters.is_empty() {
             p.chips { @for filter in &view.filters {
                 @let without = view.with_change(|view| view.filters.retain(|f| f != filter));
-                a.chip href=(link(&without)) aria-label=(format!("Remove the filter {}", filter.to_words())) {
-                    (cut_text(&filter.to_words(), 60)) " ×"
+                a.chip href=(link(&without)) aria-label=(format!("Remove the filter {}", filter.describe())) {
+                    (cut_text(&filter.describe(), 60)) " ×"
                 }
             } }
         }
@@ -323,7 +323,7 @@ fn render_rows_table(
     html! {
         div.wide tabindex="0" role="region" aria-label="Rows" { table.cells {
             thead { tr {
-                @for column in &shown.columns { (render_column_head(column, view, link)) }
+                @for column in &shown.columns { (render_column_header(column, view, link)) }
                 @for name in &shown.unpublished { th.quiet { (name) } }
             } }
             tbody {
@@ -351,7 +351,7 @@ fn render_rows_table(
 }
 
 /// Renders the header of a column. Its link changes the order: ascending, descending, then by key.
-fn render_column_head(
+fn render_column_header(
     column: &ViewColumn,
     view: &TableView,
     link: &dyn Fn(&TableView) -> String,

@@ -288,7 +288,7 @@ impl ViewFilter {
     }
 
     /// Returns the filter as readable text, such as `price at least 5`.
-    pub(super) fn to_words(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let label = CONDITIONS.iter().find(|(name, _)| *name == self.condition);
         format!("{} {} {}", self.column, label.map_or("", |(_, label)| label), self.value)
     }

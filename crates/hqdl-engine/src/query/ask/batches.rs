@@ -76,7 +76,7 @@ fn document_batches(
         let entity = demands[0].entity;
         match target.stored_document(entity) {
             // Each question gets its own passages.
-            Some(document) if !selector.fits_whole(document) => {
+            Some(document) if !selector.fits_entirely(document) => {
                 for column in demands.iter().map(|demand| demand.column) {
                     let question = &target.expansion.columns[column].about;
                     let mut missing_row = target.missing_row(entity);

@@ -32,7 +32,7 @@ impl PassageSelector<'_> {
     }
 
     /// Returns whether the whole document fits.
-    pub fn fits_whole(&self, document: &Document) -> bool {
+    pub fn fits_entirely(&self, document: &Document) -> bool {
         // Every token has at least one byte.
         document.approximate_size() as u64 <= self.max_tokens
             || self.load_tokenizer().count_tokens(&document.full_text()) <= self.max_tokens

@@ -392,13 +392,13 @@ impl Guard {
         match (find_nearest(misspelt, known.iter().map(String::as_str)), table) {
             (Some(name), _) => format!("did you mean `{name}`?"),
             (None, Some((table, _))) if self.database.table_columns(table).is_some() => {
-                format!("`{table}` has the columns {}", first_names(&known))
+                format!("`{table}` has the columns {}", format_first_names(&known))
             }
             (None, Some((table, _))) => {
                 format!("`{table}` must be a table or an alias in FROM that has this column")
             }
             (None, None) if message.starts_with("no such table") && !known.is_empty() => {
-                format!("the tables are {}", first_names(&known))
+                format!("the tables are {}", format_first_names(&known))
             }
             (None, None) => String::new(),
         }
@@ -406,7 +406,7 @@ impl Guard {
 }
 
 /// Returns the first names of a list, followed by `…` if there are more.
-fn first_names(names: &[String]) -> String {
+fn format_first_names(names: &[String]) -> String {
     const NAMED: usize = 8;
     let more = if names.len() > NAMED { " …" } else { "" };
     let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
@@ -439,7 +439,7 @@ fn install_hooks(
                 return false;
             } else if *interrupt.borrow() {
                 AbortReason::Interrupted
-            } else if watched_authorizer.is_late() {
+            } else if watched_authorizer.has_timed_out() {
                 AbortReason::TimedOut
             } else {
                 return false;
@@ -473,7 +473,7 @@ impl Authorizer {
         saturating_nanos(self.origin.elapsed())
     }
 
-    fn is_late(&self) -> bool {
+    fn has_timed_out(&self) -> bool {
         let deadline = self.deadline.load(Ordering::Relaxed);
         deadline != NO_DEADLINE && self.elapsed_nanos() >= deadline
     }

@@ -17,7 +17,7 @@ use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Meta, Pass, Unbounded};
 use crate::query::result::row_buffer::RowBuffer;
 use crate::query::route::model_router::WOULD_ASK;
-use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading};
+use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading_error};
 use crate::query::run::run_within;
 use crate::query::run::selectivity_sampler::SelectivitySampler;
 use hqdl_sql::blendsql::emit::bound::{Batching, RequestBound, compute_request_bound};
@@ -146,7 +146,7 @@ impl Engine<'_, '_> {
         self.start_probe_pass(rewritten);
         let mut reader = CandidateReader::new(rule, &self.runtime, 1, (0, 0), true);
         match self.run_once(rewritten, &mut reader) {
-            Err(QueryError::Output(e)) if is_stop_reading(&e) => {}
+            Err(QueryError::Output(e)) if is_stop_reading_error(&e) => {}
             result => result?,
         }
         if lock_runtime(&self.runtime).pass.pending_count > 0 {

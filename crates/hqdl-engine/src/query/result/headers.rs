@@ -169,24 +169,25 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
         return Some(SourceHeader::FromSqlite);
     }
     // A field of a call has its name.
-    if is_member && first.lexeme == Lexeme::Open && is_closed_by_last(&item[..item.len() - 2]) {
+    if is_member && first.lexeme == Lexeme::Open && is_enclosed_in_brackets(&item[..item.len() - 2])
+    {
         return Some(SourceHeader::Text(last.unquoted_text(sql)));
     }
     // A call is named by its question, if it has one.
-    if first.lexeme == Lexeme::Open && is_closed_by_last(item) {
+    if first.lexeme == Lexeme::Open && is_enclosed_in_brackets(item) {
         let question = call_question(sql, item);
         return Some(SourceHeader::Text(question.unwrap_or_else(|| text.to_owned())));
     }
     let is_single_call =
-        item.get(1).is_some_and(|t| t.is_symbol(b'(')) && is_closed_by_last(item.get(1..)?);
+        item.get(1).is_some_and(|t| t.is_symbol(b'(')) && is_enclosed_in_brackets(item.get(1..)?);
     if ["answer", "unnest"].iter().any(|w| first.is_word(sql, w)) && is_single_call {
         return Some(SourceHeader::FromSqlite);
     }
     Some(SourceHeader::Text(text.to_owned()))
 }
 
-/// Returns true if the last token closes the first bracket.
-fn is_closed_by_last(item: &[Token]) -> bool {
+/// Returns true if the last token closes the bracket that the first one opens.
+fn is_enclosed_in_brackets(item: &[Token]) -> bool {
     let mut depth = 0_usize;
     for (n, token) in item.iter().enumerate() {
         match token.lexeme {

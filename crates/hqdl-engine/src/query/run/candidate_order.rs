@@ -23,14 +23,14 @@ impl Engine<'_, '_> {
     ) -> Result<(), QueryError> {
         let needed = limit.rows_needed.unwrap_or(0);
         let mut runtime = lock_runtime(&self.runtime);
-        if runtime.candidates.are_too_many() {
-            runtime.candidates.fix_order();
+        if runtime.candidates.exceeds_limit() {
+            runtime.candidates.freeze_order();
             drop(runtime);
             self.similarity_ordering = false;
             return Ok(());
         }
         if runtime.candidates.unordered_count() as u64 <= needed {
-            runtime.candidates.fix_order();
+            runtime.candidates.freeze_order();
             return Ok(());
         }
         let calls = &self.parsed.calls;

@@ -118,9 +118,10 @@ impl<'r> CandidateReader<'r> {
         batch_size.div_ceil(self.rows_per_request).saturating_mul(self.rows_per_request)
     }
 
-    /// Returns true if later rows can no longer matter. If rows are equal or unordered, a later row
-    /// may be certain and save a request, so reading continues for a while.
-    fn needs_no_more_rows(&self) -> bool {
+    /// Returns true if enough rows were read, so that later rows can no longer matter. If rows are
+    /// equal or unordered, a later row may be certain and save a request, so reading continues for
+    /// a while.
+    fn has_enough_rows(&self) -> bool {
         if self.rule.is_ranked || self.rule.is_distinct && self.read_count < MIN_ROWS_READ {
             return false;
         }
@@ -300,7 +301,7 @@ impl RowSink for CandidateReader<'_> {
             self.add_row(values, rank, candidate);
         }
         self.read_count += 1;
-        if self.needs_no_more_rows() { Err(std::io::Error::other(StopReading)) } else { Ok(()) }
+        if self.has_enough_rows() { Err(std::io::Error::other(StopReading)) } else { Ok(()) }
     }
 
     fn finish(&mut self) -> std::io::Result<()> {
@@ -314,6 +315,6 @@ impl RowSink for CandidateReader<'_> {
 struct StopReading;
 
 /// Returns true if a [`CandidateReader`] ended the statement because it needs no more rows.
-pub(in crate::query) fn is_stop_reading(error: &std::io::Error) -> bool {
+pub(in crate::query) fn is_stop_reading_error(error: &std::io::Error) -> bool {
     error.get_ref().and_then(|inner| inner.downcast_ref::<StopReading>()).is_some()
 }

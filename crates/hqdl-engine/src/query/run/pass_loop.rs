@@ -13,7 +13,7 @@ use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Pass, RowSink};
 use crate::query::result::row_buffer::RowBuffer;
 use crate::query::run::join;
-use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading};
+use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading_error};
 use crate::query::run::selectivity_sampler::SelectivitySampler;
 use hqdl_sql::blendsql::plan::LimitPushdown;
 use hqdl_sql::blendsql::rewrite::RewrittenQuery;
@@ -163,7 +163,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             Err(QueryError::Sql(_)) if lock_runtime(&engine.runtime).pass.is_aborted => {
                 return Ok(Some(PassEnd::Aborted));
             }
-            Err(QueryError::Output(e)) if reader.is_some() && is_stop_reading(&e) => {}
+            Err(QueryError::Output(e)) if reader.is_some() && is_stop_reading_error(&e) => {}
             Err(QueryError::Sql(_)) if self.statement != Statement::Query => return Ok(None),
             result => result?,
         }

@@ -59,9 +59,9 @@ impl QueryParser<'_> {
 
     fn parse_compound(&mut self) -> Result<Query, SqlError> {
         let start = self.next_start();
-        let (mut query, _) = self.parse_single()?;
+        let (mut query, _) = self.parse_select_or_values()?;
         while let Some(operator) = self.eat_compound_operator() {
-            let (mut right, end) = self.parse_single()?;
+            let (mut right, end) = self.parse_select_or_values()?;
             self.count_node_around(start)?;
             // ORDER BY and LIMIT after the last SELECT belong to the whole compound.
             let (order, limit, offset) =
@@ -89,7 +89,7 @@ impl QueryParser<'_> {
     }
 
     /// Parses one SELECT or VALUES. Also returns its end, which excludes ORDER BY and LIMIT.
-    fn parse_single(&mut self) -> Result<(Query, usize), SqlError> {
+    fn parse_select_or_values(&mut self) -> Result<(Query, usize), SqlError> {
         let start = self.next_start();
         if self.eat_word("VALUES") {
             let body = self.parse_values_rows()?;

@@ -13,7 +13,7 @@ use crate::blendsql::tree::{
     Body, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, SelectCore,
     ViewDefinition,
 };
-use crate::blendsql::usage::groups::{GroupValues, shows_arbitrary_rows};
+use crate::blendsql::usage::groups::{GroupValues, picks_arbitrary_rows};
 use crate::blendsql::usage::{CallUsage, ColumnEquality, ComparedWith, SelectOutputs};
 
 /// Maximum nesting of recursive queries whose recursive arm is followed twice.
@@ -281,7 +281,7 @@ impl<'q> FlowAnalysis<'q> {
         }
         let groups = self.follow_group_terms(core, &names);
         names.group_terms.clone_from(&groups.lineages);
-        names.groups = shows_arbitrary_rows(query, core).then_some(groups);
+        names.groups = picks_arbitrary_rows(query, core).then_some(groups);
         let fields = self.follow_columns(core, &names);
         names.aliases = fields.iter().flatten().filter(|f| !f.name.is_empty()).cloned().collect();
         self.follow_order_and_limit(query, &names);

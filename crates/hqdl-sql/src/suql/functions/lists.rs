@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::{
     FLAGS, FunctionResult, array_elements, create_strict, function_error, is_equal,
-    moment_argument, to_text,
+    timestamp_argument, to_text,
 };
 use crate::suql::date_functions;
 use hqdl_values::value::Value;
@@ -114,7 +114,7 @@ fn generate_series(v: &[ValueRef<'_>]) -> Result<Json> {
             }
         }
         [from @ ValueRef::Text(_), to @ ValueRef::Text(_), step] => {
-            let (from, to) = (moment_argument(*from)?, moment_argument(*to)?);
+            let (from, to) = (timestamp_argument(*from)?, timestamp_argument(*to)?);
             let Some((mut at, to)) = from.zip(to) else {
                 return Err(function_error("generate_series needs a date at both ends".to_owned()));
             };
@@ -129,7 +129,7 @@ fn generate_series(v: &[ValueRef<'_>]) -> Result<Json> {
             }
             let is_ascending = next > at;
             while if is_ascending { at <= to } else { at >= to } {
-                all.push(date_functions::format_moment(at).into());
+                all.push(date_functions::format_timestamp(at).into());
                 if all.len() > MAX_ROWS {
                     return Err(too_many());
                 }

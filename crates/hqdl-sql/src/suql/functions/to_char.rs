@@ -26,7 +26,7 @@ const UNSUPPORTED_PARTS: [&str; 9] = ["TZH", "TZM", "TZ", "OF", "RM", "BC", "AD"
 /// # Errors
 /// The message for an unsupported part of the format.
 pub(super) fn format_date(text: &str, format: &str) -> Result<Option<String>, String> {
-    let Some(at) = crate::suql::date_functions::parse_moment(text) else { return Ok(None) };
+    let Some(at) = crate::suql::date_functions::parse_timestamp(text) else { return Ok(None) };
     let (mut output, mut rest, mut is_padded) = (String::new(), format, true);
     while let Some(c) = rest.chars().next() {
         if let Some(quoted) = rest.strip_prefix('"') {

@@ -42,9 +42,9 @@ impl Candidates {
         !self.is_ordered && !self.unordered.is_empty()
     }
 
-    /// Returns whether there are too many candidates to order.
+    /// Returns true if the candidates are too many or too large to be ordered.
     #[must_use]
-    pub fn are_too_many(&self) -> bool {
+    pub fn exceeds_limit(&self) -> bool {
         !self.is_ordered && (self.unordered.len() > MAX_CANDIDATES || self.bytes > MAX_TOTAL_BYTES)
     }
 
@@ -108,12 +108,12 @@ impl Candidates {
         for (rank, n) in order.into_iter().enumerate() {
             self.ranks.insert(self.unordered[n].0, i64::try_from(rank).unwrap_or(i64::MAX));
         }
-        self.fix_order();
+        self.freeze_order();
         Ok(())
     }
 
     /// Keeps the current order for the rest of the query.
-    pub fn fix_order(&mut self) {
+    pub fn freeze_order(&mut self) {
         self.unordered = Vec::new();
         self.is_ordered = true;
     }
@@ -122,7 +122,7 @@ impl Candidates {
 impl CallRuntime {
     /// Implements [`Function::Rank`].
     pub(in crate::query) fn rank_row(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
-        if self.candidates.are_too_many() {
+        if self.candidates.exceeds_limit() {
             return Err(self.abort_pass());
         }
         let mut hasher = blake3::Hasher::new();

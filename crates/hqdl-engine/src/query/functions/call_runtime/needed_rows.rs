@@ -76,7 +76,7 @@ impl NeededGroups {
         let mut is_decided = true;
         for (_, group) in std::mem::take(&mut self.groups) {
             let decided = group.decided;
-            let (undecided, missing) = group.into_undecided();
+            let (undecided, missing) = group.into_undecided_demands();
             is_decided &= undecided.is_empty();
             let batch_size = usize::try_from(missing.max(decided)).unwrap_or(usize::MAX);
             for (n, row) in undecided.into_iter().enumerate() {
@@ -98,7 +98,7 @@ impl NeededGroups {
 impl GroupRows {
     /// Returns the demands of the undecided rows that precede the last needed row, and the number
     /// of rows that are still missing.
-    fn into_undecided(mut self) -> (Vec<Vec<Demand>>, u64) {
+    fn into_undecided_demands(mut self) -> (Vec<Vec<Demand>>, u64) {
         let order = std::mem::take(&mut self.order);
         // Sort passing rows first among ties, where any passing row is a valid result.
         self.rows.sort_by(|a, b| compare_rows(a, b, &order).then(b.passes.cmp(&a.passes)));

@@ -304,7 +304,7 @@ impl Calls {
             .keys
             .iter()
             .map(|key| {
-                let (table, column) = unread_column(key, usage)?;
+                let (table, column) = find_unread_column(key, usage)?;
                 Some(column_values_sql(&table, &column))
             })
             .collect();
@@ -522,7 +522,7 @@ fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
 }
 
 /// Returns the table and column of a context that the query does not read.
-fn unread_column(
+fn find_unread_column(
     key: &hqdl_sql::blendsql::usage::Key,
     usage: &CallUsage,
 ) -> Option<(String, String)> {

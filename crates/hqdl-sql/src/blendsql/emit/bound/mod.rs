@@ -111,7 +111,7 @@ pub fn compute_request_bound(
     });
     out.batching = match probing.is_single_pass {
         false => Batching::Never,
-        true if is_all_asked(query) => Batching::All,
+        true if asks_about_every_row(query) => Batching::All,
         true => Batching::Partial,
     };
     out
@@ -119,7 +119,7 @@ pub fn compute_request_bound(
 
 /// Returns true if every call is evaluated for every row of the query: calls occur only in result
 /// columns, in positions that are always evaluated.
-fn is_all_asked(query: &Query) -> bool {
+fn asks_about_every_row(query: &Query) -> bool {
     fn is_always_evaluated(expr: &Expr) -> bool {
         let known = match &expr.kind {
             ExprKind::Function { name, filter, window, .. } => {
@@ -298,7 +298,7 @@ impl Probing<'_, '_> {
         let outer = core.from.iter().any(|i| i.join == JoinKind::Outer);
         let mut early: Vec<&Expr> = core.filter.iter().collect();
         core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| early.push(on)));
-        let unnamed = self.tables_not_waited_for(&early, &open.frame.scope);
+        let unnamed = self.unawaited_tables(&early, &open.frame.scope);
         let replacements: Option<Vec<(Span, String)>> =
             unnamed.iter().map(|t| null_row(t, core)).collect();
         if outer || core.from.iter().any(can_be_flattened) || replacements.is_none() {
@@ -486,11 +486,7 @@ impl Probing<'_, '_> {
 
     /// Returns the tables that conditions with calls do not wait for: all columns of such a table
     /// are answers, and no condition references it.
-    fn tables_not_waited_for<'s>(
-        &self,
-        conditions: &[&Expr],
-        scope: &'s Scope<'_>,
-    ) -> Vec<&'s Table> {
+    fn unawaited_tables<'s>(&self, conditions: &[&Expr], scope: &'s Scope<'_>) -> Vec<&'s Table> {
         let mut named = Vec::new();
         for condition in conditions.iter().flat_map(|c| split_conjuncts(c)).filter(|c| c.has_call())
         {
