@@ -1,10 +1,10 @@
 //! The daemon, over HTTP: `cargo bench --bench daemon`.
 //!
 //! * `saved`: from a spec's saving to the first request to the model.
-//! * `idle`: memory and processor time of a daemon that nobody asks for anything.
-//! * `queries`: small routed queries, 1,000 a second and as many as go: how long
-//!   they take; with `HQDL_BENCH_URL` (an empty database of a server) those of a second
-//!   daemon, too, whose facts are there, at a rate that leaves both time.
+//! * `idle`: memory and processor time of a daemon that receives no requests.
+//! * `queries`: latency of small routed queries, at 1,000 a second and as fast as possible. With
+//!   `HQDL_BENCH_URL` (an empty database of a server), also those of a second daemon whose facts
+//!   are on that server, at a rate that neither saturates.
 
 // A bench that cannot be set up has nothing to measure.
 #![allow(clippy::expect_used, clippy::print_stdout)]
@@ -23,7 +23,7 @@ use serde_json::{Value as Json, json};
 const ROWS: usize = 1000;
 const CLIENTS: u64 = 8;
 
-/// When requests came.
+/// Arrival times of requests.
 type Arrivals = Arc<Mutex<Vec<Instant>>>;
 
 fn main() {
@@ -44,7 +44,7 @@ fn main() {
     );
     saved(dir.path(), &url, &daemon, &arrivals);
     if let Ok(server) = std::env::var("HQDL_BENCH_URL") {
-        // Of its own, since what is published here hangs on these facts.
+        // Use a separate directory, because what is published here depends on these facts.
         let other = tempfile::tempdir().expect("a directory");
         set_up(other.path());
         write_spec(other.path(), &url, 0);
@@ -116,13 +116,13 @@ fn write_spec(dir: &Path, url: &str, version: usize) {
         questions = ["How old is the hero?"]
         "#
     );
-    // As an editor does it: whole, and at once.
+    // Replace the file atomically, as an editor does.
     let part = dir.join("specs/.bench.part");
     std::fs::write(&part, spec).expect("a spec");
     std::fs::rename(part, dir.join("specs/bench.toml")).expect("a spec");
 }
 
-/// A daemon that is killed at the end.
+/// A daemon that is killed when this is dropped.
 struct Daemon {
     child: Child,
     address: String,
@@ -161,7 +161,7 @@ impl Daemon {
         }
     }
 
-    /// Megabytes, and the processor's time in ten seconds.
+    /// Returns the memory in megabytes, and the processor time used in ten seconds.
     fn at_rest(&self) -> (f64, u64) {
         std::thread::sleep(Duration::from_secs(1));
         let read = |file: &str| {
@@ -191,7 +191,7 @@ impl Drop for Daemon {
     }
 }
 
-/// From a spec's saving to the first request.
+/// Measures the time from saving a spec to the first request.
 fn saved(dir: &Path, url: &str, daemon: &Daemon, arrivals: &Arrivals) {
     let count = || arrivals.lock().unwrap_or_else(PoisonError::into_inner).len();
     let mut took = Vec::new();
@@ -219,7 +219,7 @@ fn millis(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
 
-/// A connection that is kept.
+/// A keep-alive connection.
 struct Client {
     address: String,
     reader: BufReader<TcpStream>,
@@ -272,7 +272,7 @@ impl Client {
     }
 }
 
-/// Small routed queries by several clients: at a rate, or as many as go.
+/// Measures small routed queries of several clients, at a rate or as fast as possible.
 fn queries(address: &str, rate: Option<f64>) {
     const SECONDS: f64 = 10.0;
     let began = Instant::now();
@@ -284,7 +284,7 @@ fn queries(address: &str, rate: Option<f64>) {
                 let mut took = Vec::new();
                 loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
-                    // A query is late from the moment it should have left.
+                    // Measure latency from the time at which the query should have been sent.
                     let due = rate.map(|r| began + Duration::from_secs_f64(n as f64 / r));
                     if let Some(wait) = due.and_then(|d| d.checked_duration_since(Instant::now())) {
                         std::thread::sleep(wait);

@@ -127,7 +127,7 @@ fn load_heroes(swan: &Path, recording: &Path) -> Vec<Hero> {
     heroes.expect("rows").collect::<Result<_, _>>().expect("rows")
 }
 
-/// Every true value of every column.
+/// Returns every true value of every column.
 fn true_values(heroes: &[Hero]) -> Vec<Condition> {
     let values = |column: usize| {
         let all = heroes.iter().filter_map(move |hero| hero.truth[column].clone());
@@ -136,7 +136,7 @@ fn true_values(heroes: &[Hero]) -> Vec<Condition> {
     (0..COLUMNS.len()).flat_map(values).collect()
 }
 
-/// True values of at least `HQDL_BENCH_LEAST` rows [default: 10].
+/// Returns the true values of at least `HQDL_BENCH_LEAST` rows [default: 10].
 fn frequent_values(heroes: &[Hero]) -> Vec<Condition> {
     let least = std::env::var("HQDL_BENCH_LEAST").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
     let mut all = true_values(heroes);
@@ -227,7 +227,7 @@ enum Aggregate {
     Ratio,
 }
 
-/// Returns the numbers that a hero adds to numerator and denominator.
+/// Returns what a hero adds to the numerator and the denominator.
 fn add_hero(aggregate: Aggregate, hero: &Hero, is_good: bool, is_chosen: bool) -> (f64, f64) {
     let (y, x) = match aggregate {
         Aggregate::Sum(n) => (hero.numbers[n].unwrap_or(0.0), 0.0),
@@ -239,7 +239,7 @@ fn add_hero(aggregate: Aggregate, hero: &Hero, is_good: bool, is_chosen: bool) -
     if is_chosen { (y, x) } else { (0.0, 0.0) }
 }
 
-/// A hero's numbers, and all that they could be.
+/// Returns a hero's contributions, and all possible ones.
 fn describe_hero(
     aggregate: Aggregate,
     hero: &Hero,
@@ -298,7 +298,8 @@ fn measure_sums(heroes: &[Hero]) {
     }
 }
 
-/// Returns coverage and relative half-width of an aggregate; `None` if the truth is no number.
+/// Returns the coverage and the relative half-width of an aggregate's interval; `None` if the truth
+/// is not a number.
 fn simulate(
     aggregate: Aggregate,
     heroes: &[Hero],

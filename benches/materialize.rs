@@ -1,13 +1,13 @@
-//! PATH 1 at size: `cargo bench --bench materialize`.
+//! Materialization of large tables: `cargo bench --bench materialize`.
 //!
-//! * `fresh`: every cell asked of a model in this process that answers at once:
-//!   walking keys, cutting batches, writing and reading prompts and answers,
-//!   keeping facts (with their fsyncs), publishing. The counter is cells.
-//! * `again`: the same run once more, with everything known.
-//! * `again_server`: the same, of facts on the server that `HQDL_BENCH_URL` names.
+//! * `fresh`: every cell is requested from a model in this process that answers immediately. This
+//!   covers walking keys, forming batches, writing prompts, parsing answers, storing facts (with
+//!   their fsyncs) and publishing. The counter is cells.
+//! * `again`: the same run again, with everything known.
+//! * `again_server`: the same with facts on the server that `HQDL_BENCH_URL` names.
 //!
-//! 100,000 keys × 8 columns; with `HQDL_BENCH_KEYS=1000000` a million. The
-//! peak of this process's memory is printed after each.
+//! 100,000 keys × 8 columns; with `HQDL_BENCH_KEYS=1000000`, a million keys. The peak memory of
+//! this process is printed after each.
 
 // A bench that cannot be set up has nothing to measure.
 #![allow(clippy::expect_used, clippy::print_stderr, clippy::format_push_string)]
@@ -36,7 +36,7 @@ static KEYS: LazyLock<u64> = LazyLock::new(|| {
 const COLUMNS: [&str; 8] =
     ["colour", "size", "weight", "country", "founded", "public", "maker", "grade"];
 
-/// Answers every cell at once.
+/// Answers every cell immediately.
 struct Instant;
 
 impl Model for Instant {
@@ -92,7 +92,7 @@ fn run(spec: &Path, facts: &Facts) -> Report {
     work.materialize("bench", &listener, &interrupt).expect("a report")
 }
 
-/// The same, of facts on a server: an empty database of it.
+/// The same with facts on a server, in an empty database.
 #[divan::bench(sample_count = 5, sample_size = 1)]
 fn again_server(bencher: Bencher) {
     let Ok(url) = std::env::var("HQDL_BENCH_URL") else { return };
@@ -109,7 +109,7 @@ fn again_server(bencher: Bencher) {
     eprintln!("peak memory {} MB", peak());
 }
 
-/// Peak resident memory of this process, in MB; 0 where /proc is not.
+/// Returns the peak resident memory of this process in MB; 0 where /proc does not exist.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmHWM")).unwrap_or_default();
@@ -134,8 +134,8 @@ fn fresh(bencher: Bencher) {
     eprintln!("peak memory {} MB", peak());
 }
 
-/// The facts stay where `HQDL_BENCH_DIR` says, so that a process of its own
-/// can be measured on them.
+/// If `HQDL_BENCH_DIR` is set, the facts stay there, so that a separate process can be measured on
+/// them.
 #[divan::bench(sample_count = 5, sample_size = 1)]
 fn again(bencher: Bencher) {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,12 +1,11 @@
-//! PATH 2: `cargo bench --bench queries`. Ratios are taken within one run.
+//! Queries: `cargo bench --bench queries`. Ratios are measured within one run.
 //!
-//! * `routed`: a query whose call a published column answers, against the same
-//!   in plain SQL. Both times and their ratio are printed.
-//! * `rewrite`: scanning, parsing, resolving and rewriting queries of the shapes
-//!   that SWAN has; one iteration is all of them, the median of one is printed.
-//! * `mapped`: a question about every value of a column, none known, with a
-//!   model in this process that answers at once; the time inside the model is
-//!   taken off and what is left is printed.
+//! * `routed`: a query whose call is answered by a published column, compared with the same query
+//!   in plain SQL. Prints both times and their ratio.
+//! * `rewrite`: scanning, parsing, resolving and rewriting queries like those of SWAN. One
+//!   iteration covers all of them; prints the median time of one.
+//! * `mapped`: a question about every value of a column, none of them known, with a model in this
+//!   process that answers immediately. Prints the time without that spent in the model.
 //! * `limited`: `LIMIT 10` over a million rows.
 
 // A bench that cannot be set up has nothing to measure.
@@ -35,7 +34,7 @@ fn main() {
     divan::main();
 }
 
-/// Answers every cell at once, and counts the time that takes.
+/// Answers every cell immediately, and measures the time that takes.
 #[derive(Default)]
 struct Quick {
     nanos: AtomicU64,
@@ -59,7 +58,7 @@ impl Model for Quick {
     }
 }
 
-/// `rows` heroes with so many different names.
+/// Creates a database with `rows` heroes that have `names` different names.
 fn place(dir: &Path, rows: u64, names: u64) -> PathBuf {
     let db = rusqlite::Connection::open(dir.join("bench.sqlite")).expect("a database");
     db.execute_batch(
@@ -108,7 +107,7 @@ fn quiet() -> Listener {
     Arc::new(|_| {})
 }
 
-/// One query, with the spec or without its expansions.
+/// Runs a query, with the spec or without its expansions.
 fn ask(spec: &Spec, facts: &Facts, model: &Arc<Quick>, sql: &str) -> (QueryResult, Meta) {
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
     let request = Request {
@@ -138,7 +137,7 @@ fn ask(spec: &Spec, facts: &Facts, model: &Arc<Quick>, sql: &str) -> (QueryResul
     (rows, meta)
 }
 
-/// The shortest of some runs.
+/// Returns the shortest duration of some runs.
 fn best(runs: usize, mut run: impl FnMut() -> Duration) -> Duration {
     (0..runs).map(|_| run()).min().unwrap_or_default()
 }
@@ -192,7 +191,7 @@ fn routed(bencher: Bencher, rows: u64) {
     bencher.bench_local(|| ask(&spec, &facts, &model, ROUTED));
 }
 
-/// The tables that the queries below read.
+/// Schema of the tables that the queries below read.
 struct Heroes;
 
 impl Schema for Heroes {
@@ -208,7 +207,7 @@ impl Schema for Heroes {
     }
 }
 
-/// Shapes of SWAN's queries.
+/// Queries like those of SWAN.
 const QUERIES: [&str; 8] = [
     "SELECT count(*) FROM superhero T1 WHERE {{LLMMap('Does the hero have blue eyes?', 'T1::superhero_name')}} = TRUE",
     "SELECT T1.superhero_name FROM superhero T1 JOIN publisher T2 ON T1.publisher_id = T2.id WHERE T2.publisher_name = 'Marvel Comics' AND {{LLMMap('What is the eye colour?', 'T1::superhero_name', 'T1::full_name')}} = 'Blue' ORDER BY T1.height_cm DESC LIMIT 5",
@@ -251,7 +250,7 @@ fn rewrite(bencher: Bencher) {
     bencher.bench_local(|| QUERIES.iter().map(|sql| rewritten(sql)).sum::<usize>());
 }
 
-/// Rows and different values.
+/// Measures a query over rows with this many different values.
 #[divan::bench(args = [(1_000, 1_000), (10_000, 10_000), (100_000, 10_000), (1_000_000, 1_000)], sample_count = 3, sample_size = 1)]
 fn mapped(bencher: Bencher, (rows, names): (u64, u64)) {
     const SQL: &str = "SELECT count(*) FROM superhero WHERE {{LLMMap('Can it fly?', superhero.superhero_name)}} = TRUE";
@@ -283,7 +282,7 @@ fn mapped(bencher: Bencher, (rows, names): (u64, u64)) {
     bencher.bench_local(|| run(false));
 }
 
-/// A query whose values are all known.
+/// Measures a query whose values are all known.
 #[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 5, sample_size = 1)]
 fn known(bencher: Bencher, names: u64) {
     const SQL: &str = "SELECT count(*) FROM superhero WHERE {{LLMMap('Can it fly?', superhero.superhero_name)}} = TRUE";

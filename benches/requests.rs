@@ -1,10 +1,9 @@
 //! Requests over the wire: `cargo bench --bench requests`.
 //!
-//! * `latency`: 2,000 requests, 32 at once, to an endpoint on loopback that
-//!   takes 200 ms for each. The ideal is 2,000 / 32 × 200 ms; the ratio to it
-//!   is printed.
-//! * `rate`: what gets through a limit of 6,000 requests a minute in 20 s, and
-//!   the most in any second; both are printed.
+//! * `latency`: 2,000 requests, 32 at once, to an endpoint on loopback that takes 200 ms for each.
+//!   Prints the ratio to the ideal, 2,000 / 32 × 200 ms.
+//! * `rate`: number of requests admitted in 20 s under a limit of 6,000 a minute, and the maximum
+//!   in any second.
 
 // A bench that cannot be set up has nothing to measure.
 #![allow(clippy::expect_used, clippy::print_stderr)]
@@ -41,7 +40,7 @@ async fn answer(axum::Json(body): axum::Json<Json>) -> axum::Json<Json> {
     }))
 }
 
-/// An endpoint on a runtime of its own; returns its base URL.
+/// Starts an endpoint on its own runtime; returns its base URL.
 fn endpoint() -> (tokio::runtime::Runtime, String) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

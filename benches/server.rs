@@ -1,8 +1,8 @@
 //! Facts on a server: `HQDL_BENCH_URL=postgres://… cargo bench --bench server`, with an
 //! empty database.
 //!
-//! Facts written in commits of requests (50 entities × 4 facts each), and looked up by a
-//! thousand entities at a time, as a run does: facts a second.
+//! Measures facts per second: written in commits of requests (50 entities × 4 facts each), and
+//! looked up a thousand entities at a time, as a run does.
 
 // A bench that cannot be set up has nothing to measure.
 #![allow(clippy::expect_used, clippy::print_stdout)]

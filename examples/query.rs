@@ -1,5 +1,5 @@
-//! A question that goes beyond a database, asked through the library: the demo's
-//! spec, its recorded answers, and a query with a call.
+//! Asks a question that goes beyond a database, through the library: the demo's spec, its recorded
+//! answers, and a query with a call.
 //!
 //! ```sh
 //! cargo run --example query
@@ -15,7 +15,7 @@ use hqdl::spec::UncheckedSpec;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let draft = UncheckedSpec::read(Path::new("specs/superhero.toml"))?;
-    // Facts that nobody keeps; `Cache::Dir` keeps them in a directory.
+    // A temporary cache; `Cache::Dir` keeps the facts in a directory.
     let session = Session::open(draft, &SpecOverrides::default(), Cache::Temporary)?;
     let sql =
         "SELECT superhero_name, {{LLMMap('Who is the publisher?', s.superhero_name)}} AS publisher

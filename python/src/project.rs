@@ -31,7 +31,7 @@ use crate::run::{Interrupt, RunContext, run_work};
 use crate::table::Table;
 use crate::values::{DistinctValues, read_value};
 
-/// How often a run starts over because its database was replaced.
+/// Maximum number of times that a run starts over because its database was replaced.
 const MAX_REPLACEMENTS: usize = 3;
 /// Description of this process for other processes that use the cache.
 const DESCRIPTION: &str = "hqdl in Python";

@@ -134,7 +134,7 @@ impl Column {
     }
 }
 
-/// Returns integers and reals as doubles; `None` if a value is no number or is not exact.
+/// Returns integers and reals as doubles; `None` if a value is not a number, or is not exact.
 fn to_double_array(all: &[Value]) -> Option<ArrayRef> {
     let mut reals = Float64Builder::with_capacity(all.len());
     for value in all {

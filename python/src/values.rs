@@ -147,7 +147,7 @@ impl Deduplicator {
 ///
 /// # Errors
 /// Fails if the type has no equivalent in SQL, or if a value cannot be represented: text that is
-/// not UTF-8, an integer beyond 64 bits, a decimal that is no double.
+/// not UTF-8, an integer beyond 64 bits, a decimal that is not exactly a double.
 pub fn to_sql_array(array: &ArrayRef, label: &str) -> Result<ArrayRef, Failed> {
     use DataType as D;
     // Arrow's C interface does not validate arrays.

@@ -171,7 +171,7 @@ impl Answers {
 /// Returns the answer about one value of a request; `None` if it is not known. Lists are JSON.
 fn read_answer(response: &Json, index: usize) -> Result<Option<Value>> {
     let state = &response["states"][index];
-    // The request failed, which is no answer.
+    // The request failed, so there is no answer.
     if state.is_null() || state == "error" {
         return Ok(None);
     }

@@ -77,8 +77,8 @@ fn report_test_environment() {
 /// Directory of the packaged versions of `PostgreSQL`.
 const SYSTEM: &str = "/usr/lib/postgresql";
 
-/// Returns the directory of `initdb` and `pg_ctl`: of the newest packaged version from 15
-/// on, or from `PATH`.
+/// Returns the directory of `initdb` and `pg_ctl`: that of the newest packaged version, at least
+/// 15, or the one in `PATH`.
 fn postgres() -> Option<PathBuf> {
     let packaged = std::fs::read_dir(SYSTEM).into_iter().flatten().flatten();
     let mut versions: Vec<(u32, PathBuf)> = packaged

@@ -1,4 +1,4 @@
-//! Other words for a value: what was answered is read by them, and nothing is asked.
+//! Tests of aliases: stored answers are read through them, without new requests.
 
 use serde_json::{Value as Json, json};
 
@@ -69,7 +69,7 @@ fn kept_answers_are_read_by_aliases_and_nothing_is_asked() {
     project.write_spec(&spec("aliases = { \"united kingdom\" = \"UK\" }"));
     project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(cells(&project), with);
-    // From a file, and to another value: what the model said is what counts.
+    // Aliases from a file, with another target: the model's original text counts.
     std::fs::write(
         project.path("specs/words.csv"),
         "said,means\nUnited Kingdom,Spain\nGaul,France\n",
@@ -84,15 +84,15 @@ fn kept_answers_are_read_by_aliases_and_nothing_is_asked() {
         .run_hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"])
         .expect_exit_code(0);
     assert!(why.stdout.contains("United Kingdom"), "{}", why.stdout);
-    // And without them again.
+    // Without the aliases, the original state returns.
     project.write_spec(&spec(""));
     project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(cells(&project), without);
     assert_eq!(endpoint.request_count(), asked);
 }
 
-/// An open list keeps what is not on it, but for other words of its values; lists of
-/// a one-to-many column are read value by value.
+/// An open list keeps values that are not on it, except aliases. Lists of a one-to-many column are
+/// checked value by value.
 #[test]
 fn open_lists_and_lists_of_values_have_aliases() {
     for (open, many) in [(true, false), (false, true), (true, true)] {
@@ -124,7 +124,7 @@ fn aliases_that_cannot_be_are_told() {
     let endpoint = endpoint();
     let project = Project::new(&endpoint, PLACES, &spec(""));
     std::fs::write(project.path("specs/three.csv"), "said,means\na,UK,b\n").unwrap();
-    // What would be lost in silence.
+    // Mistakes that would otherwise go unnoticed.
     for (name, text, said) in [
         ("none.csv", "", "line 1 has 0 fields instead of 2"),
         ("semicolons.csv", "said;means\na;UK\n", "line 1 has 1 field instead of 2"),
@@ -173,8 +173,8 @@ fn aliases_that_cannot_be_are_told() {
 
 const LIST: &str = "values = { list = [\"UK\", \"France\", \"Spain\"] }";
 
-/// A column without a list has aliases, too: nothing but the words they name, and the
-/// case of the values they mean, is read otherwise.
+/// A column without a list can also have aliases. They affect only the words that they name, and
+/// the letter case of the values that they mean.
 #[test]
 fn a_column_without_a_list_has_aliases() {
     let endpoint = Endpoint::start_with(|_, key| match key[0].as_str().unwrap_or_default() {
@@ -203,7 +203,7 @@ fn a_column_without_a_list_has_aliases() {
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(values(), without);
     assert_eq!(endpoint.request_count(), asked);
-    // The prompt is the same with and without them.
+    // The prompt is the same with and without aliases.
     let fresh = Project::new(&endpoint, PLACES, &spec(aliases).replace(LIST, ""));
     fresh.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(fresh.query_rows("SELECT country FROM llm ORDER BY name")[0][0], "UK");

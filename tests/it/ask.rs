@@ -34,8 +34,8 @@ const LIVE: &str =
     "SELECT superhero_name FROM superhero WHERE {{LLMMap('Can it fly?', superhero_name)}} = 'yes'";
 const QUESTION: &str = "Which Marvel heroes are taller than 2 m?";
 
-/// An endpoint that writes the `n`-th query at the `n`-th attempt at a question, and answers `yes`
-/// to live questions.
+/// Starts an endpoint that writes the `n`-th query at the `n`-th attempt at a question, and answers
+/// `yes` to live questions.
 fn endpoint(queries: &[&str]) -> Endpoint {
     let queries: Arc<[String]> = queries.iter().map(|q| (*q).to_owned()).collect();
     Endpoint::start_answering(move |column, row| match column.name.as_str() {
@@ -94,7 +94,7 @@ fn rows_equal_those_of_the_query_and_a_second_ask_sends_nothing() {
     assert_eq!(endpoint.request_count(), 1);
     assert_eq!(again.lines[0]["rows"], json!([["Ant-Man"], ["Hulk"]]));
     assert_eq!(again.lines[0]["writing"], json!({ "requests": 0, "cost_usd": 0.0 }));
-    // Another schema is another question.
+    // With another schema, it is a different question.
     project.execute_sql("ALTER TABLE superhero ADD COLUMN eyes TEXT");
     ask(&project, &[QUESTION]).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), 2);
@@ -148,7 +148,7 @@ fn a_query_that_costs_needs_approval() {
     let ran = ask(&project, &["Who can fly?", "--approve", &plan, "--json"]).expect_exit_code(0);
     assert_eq!(ran.lines[0]["rows"].as_array().unwrap().len(), 5);
     assert!(ran.lines[0]["meta"]["cost_usd"].as_f64().unwrap() <= cost);
-    // Every value is known now, so that the query costs nothing.
+    // Every value is known now, so the query costs nothing.
     ask(&project, &["Who can fly?"]).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), 2);
 }
@@ -225,7 +225,7 @@ fn an_answer_that_is_no_query_is_reported() {
         let asked = ask(&project, &[QUESTION]);
         assert!([1, 3, 4].contains(&asked.code), "{fault:?} {}\n{}", asked.code, asked.stderr);
         assert_eq!(asked.stdout, "");
-        // A failed answer is not kept as an answer.
+        // A failed answer is not stored as an answer.
         endpoint.clear_faults();
         ask(&project, &[QUESTION]).expect_exit_code(0);
     }
@@ -329,7 +329,8 @@ fn a_large_schema_fits_with_the_needed_tables() {
     assert!(tokens <= 4000, "{tokens}");
 }
 
-/// Each relaxation is a query of its own, but what it may cost is added to what the question cost.
+/// Each relaxation is a separate query, but its maximum cost is added to what the question has
+/// cost.
 #[test]
 fn relaxations_share_the_amount_that_needs_no_approval() {
     let live = |verb: &str| {
@@ -367,7 +368,7 @@ fn stored_sql_is_written_again_on_request() {
     }
 }
 
-/// A query that the model wrote must not change what the terminal shows of its price.
+/// A query that the model wrote must not change how the terminal shows its price.
 #[test]
 fn control_characters_of_the_model_do_not_reach_the_terminal() {
     let hidden = format!("{LIVE} AND superhero_name <> '\u{1b}[1A\u{1b}[2K\r'");
@@ -377,7 +378,7 @@ fn control_characters_of_the_model_do_not_reach_the_terminal() {
     assert!(!asked.stderr.contains(['\u{1b}', '\r']), "{:?}", asked.stderr);
 }
 
-/// On a server a query can do what the role may do, so even one without calls needs approval.
+/// On a server, a query can do whatever the role may do, so even one without calls needs approval.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn each_query_on_a_server_needs_approval() {

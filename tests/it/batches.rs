@@ -1,5 +1,5 @@
-//! `materialize --batch` and `import`: nothing is asked twice, nothing that was
-//! paid for is lost, wherever a run ends.
+//! Tests of `materialize --batch` and `import`: nothing is requested twice, and nothing paid for is
+//! lost, wherever a run ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use hqdl_testkit::project::{
     check_complete, truthful_endpoint,
 };
 
-/// Heroes whose batches are looked at often; with more `[limits]`.
+/// Returns a project whose batches are polled often; `limits` adds to `[limits]`.
 fn heroes(endpoint: &Endpoint, limits: &str) -> Project {
     let limits = format!("concurrency = 4\nbatch_poll_seconds = 0.03\n{limits}");
     let model = MODEL.replace("concurrency = 4", &limits);
@@ -23,7 +23,7 @@ fn batch(project: &Project, flags: &[&str]) -> CommandResult {
     project.run_materialize(&[&["--batch"], flags].concat())
 }
 
-/// No cell was answered twice.
+/// Asserts that no cell was answered twice.
 fn nothing_twice(endpoint: &Endpoint) {
     let mut seen = BTreeSet::new();
     for request in endpoint.received_requests().into_iter().filter(|r| r.is_answered) {
@@ -33,7 +33,7 @@ fn nothing_twice(endpoint: &Endpoint) {
     }
 }
 
-/// The price of a batch: half of 1 and 2 USD a million.
+/// Returns the price of a batch: half of 1 and 2 USD per million tokens.
 fn price(input: u64, output: u64) -> f64 {
     (input as f64 * 0.5 + output as f64) / 1e6
 }
@@ -65,7 +65,7 @@ fn a_batch_is_written_sent_looked_at_and_collected() {
     assert_eq!(events(&ended, "submitted").len(), 1);
     assert!(!events(&ended, "polled").is_empty());
     assert_eq!(events(&ended, "collected")[0]["answered"], 3);
-    // Everything is in its place, and nothing is left behind.
+    // All answers are stored, and no files are left.
     let again = batch(&project, &[]).expect_exit_code(0);
     assert_eq!(again.done_event()["requests"], 0);
     assert_eq!(endpoint.created_lines().len(), 1);
@@ -224,7 +224,7 @@ fn the_rest_of_a_cancelled_batch_is_left() {
     nothing_twice(&endpoint);
 }
 
-/// Runs until the endpoint falls silent at some step, and is killed there.
+/// Runs until the endpoint stops responding at some step, and kills the run there.
 fn killed_at(endpoint: &Endpoint, project: &Project, at: SilencePoint) {
     endpoint.fall_silent_at(at);
     let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
@@ -252,7 +252,7 @@ fn killed_at_any_step_a_run_goes_on_with_the_same_batch() {
         assert_eq!(endpoint.created_lines().len(), batches, "{at:?}");
         assert_eq!(endpoint.upload_count(), uploads, "{at:?}");
         nothing_twice(&endpoint);
-        // What was billed is what the journal says was spent, once.
+        // The journal counts what was billed exactly once.
         let sql = "SELECT sum(input_tokens), sum(output_tokens) FROM completion";
         let spent = &project.query_facts(sql)[0];
         let (input, output) = endpoint.billed_tokens();
@@ -270,7 +270,7 @@ fn killed_while_collecting_no_answer_is_taken_twice() {
              INSERT INTO hero (name, full_name) SELECT 'Hero ' || i, 'Nobody ' || i FROM n",
         );
         let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
-        // From the first answer on the disk, a little later each time.
+        // Kill the run once the first answer is on disk, and a little later each time.
         let answers = || {
             let count = project.query_facts("SELECT count(*) FROM completion");
             count.first().map_or(0, |row| row[0].as_u64().unwrap())
@@ -344,7 +344,7 @@ fn a_plain_run_leaves_out_what_a_batch_asks_for() {
     running.wait_for_exit().expect_exit_code(130);
     let plan = project.run_plan(&[]);
     assert_eq!(plan["totals"]["cells"], 24, "six of ten heroes");
-    // The same command again waits, and asks for no other four.
+    // The same command waits for its batch, and requests no other four keys.
     let running =
         project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
     endpoint.wait_for_polls(4);
@@ -356,7 +356,7 @@ fn a_plain_run_leaves_out_what_a_batch_asks_for() {
     assert_eq!(check_cells(&project)["ok"], 24);
     assert_eq!(ended.done_event()["cells_unasked"], 16);
     nothing_twice(&endpoint);
-    // Once it has ended, a plain run collects it.
+    // Once the batch has ended, a plain run collects it.
     endpoint.stop_rejecting();
     let before = endpoint.request_count();
     let ended = project.run_materialize(&[]).expect_exit_code(0);
@@ -378,14 +378,14 @@ fn answers_that_come_after_the_spec_has_changed_are_kept_as_they_were_asked() {
     let before = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
     project.write_spec(&before.replace("what the hero says", "the hero's last words"));
     endpoint.stop_rejecting();
-    // Only the column that means something else now is asked for anew.
+    // Only the column whose meaning has changed is requested again.
     let before_run = endpoint.request_count();
     batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
     let asked = endpoint.cells_since(before_run + 3);
     assert!(asked.iter().all(|(_, c)| c == "motto"), "{asked:?}");
     assert_eq!(asked.len(), 10);
-    // And back: what was asked then is known.
+    // With the old spec, the old answers are known.
     project.write_spec(&before);
     let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(ended.done_event()["requests"], 0);
@@ -395,7 +395,7 @@ fn answers_that_come_after_the_spec_has_changed_are_kept_as_they_were_asked() {
 fn a_budget_is_never_overshot_and_what_fits_is_sent() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "batch_requests = 1");
-    // Of one request after the other: the worst case is far above what it takes.
+    // The budget covers one request after the other: the worst case is far above the actual cost.
     let plan = project.run_plan(&["--batch"]);
     let likely = plan["totals"]["cost_usd"]["likely"].as_f64().unwrap();
     let live = project.run_plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
@@ -409,7 +409,7 @@ fn a_budget_is_never_overshot_and_what_fits_is_sent() {
     assert!(ended.done_event()["cost_usd"].as_f64().unwrap() < 0.009);
 }
 
-/// As a live run does: what fits is asked, and the rest when answers made room.
+/// As in a live run, the part that fits is requested, and the rest once answers have freed budget.
 #[test]
 fn a_request_that_the_budget_does_not_hold_is_sent_in_parts() {
     let endpoint = truthful_endpoint();
@@ -437,7 +437,7 @@ fn a_request_that_the_budget_does_not_hold_is_sent_in_parts() {
         let spent =
             price(endpoint.billed_tokens().0 - billed.0, endpoint.billed_tokens().1 - billed.1);
         assert!(spent <= budget + 1e-12, "{spent} of {budget}");
-        // What is left of it does not hold one row.
+        // The remaining budget does not cover one row.
         let left = budget - ended.done_event()["cost_usd"].as_f64().unwrap();
         println!(
             "{part}: {} of 800 cells, ${left:.6} of ${budget:.6} left",
@@ -451,7 +451,7 @@ fn a_request_that_the_budget_does_not_hold_is_sent_in_parts() {
     }
 }
 
-/// An output file that the user deleted, or that has expired.
+/// The output file was deleted by the user, or has expired.
 #[test]
 fn an_output_that_is_gone_is_told_and_asked_again() {
     let endpoint = truthful_endpoint();
@@ -467,7 +467,7 @@ fn an_output_that_is_gone_is_told_and_asked_again() {
     batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
     assert_eq!(endpoint.created_lines().len(), 2);
-    // Killed before it was brought, and deleted then.
+    // The run is killed before it downloads the output, which is then deleted.
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
@@ -492,7 +492,7 @@ fn what_is_under_way_counts_against_the_budget_after_a_kill() {
     endpoint.wait_for_polls(1);
     running.send_signal("KILL");
     running.wait_for_exit();
-    // With the worst case of the request under way, there is no room for another.
+    // With the worst case of the request in flight, the budget covers no other request.
     let worst = project.query_facts("SELECT sum(worst_tokens) FROM request");
     let budget = format!("budget_tokens = {}", worst[0][0].as_u64().unwrap() + 500);
     let capped = project.spec_text().replace("budget_tokens = 20000", &budget);
@@ -500,7 +500,7 @@ fn what_is_under_way_counts_against_the_budget_after_a_kill() {
     let ended = project.run_materialize(&[]).expect_exit_code(3);
     assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
     assert_eq!(endpoint.request_count(), 0);
-    // Once it has settled, there is room again.
+    // Once the request is settled, the budget covers another one.
     endpoint.stop_rejecting();
     project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), 2, "the batch's request, and one more");
@@ -555,7 +555,7 @@ fn an_endpoint_that_is_away_for_a_while_is_waited_for() {
     let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
     endpoint.wait_for_polls(1);
     endpoint.reject_requests("GET batches/", 503);
-    // One look is tried six times, so one at least has failed.
+    // A poll is attempted six times, so at least one has failed.
     endpoint.wait_for_polls(endpoint.count_calls("GET batches/") + 8);
     endpoint.stop_rejecting();
     let ended = running.wait_for_exit().expect_exit_code(0);
@@ -576,7 +576,7 @@ fn all_expansions_go_together_and_the_budget_of_the_day_holds_them() {
     running.send_signal("INT");
     running.wait_for_exit().expect_exit_code(130);
     assert_eq!(endpoint.created_lines()[0].len(), 6, "three for each expansion");
-    // Its worst case is all that the day had.
+    // Its worst case uses the whole daily budget.
     let capped = project.spec_text();
     project.write_spec(&capped.replace("concurrency", "budget_usd_per_day = 0.005\nconcurrency"));
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
@@ -633,7 +633,7 @@ fn files_that_somebody_else_sends_are_written_and_their_answers_taken_in() {
     let ended = import(&[&files[0], &files[1]]).expect_exit_code(0);
     assert_eq!(ended.done_event()["published"], false);
     assert_eq!(dump, project.query_rows("SELECT * FROM hqdl_cell ORDER BY 1, 3, 4"));
-    // Nothing is left to ask.
+    // Nothing is left to request.
     let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(ended.done_event()["requests"], 0);
     let (input, output) = endpoint.billed_tokens();
@@ -662,7 +662,7 @@ fn failures_of_an_import_are_asked_for_by_the_next_run() {
     check_complete(&project);
 }
 
-/// What a plan says the budget has left.
+/// Returns the remaining budget according to a plan.
 fn left_usd(project: &Project, flags: &[&str]) -> f64 {
     project.run_plan(flags)["budget"]["left_usd"].as_f64().unwrap()
 }
@@ -684,7 +684,7 @@ fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
     let near = |left: f64, gone: f64| assert!((1.0 - left - gone).abs() < 1e-9, "{left} {gone}");
     near(left_usd(&project, &[]), under_way);
     near(left_usd(&project, &["--batch", "--budget", "1"]), under_way);
-    // A live request of the same run, killed on its way.
+    // A live request of the same run that was killed in flight.
     journal()
         .execute(
             "INSERT INTO reservation (run, cost_usd, tokens, reserved_at)
@@ -693,13 +693,13 @@ fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
         )
         .unwrap();
     near(left_usd(&project, &[]), 0.25 + under_way);
-    // Of the run and of the day alike, and at a live run's beginning.
+    // This applies to the run's budget, the daily budget, and the start of a live run.
     near(left_usd(&project, &["--budget", "1"]), 0.25 + under_way);
     let budget = format!("{}", 0.25 + under_way + 1e-6);
     let ended = project.run_materialize(&["--budget", &budget]).expect_exit_code(3);
     assert!(ended.stdout.contains("1 request was in flight"), "{}", ended.stdout);
     assert_eq!(endpoint.request_count(), 0);
-    // What has settled is no longer held back, what is in doubt is.
+    // Settled cost is no longer reserved; cost in doubt is.
     endpoint.stop_rejecting();
     let ended = batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
@@ -754,14 +754,14 @@ fn a_refresh_through_batches_goes_on_after_a_kill_and_then_begins_anew() {
     batch(&project, &[]).expect_exit_code(0);
     let refresh = ["materialize", "specs/x.toml", "--json", "--batch", "--refresh", "born"];
     for batches in [2, 3] {
-        // Killed while its batch is under way, the same command waits for that.
+        // After a kill while its batch is in progress, the same command waits for the batch.
         endpoint.set_next_outcome(BatchOutcome::InProgress);
         let looks = endpoint.count_calls("GET batches/");
         let running = project.start_hqdl(&refresh);
         endpoint.wait_for_polls(looks + 1);
         running.send_signal("KILL");
         running.wait_for_exit();
-        // A plain refresh leaves the cells to the batch, and the round open.
+        // A plain refresh leaves the cells to the batch, and its job open.
         project.run_materialize(&["--refresh", "born"]).expect_exit_code(1);
         assert_eq!(endpoint.created_lines().len(), batches);
         endpoint.stop_rejecting();
@@ -786,7 +786,7 @@ fn what_a_cancelled_batch_left_of_a_refresh_is_asked_by_the_next_run() {
     check_complete(&project);
 }
 
-/// The cells that stand in files, each with how often.
+/// Returns the cells in files, and how often each occurs.
 fn in_files(project: &Project, written: &[&Json]) -> BTreeMap<String, usize> {
     let mut cells = BTreeMap::new();
     for file in written {
@@ -806,8 +806,7 @@ fn in_files(project: &Project, written: &[&Json]) -> BTreeMap<String, usize> {
     cells
 }
 
-/// What stands in a file that is not answered is named, and written again only
-/// when that is asked for.
+/// Cells in an unanswered file are reported, and exported again only on request.
 #[test]
 fn what_stands_in_a_file_is_not_written_twice() {
     let endpoint = truthful_endpoint();
@@ -817,7 +816,7 @@ fn what_stands_in_a_file_is_not_written_twice() {
     let first = write(&["--columns", "born,motto"]).expect_exit_code(0);
     let files = events(&first, "written");
     assert_eq!(in_files(&project, &files).len(), 20);
-    // The rest of the columns, and nothing of these.
+    // The second export contains the other columns, and none of these cells.
     let second = write(&[]).expect_exit_code(0);
     let named = events(&second, "unanswered");
     assert_eq!(named.len(), 2, "{second:?}");
@@ -833,7 +832,7 @@ fn what_stands_in_a_file_is_not_written_twice() {
         .expect_exit_code(0);
     assert!(said.stderr.contains("--again writes these cells again"), "{}", said.stderr);
     assert!(said.stderr.contains("no cell is missing beside these"), "{}", said.stderr);
-    // Gone, it may have been sent.
+    // The file was deleted, but it may have been submitted.
     std::fs::remove_file(project.path(files[0]["file"].as_str().unwrap())).unwrap();
     let fourth = write(&[]).expect_exit_code(0);
     assert_eq!(events(&fourth, "written").len(), 0);
@@ -844,7 +843,7 @@ fn what_stands_in_a_file_is_not_written_twice() {
     let ended = project.run_hqdl(&["materialize", "specs/x.toml", "--again"]);
     assert_eq!(ended.code, 2, "--again is of files");
     assert_eq!(endpoint.count_calls(""), 0, "nothing is sent");
-    // A run asks for what nobody answers.
+    // A run requests what no file has answered.
     project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
     assert_eq!(
@@ -854,8 +853,8 @@ fn what_stands_in_a_file_is_not_written_twice() {
     );
 }
 
-/// What an import brings is known; what it says failed may be written again, and is
-/// taken in all the same when it comes.
+/// Imported answers are known. Requests that failed can be exported again, and a late answer is
+/// still accepted.
 #[test]
 fn half_an_import_leaves_the_other_half_in_its_file() {
     let endpoint = truthful_endpoint();
@@ -871,7 +870,7 @@ fn half_an_import_leaves_the_other_half_in_its_file() {
     let written = write("x");
     let path = events(&written, "written")[0]["file"].as_str().unwrap().to_owned();
     let before = std::fs::read(project.path(&path)).unwrap();
-    // Another spec that means the same, in the same directory.
+    // An equivalent spec in the same directory.
     let same = write("y");
     assert_eq!((events(&same, "written").len(), events(&same, "unanswered").len()), (0, 1));
     assert_eq!(std::fs::read(project.path(&path)).unwrap(), before);
@@ -888,14 +887,14 @@ fn half_an_import_leaves_the_other_half_in_its_file() {
     assert_eq!(events(&next, "written").len(), 0, "{next:?}");
     let named = events(&next, "unanswered")[0].clone();
     assert_eq!((&named["unanswered"], &named["requests"]), (&2.into(), &3.into()));
-    // What failed there is written again, and nothing else.
+    // Only the failed requests are exported again.
     import(&errors, 1);
     let next = write("x");
     let rest = in_files(&project, &events(&next, "written"));
     assert!(!rest.is_empty() && rest.len() <= 16, "{rest:?}");
     assert_eq!(events(&next, "unanswered").len(), 1);
     import(lines[1], 1);
-    // Its answer comes all the same, from either file.
+    // The answer is accepted from either file.
     let again = events(&next, "written")[0]["file"].as_str().unwrap().to_owned();
     let text = std::fs::read_to_string(project.path(again)).unwrap();
     import(&endpoint.run_file(&text).0, 0);
@@ -912,9 +911,9 @@ fn half_an_import_leaves_the_other_half_in_its_file() {
     );
 }
 
-/// Whatever goes wrong at whichever step: a run ends with everything answered, or
-/// says what keeps it from that, and is gone on with; no answer is lost, or paid for
-/// twice. `HQDL_TEST_ROUNDS` says how often by hand.
+/// Whatever fails at whichever step, a run ends with every cell answered, or reports the obstacle
+/// and is resumed. No answer is lost or paid for twice. `HQDL_TEST_ROUNDS` sets the number of
+/// rounds.
 #[test]
 fn whatever_goes_wrong_every_cell_is_answered_once() {
     let rounds = std::env::var("HQDL_TEST_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);

@@ -1,6 +1,6 @@
-//! Which calls a column of the spec answers: where their values are those of its
-//! key, whatever names these go by, and where it gives what the call asks for.
-//! What is stored is then the answer, of exactly that entity; all else is asked.
+//! Tests of which calls a column of the spec answers: their values must be those of its key,
+//! whatever their names, and it must give what the call asks for. The stored answer of exactly that
+//! entity is then used; every other call is asked live.
 
 use serde_json::{Value as Json, json};
 
@@ -68,7 +68,7 @@ about = "who won"
 questions = ["Who won?"]
 "#;
 
-/// What is true of a key; what is asked live is answered so that it is seen.
+/// Returns the truth about a key. Live questions get recognizable answers.
 fn truth(column: &str, key: &[Json]) -> Json {
     let text = |n: usize| key.get(n).and_then(Json::as_str).unwrap_or_default();
     match column {
@@ -94,7 +94,7 @@ fn project() -> (Project, Endpoint) {
     (project, endpoint)
 }
 
-/// The rows of a query, and the way its first call took.
+/// Returns the rows of a query, and how its first call was answered.
 fn ask(project: &Project, sql: &str) -> (Json, String, u64) {
     let ended = project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
     assert!(matches!(ended.code, 0 | 1), "{sql}\n{}", ended.stderr);
@@ -123,11 +123,11 @@ fn a_value_is_followed_to_the_columns_it_is_made_of() {
     for sql in [
         "SELECT name, {{LLMMap('Which country?', circuits.location)}} FROM circuits \
          WHERE location = 'Melbourne' ORDER BY id",
-        // SWAN's way to write it.
+        // As SWAN writes it.
         "WITH temp AS (SELECT *, 'Location: '||location||', Name: '||name AS circuit FROM circuits) \
          SELECT temp.name, {{LLMMap('Which country?', 'temp::circuit')}} FROM temp \
          WHERE location = 'Melbourne' ORDER BY temp.id",
-        // The row has no more of the key than what is made of it.
+        // The row contains only the computed part of the key.
         "SELECT n, {{LLMMap('Which country?', t.c)}} FROM (SELECT substr(name, 1) AS n, \
          location || ': ' || name AS c, id FROM circuits) AS t WHERE n LIKE '% Park' ORDER BY id",
         "WITH a AS (SELECT name AS n, location AS l FROM circuits), b AS (SELECT l AS m, n FROM a) \
@@ -144,7 +144,7 @@ fn a_value_is_followed_to_the_columns_it_is_made_of() {
          SELECT full FROM d WHERE {{LLMMap('Is the driver British?', d.full)}}",
         &json!([["Ann Abel"]]),
     );
-    // Two values that make the key together.
+    // Two values that together are the key.
     stored(
         &project,
         "SELECT surname FROM drivers WHERE {{LLMMap('Which nationality?', forename, surname)}} = 'British'",
@@ -168,7 +168,7 @@ CREATE VIEW loud AS SELECT upper(name) AS n, location AS l FROM circuits;
 CREATE VIEW last AS SELECT max(name) AS n, location AS l FROM circuits GROUP BY location;
 ";
 
-/// A view is seen through as a subquery is.
+/// Values are traced through a view as through a subquery.
 #[test]
 fn a_value_is_followed_through_views() {
     let endpoint = Endpoint::start_with(truth);
@@ -204,7 +204,7 @@ fn a_value_is_followed_through_views() {
     }
 }
 
-/// The value must be the key: one that only determines it is another thing to ask about.
+/// The value must be the key: a value that only determines it is a different subject.
 #[test]
 fn a_value_that_is_not_the_key_is_asked_live() {
     let (project, _endpoint) = project();
@@ -255,7 +255,7 @@ fn a_value_that_is_not_the_key_is_asked_live() {
         let question = if from == "drivers" { "Which nationality?" } else { "Which country?" };
         live(&project, &format!("SELECT {{{{LLMMap('{question}', {value})}}}} FROM {from}"));
     }
-    // What is the key, in other words.
+    // Other expressions that equal the key.
     for value in [
         "(name)",
         "+name",
@@ -279,7 +279,7 @@ fn a_value_that_is_not_the_key_is_asked_live() {
     }
 }
 
-/// Where the value that a call names is NULL, its answer is, whatever the rest of the key is.
+/// If the value of a call is NULL, its answer is NULL, whatever the rest of the key is.
 #[test]
 fn a_key_with_a_null_part_gives_null() {
     let endpoint = Endpoint::start_with(truth);
@@ -300,18 +300,18 @@ fn a_key_with_a_null_part_gives_null() {
 fn what_determines_no_key_is_asked_live() {
     let (project, _endpoint) = project();
     for sql in [
-        // Two circuits are at one location.
+        // Two circuits have the same location.
         "SELECT {{LLMMap('Which country?', l)}} FROM (SELECT DISTINCT location AS l FROM circuits)",
         "SELECT location, {{LLMMap('Which country?', location)}} FROM circuits GROUP BY location",
         "SELECT {{LLMMap('Which nationality?', surname)}} FROM drivers",
         "SELECT {{LLMMap('Which country?', substr(name, 1, 1))}} FROM circuits",
-        // Parts of two rows are no key.
+        // Parts of two rows are not a key.
         "SELECT {{LLMMap('Which country?', t.l)}} FROM (SELECT a.location AS l, b.name AS name \
          FROM circuits AS a JOIN circuits AS b ON a.id <> b.id) AS t",
         "SELECT {{LLMMap('Which country?', a.location || b.name)}} FROM circuits AS a JOIN circuits AS b",
         "WITH c AS (SELECT * FROM circuits) SELECT {{LLMMap('Which country?', x.l)}} FROM \
          (SELECT p.location AS l, q.name AS n FROM c AS p JOIN c AS q) AS x",
-        // Another column is in it, or another row's value.
+        // The value contains another column, or another row's value.
         "SELECT {{LLMMap('Which country?', name || alt)}} FROM circuits",
         "SELECT {{LLMMap('Which country?', max(location))}} FROM circuits",
         "SELECT {{LLMMap('Which country?', lag(location) OVER (ORDER BY id))}} FROM circuits",
@@ -320,7 +320,7 @@ fn what_determines_no_key_is_asked_live() {
     ] {
         live(&project, sql);
     }
-    // What a group determines is no guess.
+    // A value that the group determines is certain.
     stored(
         &project,
         "SELECT name, {{LLMMap('Which country?', name)}} FROM circuits WHERE id IN (3, 5) GROUP BY name",
@@ -400,8 +400,8 @@ name = "result"
 questions = ["What was the result?"]
 "#;
 
-/// The key of a row may be made of rows of several tables, where the query joins them as
-/// the source of the keys does.
+/// A key may consist of rows of several tables, if the query joins them as the source of the keys
+/// does.
 #[test]
 fn a_value_made_of_joined_tables_is_of_the_row_that_joins_them() {
     let result = |_: &str, key: &[Json]| -> Json {
@@ -418,25 +418,25 @@ fn a_value_made_of_joined_tables_is_of_the_row_that_joins_them() {
         ["Celtic Ajax 2020-01-04"]
     ]);
     for sql in [
-        // As SWAN writes it: roles by their joins, whatever they are called.
+        // As SWAN writes it: the joins determine the roles, whatever the aliases are.
         "WITH t AS (SELECT g.id, x.name AS n, y.name AS m, g.day,
            'Home: ' || y.name || ', Away: ' || x.name || ', Day: ' || g.day AS k FROM games AS g
            INNER JOIN teams AS x ON g.away_id = x.id INNER JOIN teams AS y ON g.home_id = y.id)
          SELECT {{LLMMap('What was the result?', 't::k')}} FROM t ORDER BY id",
-        // Without the names apart, by the value alone.
+        // Without separate names, by the value alone.
         "WITH t AS (SELECT g.id, h.name || '/' || a.name || '/' || g.day AS k FROM teams a, teams h, games g
            WHERE g.home_id = h.id AND (a.id = g.away_id AND g.seen > 0))
          SELECT {{LLMMap('What was the result?', t.k)}} FROM t ORDER BY id",
-        // A part, and the rest of it in the row; values apart.
+        // One part, with the rest in the row, and separate values.
         "SELECT {{LLMMap('What was the result?', g.day)}} FROM games g JOIN teams h ON h.id = g.home_id
            JOIN teams a ON a.id = g.away_id ORDER BY g.id",
         "SELECT {{LLMMap('What was the result?', h.name, a.name, day)}} FROM games g JOIN teams h
            ON h.id = g.home_id JOIN teams a ON a.id = g.away_id ORDER BY g.id",
-        // A CTE that is read twice is two games.
+        // A CTE that is read twice yields two games.
         "WITH t AS (SELECT g.id, h.name || a.name || g.day AS k FROM games g JOIN teams h ON h.id = g.home_id
            JOIN teams a ON a.id = g.away_id)
          SELECT {{LLMMap('What was the result?', p.k)}} FROM t AS p JOIN t AS q ON p.id = q.id ORDER BY p.id",
-        // A LEFT JOIN beside it changes nothing of it.
+        // An additional LEFT JOIN changes nothing.
         "SELECT {{LLMMap('What was the result?', h.name || a.name || day)}} FROM games g JOIN teams h
            ON h.id = g.home_id JOIN teams a ON a.id = g.away_id LEFT JOIN teams o ON o.id = g.id ORDER BY g.id",
     ] {
@@ -444,7 +444,7 @@ fn a_value_made_of_joined_tables_is_of_the_row_that_joins_them() {
     }
     let from = "FROM games g JOIN teams h ON h.id = g.home_id JOIN teams a ON a.id = g.away_id";
     for sql in [
-        // Not joined, or otherwise.
+        // Tables that are not joined, or joined differently.
         "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g, teams h, teams a".to_owned(),
         "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g JOIN teams h
            ON h.id = g.home_id JOIN teams a ON a.id > g.away_id".to_owned(),
@@ -456,15 +456,15 @@ fn a_value_made_of_joined_tables_is_of_the_row_that_joins_them() {
            ON h.id = g.home_id LEFT JOIN teams a ON a.id = g.away_id".to_owned(),
         "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g JOIN teams h
            ON h.id = g.home_id FULL JOIN teams a ON a.id = g.id JOIN teams b ON b.id = g.away_id".to_owned(),
-        // Both are the guests.
+        // Both names are those of the guests.
         "SELECT {{LLMMap('What was the result?', a.name || b.name || g.day)}} FROM games g JOIN teams h
            ON h.id = g.home_id JOIN teams a ON a.id = g.away_id JOIN teams b ON b.id = g.away_id".to_owned(),
-        // Of another game, or what a subquery alone holds to.
+        // A value of another game, or a condition only in a subquery.
         "SELECT {{LLMMap('What was the result?', h.name || a.name || o.day)}} FROM games g JOIN teams h
            ON h.id = g.home_id JOIN teams a ON a.id = g.away_id JOIN games o".to_owned(),
         "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g, teams h, teams a
            WHERE EXISTS (SELECT 1 FROM teams t WHERE g.home_id = h.id AND g.away_id = a.id)".to_owned(),
-        // Two games have it; another column is in it; a group has several.
+        // Two games have the value; it contains another column; a group has several values.
         format!("WITH t AS (SELECT h.name || a.name AS k {from}) SELECT {{{{LLMMap('What was the result?', k)}}}} FROM t"),
         format!("SELECT {{{{LLMMap('What was the result?', h.name || a.name || day || h.town)}}}} {from}"),
         format!("SELECT {{{{LLMMap('What was the result?', h.name)}}}} {from} GROUP BY h.name"),
@@ -483,10 +483,10 @@ fn a_slot_takes_values_that_are_there() {
     };
     stored(&project, &sql("Italy"), &json!([["Monza"]]));
     stored(&project, &sql("new  zealand"), &json!([["Old Park"]]));
-    // No circuit is there, by this word: only the model can tell what it means.
+    // No circuit has this value, so only the model can tell what it means.
     live(&project, &sql("Europe"));
     live(&project, "SELECT 1 FROM drivers WHERE {{LLMMap('Is the driver Dutch?', forename)}}");
-    // One that is not known may be anywhere.
+    // A circuit whose country is not known may match.
     project.execute_sql("INSERT INTO circuits VALUES (6, 'Imola', 'Imola', 37)");
     live(&project, &sql("Italy"));
 }

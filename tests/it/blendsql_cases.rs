@@ -1,6 +1,6 @@
-//! `BlendSQL`'s own test-suite as data: the rows of the equivalent plain SQL,
-//! and no more values asked for than it passes. The data are not part of this
-//! project; without them the tests say so.
+//! Runs `BlendSQL`'s own test suite as data: the rows equal those of the equivalent plain SQL, and
+//! no more values are requested than `BlendSQL` passes. The data are not part of this project;
+//! without them the tests report that.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use hqdl_testkit::endpoint::Request;
 use hqdl_testkit::engine::{self, Order, Outcome, Query, check_subset, compare_rows, plain_rows};
 use hqdl_testkit::oracle;
 
-/// Where an ORDER BY has ties, which rows come first is not said: what of a row
-/// must then be in order. `#` before a column's number means its length.
+/// Queries whose ORDER BY has ties, with the columns that must be in order. `#` before a column's
+/// number means its length.
 const TIES: [(&str, &[&str]); 9] = [
     ("c003", &["3"]),
     ("c017", &["0"]),
@@ -24,10 +24,10 @@ const TIES: [(&str, &[&str]); 9] = [
     ("c066", &["#0"]),
 ];
 
-/// Of these, ties decide which rows there are, too.
+/// Those of them in which ties also decide which rows are returned.
 const TIES_UNDER_LIMIT: [&str; 2] = ["c019", "c066"];
 
-/// Queries that cannot be answered as they stand: what the error must say, and why.
+/// Queries that cannot be answered as written: the expected error, and the reason.
 const WRONG: [(&str, &str, &str); 13] = [
     ("l001", "", "DELETE"),
     ("l002", "", "DROP"),
@@ -44,14 +44,14 @@ const WRONG: [(&str, &str, &str); 13] = [
     ("l057", "Player", "no such table"),
 ];
 
-/// Queries that may be refused as well as answered, and why.
+/// Queries that may be rejected or answered, and the reason.
 const EITHER: [(&str, &str); 3] = [
     ("l019", "the options are numbers and are compared with a text"),
     ("l025", "SQLite has no names of columns after a subquery's alias"),
     ("l032", "SQLite has no VALUES in FROM without parentheses"),
 ];
 
-/// Queries whose answers are lists of a length that the endpoint is not told.
+/// Queries whose answers are lists; the endpoint does not learn their length.
 const LISTS: [&str; 6] = ["l045", "l048", "l049", "l050", "l051", "l052"];
 
 fn read(folder: &Path) -> Vec<Json> {
@@ -74,7 +74,7 @@ fn run(folder: &Path, case: &Json, url: &str, flags: &[&str]) -> Outcome {
     query.run_query()
 }
 
-/// Without the columns that only `BlendSQL` adds.
+/// Returns the rows without the columns that only `BlendSQL` adds.
 fn dropped(case: &Json, outcome: &Outcome) -> Vec<Vec<Json>> {
     let drop = case["drop_columns"].as_array().unwrap();
     let keep: Vec<bool> =
@@ -85,7 +85,7 @@ fn dropped(case: &Json, outcome: &Outcome) -> Vec<Vec<Json>> {
     outcome.rows.iter().map(kept).collect()
 }
 
-/// The part of each row that must be in order.
+/// Returns the columns of each row that must be in order.
 fn keys(rows: &[Vec<Json>], columns: &[&str]) -> Vec<Vec<Json>> {
     let cell = |row: &Vec<Json>, column: &str| match column.strip_prefix('#') {
         Some(n) => row[n.parse::<usize>().unwrap()].as_str().unwrap_or_default().len().into(),
@@ -128,9 +128,9 @@ fn compare(folder: &Path, case: &Json, outcome: &Outcome) -> Result<(), String> 
     }
 }
 
-/// Values that calls of `LLMMap` asked for are never more than what `BlendSQL`
-/// passes: with the fake ingredients of its tests, or with a model where that is
-/// more by a look ahead. (Of a QA it counts the rows of the context, we one.)
+/// Asserts that calls of `LLMMap` request no more values than `BlendSQL` passes: with the fake
+/// ingredients of its tests, or with a model if looking ahead makes that more. (`BlendSQL` counts
+/// the rows of a QA's context, hqdl counts one.)
 fn count(case: &Json, outcome: &Outcome, requests: &[Request]) -> Result<(u64, u64), String> {
     let all = oracle::count_pairs(requests).len() as u64;
     if outcome.meta_count("values_asked")? != all {
@@ -154,7 +154,7 @@ fn count(case: &Json, outcome: &Outcome, requests: &[Request]) -> Result<(u64, u
     Ok((asked, expected))
 }
 
-/// The expected rows can be had: needs no engine.
+/// The plain SQL of every case runs; this needs no engine.
 #[test]
 fn plain_sql_of_the_blendsql_cases_runs() {
     let Some(folder) = engine::shared_folder("blendsql") else { return };

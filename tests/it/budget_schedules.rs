@@ -1,5 +1,6 @@
-//! Random prices, endpoints that lie about their usage, and budgets: whatever an endpoint says, it
-//! never bills a run more than its budget, except in the ways that docs/reference/prices.md lists.
+//! Tests of random prices, endpoints that report false usage, and budgets: whatever an endpoint
+//! reports, it never bills a run more than its budget, except in the ways that
+//! docs/reference/prices.md lists.
 //!
 //! `HQDL_PROPERTY_CASES=200 HQDL_PROPERTY_SEED=7 cargo test --test it budget_schedules` runs more.
 
@@ -34,7 +35,7 @@ impl Rates {
         }
     }
 
-    /// How many times the others these rates are, at the most, and at least once.
+    /// Returns the maximum ratio of these rates to the others, at least 1.
     fn ratio(self, others: Self) -> f64 {
         let pairs = [
             (self.input, others.input),
@@ -46,51 +47,51 @@ impl Rates {
     }
 }
 
-/// How an endpoint lies.
+/// False usage reports of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lie {
     None,
-    /// It reports so many times what it bills.
+    /// It reports this multiple of what it bills.
     Above(f64),
     /// It reports less than half of what it bills, or less than a quarter if hqdl does not know
     /// the tokenizer.
     FarBelow(f64),
     /// It reports nothing.
     Missing,
-    /// It reports this for each number.
+    /// It reports this number for each count.
     Implausible(u64),
-    /// It reports a part of what it bills that hqdl cannot tell from the truth.
+    /// It reports a fraction of what it bills that hqdl cannot distinguish from the truth.
     Below(f64),
     /// It bills cache writes that it does not report.
     HiddenWrites,
-    /// It bills, and reports, so many times what a request can take.
+    /// It bills and reports this multiple of what a request can use.
     Excess(f64),
 }
 
-/// A schedule: what is true, and what is asked.
+/// A schedule: the endpoint's true prices, and the run.
 #[derive(Debug, Clone, Copy)]
 struct Schedule {
     model: &'static str,
     short: Rates,
-    /// Rates above so many input tokens.
+    /// Number of input tokens above which other rates apply, and these rates.
     above: Option<(u64, Rates)>,
-    /// Whether the spec leaves the price of cache writes out: it is 1.25 times that of input.
+    /// Whether the spec omits the price of cache writes, which is 1.25 times that of input.
     assumed: bool,
-    /// The requested service tier's part of the price, and how often it is served.
+    /// Price factor of the requested service tier, and the share of requests that it serves.
     tier: Option<(f64, f64)>,
     lie: Lie,
-    /// The part of the requests that lie.
+    /// Share of the requests with false usage.
     liars: f64,
-    /// The first request that may lie.
+    /// First request that may have false usage.
     from: u64,
-    /// The part of the replies that break in the middle, as every so many.
+    /// Interval at which a reply breaks off in the middle.
     breaks: Option<usize>,
     rows: usize,
     concurrency: usize,
     is_query: bool,
-    /// The part of the plan's likely cost that may be spent.
+    /// Budget, as a share of the plan's likely cost.
     budget: f64,
-    /// The part of the requests that write all of their prompt to the cache.
+    /// Share of the requests that write their whole prompt to the cache.
     writes: f64,
 }
 
@@ -135,7 +136,7 @@ impl Schedule {
         }
     }
 
-    /// The price in the spec.
+    /// Returns the price in the spec.
     fn price(&self) -> String {
         let rates = |rates: Rates| {
             let Rates { input, cached, write, output } = rates;
@@ -150,7 +151,7 @@ impl Schedule {
         format!("price = {{ {}{above}{tier} }}", rates(self.short))
     }
 
-    /// The rates of a request.
+    /// Returns the rates of a request.
     fn rates(&self, input: u64) -> Rates {
         match self.above {
             Some((tokens, rates)) if input > tokens => rates,
@@ -158,8 +159,8 @@ impl Schedule {
         }
     }
 
-    /// How far the bill may exceed the budget, as a factor: what docs/reference/prices.md says that hqdl
-    /// cannot notice.
+    /// Returns the factor by which the bill may exceed the budget, because hqdl cannot detect it
+    /// (docs/reference/prices.md).
     fn undetectable(&self) -> f64 {
         match self.lie {
             // A long prompt may be reported as a short one.
@@ -173,18 +174,18 @@ impl Schedule {
     }
 }
 
-/// The endpoint's own books.
+/// The endpoint's own accounts.
 #[derive(Debug, Default)]
 struct Books {
     requests: u64,
     /// USD.
     bill: f64,
-    /// Requests billed more than they can take; `bill` has what they can take.
+    /// Number of requests billed more than they can use; `bill` contains only what they can use.
     excessive: usize,
 }
 
 impl Books {
-    /// Bills a request, and returns what the endpoint reports of it.
+    /// Bills a request, and returns the usage that the endpoint reports.
     fn bill(
         &mut self,
         schedule: &Schedule,
@@ -257,8 +258,8 @@ fn write_spec(project: &Project, schedule: &Schedule) {
     );
 }
 
-/// Runs a schedule. Returns what the endpoint billed without what exceeds the limits of a request,
-/// the budget, and what hqdl counted.
+/// Runs a schedule. Returns what the endpoint billed (within the limits of each request), the
+/// budget, and what hqdl counted.
 fn run(seed: u64, schedule: &Schedule) -> (f64, f64, f64) {
     let endpoint: Endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, if seed.is_multiple_of(2) { "csv" } else { "json" });
@@ -268,7 +269,7 @@ fn run(seed: u64, schedule: &Schedule) -> (f64, f64, f64) {
     );
     write_spec(&project, schedule);
     let likely = project.run_plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
-    // A query asks one column of the four.
+    // A query asks about one of the four columns.
     let budget = likely * schedule.budget * if schedule.is_query { 0.4 } else { 1.0 };
     if let Some(every) = schedule.breaks {
         endpoint.add_fault(Fault::DroppedMidBody, Frequency::Every(every));
@@ -297,7 +298,7 @@ fn run(seed: u64, schedule: &Schedule) -> (f64, f64, f64) {
     };
     assert!((0..=4).contains(&ended.code), "{seed} {schedule:?}\n{}", ended.stderr);
     let Books { bill: billed, excessive, .. } = *lock_mutex(&books);
-    // All of them left before the first one was reported.
+    // All of them were sent before the first one was reported.
     assert!(excessive <= schedule.concurrency, "{seed}: {excessive:?} {schedule:?}");
     let done = ended.lines.iter().rev().find(|line| line.get("cost_usd").is_some());
     let counted = done.map_or(f64::NAN, |done| {

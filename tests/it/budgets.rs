@@ -1,4 +1,5 @@
-//! What may be spent: said before, kept to, and remembered after a kill.
+//! Tests of budgets: the price is known before a run, no run exceeds its budget, and spending
+//! survives a kill.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use hqdl_testkit::project::{
     Project, check_complete, heroes_project, heroes_spec, truthful_endpoint,
 };
 
-/// The heroes with a model whose tokens can be counted, and limits.
+/// Returns the heroes' project with limits, and a model whose tokens can be counted.
 fn limited(endpoint: &Endpoint, limits: &str) -> Project {
     let project = heroes_project(endpoint, "csv");
     project.write_spec(
@@ -34,7 +35,7 @@ fn a_plan_says_when_the_budget_will_not_do_and_how_many_cells_fit() {
     let (likely, most) =
         (usd(&plan["totals"]["cost_usd"]["likely"]), usd(&plan["totals"]["cost_usd"]["most"]));
     assert!(likely < most);
-    // Half of what is likely, something between, more than the most.
+    // Half of the likely cost, an amount in between, and more than the maximum.
     let half = format!("{}", likely / 2.0);
     let plan = project.run_plan(&["--budget", &half]);
     let budget = &plan["budget"];
@@ -42,7 +43,8 @@ fn a_plan_says_when_the_budget_will_not_do_and_how_many_cells_fit() {
     assert!((usd(&budget["likely_over_usd"]) - likely / 2.0).abs() < 1e-12);
     assert!((usd(&budget["most_over_usd"]) - (most - likely / 2.0)).abs() < 1e-12);
     let fit = budget["cells_that_fit"].as_u64().unwrap();
-    // Fewer than half of them: what a request may cost must be there before it goes.
+    // Fewer than half of the cells fit, because the worst case must be left before a request is
+    // sent.
     assert!(fit <= 20, "{fit}");
     let said =
         project.run_hqdl(&["plan", "specs/x.toml", "--budget", &half]).expect_exit_code(0).stdout;
@@ -77,7 +79,7 @@ fn a_run_warns_before_it_begins_when_the_budget_will_not_do() {
         ended.lines.iter().position(is).unwrap_or_else(|| panic!("no {event}: {ended:?}"))
     };
     assert!(at("warning", "900 tokens left") < at("begin", "llm"));
-    // What the day has spent is gone from what is left.
+    // The day's spending reduces what is left.
     let project = limited(&endpoint, "budget_usd_per_day = 0.5");
     let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert!(!ended.stdout.contains("the budget"), "{ended:?}");
@@ -103,8 +105,8 @@ fn a_hint_names_the_budget_that_is_spent() {
     }
 }
 
-/// The most that `explain` prints is a budget with which the query runs, even if every answer is
-/// as long as planned, and later requests may therefore use more.
+/// A query can run with the maximum that `explain` prints as its budget, even if every answer has
+/// its planned length, so that later requests may use more.
 #[test]
 fn a_query_runs_with_the_budget_that_explain_prints() {
     let endpoint = truthful_endpoint();
@@ -126,7 +128,7 @@ fn a_query_runs_with_the_budget_that_explain_prints() {
     assert!(endpoint.request_count() > 1, "{printed}");
 }
 
-/// The heroes, one a request, with answers of a length that is known.
+/// Returns the heroes' project with one row per request, and answers of known length.
 fn thrifty(endpoint: &Endpoint, limits: &str) -> Project {
     let project = limited(endpoint, limits);
     let text = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
@@ -138,7 +140,7 @@ fn thrifty(endpoint: &Endpoint, limits: &str) -> Project {
     project
 }
 
-/// Reservations of the journal: USD, and whether they are in doubt.
+/// Returns the journal's reservations: USD, and whether they are in doubt.
 fn reservations(project: &Project) -> Vec<(f64, bool)> {
     project
         .query_facts("SELECT cost_usd, in_doubt FROM reservation")
@@ -153,7 +155,7 @@ fn a_request_in_flight_at_a_kill_counts_as_spent() {
         let endpoint = truthful_endpoint();
         let project = thrifty(&endpoint, limits);
         let left = |project: &Project| usd(&project.run_plan(&[])["budget"]["left_usd"]);
-        // The first request of all goes alone.
+        // The very first request is sent alone.
         project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
         let (before, asked) = (left(&project), endpoint.request_count());
         endpoint.add_fault(Fault::Latency(Duration::from_secs(20)), Frequency::Always);
@@ -172,7 +174,7 @@ fn a_request_in_flight_at_a_kill_counts_as_spent() {
         assert!(ended.stdout.contains("3 requests were in flight"), "{}", ended.stdout);
         assert!(reservations(&project).iter().all(|r| r.1), "in doubt, and nothing else");
         assert_eq!(reservations(&project).len(), 3);
-        // It is told once.
+        // It is reported once.
         project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
         let ended = project.run_materialize(&[]).expect_exit_code(0);
         assert!(!ended.stdout.contains("in flight"), "{}", ended.stdout);
@@ -181,8 +183,8 @@ fn a_request_in_flight_at_a_kill_counts_as_spent() {
     }
 }
 
-/// However often it is killed, all that the endpoint billed and may have billed
-/// stays within the budget.
+/// However often the run is killed, everything that the endpoint billed, or may have billed, stays
+/// within the budget.
 #[test]
 fn kills_again_and_again_do_not_overspend() {
     let endpoint = truthful_endpoint();
@@ -200,7 +202,7 @@ fn kills_again_and_again_do_not_overspend() {
             running.wait_for_exit().expect_exit_code(3);
             break;
         }
-        // The endpoint has seen it, and bills it when it is answered.
+        // The endpoint has received the request, and bills it when it is answered.
         running.send_signal("KILL");
         running.wait_for_exit();
         kills += 1;
@@ -266,8 +268,8 @@ fn a_run_that_was_interrupted_leaves_nothing_in_flight_behind() {
     assert!((spent - billed).abs() < 1e-9, "{spent} counted, {billed} billed");
 }
 
-/// What recordings answer is paid for by nobody: no sum of money or of tokens that
-/// are paid for has it, no budget holds it, whatever its price would be.
+/// Recorded answers cost nothing, whatever their price: no sum of money or of paid tokens includes
+/// them, and no budget covers them.
 #[test]
 fn replay_is_not_spending() {
     let endpoint = truthful_endpoint();
@@ -299,7 +301,7 @@ fn replay_is_not_spending() {
     assert_eq!(usd(&project.run_plan(&[])["budget"]["left_usd"]), left, "of the day");
     let stats = project.run_hqdl(&["cache", "stats", "--json"]).expect_exit_code(0);
     assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
-    // A journal of before holds prices of recordings.
+    // A journal of an earlier version contains prices of recordings.
     project.change_facts("UPDATE completion SET cost_usd = 0.01");
     assert_eq!(usd(&project.run_plan(&[])["budget"]["left_usd"]), left, "of the day");
     let stats = project.run_hqdl(&["cache", "stats", "--json"]).expect_exit_code(0);
@@ -312,8 +314,7 @@ fn replay_is_not_spending() {
     assert!(metrics.contains("hqdl_cost_usd_total 0\n"), "{metrics}");
 }
 
-/// The same budget of the day: what is replayed by a run is not of its budget, and
-/// what is asked live beside it is.
+/// The same daily budget: replayed answers do not count against it, live ones do.
 #[test]
 fn live_spending_counts_beside_replay() {
     let endpoint = truthful_endpoint();
@@ -327,9 +328,9 @@ fn live_spending_counts_beside_replay() {
     assert!((left - (1.0 - spent)).abs() < 1e-9);
 }
 
-/// A run right after a plan, under the same budget, answers about as many cells as
-/// the plan says: none when it says none, some when it says some. How many
-/// schedules is `HQDL_TEST_SCHEDULES`.
+/// A run immediately after a plan, under the same budget, answers about as many cells as the plan
+/// predicts: none if it predicts none, some if it predicts some. `HQDL_TEST_SCHEDULES` sets the
+/// number of schedules.
 #[test]
 fn a_run_answers_about_as_many_cells_as_the_plan_says() {
     let schedules = std::env::var("HQDL_TEST_SCHEDULES").ok().and_then(|s| s.parse().ok());
@@ -340,7 +341,7 @@ fn a_run_answers_about_as_many_cells_as_the_plan_says() {
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 190)
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
     );
-    // What it is priced at, and what it costs.
+    // The estimated and the actual cost.
     let plan = project.run_plan(&[]);
     let likely = usd(&plan["totals"]["cost_usd"]["likely"]);
     let cost = usd(&project
@@ -381,7 +382,7 @@ fn a_run_answers_about_as_many_cells_as_the_plan_says() {
         println!("{rows} rows, ${budget:.5}: {fit} said, {got} answered");
         assert!(fit > 0.0 || got == 0.0 || got <= 4.0, "{got} answered, none said: {plan}");
         assert!(fit == 0.0 || got > 0.0, "none of {fit}: {ended:?}");
-        // As near as the price of an answer is known, and a request of a few rows.
+        // The tolerance covers the estimated price of an answer, and a request with a few rows.
         let near = fit * ratio;
         assert!(
             (got - near).abs() <= 0.15 * near + 24.0,
@@ -393,7 +394,7 @@ fn a_run_answers_about_as_many_cells_as_the_plan_says() {
     }
 }
 
-/// A plan tells its time by what the model's latest answers took.
+/// A plan derives its duration from the model's latest answers.
 #[test]
 fn a_plans_time_is_learnt_from_earlier_answers() {
     let endpoint = truthful_endpoint();
@@ -409,7 +410,7 @@ fn a_plans_time_is_learnt_from_earlier_answers() {
     let slow = seconds();
     took(40.0);
     assert!((seconds() / slow - 10.0).abs() < 0.01, "{} of {slow}", seconds());
-    // Of another model nothing is known.
+    // Nothing is known about another model.
     let other = project.run_plan(&["--model", "another"]);
     assert!((other["totals"]["seconds"].as_f64().unwrap() - assumed).abs() < 1e-9, "{other}");
 }

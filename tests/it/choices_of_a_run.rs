@@ -1,12 +1,12 @@
-//! What a user says of a run: which columns, which rows, how many; a plan that a
-//! script checks; a person's word that is looked at before it is taken.
+//! Tests of a user's choices: which columns, which rows, how many; a plan that a script checks;
+//! overrides that are checked before they are stored.
 
 use serde_json::Value as Json;
 
 use hqdl_testkit::endpoint::{Endpoint, Request};
 use hqdl_testkit::project::{CommandResult, Project, heroes_project, truthful_endpoint};
 
-/// Two expansions that share the name of a column, and not the columns of their
+/// Creates a project with two expansions that share a column name, but not the columns of their
 /// sources.
 fn two() -> (Endpoint, Project) {
     let endpoint = Endpoint::start_with(|column, key| format!("{column} of {}", key[0]).into());
@@ -44,7 +44,7 @@ fn where_applies_where_its_columns_are_and_says_where_not() {
     let told = warnings(&ended);
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("llm_artist: skipped, because --where does not apply"), "{told:?}");
-    // Of no expansion at all: a mistake.
+    // A column of no expansion is a mistake.
     let ended = project.run_materialize(&["--where", "yeer > 1992"]).expect_exit_code(2);
     assert!(ended.stderr.contains("yeer"), "{}", ended.stderr);
     let ended =
@@ -101,7 +101,7 @@ fn a_persons_word_is_looked_at_before_it_is_taken() {
         project.run_hqdl(&[&["override", "set", "specs/x.toml", "llm"], words].concat())
     };
     let file = project.path("specs/x.overrides.csv");
-    // Everything at once.
+    // All problems are reported at once.
     let ended = set(&["Nobody", "No Body", "eye_color", "Octarine"]).expect_exit_code(2);
     assert!(ended.stderr.contains("no source of `llm` has the key (Nobody, No Body)"));
     assert!(

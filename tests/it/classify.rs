@@ -1,4 +1,4 @@
-//! Words that a column with few values does not have.
+//! Tests of words in a query that are not among the few values of a column.
 
 use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
@@ -22,7 +22,7 @@ values = ["calm", "lively", "romantic"]
 CLASSIFY
 "#;
 
-/// A model that knows which words mean the same.
+/// Answers like a model that knows which words mean the same.
 fn meant(column: &AskedColumn, row: &AskedRow) -> Json {
     if column.name == "mood" {
         return json!("lively");
@@ -73,15 +73,15 @@ fn other_words_mean_the_values_that_mean_the_same() {
             "NOT price IN ('cheap', 'moderate') OR city = 'Rome'",
             0,
         ),
-        // In the list, or but for its case: nothing is asked.
+        // Words on the list, apart from letter case: no request is made.
         ("price = 'cheap' AND city = 'oslo'", "price = 'cheap' AND city = 'Oslo'", 0),
-        // Nothing of the list, and nothing known.
+        // A word that means no value of the list.
         ("price = 'purple'", "0", 1),
         ("price <> 'purple'", "price IS NOT NULL", 0),
-        // A list that is found in the data, of texts and of arrays.
+        // Lists found in the data, of texts and of arrays.
         ("'bbq' = ANY (cuisines)", "cuisines LIKE '%barbecue%'", 1),
         ("price = ANY (ARRAY['inexpensive'])", "price IN ('cheap', 'moderate')", 0),
-        // What is no list is compared as it is.
+        // A column without a list is compared as usual.
         ("name = 'place'", "name = 'place'", 0),
     ];
     for (condition, plain, asked) in cases {
@@ -93,11 +93,11 @@ fn other_words_mean_the_values_that_mean_the_same() {
         assert_eq!(ended.lines[0]["rows"], json!(expected), "{condition}");
         assert_eq!(endpoint.request_count() - before, asked, "{condition}");
     }
-    // A word that means nobody knows what is one that nothing equals.
+    // A word whose meaning is unknown equals no value.
     let ended = query(&project, &["--classify"], "SELECT id FROM place WHERE price = 'free'")
         .expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([]));
-    // Off, it is plain SQL.
+    // Without the option, it is plain SQL.
     let before = endpoint.request_count();
     let ended = query(&project, &[], "SELECT count(*) FROM place WHERE price = 'inexpensive'")
         .expect_exit_code(0);
@@ -122,19 +122,19 @@ fn the_spec_says_it_of_a_column() {
         "{}",
         explained.stdout
     );
-    // Of other columns it is not said.
+    // The setting does not apply to other columns.
     let ended = query(&project, &[], "SELECT count(*) FROM place WHERE price = 'inexpensive'")
         .expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[0]]));
     assert_eq!(endpoint.request_count(), before + 1);
-    // Errors point into the query as it was written.
+    // Errors point into the original query.
     let ended = query(&project, &[], "SELECT nme FROM llm WHERE mood = 'busy' AND nam = 1")
         .expect_exit_code(2);
     assert!(ended.stderr.contains("<query>:1:8"), "{}", ended.stderr);
     let ended = query(&project, &[], "SELECT name FROM llm WHERE mood = 'busy' AND nam = 1")
         .expect_exit_code(2);
     assert!(ended.stderr.contains("<query>:1:46"), "{}", ended.stderr);
-    // Without a list there is nothing to choose from.
+    // Without a list, there is nothing to choose from.
     project.write_spec(
         &SPEC
             .replace("CLASSIFY", "classify = true")

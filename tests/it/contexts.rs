@@ -1,4 +1,4 @@
-//! Questions about rows: how much of them a question may be shown.
+//! Tests of questions about rows, and of how many rows the model may see.
 
 use hqdl::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
@@ -27,7 +27,7 @@ key = ["id"]
 name = "mood"
 "#;
 
-/// Notes `1` to `n`, of a few words each.
+/// Creates a project with notes `1` to `n`, each with a few words.
 fn notes(endpoint: &Endpoint, n: usize) -> Project {
     let project = Project::new(endpoint, "CREATE TABLE note (id INTEGER, text TEXT)", SPEC);
     project.execute_sql(&format!(
@@ -41,7 +41,7 @@ fn query(project: &Project, flags: &[&str], sql: &str) -> CommandResult {
     project.run_hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &[sql]].concat())
 }
 
-/// The rows of the contexts of a request.
+/// Returns the rows of a request's contexts.
 fn shown(endpoint: &Endpoint, request: usize) -> Vec<Vec<Json>> {
     let context = &endpoint.received_requests()[request].question.rows[0].context;
     context
@@ -72,11 +72,11 @@ fn a_context_that_is_too_long_is_an_error_with_the_numbers() {
     assert_eq!(endpoint.request_count(), 0);
     let ended = project.run_hqdl(&["explain", "--spec", "specs/x.toml", SIZE]).expect_exit_code(2);
     assert!(ended.stderr.contains("the limit is 300"), "{}", ended.stderr);
-    // A model of another tokenizer is estimated, and said to be.
+    // The tokens of a model with an unknown tokenizer are estimated, and the message mentions that.
     project.write_spec(&SPEC.replace("gpt-4o-mini", "nobody-knows"));
     let ended = query(&project, &[], SIZE).expect_exit_code(2);
     assert!(ended.stderr.contains("has about "), "{}", ended.stderr);
-    // What the spec allows is no error.
+    // A length that the spec allows is not an error.
     project.write_spec(&SPEC.replace("= 300", "= 100_000"));
     let ended = query(&project, &[], SIZE).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[100]]));
@@ -99,7 +99,7 @@ fn a_context_is_cut_to_whole_rows_and_the_meta_says_so() {
     assert!(why.ends_with(&cut), "{why}");
     assert!(ended.stderr.contains("note: {{LLMQA('fn:table_size'"), "{}", ended.stderr);
     assert!(ended.stderr.contains(&cut), "{}", ended.stderr);
-    // What was shown is what identifies the answer: rows that were cut off change nothing.
+    // The rows that were shown identify the answer: omitted rows change nothing.
     project.execute_sql("DELETE FROM note WHERE id > 60");
     let again = query(&project, &["--truncate"], SIZE).expect_exit_code(0);
     assert_eq!(again.lines[0]["rows"], json!([[used]]));
@@ -148,7 +148,7 @@ fn a_row_that_fits_nowhere_is_an_error_even_so() {
     assert!(ended.stderr.contains("`context_tokens` is 0"), "{}", ended.stderr);
 }
 
-/// What stands behind the value of `LLMMap` is its context: all rows and columns of it.
+/// A query after the value of `LLMMap` is its context, with all rows and columns.
 #[test]
 fn a_query_behind_the_value_of_a_map_is_all_its_rows() {
     let endpoint = oracle::start_endpoint();
@@ -167,7 +167,7 @@ fn a_query_behind_the_value_of_a_map_is_all_its_rows() {
     let column = asked("(SELECT n.id AS other FROM note AS n WHERE n.id <> note.id)");
     let column: Json = serde_json::from_str(column.as_str().unwrap()).unwrap();
     assert_eq!(column, json!({ "columns": ["other"], "rows": [[2], [3]] }));
-    // One value is itself.
+    // A single value is shown as it is.
     assert_eq!(asked("(SELECT id FROM note WHERE id = 3)"), json!(3));
     let before = endpoint.request_count();
     let explained = project.run_hqdl(&[
@@ -181,7 +181,7 @@ fn a_query_behind_the_value_of_a_map_is_all_its_rows() {
     assert_eq!(endpoint.request_count(), before);
 }
 
-/// The columns of a context are called as `SQLite` calls them, whether there are rows or not.
+/// The columns of a context have the names that `SQLite` gives them, whether there are rows or not.
 #[test]
 fn the_columns_of_a_context_have_names() {
     let endpoint = oracle::start_endpoint();
@@ -203,7 +203,7 @@ fn the_columns_of_a_context_have_names() {
     assert_eq!(asked("(SELECT id, text FROM note WHERE id > 9)"), (json!(["id", "text"]), 0));
 }
 
-/// A context is a text: what cannot be said in one is an error that names its column.
+/// A context is text: a value that cannot be text is an error that names its column.
 #[test]
 fn a_blob_in_a_context_is_an_error_with_its_column() {
     let endpoint = oracle::start_endpoint();
@@ -221,7 +221,7 @@ fn a_blob_in_a_context_is_an_error_with_its_column() {
     assert_eq!(endpoint.request_count(), 0);
 }
 
-/// A regular expression that an answer must match is shown, and is no part of the question.
+/// A regular expression for the answer is shown, and is not part of the question.
 #[test]
 fn a_pattern_is_shown_to_the_model() {
     let endpoint = oracle::start_endpoint();
@@ -235,8 +235,7 @@ fn a_pattern_is_shown_to_the_model() {
     assert_eq!(endpoint.request_count(), 1);
 }
 
-/// An answer that is no part of the text it is to be a part of is none, and asked again
-/// as others are that cannot be read.
+/// An answer that must be part of a text but is not counts as unreadable, and is requested again.
 #[test]
 fn a_part_of_a_text_that_is_none_is_no_answer() {
     let endpoint = oracle::start_endpoint();

@@ -1,5 +1,5 @@
-//! The seeds of the fuzz targets, run once each: a file's name says whether it
-//! is read or refused.
+//! Runs each seed of the fuzz targets once: its file name determines whether it is accepted or
+//! rejected.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use hqdl::blendsql::spelling::NormalizedQuery;
 use hqdl::blendsql::{mask_calls, scan_calls};
 use hqdl::spec::UncheckedSpec;
 
-/// The files of `tests/corpus/<target>`, with whether each is to be read.
+/// Returns the files of `tests/corpus/<target>`, and whether each must be accepted.
 fn seeds(target: &str) -> Vec<(PathBuf, String, bool)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target);
     let mut found: Vec<_> = std::fs::read_dir(dir)
@@ -75,7 +75,7 @@ fn the_specs_seeds_are_read_or_refused() {
         match UncheckedSpec::parse(&path, text) {
             Ok(draft) => {
                 assert!(reads, "{} was read", path.display());
-                // What is wrong with a spec of the right form is told later.
+                // Problems of a well-formed spec are found later.
                 let problems = draft.database_problem("there is no database", "make one");
                 assert!(!problems.problems.is_empty() && problems.render(false).contains("error"));
             }
@@ -84,7 +84,7 @@ fn the_specs_seeds_are_read_or_refused() {
     }
 }
 
-/// Words that queries are made of.
+/// Fragments of queries.
 const WORDS: [&str; 40] = [
     "{{",
     "}}",
@@ -128,7 +128,7 @@ const WORDS: [&str; 40] = [
     "é",
 ];
 
-/// A text that is no longer quite what it was.
+/// Returns a slightly changed text.
 fn mutated(rng: &mut fastrand::Rng, text: &str) -> String {
     let mut text = text.to_owned();
     for _ in 0..rng.usize(1..6) {
@@ -155,7 +155,7 @@ fn mutated(rng: &mut fastrand::Rng, text: &str) -> String {
 
 #[test]
 fn mutated_seeds_are_read_or_refused_too() {
-    // As much room as queries are given.
+    // The same stack size as for queries.
     let thread = std::thread::Builder::new().stack_size(64 << 20);
     thread.spawn(mutate).unwrap().join().unwrap();
 }

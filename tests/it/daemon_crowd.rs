@@ -1,6 +1,6 @@
-//! Many at once: streams, connections, malformed requests, specs. One kind of
-//! client does not take the others' places, and what a spec costs does not depend
-//! on how many there are.
+//! Tests of many concurrent streams, connections, malformed requests and specs. One kind of client
+//! does not use up the others' capacity, and the cost of a spec does not depend on the number of
+//! specs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -20,24 +20,24 @@ fn waiting() -> (Endpoint, Project, Daemon) {
     (endpoint, project, daemon)
 }
 
-/// A figure of `/metrics`.
+/// Returns a figure of `/metrics`.
 fn figure(daemon: &Daemon, name: &str) -> u64 {
     let text = daemon.get("/metrics").expect_status(200).body;
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name}: {text}")).parse().unwrap()
 }
 
-/// A connection on which something was sent.
+/// Opens a connection and sends bytes on it.
 fn sent(daemon: &Daemon, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(&daemon.address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.set_write_timeout(Some(DEADLINE)).unwrap();
-    // An answer may come before all was read.
+    // The answer may arrive before everything is read.
     let _ = stream.write_all(bytes);
     stream
 }
 
-/// The first line and the headers of an answer.
+/// Reads the first line and the headers of an answer.
 fn head(stream: &TcpStream) -> String {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
@@ -55,13 +55,13 @@ fn event_streams_leave_room_for_short_requests() {
     let refused: Vec<&String> = heads.iter().filter(|h| h.starts_with("HTTP/1.1 503")).collect();
     assert_eq!((open, refused.len()), (256, 344));
     assert!(refused.iter().all(|h| h.contains("retry-after: ")), "{:?}", refused[0]);
-    // While they are open, all else is answered.
+    // While they are open, other requests are answered.
     daemon.get("/healthz").expect_status(200);
     assert_eq!(daemon.status()["specs"][0]["name"], "x");
     assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
     assert_eq!(figure(&daemon, "hqdl_event_streams"), 256);
     wait_until("the refused are let go of", || figure(&daemon, "hqdl_connections") == 257);
-    // Who goes makes room.
+    // A closed stream frees its slot.
     drop(streams);
     wait_until("no stream", || figure(&daemon, "hqdl_event_streams") == 0);
     assert!(head(&sent(&daemon, ask.as_bytes())).starts_with("HTTP/1.1 200"));
@@ -88,7 +88,7 @@ fn clients_that_wait_for_runs_leave_room_for_others() {
     wait_until("some refused", || refused("/v1/runs") == 6);
     daemon.get("/healthz").expect_status(200);
     assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
-    // Without waiting, a run can be wanted all the same, or be told that many are.
+    // A client that does not wait can still request a run, or be rejected because of too many.
     drop(waiting);
     let again = json!({ "limit": 0, "wait": false });
     wait_until("places again", || daemon.post("/v1/runs", &again).status != 503);
@@ -98,7 +98,7 @@ fn clients_that_wait_for_runs_leave_room_for_others() {
 fn a_client_that_does_not_read_is_let_go_of() {
     let (_endpoint, _project, daemon) = waiting();
     let ask = format!("GET /v1/openapi.json HTTP/1.1\r\nHost: {}\r\n\r\n", daemon.address);
-    // More than all buffers on the way hold.
+    // More bytes than all buffers on the way can store.
     let length = daemon.get("/v1/openapi.json").expect_status(200).body.len();
     let many = ask.repeat((32 << 20) / length);
     let deaf = sent(&daemon, many.as_bytes());
@@ -107,8 +107,7 @@ fn a_client_that_does_not_read_is_let_go_of() {
     drop(deaf);
 }
 
-/// What a request may be made of, and what may be wrong with it. None of them
-/// may be a good one that asks a model.
+/// Returns a malformed request. None may be a valid request that asks a model.
 fn malformed(rng: &mut fastrand::Rng, host: &str) -> Vec<u8> {
     let paths = ["/v1/query", "/v1/plan", "/v1/facts", "/v1/why?key=%", "/", "/%2e%2e/etc/passwd"];
     let odd = ["/v1/specs/%00", "//", "*", "http://x/v1/status", "/v1/specs/99999999999999999999"];
@@ -160,7 +159,7 @@ fn malformed(rng: &mut fastrand::Rng, host: &str) -> Vec<u8> {
     }
     head.extend(b"\r\n");
     head.extend(body);
-    // Cut off, or with a byte that is another.
+    // Truncate the request, or change one byte.
     match rng.u8(..4) {
         0 => head.truncate(rng.usize(..head.len())),
         1 => {
@@ -185,7 +184,7 @@ fn malformed_requests_are_refused_and_harm_nobody() {
         let mut stream = sent(&daemon, &bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
-        // A reset is an end, too; what does not end within the deadline is none.
+        // A reset also ends the connection; a connection that outlasts the deadline is a failure.
         let began = Instant::now();
         let _ = stream.read_to_end(&mut answer);
         let said = String::from_utf8_lossy(&answer);
@@ -203,7 +202,7 @@ fn malformed_requests_are_refused_and_harm_nobody() {
     assert!(before == std::fs::read(project.path("data.sqlite")).unwrap());
 }
 
-/// A project of so many specs, each with a database and recordings of its own.
+/// Creates a project with this many specs, each with its own database and recordings.
 fn many(endpoint: &Endpoint, specs: usize) -> Project {
     let project = heroes_project(endpoint, "csv");
     std::fs::remove_file(project.path("specs/x.toml")).unwrap();
@@ -260,12 +259,12 @@ fn what_a_spec_costs_does_not_depend_on_how_many_there_are() {
         let project = many(&endpoint, specs);
         let daemon = Daemon::start(&project, &[]);
         complete(&daemon, specs);
-        // One more, and one that changes.
+        // Add a spec, and change another one.
         add(&project, specs);
         complete(&daemon, specs + 1);
         let value = project.query_rows_of(&format!("data/{specs}.sqlite"), "SELECT age FROM llm");
         assert_eq!(value, [[json!(specs)]]);
-        // All together: what is seen a moment later is looked at then.
+        // Wait a moment first, so that the checks of all files are included.
         figure(&daemon, "hqdl_file_looks_total") as f64 / (specs + 1) as f64
     };
     let (few, many) = (looks(10), looks(80));

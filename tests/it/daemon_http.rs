@@ -1,4 +1,4 @@
-//! The daemon over HTTP: what it answers, and whom it does not.
+//! Tests of the daemon over HTTP: its answers, and the clients that it rejects.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ fn filled() -> (Endpoint, Project, Daemon) {
     (endpoint, project, daemon)
 }
 
-/// A daemon that asks for nothing by itself.
+/// Starts a daemon that sends no request without approval.
 fn waiting() -> (Endpoint, Project, Daemon) {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
@@ -209,12 +209,12 @@ fn strangers_are_not_let_in() {
     let ask = |head: &str| daemon.send_raw(&format!("{head}\r\n\r\n"));
     let own = daemon.address.clone();
     let port = own.rsplit(':').next().unwrap();
-    // A name of somebody else's that points here.
+    // Another site's host name that points to this machine.
     ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: evil.example:{port}")).expect_status(421);
     ask("GET /v1/specs HTTP/1.0").expect_status(421);
     ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: 192.168.1.7:{port}")).expect_status(421);
     ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: localhost:{port}")).expect_status(200);
-    // A page of another site.
+    // A request from another site's page.
     let run = |more: &str| {
         ask(&format!(
             "POST /v1/runs HTTP/1.0\r\nHost: {own}\r\nContent-Type: application/json\r\n{more}\r\nContent-Length: 2\r\n\r\n{{}}"
@@ -246,7 +246,7 @@ fn a_token_is_demanded_where_there_is_one() {
     let mut daemon =
         Daemon::start_with(&project, &["--listen", "127.0.0.1:0"], &[("HQDL_TOKEN", token)]);
     daemon.wait_until_idle("complete");
-    // Whoever may read the cache needs none.
+    // A user who can read the cache needs no token.
     project.run_hqdl(&["status"]).expect_exit_code(0);
     daemon.token = None;
     let refused = daemon.get("/v1/specs").expect_status(401);
@@ -259,7 +259,7 @@ fn a_token_is_demanded_where_there_is_one() {
     daemon.get("/healthz").expect_status(200);
     daemon.token = Some(format!("{token}0"));
     daemon.get("/v1/specs").expect_status(401);
-    // A browser shows it as the password of anyone: base64 of "me:" and the token.
+    // A browser sends the token as the password of any user: base64 of "me:" and the token.
     let head = format!(
         "GET /v1/specs HTTP/1.0\r\nHost: {}\r\nAuthorization: Basic bWU6MDEyMzQ1Njc4OWFiY2RlZjAxMjM=\r\n\r\n",
         daemon.address

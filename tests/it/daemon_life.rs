@@ -1,4 +1,4 @@
-//! The daemon's life: kills, signals, several clients, several daemons.
+//! Tests of the daemon's life cycle: kills, signals, several clients, several daemons.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ fn a_signal_lets_requests_in_flight_finish_and_keeps_them() {
     assert_eq!(project.stored_cells().len(), CELLS);
     assert!(!project.path("cache/socket").exists());
     run_status(&project, &[]).expect_exit_code(2);
-    // What was answered is there for anyone, and the cache is free.
+    // The answers are stored, and the cache is released.
     endpoint.clear_faults();
     let asked = endpoint.request_count();
     project.run_materialize(&[]).expect_exit_code(0);
@@ -59,7 +59,7 @@ fn a_signal_lets_requests_in_flight_finish_and_keeps_them() {
 fn what_is_in_flight_when_the_grace_is_over_counts_as_spent() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    // The first request of all goes alone.
+    // The very first request is sent alone.
     project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
     let asked = endpoint.request_count();
     endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Always);
@@ -125,7 +125,7 @@ fn status_prints_what_the_daemon_says() {
     assert!(said.contains(&daemon.address) && said.contains("complete"), "{said}");
     let json = &run_status(&project, &["--json"]).expect_exit_code(0).lines[0];
     assert_eq!(json["specs"][0]["columns"][0]["coverage"], 1.0);
-    // Killed, it leaves its socket; nobody answers there.
+    // A killed daemon leaves its socket behind, where no process answers.
     daemon.send_signal("KILL");
     daemon.wait_for_exit();
     let gone = run_status(&project, &[]).expect_exit_code(2);
@@ -271,8 +271,8 @@ fn a_command_on_the_cache_outlives_the_daemon() {
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
-/// What a run has done is shown though nothing more happens for a long time, and its
-/// clock goes on.
+/// The status shows the latest answers and the elapsed time, even if nothing happens for a long
+/// time afterwards.
 #[test]
 fn the_last_answer_before_a_silence_is_shown() {
     let endpoint = truthful_endpoint();

@@ -1,4 +1,4 @@
-//! What one client may take of the daemon: time, places, memory.
+//! Tests of limits on what one client can use of the daemon: time, connections, memory.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use hqdl_testkit::daemon::{Daemon, wait_until};
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
-/// SQL that does not end.
+/// SQL that never ends.
 const ENDLESS: &str =
     "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c) > 0";
 
@@ -26,7 +26,7 @@ fn a_plan_that_does_not_end_is_broken_off() {
     let asked = json!({ "where": ENDLESS, "timeout": 0.3 });
     let said = daemon.post("/v1/plan", &asked).expect_status(400);
     assert!(said.error_message().contains("took longer than 0.3 s"), "{said:?}");
-    // Statements of its own do not run.
+    // A condition cannot contain other statements.
     daemon.post("/v1/plan", &json!({ "where": "1); ATTACH 'x.db' AS x; --" })).expect_status(400);
     daemon.post("/v1/plan", &json!({ "where": "height > 180" })).expect_status(200);
     assert_eq!(endpoint.request_count(), 0);
@@ -77,13 +77,13 @@ fn a_run_whose_where_does_not_end_can_be_ended_and_ends_by_itself() {
     assert_eq!(run["state"], "failed", "{run}");
     assert!(run["error"]["message"].as_str().unwrap().contains("took longer"), "{run}");
     assert_eq!(endpoint.request_count(), 0);
-    // What a run asked is published, whatever ended it.
+    // A run's answers are published, whatever ended the run.
     let asked = json!({ "where": "height > 180", "timeout": 5, "wait": true });
     let run = daemon.post("/v1/runs", &asked).expect_status(200).json();
     assert!(run["requests"].as_u64().unwrap() > 0, "{run}");
 }
 
-/// Bytes of memory that the daemon has.
+/// Returns the daemon's memory in bytes.
 fn memory(daemon: &Daemon) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/status", daemon.id())).unwrap();
     let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
@@ -154,7 +154,7 @@ fn a_reader_that_is_slow_frees_the_database() {
     )
     .unwrap();
     std::thread::sleep(Duration::from_millis(2300));
-    // Nothing reads the database any more.
+    // No statement reads the database any longer.
     let connection = project.connect();
     connection.busy_timeout(Duration::from_secs(1)).unwrap();
     connection.execute("UPDATE hero SET height = height", []).unwrap();
@@ -166,7 +166,7 @@ fn a_reader_that_is_slow_frees_the_database() {
     assert!(message.contains("did not read the rows within 2 s"), "{last}");
 }
 
-/// Asks over a Unix socket; returns the status line and what follows.
+/// Sends a request over a Unix socket; returns the status line and the rest of the answer.
 fn ask_socket(path: &std::path::Path) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(path).unwrap();
@@ -198,14 +198,14 @@ fn a_client_beyond_its_requests_waits_and_others_notice_nothing() {
     let last = refused.last().unwrap();
     assert_eq!(retry_after(&last.headers), 1);
     assert!(last.body.contains("1 request a second"), "{last:?}");
-    // Nobody but a trusted proxy says whose a request is.
+    // Only a trusted proxy can name the client of a request.
     let forged = format!(
         "GET /healthz HTTP/1.0\r\nHost: {}\r\nX-Forwarded-For: 10.0.0.9\r\n\r\n",
         daemon.address
     );
     let forged: Vec<u16> = (0..3).map(|_| daemon.send_raw(&forged).status).collect();
     assert!(forged.contains(&429), "{forged:?}");
-    // A user on the socket is another client, with a share of its own.
+    // A user on the socket is a separate client, with its own share.
     let all: Vec<_> = (0..8).map(|_| ask_socket(&socket)).collect();
     let refused = all.iter().filter(|a| a.starts_with("HTTP/1.0 429")).count();
     assert!((3..=5).contains(&refused) && all[0].starts_with("HTTP/1.0 200"), "{all:?}");
@@ -237,14 +237,14 @@ fn a_trusted_proxy_names_its_clients() {
     // Addresses that the client itself puts in front are ignored.
     assert!(statuses("192.0.2.7, 10.0.0.2").contains(&429));
     assert_eq!(ask("10.0.0.2, 10.0.0.3:4711, 127.0.0.1"), 200);
-    // One network of IPv6 is one client.
+    // An IPv6 network counts as one client.
     assert_eq!([ask("2001:db8::1"), ask("2001:db8::2")], [200, 200]);
     assert!(statuses("2001:db8::3").contains(&429));
     assert_eq!(ask("[2001:db8:1::1]:80"), 200);
     assert!(statuses("no address").contains(&429), "a broken header is the proxy's own request");
 }
 
-/// A daemon of one spec, without waiting for it: that takes requests, too.
+/// Starts a daemon with one spec, and does not wait for it, because waiting also sends requests.
 fn waiting_for_one(flags: &[&str]) -> (Endpoint, Project, Daemon) {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
@@ -274,7 +274,7 @@ fn a_client_has_few_streams_and_others_have_theirs() {
     assert_eq!(statuses, ["200", "200", "429", "429"]);
     assert_eq!(open("10.0.0.2").1, "200");
     assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
-    // A stream that has ended makes room.
+    // A closed stream frees its slot.
     drop(streams);
     wait_until("a stream is free", || open("10.0.0.1").1 == "200");
 }

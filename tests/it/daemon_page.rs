@@ -1,4 +1,5 @@
-//! The daemon's page: readable without a script, closed to what a model says.
+//! Tests of the daemon's pages: they are readable without a script, and never run what a model
+//! wrote.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use hqdl_testkit::project::{
     COLUMN_NAMES, HERO_COUNT, Project, heroes_project, true_value, truthful_endpoint,
 };
 
-/// What a page would run if it were not escaped.
+/// Text that a page would run if it were not escaped.
 const EVIL: &str =
     "<script>document.title='owned'</script>\"'><img src=x onerror=\"document.title='owned'\">";
 
@@ -86,17 +87,17 @@ fn pages_are_whole_without_a_script() {
     assert!(cell.contains("test-model") && cell.contains("Override"), "{cell}");
     daemon.get("/specs/x/tables/nothing").expect_status(400);
     daemon.get("/specs/nothing").expect_status(404);
-    // Rows by the state of a cell, in the columns' own order.
+    // Rows filtered by the state of a cell, with columns in the spec's order.
     let none = page(&daemon, "/specs/x/tables/llm?state=error");
     assert!(none.contains("No rows."), "{none}");
     let all = page(&daemon, "/specs/x/tables/llm?state=ok");
     let places: Vec<usize> =
         COLUMN_NAMES.iter().map(|c| all.find(&format!("data-column=\"{c}\"")).unwrap()).collect();
     assert!(places.is_sorted(), "{all}");
-    // The values of a list stand beside the form, tables beside the query.
+    // The form offers the values of a list, and the query page lists the tables.
     let cell = page(&daemon, "/specs/x/cell?table=llm&column=eye_color&key=Zed&key=Zed%20Zedsson");
     assert!(cell.contains("<datalist id=\"values\">"), "{cell}");
-    // Each example runs, and costs nothing: what it asks is in the table.
+    // Each example runs and costs nothing, because the table contains the answers.
     let box_of = page(&daemon, "/query?spec=x");
     for words in ["an example", "one with a question"] {
         let end = format!("\">{words}</a>");
@@ -107,7 +108,7 @@ fn pages_are_whole_without_a_script() {
         let ran = ran.expect_status(200).body;
         assert!(ran.contains("10 rows") && ran.contains("0 values asked"), "{link}: {ran}");
     }
-    // A page for who looks at pages, JSON for others.
+    // Browsers get a page, other clients get JSON.
     let head =
         format!("GET /nowhere HTTP/1.0\r\nHost: {}\r\nAccept: text/html\r\n\r\n", daemon.address);
     let nowhere = daemon.send_raw(&head).expect_status(404);
@@ -144,7 +145,7 @@ fn a_cell_is_overridden_by_a_form_of_its_own_page_alone() {
     });
 }
 
-/// What was spent stands there by day and by model.
+/// The spending is shown by day and by model.
 #[test]
 fn the_first_page_shows_what_each_model_cost() {
     let endpoint = truthful_endpoint();
@@ -159,7 +160,7 @@ fn the_first_page_shows_what_each_model_cost() {
     );
     let shown = page(&daemon, "/");
     assert!(shown.contains("Spent in 30 days") && shown.contains(&row), "{row}: {shown}");
-    // Each cell has its share: every column the same, and nothing is left over.
+    // Each cell costs its share: every column costs the same, and the sum is complete.
     let share = format!("${:.4}", spent[0].as_f64().unwrap() / COLUMN_NAMES.len() as f64);
     for column in COLUMN_NAMES {
         let row = format!("<td>{column} <span class=\"quiet\">of full_name, name</span></td>");
@@ -170,7 +171,7 @@ fn the_first_page_shows_what_each_model_cost() {
         assert_eq!(cells[3], format!("<td class=\"n\">{HERO_COUNT}"), "{column}");
     }
     assert!(!shown.contains("that filled no cell"), "{shown}");
-    // What a query asks live is a column, too; the sums go on from where they were.
+    // A live question of a query is shown as a column, too; the sums continue.
     daemon.query_rows("SELECT {{LLMMap('Which planet is it from?', hero.name)}} FROM hero");
     let shown = page(&daemon, "/");
     assert!(shown.contains("<td>Which planet is it from?"), "{shown}");
@@ -184,14 +185,14 @@ fn the_query_box_explains_and_runs() {
     let daemon = Daemon::start(&project, &["--no-spend"]);
     daemon.wait_until_idle("waiting");
     let sql = "sql=SELECT+name+FROM+hero+WHERE+%7B%7BLLMMap%28%27What+is+the+eye+colour%3F%27%2C+hero.name%29%7D%7D+IS+NOT+NULL";
-    // A link somebody sends asks nothing.
+    // Opening a link sends no request.
     let linked = page(&daemon, &format!("/query?do=run&{sql}"));
     assert!(linked.contains("What is the eye colour?"), "{linked}");
     let explained =
         daemon.submit_form("/query", &format!("spec=x&do=explain&{sql}")).expect_status(200).body;
     assert!(explained.contains("At most") && explained.contains("eye_color"), "{explained}");
     assert_eq!(endpoint.request_count(), 0);
-    // What costs something says so before it runs.
+    // The page shows the price before it runs the query.
     let priced =
         daemon.submit_form("/query", &format!("spec=x&do=run&{sql}")).expect_status(200).body;
     assert!(priced.contains("Run, for at most $"), "{priced}");
@@ -225,10 +226,10 @@ fn a_real_browser_shows_the_pages_and_runs_nothing_of_the_models() {
     {
         let (dom, now) = dom(path);
         assert_eq!(now, format!("{title} · hqdl"), "{path}: {dom}");
-        // The style came through its own policy: colours are the sheet's.
+        // The content security policy allows the style sheet.
         assert!(dom.contains("<link rel=\"stylesheet\" href=\"/page.css\">"), "{dom}");
     }
-    // Why a cell is what it is: where the table's own link leads.
+    // The table links to the page of a cell.
     let (table, _) = dom("/specs/x/tables/llm");
     let link = table.split('"').find(|l| l.contains("column=motto&amp;key=Zed"));
     let link = link.unwrap_or_else(|| panic!("{table}")).replace("&amp;", "&");
@@ -237,7 +238,7 @@ fn a_real_browser_shows_the_pages_and_runs_nothing_of_the_models() {
     assert!(dom.contains("&lt;script&gt;document.title='owned'"), "{dom}");
 }
 
-/// A run that goes well shows no error: tables and columns that are not published yet are named.
+/// A successful run shows no error; unpublished tables and columns are named.
 #[test]
 fn a_table_that_is_being_filled_is_no_error() {
     let endpoint = truthful_endpoint();
@@ -360,7 +361,7 @@ fn an_audit_is_reviewed_cell_by_cell() {
     assert!(wrong.contains("not in the value list"), "{wrong}");
     let set = daemon.submit_form(review, "at=0&value=Blue").expect_status(303);
     assert!(set.headers.contains("&at=1"), "{}", set.headers);
-    // The last truth wins, and its note keeps the previous one.
+    // The last truth wins, and its note records the previous one.
     daemon.submit_form(review, "at=0&value=%3F").expect_status(303);
     daemon.submit_form(review, "at=1&value=Green").expect_status(303);
     daemon.submit_form(review, "at=9&value=Green").expect_status(400);

@@ -1,6 +1,6 @@
-//! A long life: memory and file handles stay flat while specs are edited, rows
-//! come and queries run. Not run by default:
-//! `HQDL_SOAK_MINUTES=20 cargo test --test it soak -- --ignored --nocapture`.
+//! Soak test: memory and file handles stay constant while specs are edited, rows are added and
+//! queries run. Not run by default: `HQDL_SOAK_MINUTES=20 cargo test --test it soak -- --ignored
+//! --nocapture`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::project::{heroes_project, truthful_endpoint};
 
-/// Bytes in memory and open handles.
+/// Returns bytes of memory and the number of open handles.
 fn figures(daemon: &Daemon) -> (f64, f64) {
     let text = daemon.get("/metrics").expect_status(200).body;
     let of = |name: &str| {

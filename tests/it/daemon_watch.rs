@@ -1,5 +1,5 @@
-//! The daemon keeps tables filled: specs, rows, overrides and folders change
-//! under it, and just what is missing is asked.
+//! Tests that the daemon keeps tables filled: it notices changes of specs, rows, overrides and
+//! folders, and requests only what is missing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use hqdl_testkit::project::{
 
 const CELLS: usize = HERO_COUNT * COLUMN_NAMES.len();
 
-/// A daemon that has filled its tables.
+/// Starts a daemon and waits until its tables are filled.
 fn filled() -> (Endpoint, Project, Daemon) {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
@@ -42,7 +42,7 @@ fn a_daemon_fills_the_tables_of_its_specs() {
 fn only_the_column_that_changed_in_a_spec_is_asked() {
     let (endpoint, project, daemon) = filled();
     let before = endpoint.request_count();
-    // Another order and other spaces mean the same.
+    // Reordering and reformatting change nothing.
     project.write_spec(&project.spec_text().replace(" = ", "  =  "));
     std::thread::sleep(Duration::from_millis(600));
     daemon.wait_until_idle("complete");
@@ -80,7 +80,7 @@ fn a_database_with_a_write_ahead_log_is_seen_to_change() {
     let connection = project.connect();
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
     let before = endpoint.request_count();
-    // The connection stays open, so the row stands in the log alone.
+    // The connection stays open, so the row is only in the write-ahead log.
     connection.execute("INSERT INTO hero (name, full_name) VALUES ('Wal', 'x')", []).unwrap();
     wait_until("the row asked", || endpoint.cells_since(before).len() >= COLUMN_NAMES.len());
     daemon.wait_until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
@@ -141,7 +141,7 @@ fn a_broken_spec_leaves_the_last_good_one_in_force() {
     assert_eq!(spec["in_force"], true);
     let problem = &spec["problem"]["problems"][0];
     assert!(problem["line"].as_u64().unwrap() > 1, "{spec}");
-    // It still answers, and still fills rows that come.
+    // It still answers queries, and fills new rows.
     assert_eq!(daemon.query_rows("SELECT count(*) FROM llm"), [json!([HERO_COUNT])]);
     let said = hqdl_testkit::daemon::run_status(&project, &[]).expect_exit_code(0).stdout;
     assert!(said.contains("broken") && said.contains("x.toml:"), "{said}");
@@ -169,7 +169,7 @@ fn a_daemon_that_begins_with_a_broken_spec_serves_and_waits() {
 fn an_atomic_save_counts_once_and_files_come_and_go() {
     let (endpoint, project, daemon) = filled();
     let before = endpoint.request_count();
-    // As an editor does it: a backup, a new file, a rename over the old one.
+    // Save as an editor does: a backup, a new file, and a rename over the old one.
     let text = project.spec_text().replace("what the hero says", "what the hero sings");
     std::fs::copy(project.path("specs/x.toml"), project.path("specs/x.toml~")).unwrap();
     std::fs::write(project.path("specs/.x.toml.swp"), &text).unwrap();
@@ -201,7 +201,7 @@ fn a_folder_and_a_database_that_appear_later_are_seen() {
     assert!(spec.to_string().contains("no database at"), "{spec}");
     std::fs::rename(project.path("later.sqlite"), project.path("data.sqlite")).unwrap();
     daemon.wait_until_idle("complete");
-    // The folder is taken away whole, and another takes its place.
+    // The whole folder is removed, and another one replaces it.
     std::fs::rename(project.path("specs"), project.path("elsewhere")).unwrap();
     wait_until("gone", || daemon.status()["specs"] == json!([]));
     std::fs::create_dir(project.path("specs")).unwrap();
@@ -237,7 +237,7 @@ fn overrides_show_at_once() {
     let wrong = json!({ "table": "llm", "key": ["Zed"], "column": "motto", "value": "x" });
     let refused = daemon.post("/v1/overrides", &wrong).expect_status(400);
     assert_eq!(refused.json()["error"]["hint"], "its key is: name, full_name");
-    // As on the command line, what is not on the list must be meant.
+    // As on the command line, a value outside the list must be forced.
     let mut beyond = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "eye_color",
                              "value": "Purple" });
     let refused = daemon.post("/v1/overrides", &beyond).expect_status(400).error_message();
@@ -281,7 +281,7 @@ fn without_spending_it_plans_and_waits_for_a_go() {
     let ended = daemon.get(&format!("/v1/runs/{}", begun["run"])).expect_status(200).json();
     assert_eq!(ended["state"], "complete");
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
-    // A new row is planned, and waits again.
+    // A new row is planned, and waits for approval again.
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
     let spec = daemon.wait_until_idle("waiting");
     assert_eq!(spec["plan"]["totals"]["cells"], COLUMN_NAMES.len());
@@ -343,7 +343,7 @@ fn a_budget_that_is_spent_is_not_spent_again_by_saving_the_same_spec() {
         assert!(held["held"].as_str().unwrap().contains("budget"), "{held}");
         assert_eq!(endpoint.request_count(), asked);
     }
-    // Another budget is another spec.
+    // Another budget makes it a different spec.
     project.write_spec(&spec.replace("0.001", "10.0"));
     daemon.wait_until_idle("complete");
 }
@@ -361,7 +361,7 @@ fn the_budget_of_a_day_is_waited_for_until_the_next() {
     let left = resumes.duration_since(jiff::Timestamp::now());
     assert!(resumes.as_second() % 86_400 == 0, "{held}");
     assert!(left.as_secs() <= 86_400 && left.is_positive(), "{held}");
-    // A look at changed rows asks nothing, and is still held until then.
+    // A plan for changed rows sends no request, and the hold remains.
     let asked = endpoint.request_count();
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
     std::thread::sleep(Duration::from_millis(600));
@@ -386,7 +386,7 @@ fn a_part_that_a_client_asks_for_decides_nothing_about_the_rest() {
     daemon.post("/v1/runs", &json!({ "wait": true })).expect_status(200);
     let spec = daemon.wait_until_idle("complete");
     assert_eq!(spec["held"], Json::Null);
-    // Nor does a mistake.
+    // Nor does a request with a mistake.
     daemon.post("/v1/runs", &json!({ "columns": ["nothing"], "wait": true })).expect_status(200);
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
     daemon.wait_until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
@@ -460,7 +460,7 @@ fn a_part_that_a_client_ends_holds_nothing_back() {
 fn values_that_were_known_are_counted_wherever_they_are_used() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    // Told of nothing, it does not look again at what it has published itself.
+    // Without change events, it does not check what it published itself.
     let daemon = Daemon::start(&project, &["--poll", "3600"]);
     daemon.wait_until_idle("complete");
     let hits = || {
@@ -488,7 +488,7 @@ fn a_spec_that_is_mended_is_another_chance() {
     let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
     daemon.wait_until_idle("waiting");
-    // Another spec is another chance, by itself.
+    // A changed spec is retried without approval.
     endpoint.clear_faults();
     project.write_spec(&project.spec_text().replace("concurrency = 4", "concurrency = 3"));
     daemon.wait_until_idle("complete");
@@ -512,7 +512,7 @@ fn a_copy_that_is_taken_away_is_made_again_and_asks_nothing() {
     daemon.wait_until_idle("complete");
     wait_until("whole", || rows() == [[json!(HERO_COUNT)]]);
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
-    // The copy is what is queried; the database of before has no such table.
+    // Queries read the copy; the source database has no such table.
     assert_eq!(daemon.query_rows("SELECT count(*) FROM llm"), [json!([HERO_COUNT])]);
     let db = project.path("data.sqlite").canonicalize().unwrap();
     let bare = json!({ "db": db, "sql": "SELECT count(*) FROM hero" });

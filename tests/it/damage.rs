@@ -1,8 +1,8 @@
-//! A damaged journal, as the program tells of it and mends it.
+//! Tests of how the program reports and repairs a damaged journal.
 
 use hqdl_testkit::project::{check_cells, check_complete, heroes_project, truthful_endpoint};
 
-/// What is damaged is counted, and asked again, and is then right.
+/// Damaged answers are counted and requested again.
 #[test]
 fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
     let endpoint = truthful_endpoint();
@@ -28,7 +28,7 @@ fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
     assert!(damaged >= 2, "{rebuilt:?}");
     let exported = project.run_hqdl(&["cache", "export"]).expect_exit_code(0).stdout;
     assert!(!exported.contains("Zee") && !exported.contains("Zed"), "{exported}");
-    // The tables stand as they were until what is in doubt was asked again.
+    // The tables are unchanged until the damaged cells are answered again.
     check_complete(&project);
     project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
@@ -37,7 +37,7 @@ fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
     assert_eq!(again.len() as u64, damaged * 4, "only these are asked again");
 }
 
-/// A flipped bit anywhere in a cache costs at most an error with the file and what to do.
+/// A flipped bit anywhere in a cache causes at most an error that names the file and the remedy.
 #[test]
 fn whatever_bit_of_the_cache_turns_no_cell_is_wrong() {
     let endpoint = truthful_endpoint();
@@ -79,7 +79,7 @@ fn whatever_bit_of_the_cache_turns_no_cell_is_wrong() {
     }
 }
 
-/// What a model said may be damaged in any way: answers are kept apart from it.
+/// A completion may be damaged in any way: the answers are stored separately.
 #[test]
 fn a_damaged_completion_keeps_nobody_from_the_answers() {
     let endpoint = truthful_endpoint();
@@ -100,7 +100,7 @@ fn a_damaged_completion_keeps_nobody_from_the_answers() {
     assert_eq!(endpoint.request_count(), asked);
 }
 
-/// A journal of before has no checksums: it opens as it is, and has them then.
+/// A journal of an earlier version has no checksums: it opens, and they are added.
 #[test]
 fn a_journal_without_checksums_gets_them() {
     let endpoint = truthful_endpoint();
@@ -119,7 +119,7 @@ fn a_journal_without_checksums_gets_them() {
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(count(&journal), all);
     assert_eq!(project.run_hqdl(&["cache", "check"]).expect_exit_code(0).stdout, "sound\n");
-    // One that an older version adds has none, and is taken as it is.
+    // An answer that an older version adds has no checksum, and is accepted.
     journal.execute("UPDATE answer SET checksum = NULL WHERE id = 1", []).unwrap();
     project.run_hqdl(&["cache", "rebuild"]).expect_exit_code(0);
     project.run_materialize(&[]).expect_exit_code(0);

@@ -1,5 +1,5 @@
-//! The database a run works on: when it cannot be used, whose tables it holds,
-//! who else has it open.
+//! Tests of a run's database: when it cannot be used, whose tables it contains, and which other
+//! processes use it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn a_table_put_where_a_dropped_one_was_is_a_strangers() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
-    // hqdl made a table of this name once, but this is another.
+    // hqdl once created a table of this name, but this is another one.
     project.execute_sql(
         "DROP TABLE llm; CREATE TABLE llm (mine TEXT); INSERT INTO llm VALUES ('precious')",
     );
@@ -72,7 +72,7 @@ fn everything_else_in_the_database_stays_as_it_was() {
     );
 }
 
-/// Runs as a user that file permissions bind; nobody else can test them.
+/// Runs as a user that file permissions restrict; returns `None` if that is not possible.
 fn as_nobody(project: &Project, args: &[&str]) -> Option<(i32, String)> {
     let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
     let mut command = if root {
@@ -111,7 +111,7 @@ fn a_read_only_database_is_said_before_any_request_is_sent() {
     assert_eq!(code, 2, "{stderr}");
     assert!(stderr.contains("cannot be written") && stderr.contains("--output"), "{stderr}");
     assert_eq!(endpoint.request_count(), 0);
-    // Into a copy it goes.
+    // Publishing into a copy works.
     let copy = ["materialize", "specs/x.toml", "--output", "copy.sqlite"];
     let Some((code, stderr)) = as_nobody(&project, &copy) else { return };
     assert_eq!(code, 0, "{stderr}");

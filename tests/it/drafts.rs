@@ -1,5 +1,5 @@
-//! Random completions with wrong answers beside the right ones (in reasoning, drafts, broken JSON)
-//! and completions that are cut: a wrong answer is never a value.
+//! Tests of random completions with wrong answers beside the correct ones (in reasoning, drafts,
+//! broken JSON), and of truncated ones: a wrong answer never becomes a value.
 //!
 //! `HQDL_PROPERTY_CASES=400 HQDL_PROPERTY_SEED=7 cargo test --test it drafts` runs more.
 
@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 use crate::faults::each_of;
 
-/// What is true of a name.
+/// Returns the true answer for a name.
 type Truth = fn(&str) -> Json;
 
 /// Queries over the heroes.
@@ -37,7 +37,7 @@ fn times(chance: &mut fastrand::Rng) -> Frequency {
     }
 }
 
-/// Fills a table. Returns the values that it has and the cells.
+/// Fills a table. Returns the number of values that it has, and the number of cells.
 fn fill(seed: u64) -> (usize, usize) {
     let chance = &mut fastrand::Rng::with_seed(seed);
     let endpoint = truthful_endpoint();
@@ -52,7 +52,7 @@ fn fill(seed: u64) -> (usize, usize) {
     (states.get("ok").copied().unwrap_or_default(), states.values().sum())
 }
 
-/// Runs a query. Returns the values that its rows have and the rows.
+/// Runs a query. Returns the number of values that its rows have, and the number of rows.
 fn ask(seed: u64) -> (usize, usize) {
     let chance = &mut fastrand::Rng::with_seed(seed);
     let project = heroes_project(&truthful_endpoint(), "csv");

@@ -1,5 +1,5 @@
-//! What earlier versions wrote is opened by this one: everything is found, and
-//! nothing is asked again.
+//! Tests that this version opens data of earlier versions: all facts are found, and nothing is
+//! requested again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +41,7 @@ fn hqdl(dir: &Path, args: &[&str]) -> CommandResult {
     CommandResult::new(&command.output().unwrap())
 }
 
-/// The rows of all published tables, and each cell's state and value.
+/// Returns the rows of all published tables, and each cell's state and value.
 fn published(dir: &Path) -> Vec<Vec<Sql>> {
     let connection = Connection::open(dir.join("expanded.sqlite")).unwrap();
     let tables = [
@@ -61,8 +61,8 @@ fn published(dir: &Path) -> Vec<Vec<Sql>> {
     rows
 }
 
-/// Each of the ways in finds all that was known: with the index as it was left,
-/// without it, and with tables published anew from the journal alone.
+/// Each access finds all facts: with the existing index, without it, and with tables published
+/// again from the journal alone.
 #[test]
 fn what_earlier_versions_wrote_is_found_and_nothing_is_asked() {
     for fixture in fixtures() {
@@ -81,7 +81,8 @@ fn what_earlier_versions_wrote_is_found_and_nothing_is_asked() {
                     std::fs::remove_file(lost).unwrap();
                 }
             }
-            // Cells without a value are the model's own words: exit 1, as then.
+            // Cells that the model does not know have no value, so the exit code is 1, as it was
+            // then.
             let run =
                 hqdl(dir.path(), &["materialize", "towns.toml", "--json"]).expect_exit_code(1);
             assert_eq!(run.done_event()["requests"], 0, "{lost:?}: {run:?}");
@@ -108,8 +109,8 @@ fn own_objects(dir: &Path) -> Vec<String> {
     statement.query_map([], |r| r.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
-/// An expanded database of an earlier version is read as it is; the next run publishes into
-/// hqdl's current tables, and `clean` removes the earlier ones, too.
+/// An expanded database of an earlier version is read unchanged; the next run publishes into hqdl's
+/// current tables, and `clean` removes the earlier ones, too.
 #[test]
 fn earlier_own_tables_are_read_migrated_and_cleaned() {
     for fixture in fixtures() {
@@ -144,7 +145,7 @@ fn earlier_own_tables_are_read_migrated_and_cleaned() {
         let spec: String = connection.query_row(sql, [], |r| r.get(0)).unwrap();
         drop(connection);
         copy(&fixture, dir.path());
-        // With a table of the user's own, the copy is not deleted as a whole.
+        // The copy also contains a table of the user, so it is not deleted.
         let connection = Connection::open(dir.path().join("expanded.sqlite")).unwrap();
         connection.execute_batch("CREATE TABLE mine (x)").unwrap();
         connection.execute("UPDATE hqdl_expansion SET spec = ?1", [spec]).unwrap();
@@ -155,8 +156,8 @@ fn earlier_own_tables_are_read_migrated_and_cleaned() {
     }
 }
 
-/// A fact is found by its column's fingerprint: that of every column and
-/// question ever written is made the same today.
+/// Facts are found by their column's fingerprint, so the fingerprints of all columns and questions
+/// stored so far must not change.
 #[test]
 fn fingerprints_are_made_as_they_were() {
     for fixture in fixtures() {
@@ -165,7 +166,7 @@ fn fingerprints_are_made_as_they_were() {
                 .unwrap();
         let dir = tempfile::tempdir().unwrap();
         copy(&fixture, dir.path());
-        // Asked anew, into a cache of its own.
+        // Request everything again, into a separate cache.
         std::fs::remove_dir_all(dir.path().join("cache")).unwrap();
         hqdl(dir.path(), &["materialize", "towns.toml"]).expect_exit_code(1);
         for query in expected["queries"].as_array().unwrap() {

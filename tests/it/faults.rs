@@ -1,6 +1,5 @@
-//! An endpoint that misbehaves, users that interrupt, and processes that are
-//! killed: a table ends complete or says exactly what it lacks, and a value in
-//! a wrong cell never happens.
+//! Tests of misbehaving endpoints, interrupting users and killed processes: a table is complete, or
+//! reports exactly what it lacks, and no value is ever in a wrong cell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,12 +14,12 @@ use hqdl_testkit::project::{
     true_value, truthful_endpoint,
 };
 
-/// Runs cases side by side (they mostly wait) and names those that fail.
+/// Runs cases concurrently (they mostly wait) and names those that fail.
 pub fn each<C: Send>(cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
     each_of(8, cases, run);
 }
 
-/// The same with so many at once.
+/// The same with `at_once` cases at a time.
 pub fn each_of<C: Send>(at_once: usize, cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
     let cases = Mutex::new(cases);
     let failed = Mutex::new(Vec::new());
@@ -44,7 +43,7 @@ pub fn each_of<C: Send>(at_once: usize, cases: Vec<(String, C)>, run: impl Fn(C)
 /// The formats, as [`heroes`] takes them.
 const FORMATS: [&str; 3] = ["csv", "json", "csv list last"];
 
-/// Every fault in each of these formats.
+/// Returns every fault in each of these formats.
 fn each_in(
     formats: &[&'static str],
     faults: Vec<(Fault, Frequency)>,
@@ -101,7 +100,7 @@ fn the_endpoints_wish_to_wait_is_heard() {
     let waits = [
         (Fault::too_many("retry-after", "2"), 2.0),
         (Fault::too_many("retry-after-ms", "1500"), 1.5),
-        // A date has whole seconds; without it the pause is 0.8 s at most.
+        // A date has whole seconds; without it, the pause is at most 0.8 s.
         (Fault::TooManyUntil(Duration::from_secs(3)), 2.0),
     ];
     let named = waits.into_iter().map(|w| (format!("{w:?}"), w)).collect();
@@ -111,13 +110,13 @@ fn the_endpoints_wish_to_wait_is_heard() {
         let project = heroes_project(&endpoint, "csv");
         project.run_materialize(&["--rows-per-request", "100"]).expect_exit_code(0);
         let at: Vec<_> = endpoint.received_requests().iter().map(|r| r.received_at).collect();
-        // How much later it is depends on the machine.
+        // The upper bound depends on the machine.
         let waited = (at[1] - at[0]).as_secs_f64();
         assert!(waited >= least - 0.05, "{waited}");
     });
 }
 
-/// What one odd reply costs is asked again, and the table is complete.
+/// The rows of one malformed reply are requested again, and the table is complete.
 #[test]
 fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
     let once = [
@@ -163,7 +162,7 @@ fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
     });
 }
 
-/// A fault that never ends leaves states, and every value that is there is right.
+/// A permanent fault leaves exact states, and every value is correct.
 #[test]
 fn a_reply_that_is_always_odd_ends_in_exact_states() {
     let cells = HERO_COUNT * 4;
@@ -208,7 +207,7 @@ fn a_reply_that_is_always_odd_ends_in_exact_states() {
             assert_eq!(ended.done_event()["cells"][state], *n);
         }
         println!("{fault:?} {format}: {states:?}, {} requests", endpoint.request_count());
-        // Nobody asks for ever.
+        // The number of requests is limited.
         assert!(
             endpoint.request_count() <= 3 * HERO_COUNT,
             "{} requests",
@@ -233,7 +232,7 @@ fn a_refusal_of_the_request_stops_the_run_with_everything_kept() {
     }
     each(cases, |(status, code, format)| {
         let endpoint = truthful_endpoint();
-        // Like endpoints that put the key into their message.
+        // Some endpoints include the key in their message.
         let message = format!("Your request was declined because of {code}");
         endpoint.add_fault_where(Fault::status(status, &message, code), Frequency::Always, |q| {
             q.rows.iter().any(|r| r.key[0] == "Zed")
@@ -273,7 +272,7 @@ fn a_first_request_that_is_refused_is_the_only_one() {
 fn a_refusal_ends_the_waits_of_other_requests() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    // The first request of all goes alone.
+    // The very first request is sent alone.
     project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
     let asked = endpoint.request_count();
     endpoint.add_fault_where(Fault::Latency(Duration::from_millis(300)), Frequency::Always, |q| {
@@ -306,7 +305,7 @@ fn the_key_is_sent_and_is_nowhere_else() {
         said.push_str(&(ended.stdout + &ended.stderr));
     };
     note(project.run_materialize(&["-v", "--limit", "2"]));
-    // An endpoint that says the key back to whoever sent it.
+    // An endpoint that returns the key in its error.
     let echo = format!("Incorrect API key provided: {SECRET}");
     endpoint.add_fault(Fault::status(401, &echo, "invalid_api_key"), Frequency::Once);
     note(project.run_materialize(&["-v", "--concurrency", "1"]).expect_exit_code(4));
@@ -345,7 +344,7 @@ fn an_endpoint_that_is_not_there_is_said_and_nothing_is_lost() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&["--limit", "4"]).expect_exit_code(0);
-    // A port that was just free.
+    // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}/v1");
     let flags =
@@ -360,7 +359,7 @@ fn an_endpoint_that_is_not_there_is_said_and_nothing_is_lost() {
     check_complete(&project);
 }
 
-/// What requests asked, as the journal names it: entity and column.
+/// Returns the requested cells as the journal names them: entity and column.
 fn named(cells: impl IntoIterator<Item = (Vec<Json>, String)>) -> Vec<(String, String)> {
     cells
         .into_iter()
@@ -381,7 +380,7 @@ fn ctrl_c_keeps_everything_answered_and_the_next_run_asks_only_the_rest() {
     assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);
     let first = endpoint.request_count();
     assert!(first < HERO_COUNT, "it went on to the end");
-    // What was in flight is paid for, so it is waited for and kept.
+    // Requests in flight are paid for, so the run waits for them and stores their answers.
     assert!(endpoint.received_requests().iter().all(|r| r.is_answered));
     assert_eq!(project.stored_cells(), named(endpoint.cells_since(0)).into_iter().collect());
     assert_eq!(check_cells(&project)["ok"], first * 4);
@@ -399,7 +398,7 @@ fn ctrl_c_twice_leaves_what_is_in_flight() {
     let mut running = project.start_hqdl(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(1);
     let began = std::time::Instant::now();
-    // Two that come at once may be one.
+    // Two simultaneous signals may arrive as one.
     while !running.has_ended() {
         running.send_signal("INT");
         std::thread::sleep(Duration::from_millis(300));
@@ -443,7 +442,7 @@ fn killed_at_any_moment_no_answer_is_asked_for_again() {
     );
     let project = Project::new(&endpoint, &sql, &heroes_spec());
     let args = ["materialize", "specs/x.toml", "--rows-per-request", "1"];
-    // Counted from the first request of each run, so that some answers are in.
+    // Measured from the first request of each run, so that some answers are stored.
     let mut kills = 0;
     for wait in [5, 60, 140, 0, 210, 95] {
         let kept = project.stored_cells();
@@ -454,12 +453,12 @@ fn killed_at_any_moment_no_answer_is_asked_for_again() {
         kills += usize::from(!running.has_ended());
         running.send_signal("KILL");
         running.wait_for_exit();
-        // Requests that were on their way still come in.
+        // Requests in flight still arrive.
         std::thread::sleep(Duration::from_millis(60));
         let asked: BTreeSet<_> = named(endpoint.cells_since(before)).into_iter().collect();
         let twice: Vec<_> = asked.intersection(&kept).collect();
         assert!(twice.is_empty(), "asked again after a kill: {twice:?}");
-        // At most what was in flight is lost.
+        // At most the answers in flight are lost.
         let answered =
             endpoint.received_requests()[before..].iter().filter(|r| r.is_answered).count();
         let gained = project.stored_cells().len() - kept.len();
@@ -507,7 +506,7 @@ fn a_truth_with_unknowns_survives_every_fault_mixed() {
     }
     for format in ["csv", "json"] {
         let project = heroes_project(&endpoint, format);
-        // One after the other: which request a fault strikes is the same each time.
+        // One request at a time, so that a fault affects the same request each time.
         project.run_materialize(&["--concurrency", "1"]);
         project.run_materialize(&["--concurrency", "1", "--retry-failed"]);
         let states = check_cells(&project);
@@ -515,8 +514,8 @@ fn a_truth_with_unknowns_survives_every_fault_mixed() {
     }
 }
 
-/// Who asks again for what the model did not know, and hears nothing, still knows
-/// that it said so.
+/// If a repeated request for an unknown value gets an unreadable answer, the earlier "unknown" is
+/// kept.
 #[test]
 fn an_answer_is_not_lost_to_words_that_say_nothing() {
     let endpoint = Endpoint::start_with(|column, key| {
@@ -536,14 +535,14 @@ fn an_answer_is_not_lost_to_words_that_say_nothing() {
             assert_eq!(check_cells(&project), known, "{format}, {fault:?}");
             endpoint.clear_faults();
         }
-        // The index made anew from the journal says the same.
+        // An index rebuilt from the journal gives the same result.
         project.run_hqdl(&["cache", "rebuild"]).expect_exit_code(0);
         project.run_materialize(&[]).expect_exit_code(0);
         assert_eq!(check_cells(&project), known);
     }
 }
 
-/// Everything that can happen to a request on its way.
+/// Returns everything that can happen to a request in transit.
 fn on_the_way() -> Vec<Fault> {
     let html = || vec![("content-type", "text/html".to_owned())];
     vec![
@@ -562,8 +561,8 @@ fn on_the_way() -> Vec<Fault> {
     ]
 }
 
-/// What never passes for one hero leaves exactly his cells, as errors that the
-/// next run asks again.
+/// A permanent fault for one hero leaves exactly that hero's cells as errors, which the next run
+/// requests again.
 #[test]
 fn trouble_that_never_passes_ends_in_exact_states() {
     let mut cases = Vec::new();
@@ -572,7 +571,7 @@ fn trouble_that_never_passes_ends_in_exact_states() {
             cases.push((format!("{fault:?} {format}"), (fault.clone(), format)));
         }
     }
-    // All at once: they wait for seconds, and hardly work.
+    // All run at once, because they mostly wait.
     each_of(24, cases, |(fault, format)| {
         let answers = matches!(fault, Fault::Latency(_) | Fault::SlowDrip);
         let endpoint = truthful_endpoint();
@@ -597,8 +596,8 @@ fn trouble_that_never_passes_ends_in_exact_states() {
     });
 }
 
-/// Every fault there is, at random, in each format: however often it takes, the
-/// table ends complete, and no cell is ever wrong on the way.
+/// All faults at random, in each format: however long it takes, the table is complete in the end,
+/// and no cell is ever wrong in between.
 #[test]
 fn all_faults_at_random_never_put_a_value_in_a_wrong_cell() {
     let seed = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok());

@@ -1,5 +1,5 @@
-//! What a newcomer meets first: help, man pages, and the files that build and carry the
-//! program elsewhere.
+//! Tests of what a new user sees first: help, man pages, and the files for building and shipping
+//! the program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ fn hqdl(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The commands below one, by what its help lists.
+/// Returns the subcommands that a command's help lists.
 fn below(help: &str) -> Vec<&str> {
     let list = help.split("Commands:\n").nth(1).unwrap_or_default();
     let list = list.split("\n\n").next().unwrap_or_default();
@@ -30,8 +30,8 @@ fn each_help(command: &[&str], visit: &mut dyn FnMut(&[&str], &str)) {
     }
 }
 
-/// A command's own flags stand first, and what every command takes last, in one order;
-/// no markup of the source is left in the text.
+/// A command's own flags come first, and the shared ones last, in one order; no source markup
+/// remains in the text.
 #[test]
 fn help_is_in_order_and_plain() {
     let mut commands = 0;
@@ -78,7 +78,7 @@ fn every_command_has_a_man_page() {
     }
 }
 
-/// What the Dockerfile copies, builds and runs is there.
+/// Everything that the Dockerfile copies, builds and runs exists.
 #[test]
 fn the_dockerfile_names_what_is_there() {
     let text = std::fs::read_to_string(root().join("Dockerfile")).unwrap();
@@ -90,7 +90,7 @@ fn the_dockerfile_names_what_is_there() {
         match words[..] {
             ["FROM", image] => assert!(image.contains(':'), "{line}: no version"),
             ["FROM", image, "AS", name] => {
-                // The compiler is the newest of its series, which the manifest wants.
+                // The image has the newest compiler of the series that the manifest requires.
                 assert!(image.starts_with("rust:1-"), "{image}, the manifest wants {rust}");
                 stages.push(name);
             }
@@ -117,14 +117,14 @@ fn the_dockerfile_names_what_is_there() {
         }
     }
     assert!(built.is_some());
-    // Nothing that the build needs is kept from it.
+    // No file that the build needs is ignored.
     let ignored = std::fs::read_to_string(root().join(".dockerignore")).unwrap();
     for needed in ["Cargo.toml", "Cargo.lock", "src", "crates", "migrations"] {
         assert!(root().join(needed).exists() && !ignored.lines().any(|l| l.trim() == needed));
     }
 }
 
-/// The README is a page, its links lead somewhere, and its commands are commands.
+/// The README is short, its links are valid, and its commands exist.
 #[test]
 fn the_readme_is_a_page_that_holds() {
     let text = std::fs::read_to_string(root().join("README.md")).unwrap();
@@ -161,7 +161,7 @@ fn the_readme_is_a_page_that_holds() {
     }
 }
 
-/// Databases of others get a spec that passes, or one that says why it does not.
+/// Real-world databases get a spec that passes its check, or one that explains why it does not.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn databases_of_others_get_a_spec_that_passes() {

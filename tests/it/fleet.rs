@@ -1,5 +1,5 @@
-//! Many machines on one server: processes with databases of their own, which share
-//! what was paid for, its budget and its limits, whatever breaks between them.
+//! Tests of several machines that share a server: processes with their own databases share answers,
+//! budget and limits, whatever breaks between them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use hqdl_testkit::project::{
     truthful_endpoint,
 };
 
-/// Heroes of a machine, besides the ten.
+/// Number of heroes of a machine, in addition to the ten.
 const NUMBERS: usize = 110;
 const CELLS: usize = (NUMBERS + 10) * COLUMN_NAMES.len();
 
-/// A machine: a database and a spec, the same as on the others.
+/// Creates a machine: a database and a spec, the same as on the others.
 fn machine(endpoint: &Endpoint, spec: &str) -> Project {
     let sql = format!(
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {NUMBERS})
@@ -31,12 +31,12 @@ fn machines(endpoint: &Endpoint, n: usize) -> Vec<Project> {
     (0..n).map(|_| machine(endpoint, &heroes_spec())).collect()
 }
 
-/// Starts a run that leaves its lease to others after so many seconds.
+/// Starts a run whose lease lasts `lease` seconds.
 fn start(project: &Project, cache: &str, lease: &str, flags: &[&str]) -> RunningCommand {
     start_with_key(project, cache, lease, flags, "a key")
 }
 
-/// The same, with a key of its own.
+/// The same with its own API key.
 fn start_with_key(
     project: &Project,
     cache: &str,
@@ -55,7 +55,7 @@ fn run(project: &Project, cache: &str, lease: &str, flags: &[&str]) -> CommandRe
     start(project, cache, lease, flags).wait_for_exit()
 }
 
-/// How often each cell was asked.
+/// Returns the number of times that each cell was requested.
 fn asked(endpoint: &Endpoint) -> HashMap<String, usize> {
     let mut times = HashMap::new();
     for cell in endpoint.cells_since(0) {
@@ -90,7 +90,8 @@ fn what_one_machine_asks_no_other_does_and_all_have_it() {
         assert_eq!(check_cells(one), complete());
     }
     assert_once(&endpoint);
-    // One that comes later asks nothing, plans nothing, and tells where it came from.
+    // A machine that starts later requests nothing, plans nothing, and reports the origin of the
+    // answers.
     let late = machine(&endpoint, &heroes_spec());
     let before = endpoint.request_count();
     let on_server = ["--cache", cache.as_str()];
@@ -112,12 +113,12 @@ fn what_one_machine_asks_no_other_does_and_all_have_it() {
     assert_eq!(late.run_hqdl(&[&["cache", "check"][..], &on_server].concat()).code, 0);
 }
 
-/// Who finds rows that another is asking about goes on with those that nobody asks about.
+/// A run that finds rows claimed by another run continues with unclaimed rows.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn nobody_waits_for_another_while_there_is_something_to_ask() {
     let endpoint = truthful_endpoint();
-    // Longer than any of this takes.
+    // Longer than this test takes.
     endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Once);
     let cache = postgres::create_database();
     let [first, second] = [machine(&endpoint, &heroes_spec()), machine(&endpoint, &heroes_spec())];
@@ -133,7 +134,8 @@ fn nobody_waits_for_another_while_there_is_something_to_ask() {
     assert_eq!((check_cells(&second), endpoint.request_count()), (complete(), rows + 1));
 }
 
-/// However many requests brought what is known, where it came from is read at once.
+/// The provenance of the known cells is read in one round trip, however many requests they came
+/// from.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_is_published_takes_few_words_with_the_server() {
@@ -158,7 +160,7 @@ fn what_is_published_takes_few_words_with_the_server() {
     assert!((10..100).contains(&all), "{all} transactions for {} completions", NUMBERS + 10);
 }
 
-/// All that come at once find no schema, and wait for whoever makes it.
+/// Processes that start at the same time find no schema, and wait for the one that creates it.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn machines_that_come_first_together_make_one_schema() {
@@ -207,7 +209,8 @@ fn no_machine_spends_what_another_has_of_the_day() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn machines_together_keep_the_pace_of_one_limit_whatever_their_keys() {
-    // Seconds that all requests take at least by the pace of one limit, and that they took.
+    // Returns the minimum number of seconds that all requests take at the pace of one limit, and
+    // the actual number.
     let paced = |limits: [&str; 3]| {
         let endpoint = truthful_endpoint();
         let cache = postgres::create_database();
@@ -220,13 +223,13 @@ fn machines_together_keep_the_pace_of_one_limit_whatever_their_keys() {
         let keys = ["first key", "second key", "third key"];
         let running: Vec<_> = all.iter().zip(keys).map(keyed).collect();
         running.into_iter().for_each(|running| drop(running.wait_for_exit().expect_exit_code(0)));
-        // However late each of them came, they cannot have come sooner.
+        // Each request may arrive late, but not early.
         let requests = endpoint.received_requests();
         let last = requests.iter().map(|r| r.received_at).max().unwrap();
         assert_once(&endpoint);
         ((requests.len() - 1) as f64 * 60.0 / 400.0, last.duration_since(began).as_secs_f64())
     };
-    // The strictest of all holds.
+    // The strictest limit of all applies.
     let strict = "requests_per_minute = 400";
     let (least, took) = paced([strict, "requests_per_minute = 9000", "requests_per_minute = 900"]);
     assert!(took >= least, "{took} s, not {least} s");
@@ -235,7 +238,7 @@ fn machines_together_keep_the_pace_of_one_limit_whatever_their_keys() {
     assert!(took < least, "{took} s as with one key, {least} s");
 }
 
-/// Each machine has a daemon of its own, and none needs the other's.
+/// Each machine has its own daemon, and neither needs the other's.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn daemons_of_two_machines_share_what_was_asked() {
@@ -268,7 +271,7 @@ fn daemons_of_two_machines_share_what_was_asked() {
     }
 }
 
-/// What is killed leaves its claims until its lease ends; the others take them then.
+/// A killed process keeps its claims until its lease ends; then the others take them.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
@@ -276,7 +279,7 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
     endpoint.add_fault(Fault::Latency(Duration::from_millis(60)), Frequency::Always);
     let cache = postgres::create_database();
     let all = machines(&endpoint, 3);
-    // Its own lease alone is short: a slow machine must not lose the others'.
+    // Only its own lease is short, because a slow machine must not lose the others' leases.
     let leases = ["3", "60", "60"].into_iter();
     let mut running: Vec<_> =
         all.iter().zip(leases).map(|(one, lease)| start(one, &cache, lease, &ROWS)).collect();
@@ -290,14 +293,14 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
     }
     let asked = asked(&endpoint);
     let twice = asked.values().filter(|n| **n > 1).count();
-    // Three requests of three rows, each of all columns, were under way.
+    // Three requests with three rows and all columns each were in flight.
     assert!(twice <= 3 * 3 * COLUMN_NAMES.len(), "{twice} cells were asked again");
     let most = asked.values().max();
     assert!(most <= Some(&2) && asked.len() == CELLS, "{most:?} times, {} cells", asked.len());
 }
 
-/// Where a killed process's machine can tell that it is gone, nobody there waits for its
-/// lease, and its run's budget is what it had left.
+/// Processes on the same machine detect the killed process, so they do not wait for its lease, and
+/// its run continues with the remaining budget.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_a_killed_process_held_is_free_on_its_machine_at_once() {
@@ -316,7 +319,7 @@ fn what_a_killed_process_held_is_free_on_its_machine_at_once() {
     assert_eq!(sql_at(&cache, left)[0][0].as_deref(), Some("0"), "all have left");
 }
 
-/// A machine that slept for longer than its lease asks nothing more: others do.
+/// A machine that was suspended for longer than its lease sends no further requests; others do.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_machine_that_was_away_for_longer_than_its_lease_ends_its_run() {
@@ -335,7 +338,7 @@ fn a_machine_that_was_away_for_longer_than_its_lease_ends_its_run() {
     let asked = asked(&endpoint);
     let twice = asked.values().filter(|n| **n > 1).count();
     assert!(twice <= 3 * 3 * COLUMN_NAMES.len(), "{twice} cells were asked again");
-    // What it was answered is kept, and what it was not is there.
+    // Its answers are stored, and the others' answers are available.
     run(&all[0], &cache, "60", &ROWS).expect_exit_code(0);
     assert_eq!(check_cells(&all[0]), complete());
     assert_eq!(asked.len(), CELLS);
@@ -408,7 +411,7 @@ fn what_was_answered_during_an_outage_survives_a_kill() {
     assert_once(&endpoint);
 }
 
-/// How a way to the server breaks, one after the other.
+/// Ways in which the connection to the server breaks, in turn.
 const BREAKS: [fn(&Proxy); 4] = [
     |proxy| proxy.sever(80),
     |proxy| proxy.half_open(150),
@@ -420,9 +423,9 @@ const BREAKS: [fn(&Proxy); 4] = [
     |proxy| proxy.sever(0),
 ];
 
-/// Proxies that delay, cut after the commit and leave connections half open, and processes
-/// that are killed: a cell is asked twice only if its first asker was killed with it in
-/// flight, and every answer is kept. `HQDL_FLEET_KILLS=10` for more.
+/// Proxies that delay, break the connection after the commit and leave connections half open, and
+/// processes that are killed: a cell is requested twice only if the first process was killed while
+/// the request was in flight, and every answer is stored. `HQDL_FLEET_KILLS=10` runs more kills.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_breaking_network_and_kills_cost_only_what_was_in_flight() {
@@ -486,7 +489,7 @@ fn a_breaking_network_and_kills_cost_only_what_was_in_flight() {
     for n in again {
         let key = requests[n].headers.iter().find(|(name, _)| name == "authorization");
         let dead = key.and_then(|(_, key)| killed.get(key));
-        // A second until it is in a file, and another for a busy machine.
+        // One second until the answer is in a file, and another for a busy machine.
         let most = latency + Duration::from_secs(2);
         let excused =
             dead.is_some_and(|at| at.saturating_duration_since(requests[n].received_at) < most);
@@ -501,8 +504,8 @@ fn a_breaking_network_and_kills_cost_only_what_was_in_flight() {
     assert_eq!(kept.parse::<usize>().unwrap(), requests.len() - in_flight, "an answer is lost");
 }
 
-/// Who cannot reach the server for longer than is waited ends with a code of its own,
-/// and what it was answered is sent when it can.
+/// A process that cannot reach the server within the retry time ends with a separate exit code, and
+/// its answers are sent later.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_was_answered_while_the_server_was_gone_is_kept() {
@@ -518,11 +521,11 @@ fn what_was_answered_while_the_server_was_gone_is_kept() {
     assert!(ended.stderr.contains("cannot be reached"), "{}", ended.stderr);
     assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
     let answered = endpoint.received_requests().iter().filter(|r| r.is_answered).count();
-    // Gone from the beginning on, the same.
+    // The same if the server is unreachable from the start.
     let again = run(&one, &cache, "1", &ROWS).expect_exit_code(5);
     assert!(again.stderr.contains("hqdl retries"), "{}", again.stderr);
     server.restart();
-    // One that is there and says nothing is no better than one that is not.
+    // A server that accepts connections and never answers is handled like an unreachable one.
     let silent = Proxy::new_to_port(server.port());
     silent.block();
     let says = run(&one, &silent.database_url(&cache), "1", &ROWS).expect_exit_code(5);
@@ -545,7 +548,7 @@ fn facts_move_to_a_server_and_back_as_they_are() {
         one.run_hqdl(&["cache", "export", "--cache", cache]).expect_exit_code(0).stdout
     };
     let sorted = |text: &str| {
-        // Tokens and price are the share of a request, which an import is none of.
+        // Tokens and price are the cell's share of its request; an import is not a request.
         let fact = |line: &str| {
             let mut json: Json = serde_json::from_str(line).unwrap();
             ["input_tokens", "output_tokens", "cost_usd"].iter().for_each(|name| {
@@ -572,7 +575,7 @@ fn facts_move_to_a_server_and_back_as_they_are() {
         assert_eq!(sorted(&again), sorted(&lines), "{cache}");
         std::fs::write(one.path("facts.jsonl"), again).unwrap();
     }
-    // They are worth as much there.
+    // The facts count on the server, too.
     let before = endpoint.request_count();
     run(&machine(&endpoint, &heroes_spec()), &first, "60", &ROWS).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), before);
@@ -623,7 +626,7 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     refuses(&guarded, none, 2, &["password", "~/.pgpass"]);
     refuses(&guarded, ("PGPASSWORD", "wrong"), 2, &["password authentication failed", "~/.pgpass"]);
     refuses(&format!("{cache}?sslmode=require"), none, 2, &["sslmode"]);
-    // Let in with the right one, from the environment and from the file.
+    // The right password is accepted, from the environment and from the file.
     server.execute_sql("guarded", "CREATE SCHEMA hqdl AUTHORIZATION keeper");
     tried(&guarded, ("PGPASSWORD", "a word nobody knows")).expect_exit_code(0);
     let file = one.path(".pgpass");
@@ -632,7 +635,7 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     refuses(&guarded, none, 2, &["~/.pgpass"]);
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     tried(&guarded, none).expect_exit_code(0);
-    // A guest may make nothing, read nothing; a reader reads.
+    // A guest can neither create nor read anything; a reader can read.
     let guest = cache.replace("owner@", "guest@");
     refuses(&guest, none, 2, &["permission denied", "a role with this permission"]);
     tried(&cache, none).expect_exit_code(0);
@@ -642,7 +645,7 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
         "GRANT USAGE ON SCHEMA hqdl TO guest; GRANT SELECT ON ALL TABLES IN SCHEMA hqdl TO guest",
     );
     tried(&guest, none).expect_exit_code(0);
-    // A newer schema, and one that may only be read.
+    // A newer schema, and one that is read-only.
     server.execute_sql(
         name,
         &format!("ALTER DATABASE {name} SET default_transaction_read_only = on"),
@@ -663,7 +666,8 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     assert_eq!(endpoint.request_count(), 0);
 }
 
-/// The roles of docs/guides/shared-cache.md, made as it says: what each may, and what it is told else.
+/// The roles of docs/guides/shared-cache.md, created as described: what each may do, and the error
+/// otherwise.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn owner_worker_and_reader_may_what_their_roles_say() {
@@ -703,7 +707,8 @@ fn owner_worker_and_reader_may_what_their_roles_say() {
     };
     let known = query("SELECT count(motto) FROM llm").expect_exit_code(0);
     assert_eq!(known.stdout.trim(), "count(motto)\n40");
-    // A call whose column has all answers is read; and so is a live question that was asked.
+    // A call whose column is complete is read from the facts, and so is a live question with stored
+    // answers.
     let routed = "SELECT count({{LLMMap('What is the eye colour?', hero.name, hero.full_name)}}) AS n FROM hero WHERE id <= 5";
     let live = "SELECT {{LLMMap('What is the motto?', hero.name)}} AS motto FROM hero WHERE id = 1";
     let as_worker =
@@ -723,8 +728,7 @@ fn owner_worker_and_reader_may_what_their_roles_say() {
     assert_eq!(endpoint.request_count(), asked);
 }
 
-/// What an endpoint has answered when the server's disk is full is kept, and sent when
-/// there is room.
+/// Answers that arrive while the server's disk is full are kept, and sent when there is space.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_full_disk_of_the_server_costs_nothing() {
@@ -748,8 +752,8 @@ fn a_full_disk_of_the_server_costs_nothing() {
     assert_once(&endpoint);
 }
 
-/// A certificate that signs itself is trusted where a file holds it, whatever it is for;
-/// where encryption is only preferred, nothing of it is asked.
+/// A self-signed certificate is trusted if a file contains it, whatever its purpose; if encryption
+/// is only preferred, it is not checked.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn connections_are_encrypted_and_certificates_looked_at() {
@@ -791,7 +795,7 @@ fn connections_are_encrypted_and_certificates_looked_at() {
     assert_eq!(check_cells(&one), complete());
 }
 
-/// A line that is not what was kept costs its own cells, and nothing else.
+/// A damaged line affects only its own cells.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_damaged_line_is_left_out_and_its_cells_are_asked_again() {
@@ -806,24 +810,24 @@ fn a_damaged_line_is_left_out_and_its_cells_are_asked_again() {
     run(&other, &cache, "60", &ROWS).expect_exit_code(0);
     assert_eq!(check_cells(&other), complete());
     assert_eq!(endpoint.cells_since(0).len() - before, COLUMN_NAMES.len());
-    // Where it was published before, its rows are looked at again.
+    // If it was published before, its rows are checked again.
     run(&one, &cache, "60", &ROWS).expect_exit_code(0);
     assert_eq!(check_cells(&one), complete());
     let changed = "SELECT count(*) FROM hqdl.meaning WHERE changed > 0";
     assert_eq!(sql_at(&cache, changed)[0][0].as_deref(), Some("4"));
-    // What was spent on the others is counted.
+    // The spending for the others is counted.
     let daemon = Daemon::start(&one, &["--cache", &cache]);
     daemon.wait_until_idle("complete");
     daemon.get("/").expect_status(200);
 }
 
-/// Keys and values that a server's text cannot hold, or an index.
+/// Keys and values that a server's text, or an index, cannot contain.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn values_of_every_kind_and_size_come_back_as_they_were() {
     let endpoint = truthful_endpoint();
     let spec = [MODEL, "[[expansion]]\nname = \"llm\"\nsource = \"page\"\nkey = [\"text\"]\nrows_per_request = 1\n\n[[expansion.column]]\nname = \"motto\"\n"].concat();
-    // A long head that keys share, and what comes after it in another order.
+    // Keys with a long common prefix, and different endings in another order.
     let sql = "CREATE TABLE page (text TEXT);
         INSERT INTO page VALUES ('a' || char(0) || 'b'), ('back\\slash'), (''), ('short');
         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 12)
@@ -847,7 +851,8 @@ fn values_of_every_kind_and_size_come_back_as_they_were() {
     assert_eq!(listed.stdout, local.stdout, "the same facts in the same order");
 }
 
-/// The figures of docs/reference/shared-cache.md that hang on waiting, not on processors: prints them.
+/// Measures the figures of docs/reference/shared-cache.md that depend on waiting, not on
+/// processors, and prints them.
 #[test]
 #[ignore = "measures for a minute or more: cargo test --test it -- --ignored --nocapture fleet::measure"]
 fn measure_a_shared_limit_and_a_long_way() {
@@ -864,7 +869,7 @@ fn measure_a_shared_limit_and_a_long_way() {
         endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
         endpoint
     };
-    // A long way to the server costs a run little.
+    // A high latency to the server costs a run little.
     for delay in [0, 25] {
         let endpoint = slow();
         let proxy = Proxy::new_to_port(postgres::shared_server().port());

@@ -1,5 +1,5 @@
-//! How many of the forms in which the dialects' users write queries run: those of
-//! `tests/corpus/forms`. Run with `--nocapture` to see each that does not.
+//! Measures how many of the query forms that users of each dialect write can be run: those of
+//! `tests/corpus/forms`. `--nocapture` prints those that cannot.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ INSERT INTO restaurants VALUES
   (3, 'Greek', '[\"greek\"]', 'cheap', 4.9, 3, NULL, NULL, '[]', '[]', '2020-01-01');
 ";
 
-/// The queries of a file, with the words that one is to be refused with.
+/// Returns the queries of a file, with the expected words of an error.
 fn forms(name: &str) -> Vec<(String, Option<String>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/forms").join(name);
     let (mut all, mut query, mut refused) = (Vec::new(), String::new(), None);
@@ -61,11 +61,11 @@ fn forms(name: &str) -> Vec<(String, Option<String>)> {
     all
 }
 
-/// Tables of the shapes that the published ones ask about.
+/// Tables like those that the published queries read.
 const PUBLISHED: &str = include_str!("../corpus/forms/published.tables");
 
-/// Runs all forms of a file; prints how many run, and fails at any that does otherwise
-/// than it says.
+/// Runs all forms of a file; prints how many run, and fails if any differs from what the file
+/// states.
 fn run(name: &str, flags: &[&str]) {
     let endpoint = Endpoint::start_answering(|column, _| {
         let one = match (column.data_type.as_str(), &column.values) {
@@ -112,7 +112,7 @@ fn published_forms_of_suql_run() {
     run("suql-published.sql", &["--dialect", "suql"]);
 }
 
-/// `PostgreSQL`'s functions give what `PostgreSQL` says, NULLs and ends included.
+/// `PostgreSQL`'s functions return what `PostgreSQL` returns, including NULLs and boundary cases.
 #[test]
 fn functions_of_postgresql_give_what_it_says() {
     let endpoint = Endpoint::start_with(|_, _| Json::Null);
@@ -149,7 +149,7 @@ fn forms_of_suql_run() {
     run("suql.sql", &["--dialect", "suql"]);
 }
 
-/// What `DISTINCT ON` keeps is the first row of each, in the query's order.
+/// `DISTINCT ON` keeps the first row of each group, in the query's order.
 #[test]
 fn distinct_on_keeps_the_first_of_each() {
     let endpoint = Endpoint::start_with(|_, key| {
@@ -190,7 +190,7 @@ fn distinct_on_keeps_the_first_of_each() {
             json!(["price", "name"]),
             json!([["cheap", "Greek"], ["x", "Luigi's"]]),
         ),
-        // The last word of an operator has no alias behind it.
+        // A word that ends an operator is not followed by an alias.
         (
             "SELECT DISTINCT ON (price) name LIKE price, name ILIKE price, rating ISNULL, rating NOTNULL,
              location IS DISTINCT FROM name, NOT rating FROM restaurants ORDER BY price DESC, name",
@@ -210,13 +210,13 @@ fn distinct_on_keeps_the_first_of_each() {
             json!(["k", "d", "i", "two", "l"]),
             json!([["Thai Two", 1, 0, 2, 5], ["Greek", 1, 0, 2, 5]]),
         ),
-        // A quoted name is that name.
+        // A quoted name is matched exactly.
         (
             "SELECT DISTINCT ON (\"k\") price AS k, upper(name) AS \"N\" FROM restaurants ORDER BY \"k\" DESC, n",
             json!(["k", "N"]),
             json!([["moderate", "THAI TWO"], ["cheap", "GREEK"]]),
         ),
-        // The order of a compound is of all its rows.
+        // The ORDER BY of a compound applies to all its rows.
         (
             "SELECT 'x' AS p, 'Zoe' AS name UNION ALL
              SELECT DISTINCT ON (price) price, 'one' FROM restaurants ORDER BY name DESC, p LIMIT 2",
@@ -229,7 +229,7 @@ fn distinct_on_keeps_the_first_of_each() {
         assert_eq!(ended.lines[0]["rows"], rows, "{sql}: {}", ended.stderr);
         assert_eq!(ended.lines[0]["columns"], columns, "{sql}");
     }
-    // A star is the columns of the tables, in order.
+    // A star expands to the columns of the tables, in order.
     for (sql, columns, rows) in [
         (
             "SELECT DISTINCT ON (price) r.*, 1 one FROM (SELECT 1) x, restaurants r ORDER BY price",
@@ -275,7 +275,7 @@ fn distinct_on_keeps_the_first_of_each() {
             project.run_hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql]);
         assert!(ended.expect_exit_code(2).stderr.contains("list its columns"), "{sql}");
     }
-    // An error in it is told where it was written.
+    // Its errors point to the original text.
     let sql = "SELECT DISTINCT ON (price) price, nmae FROM restaurants ORDER BY price";
     let ended = project
         .run_hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql])

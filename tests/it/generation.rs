@@ -1,4 +1,4 @@
-//! What is asked and what is not, through the built program and an endpoint.
+//! Tests of what is requested and what is not, with the built program and an endpoint.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use hqdl_testkit::project::{
     check_cells_in, check_complete, heroes_project, heroes_spec, true_value, truthful_endpoint,
 };
 
-/// The columns that some cells stand in.
+/// Returns the columns of some cells.
 fn columns(cells: &[(Vec<Json>, String)]) -> BTreeSet<&str> {
     cells.iter().map(|(_, c)| c.as_str()).collect()
 }
@@ -170,7 +170,7 @@ fn a_second_database_with_the_same_entities_costs_nothing() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
-    // Other ids, other order, another table beside.
+    // Other ids, another order, and an additional table.
     let other = rusqlite::Connection::open(project.path("other.sqlite")).unwrap();
     other.execute_batch(HEROES).unwrap();
     other
@@ -188,7 +188,7 @@ fn a_second_database_with_the_same_entities_costs_nothing() {
 
 #[test]
 fn a_changed_value_list_asks_only_for_what_it_touches() {
-    // Zed's eyes are not known, the Captain's are of a colour that is on no list.
+    // Zed's eye colour is unknown, the Captain's is not on the list.
     let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str()) {
         ("eye_color", Some("Zed")) => Json::Null,
         ("eye_color", Some("Captain O'Malley")) => "Plaid".into(),
@@ -199,7 +199,7 @@ fn a_changed_value_list_asks_only_for_what_it_touches() {
     let states = check_cells(&project);
     assert_eq!((states["unknown"], states["not_in_list"]), (1, 1));
     let before = endpoint.request_count();
-    // A longer list: what was found on it stands.
+    // With a longer list, values that were on the old one stay valid.
     project.write_spec(&heroes_spec().replace("\"Green\"", "\"Green\", \"Plaid\""));
     let plan = project.run_plan(&[]);
     assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["changed_list"], 2);
@@ -210,7 +210,8 @@ fn a_changed_value_list_asks_only_for_what_it_touches() {
     assert_eq!(names, BTreeSet::from(["Zed", "Captain O'Malley"]));
     let captain = project.query_rows("SELECT eye_color FROM llm WHERE name LIKE 'Captain%'");
     assert_eq!(captain[0][0], "Plaid");
-    // A shorter one: what left it, and once more what is unknown.
+    // With a shorter list, values that are no longer on it are requested again, and so are unknown
+    // ones.
     let before = endpoint.request_count();
     project.write_spec(&heroes_spec().replace("\"Green\"", "\"Plaid\""));
     let green = project.query_rows("SELECT name, full_name FROM llm WHERE eye_color = 'Green'");
@@ -219,7 +220,7 @@ fn a_changed_value_list_asks_only_for_what_it_touches() {
     let asked = endpoint.cells_since(before);
     assert_eq!(asked.len(), green.len() + 1);
     assert!(asked.iter().all(|(k, _)| k[0] == "Zed" || green.contains(k)));
-    // The model still says Green: no value, and the reason with it.
+    // The model still answers Green: the cell has no value, and the reason is stored.
     let left = project.query_rows(
         "SELECT state FROM hqdl_cell WHERE \"column\" = 'eye_color' AND state = 'not_in_list'",
     );
@@ -246,7 +247,7 @@ fn another_model_is_asked_unless_any_models_facts_are_reused() {
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), 6);
     assert_eq!(endpoint.received_requests()[5].body["model"], "other-model");
-    // Back again: the first model's facts are still there.
+    // Back to the first model: its facts are still there.
     project.write_spec(&heroes_spec());
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), 6);
@@ -274,7 +275,7 @@ fn the_base_url_flag_wins_over_the_spec() {
 #[test]
 fn error_cells_are_asked_again_by_the_next_run_and_only_those() {
     let endpoint = truthful_endpoint();
-    // Whatever asks about Zed is too long for this model, even alone.
+    // Every request about Zed is too long for this model, even alone.
     endpoint.add_fault_where(Fault::TooLarge(0), Frequency::Always, |q| {
         q.rows.iter().any(|r| r.key[0] == "Zed")
     });
@@ -343,7 +344,7 @@ fn where_asks_only_for_rows_for_which_it_holds() {
     assert_eq!(asked.len(), wanted.len() * 4);
     assert!(asked.iter().all(|(k, _)| wanted.contains(k)));
     assert_eq!(check_cells(&project)["ok"], wanted.len() * 4);
-    // What is known of the others stays published.
+    // The known cells of the others stay published.
     project.run_materialize(&["--where", "height <= 165"]).expect_exit_code(0);
     assert_eq!(check_cells(&project)["ok"], (wanted.len() + 1) * 4);
     let wrong = project.run_materialize(&["--where", "heigth > 180"]).expect_exit_code(2);
@@ -392,7 +393,7 @@ fn retry_failed_asks_again_for_what_has_no_value() {
     let states = check_cells(&project);
     assert_eq!((states["unknown"], states["invalid"], states["not_in_list"]), (1, 1, 1));
     let before = endpoint.request_count();
-    // They are answers, so a plain run leaves them.
+    // They are answers, so a plain run does not request them.
     project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(endpoint.request_count(), before);
     wiser.store(true, Ordering::SeqCst);
@@ -423,7 +424,7 @@ fn rows_per_request_decides_how_many_rows_share_a_request() {
 fn never_more_requests_in_flight_than_concurrency_allows() {
     for (concurrency, most) in [("1", 1), ("3", 3)] {
         let endpoint = truthful_endpoint();
-        // Long enough that all are sent before the first is answered.
+        // Long enough for all requests to be sent before the first is answered.
         let latency = Duration::from_millis(if most == 1 { 40 } else { 1500 });
         endpoint.add_fault(Fault::Latency(latency), Frequency::Always);
         let project = heroes_project(&endpoint, "csv");
@@ -455,7 +456,7 @@ fn output_leaves_the_source_as_it_is() {
     project.run_materialize(&["--output", "out/expanded.sqlite"]).expect_exit_code(0);
     assert_eq!(bytes(), before);
     assert_eq!(check_cells_in(&project, "out/expanded.sqlite")["ok"], 40);
-    // The copy holds the source's tables, too, and follows them.
+    // The copy also contains the source's tables, and follows their changes.
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
     let before = bytes();
     let asked = endpoint.request_count();
@@ -468,7 +469,7 @@ fn output_leaves_the_source_as_it_is() {
 
 #[test]
 fn every_null_has_a_state_behind_it() {
-    // Whose name ends in a vowel is not known at all; some eyes are plaid.
+    // Names that end in a vowel are unknown; some eyes are plaid.
     let endpoint = Endpoint::start_with(|column, key| match key[0].as_str() {
         Some(name) if name.ends_with(['a', 'e', 'o']) => Json::Null,
         Some("Zed") if column == "eye_color" => "Plaid".into(),
@@ -565,7 +566,7 @@ name = "website"
 fn keys_of_one_entity_are_asked_once_and_all_are_published() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    // Trailing blanks, a decomposed accent, the same row twice.
+    // Trailing blanks, a decomposed accent, and the same row twice.
     project.execute_sql(
         "INSERT INTO hero (name, full_name) VALUES ('Blaze ', 'Ann Fire'), ('Blaze', '  Ann Fire'),
            ('E\u{301}chappe\u{301}e', 'Zoe\u{301} Mu\u{308}ller'), ('Zed', 'Zed Zedsson')",
@@ -575,7 +576,7 @@ fn keys_of_one_entity_are_asked_once_and_all_are_published() {
     assert_eq!(ended.done_event()["cells"]["ok"], 40);
     assert_eq!(project.query_rows("SELECT 1 FROM llm").len(), 13);
     assert_eq!(check_cells(&project)["ok"], 52);
-    // Every source row finds its row.
+    // Every source row has a published row.
     let lost = project.query_rows(
         "SELECT name FROM hero AS h WHERE NOT EXISTS
            (SELECT 1 FROM llm AS l WHERE l.name IS h.name AND l.full_name IS h.full_name)",
@@ -616,7 +617,7 @@ fn rows_whose_source_is_gone_are_counted_and_then_disappear() {
     assert_eq!(project.query_rows("SELECT 1 FROM llm").len(), 8);
     assert!(project.query_rows("SELECT 1 FROM llm_power WHERE name IN ('Zed', 'Echo')").is_empty());
     assert_eq!(check_cells(&project)["ok"], 32);
-    // They come back as they were.
+    // They reappear unchanged.
     project.execute_sql(
         "INSERT INTO hero (name, full_name) VALUES ('Zed', 'Zed Zedsson'), ('Echo', NULL)",
     );
@@ -625,14 +626,13 @@ fn rows_whose_source_is_gone_are_counted_and_then_disappear() {
     assert_eq!(endpoint.request_count(), 3);
 }
 
-/// A plan before anything is known, and one with most cells known, each
-/// against what is then spent.
+/// A plan with nothing known, and one with most cells known, each compared with the actual cost.
 #[test]
 fn a_plan_asks_nothing_and_comes_true() {
     for format in ["csv", "json"] {
         let endpoint = truthful_endpoint();
         let project = heroes_project(&endpoint, format);
-        // A tokenizer that is known, and examples to learn from.
+        // A known tokenizer, and examples to learn from.
         let text = heroes_spec()
             .replace("test-model", "gpt-4o-mini")
             .replace("format = \"csv\"", &format!(
@@ -676,7 +676,7 @@ fn a_plan_asks_nothing_and_comes_true() {
              INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
         );
         compare("thirty rows more");
-        // Forty answers are enough to go by.
+        // Forty answers are enough for an estimate.
         project.execute_sql(
             "INSERT INTO hero (name, full_name) SELECT name || ' II', full_name FROM hero",
         );
@@ -720,7 +720,7 @@ fn the_end_tells_what_each_column_used_and_how_its_cells_ended() {
         (&of("motto")["cells_unasked"], &of("born")["cells_unasked"]),
         (&json!(2), &json!(0))
     );
-    // The columns make up the whole.
+    // The columns add up to the total.
     for field in ["input_tokens", "output_tokens", "cost_usd"] {
         let sum: f64 = columns.iter().map(|c| c[field].as_f64().unwrap()).sum();
         assert!((sum - done[field].as_f64().unwrap()).abs() < 1e-6, "{field}: {sum} of {done}");
@@ -729,14 +729,14 @@ fn the_end_tells_what_each_column_used_and_how_its_cells_ended() {
         let sum: u64 = columns.iter().map(|c| c["cells"][state].as_u64().unwrap()).sum();
         assert_eq!(sum, done["cells"][state], "{state}");
     }
-    // For people it is talk.
+    // Without `--json`, it is a table.
     let said = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(1);
     let table = said.stderr;
     assert!(table.contains("not_in_list") && table.contains("motto"), "{table}");
     assert!(!said.stdout.contains("motto"), "{}", said.stdout);
     let quiet = project.run_hqdl(&["materialize", "specs/x.toml", "--quiet", "--refresh", "born"]);
     assert_eq!(quiet.stderr, "");
-    // A run that changes nothing counts the same.
+    // A run without changes reports the same counts.
     let again = project.run_materialize(&[]);
     assert_eq!(again.done_event()["columns"][1]["cells"], of("born")["cells"]);
 }

@@ -156,11 +156,11 @@ impl Needs {
     }
 }
 
-/// A page under way: its folder, its servers, and the names that the page gives them.
+/// A page that is being run: its folder, its servers, and the names that the page gives them.
 struct Guide {
     project: Project,
     daemon: Option<Daemon>,
-    /// A text of the page, and what a command reads in its place.
+    /// A text of the page, and the text that replaces it in a command.
     names: Vec<(String, String)>,
 }
 
@@ -288,10 +288,10 @@ fn commands(lines: &[&str]) -> Vec<String> {
     commands
 }
 
-/// The address of Ollama, which the pages show for the endpoint.
+/// Ollama's address, which the pages show for the endpoint.
 const OLLAMA: &str = "127.0.0.1:11434";
 
-/// Replaces what differs from run to run by what the page shows.
+/// Replaces text that differs between runs by the text in the page.
 pub fn steady(text: &str, project: &Project) -> String {
     let mut text = text.replace(&project.path("").display().to_string(), "/home/you/cities/");
     let endpoint = project.base_url().trim_start_matches("http://").trim_end_matches("/v1");

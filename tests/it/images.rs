@@ -1,5 +1,5 @@
-//! Images: what a model is shown of them, whom their facts are about, and what is never
-//! read or paid for.
+//! Tests of images: what the model sees, which entity the facts belong to, and what is never read
+//! or paid for.
 
 use base64::Engine as _;
 use serde_json::{Value as Json, json};
@@ -34,7 +34,7 @@ about = "which animal it is"
 questions = ["Which animal is it?"]
 "#;
 
-/// A model that says what it sees: one of the four, or a URL.
+/// Starts a model that names what it sees: one of the four images, or a URL.
 fn endpoint() -> Endpoint {
     Endpoint::start_answering(|_, row| {
         let all = row.key.iter().chain(&row.context).filter_map(Json::as_str);
@@ -66,7 +66,7 @@ fn data_url(bytes: &[u8]) -> String {
     format!("data:image/png;base64,{data}")
 }
 
-/// A project whose table `pet` has these photos, as SQL, and whose folder has files.
+/// Creates a project whose table `pet` has these photos, as SQL, and whose folder contains files.
 fn project(endpoint: &Endpoint, photos: &[&str]) -> Project {
     let values: Vec<String> =
         photos.iter().enumerate().map(|(n, photo)| format!("({n}, {photo})")).collect();
@@ -127,17 +127,17 @@ fn an_image_is_shown_however_it_is_named_and_asked_about_once() {
         [9, null]
     ]);
     assert_eq!(rows(&project, sql), expected);
-    // Five images; the same one under another name is no other, and one has no name at all.
+    // Five images: the same image under another name is not a different one, and one has no name.
     assert_eq!(endpoint.request_count(), 5);
     for request in endpoint.received_requests() {
         let user = &request.body["messages"][1]["content"];
         assert!(user[0]["text"].as_str().unwrap().contains("[image 1]"), "{user}");
-        // The name of a file tells nothing of what it shows.
+        // The file name does not reveal what the image shows.
         assert!(!request.body.to_string().contains("cat.png"));
         assert_eq!(describe_images(&request.body).len(), 1);
     }
     assert_eq!(rows(&project, sql), expected);
-    // The same question, as LLMMap asks it.
+    // The same question as an LLMMap.
     let map = "SELECT {{LLMMap('What is it?', photo, image=true, return_type='str')}} FROM pet WHERE id < 2";
     assert_eq!(rows(&project, map), json!([["cat"], ["cat"]]));
     assert_eq!(endpoint.request_count(), 5);
@@ -145,7 +145,7 @@ fn an_image_is_shown_however_it_is_named_and_asked_about_once() {
     assert_eq!(rows(&project, caption), json!([["cow"]]));
     let asked = &endpoint.received_requests()[5];
     assert_eq!(asked.question.columns[0].about, "Describe what the image shows, in one sentence.");
-    // A text is no image where nothing says so.
+    // A text is not an image unless the call declares it.
     let text = "SELECT {{LLMMap('What is it?', photo, return_type='str')}} FROM pet WHERE id = 1";
     assert_eq!(rows(&project, text), json!([["img/cat.png"]]));
 }
@@ -185,7 +185,7 @@ fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
         assert_eq!(all[n][1], expected, "{photo}");
     }
     assert_eq!(endpoint.request_count(), 1);
-    // Filled, the same, and each cell says why.
+    // Materializing gives the same, and each cell states the reason.
     let ended = project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(ended.done_event()["cells"]["ok"], 1, "{ended:?}");
     let why = |key: &str| {
@@ -204,7 +204,7 @@ fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
     ] {
         assert!(why(key).contains(told), "{key}: {}", why(key));
     }
-    // A file that comes is another image, and is asked about.
+    // A new file is another image, and is asked about.
     std::fs::write(project.path("img/none.png"), GIF).unwrap();
     project.run_materialize(&[]);
     assert!(why("img/none.png").contains("cow"), "{}", why("img/none.png"));
@@ -221,13 +221,13 @@ fn an_expansion_shows_images_of_its_key_and_context() {
     let published = "SELECT id, animal FROM pet_expanded ORDER BY id";
     let expected = json!([[0, "cat"], [1, "cat"], [2, "dog"]]);
     assert_eq!(rows(&project, published), expected);
-    // A call is routed where its column is asked of images; nothing is asked.
+    // A call is routed to a column about images; no request is made.
     for call in ["VQA('Which animal is it?', photo)", "LLMMap('Which animal is it?', photo)"] {
         let sql = format!("SELECT id, {{{{{call}}}}} FROM pet ORDER BY id");
         assert_eq!(rows(&project, &sql), expected, "{call}");
     }
     assert_eq!(endpoint.request_count(), 2);
-    // As context, beside a key that tells the rows apart; a BLOB, too.
+    // As context, beside a key that distinguishes the rows; also as a BLOB.
     project.execute_sql(&format!(
         "CREATE TABLE shop (id INTEGER PRIMARY KEY, front BLOB, back BLOB);
          INSERT INTO shop VALUES (1, {0}, {1}), (2, {1}, NULL), (3, 'img/cat.png', {0})",
@@ -241,12 +241,12 @@ fn an_expansion_shows_images_of_its_key_and_context() {
     std::fs::write(project.path("specs/x.toml"), spec).unwrap();
     project.run_materialize(&[]).expect_exit_code(0);
     let animals = rows(&project, "SELECT animal FROM shop_expanded ORDER BY id");
-    // The key is the row's; then what the images show.
+    // First the key of the row, then what the images show.
     assert_eq!(animals, json!([["cow pig"], ["pig"], ["cat cow"]]));
     let shown: Vec<usize> =
         endpoint.received_requests()[2..].iter().map(|r| describe_images(&r.body).len()).collect();
     assert_eq!(shown.iter().sum::<usize>(), 5);
-    // What a query knows of a row has no image in it: nothing is asked without.
+    // A query does not know the images of a row, so it sends no request without them.
     project.execute_sql("INSERT INTO shop VALUES (4, x'00', NULL)");
     let asked = endpoint.request_count();
     let sql = "SELECT {{LLMMap('Which animal is it?', shop.id)}} FROM shop WHERE id = 4";
@@ -258,19 +258,19 @@ fn an_expansion_shows_images_of_its_key_and_context() {
 fn a_budget_holds_what_an_image_may_cost() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'", "'https://x.org/a.png'"]);
-    // 1,445 tokens an image at the most: 85 and 170 for each of eight tiles.
+    // At most 1,445 tokens per image: 85, and 170 for each of eight tiles.
     let plan = project.run_plan(&[]);
     assert_eq!(plan["totals"]["requests"], 3);
     assert!(plan["totals"]["input_tokens"].as_u64().unwrap() > 3 * 1445, "{plan}");
     let most = plan["totals"]["cost_usd"]["most"].as_f64().unwrap();
-    // What a request may cost, and less than two: each is set aside before it leaves.
+    // Enough for one request, but not for two: each is reserved before it is sent.
     let ended = project.run_materialize(&["--budget", "0.009"]).expect_exit_code(3);
     let spent = ended.done_event()["cost_usd"].as_f64().unwrap();
     assert!(spent <= 0.009 && spent > 0.0, "{ended:?}");
     project.run_materialize(&["--budget", &format!("{}", 2.0 * most)]).expect_exit_code(0);
     let (input, _) = endpoint.billed_tokens();
     assert!(input <= plan["totals"]["input_tokens"].as_u64().unwrap() * 11 / 10);
-    // A query says its most beforehand.
+    // `explain` prints the maximum cost of a query.
     let sql = "SELECT {{ImageCaption(photo)}} FROM pet";
     let told =
         project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).expect_exit_code(0);
@@ -287,17 +287,17 @@ fn a_model_that_sees_nothing_says_so_once() {
     let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(4);
     assert!(ended.stdout.contains("gpt-4o does not accept images"), "{ended:?}");
     assert_eq!(endpoint.request_count(), 1);
-    // Remembered, as other refused forms are.
+    // Stored like other rejected features.
     let ended = query(&project, "SELECT {{ImageCaption(photo)}} FROM pet").expect_exit_code(4);
     assert!(ended.stderr.contains("does not accept images"), "{}", ended.stderr);
     assert_eq!(endpoint.request_count(), 1);
-    // Texts it is asked all the same.
+    // Questions about texts are still sent.
     endpoint.clear_faults();
     rows(&project, "SELECT {{LLMMap('Is it a name?', photo)}} FROM pet");
     assert!(endpoint.request_count() > 1);
 }
 
-/// Ollama and llama.cpp say so with 500.
+/// Ollama and llama.cpp report it with status 500.
 #[test]
 fn a_server_that_fails_at_images_is_not_asked_again() {
     let endpoint = endpoint();
@@ -411,7 +411,7 @@ fn media_that_a_call_does_not_name_are_refused_and_cost_nothing() {
             assert!(ended.stderr.contains(told), "{photo} {call}: {}", ended.stderr);
         }
     }
-    // Names of files and data of another kind are texts.
+    // File names and data of other types are texts.
     let project = project(&endpoint, &["'img/cat.png'", "'song.mp3'", "'data:text/plain,hi'"]);
     query(&project, "SELECT {{LLMMap('Is it a photo?', photo)}} FROM pet").expect_exit_code(0);
     assert!(endpoint.request_count() > 0);

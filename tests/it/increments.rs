@@ -1,5 +1,5 @@
-//! Tables that are published row by row are, after every change, the tables that
-//! are published from nothing.
+//! Tests that updating published tables row by row gives, after every change, the same tables as
+//! publishing from scratch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use hqdl_testkit::project::{
 const STEPS: usize = 16;
 const SEEDS: u64 = 2;
 
-/// A project, and a truth that changes.
+/// A project whose true values change.
 pub struct Changing {
     pub project: Project,
     generation: Arc<AtomicU64>,
@@ -51,7 +51,7 @@ impl Changing {
             }
         });
         let project = Project::new(&endpoint, &format!("{HEROES}{VILLAINS}"), "");
-        // As long as the test.
+        // The endpoint lives as long as the test.
         std::mem::forget(endpoint);
         let columns =
             EXPANSION_COLUMNS.split("[[expansion.column]]").skip(1).map(str::to_owned).collect();
@@ -59,7 +59,7 @@ impl Changing {
         let made =
             Self { project, generation, columns, sources: false, list: false, chance, added: 0 };
         made.write_spec();
-        // Another spec's expansion beside, about the same heroes and one question.
+        // Another spec's expansion about the same heroes, with one shared question.
         let motto = made.columns.iter().find(|c| c.contains("motto")).unwrap();
         let other =
             [MODEL, &EXPANSION.replace("\"llm\"", "\"other\""), "[[expansion.column]]", motto];
@@ -85,7 +85,7 @@ impl Changing {
         self.project.write_spec(&[MODEL, &expansion, &columns.concat()].concat());
     }
 
-    /// A hero whose names are texts.
+    /// Returns a hero whose names are texts.
     fn someone(&mut self) -> [String; 2] {
         let all =
             self.project.query_rows("SELECT name, full_name FROM hero WHERE full_name <> '-'");
@@ -98,7 +98,7 @@ impl Changing {
         assert!([0, 1].contains(&ended.code), "{args:?}: {ended:?}");
     }
 
-    /// Changes something; says what.
+    /// Makes a random change and returns its description.
     pub fn change(&mut self) -> &'static str {
         let [name, full] = self.someone();
         let of = |sql: &str| {
@@ -125,7 +125,7 @@ impl Changing {
                 "a row is renamed"
             }
             3 => {
-                // Other spellings of somebody.
+                // Other spellings of a hero.
                 let sql = "INSERT INTO hero (name, full_name) VALUES ('{name} ', '{full}')";
                 self.project.execute_sql(&of(sql));
                 "a row is respelled"
@@ -211,7 +211,7 @@ impl Changing {
         }
     }
 
-    /// What is published, table by table, in any order of the rows.
+    /// Returns what is published, by table, with the rows sorted.
     pub fn published(&self, database: &str) -> BTreeMap<String, Vec<String>> {
         let db = Connection::open(self.project.path(database)).unwrap();
         let mut found = BTreeMap::new();
@@ -237,7 +237,7 @@ impl Changing {
         found
     }
 
-    /// The same database with nothing published in it, and then all of it.
+    /// Publishes everything into a copy of the database without published tables.
     fn anew(&self) -> BTreeMap<String, Vec<String>> {
         let path = self.project.path("bare.sqlite");
         let _ = std::fs::remove_file(&path);
@@ -271,7 +271,7 @@ fn what_is_published_row_by_row_is_what_is_published_from_nothing() {
             while changing.chance.u8(0..3) == 0 {
                 what.push(changing.change());
             }
-            // What nobody has asked yet is not asked by all steps.
+            // Not every step requests missing cells.
             let limit: &[&str] = if changing.chance.bool() { &[] } else { &["--limit", "2"] };
             let args = [&["materialize", "specs/x.toml", "--json"], limit].concat();
             let ended = changing.project.run_hqdl(&args);
@@ -280,7 +280,7 @@ fn what_is_published_row_by_row_is_what_is_published_from_nothing() {
             for (table, rows) in &anew {
                 assert_eq!(&found[table], rows, "seed {seed}, step {step}, {what:?}: {table}");
             }
-            // And then there is nothing to do.
+            // After that, nothing is left to do.
             let again = changing.project.run_hqdl(&[
                 "materialize",
                 "specs/x.toml",
@@ -297,7 +297,7 @@ fn what_is_published_row_by_row_is_what_is_published_from_nothing() {
     }
 }
 
-/// Which rows of the tables are written, as a trigger of a stranger's would count.
+/// Count the written rows with a trigger, as another program would.
 #[test]
 fn one_more_row_is_one_row_written() {
     let changing = Changing::new(0);
@@ -312,7 +312,7 @@ fn one_more_row_is_one_row_written() {
     };
     let before = rowid("llm");
     let wal = |sql: &str| {
-        // Nobody else is there to move the log into the database.
+        // No other process moves the log into the database.
         let other = changing.project.connect();
         other.execute_batch(&format!("PRAGMA journal_mode = WAL; {sql}")).unwrap();
         let _reader = other

@@ -1,4 +1,5 @@
-//! Ingredients that others express: those of a spec, and `BlendSQL`'s narrower ones.
+//! Tests of ingredients that are rewritten to others: those of a spec, and `BlendSQL`'s narrower
+//! ones.
 
 use serde_json::{Value as Json, json};
 
@@ -61,7 +62,7 @@ const THINGS: &str = "CREATE TABLE t (name TEXT, day TEXT);
      CREATE TABLE docs (title TEXT, body TEXT);
      INSERT INTO docs VALUES ('a', 'Apples are red.'), ('b', 'Plums are blue.'), ('c', NULL)";
 
-/// Answers with what it was asked, and of whom.
+/// Starts an endpoint that answers with the question and the model's name.
 fn endpoint() -> Endpoint {
     Endpoint::start_answering(|column, row| {
         let of = row.key[0].as_str().unwrap_or_default();
@@ -98,7 +99,7 @@ fn an_ingredient_of_a_spec_asks_its_question() {
     let project = project(&endpoint);
     let sql = "SELECT name FROM t WHERE {{IsFruit(t.name)}} ORDER BY 1";
     assert_eq!(rows(&project, sql), json!([["apple"], ["plum"]]));
-    // It is the question that LLMMap asks: nothing is asked again.
+    // It is the same question as an LLMMap's, so no request is made.
     let asked = endpoint.request_count();
     let same = "SELECT name FROM t WHERE {{LLMMap('Is {value} a fruit?', name)}} ORDER BY 1";
     assert_eq!(rows(&project, same), json!([["apple"], ["plum"]]));
@@ -107,7 +108,7 @@ fn an_ingredient_of_a_spec_asks_its_question() {
         json!([[1]])
     );
     assert_eq!(endpoint.request_count(), asked);
-    // A text becomes part of the question; a column, or another call, is shown.
+    // A text becomes part of the question; the value of a column or another call is shown.
     for (call, about) in [
         ("Translate(name, 'French')", "What is {value} in French?"),
         ("Translate(language='It''s', thing=name)", "What is {value} in It's?"),
@@ -118,11 +119,11 @@ fn an_ingredient_of_a_spec_asks_its_question() {
         let sql = format!("SELECT {{{{{call}}}}} FROM t WHERE name = 'plum'");
         assert_eq!(rows(&project, &sql), json!([[about]]), "{call}");
     }
-    // A column is called by what was written: the call, or its question.
+    // A column is named after the original call, or its question.
     let sql = "SELECT {{Translate(name, 'French')}}, {{LLMMap('What?', name, example_outputs=('a', 'b'))}} FROM t";
     let named = query(&project, sql).expect_exit_code(0).lines[0]["columns"].clone();
     assert_eq!(named, json!(["{{Translate(name, 'French')}}", "What?"]));
-    // Options, and the model that it names; a call may say others.
+    // Options, and the model that the ingredient names; a call can override them.
     let colour = "SELECT DISTINCT {{Colour(name)}} FROM t";
     assert_eq!(rows(&project, colour), json!([["it's green"]]));
     assert_eq!(endpoint.requests_to("gpt-4o").len(), 1);
@@ -130,14 +131,14 @@ fn an_ingredient_of_a_spec_asks_its_question() {
         "SELECT DISTINCT {{Colour(name, options=('blue', 'black'), model='gpt-4o-mini')}} FROM t";
     assert_eq!(rows(&project, said), json!([["black"]]));
     assert_eq!(endpoint.requests_to("gpt-4o").len(), 1);
-    // Of rows, once.
+    // About rows, once.
     let asked = endpoint.request_count();
     let best = "SELECT {{BestOf((SELECT name FROM t), 'sweetest')}}";
     assert_eq!(rows(&project, best), json!([["Which of {context} is the sweetest?"]]));
     assert_eq!(endpoint.request_count(), asked + 1);
 }
 
-/// `SQLite` takes a quoted name that is no column for a text, which nobody meant.
+/// `SQLite` reads a quoted name that is not a column as a text, which was not intended.
 #[test]
 fn a_column_that_is_none_is_no_text_to_ask_about() {
     let endpoint = endpoint();
@@ -169,7 +170,7 @@ fn what_a_call_lacks_is_told_with_its_place() {
     for (call, told) in [
         ("Translate(name)", "`Translate` needs `language`"),
         ("Translate(name, langage='x')", "did you mean `language=` instead of `langage=`?"),
-        // What would be asked of nobody is no argument.
+        // An argument that nothing uses is an error.
         ("Season(name, 'Peru')", "the question of `Season` has no slot for a text"),
         ("IsFruit()", "`IsFruit` needs `thing`"),
         ("IsFruit(name, day)", "`IsFruit` has no arguments after thing"),
@@ -181,7 +182,7 @@ fn what_a_call_lacks_is_told_with_its_place() {
         ("RAGQA('Who won?')", "`RAGQA` needs a question and documents"),
         ("RAGQA('Who won?', 'docs')", "neither a column nor a query"),
         ("DT(day)", "`DT` needs `start=` or `end=`"),
-        // What is no argument is never left out without a word.
+        // An unknown argument is never silently ignored.
         (
             "DT(day, start='2024-01-01', edn='2024-02-01')",
             "did you mean `end=`? its arguments are value, start, end",
@@ -230,7 +231,7 @@ fn narrower_ingredients_are_others_with_more_said() {
     ] {
         assert_eq!(rows(&project, sql), expected, "{sql}");
     }
-    // What one does not take itself is said to the other.
+    // Arguments that the ingredient does not use are passed on.
     assert_eq!(endpoint.requests_to("gpt-4o").len(), 0);
     rows(&project, "SELECT {{TableSummary('What is sold?', t, model='large')}}");
     assert_eq!(endpoint.requests_to("gpt-4o").len(), 1);
@@ -256,7 +257,7 @@ fn a_question_about_documents_is_asked_of_all_of_them_once() {
         assert_eq!(read, json!([[1]]), "{call}");
         assert_eq!(endpoint.request_count(), 1, "{n}");
     }
-    // Of some, others.
+    // About some documents: a different question.
     rows(
         &project,
         "SELECT {{RAGQA('Are plums blue?', (SELECT body FROM docs WHERE title = 'a'))}} = 'Yes'",
@@ -288,7 +289,7 @@ fn what_is_wrong_with_an_ingredient_is_told() {
     }
 }
 
-/// Answers of one word should not change from run to run.
+/// One-word answers should not change between runs.
 #[test]
 fn a_question_about_one_value_is_asked_at_temperature_0_if_the_endpoint_takes_one() {
     let endpoint = endpoint();
@@ -303,7 +304,7 @@ fn a_question_about_one_value_is_asked_at_temperature_0_if_the_endpoint_takes_on
         sent.iter().map(|r| r.body.get("temperature").cloned()).collect::<Vec<_>>()
     };
     assert_eq!(asked("Ripe?"), vec![Some(json!(0.0)); 3]);
-    // The spec's temperature wins.
+    // The spec's temperature takes precedence.
     let spec = project.spec_text();
     project.write_spec(&spec.replacen("[model]", "[model]\ntemperature = 0.7", 1));
     assert_eq!(asked("Red?"), vec![Some(json!(0.7)); 3]);

@@ -1,5 +1,5 @@
-//! `hqdl init` on databases as they are: what rows are, what they belong to, what is
-//! left out on purpose; CSV files; and `hqdl clean`, which takes it all away again.
+//! Tests of `hqdl init` on realistic databases: what rows are, what they belong to, and what is
+//! left out on purpose; CSV files; and `hqdl clean`, which removes everything again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use hqdl_testkit::project::{
     CommandResult, check_complete, heroes_project, query_rows, truthful_endpoint,
 };
 
-/// A music shop, with what such shops keep.
+/// A music shop with typical tables.
 const SHOP: &str = "
     CREATE TABLE Artist (ArtistId INTEGER PRIMARY KEY, Name TEXT);
     CREATE TABLE Album (AlbumId INTEGER PRIMARY KEY, Title TEXT,
@@ -57,7 +57,7 @@ fn things_are_proposed_with_what_they_belong_to_and_persons_are_not() {
     let toml = init(dir.path());
     let expansions: Vec<&str> = toml.lines().filter(|l| l.starts_with("name = \"llm_")).collect();
     assert_eq!(expansions, ["name = \"llm_Artist\"", "name = \"llm_Album\""], "{toml}");
-    // Two albums of one title are two albums.
+    // Two albums with the same title are different albums.
     assert!(toml.contains("key = [\"Title\", \"artist\"]"), "{toml}");
     assert!(toml.contains("# Left out because they hold personal data: `Customer`, `Speaker`"));
     for word in ["Email", "Phone", "FirstName", "alembic", "django", "Invoice"] {
@@ -80,7 +80,7 @@ fn a_select_shows_its_rows_with_what_was_asked_of_them() {
     assert_eq!(found.len(), 4);
     let wanted = r#"[2,"Abba","description 2"]"#;
     assert_eq!(serde_json::to_string(&found[1]).unwrap(), wanted);
-    // What was made goes as a whole.
+    // The copy is removed as a whole.
     hqdl(dir.path(), &["clean", "specs/my.toml"]).expect_exit_code(0);
     assert!(!dir.path().join("my.expanded.sqlite").exists());
     assert!(dir.path().join("my.db").exists());
@@ -138,10 +138,11 @@ fn csv_files_become_a_database_beside_them() {
         .collect::<rusqlite::Result<_>>()
         .unwrap();
     assert_eq!(names, ["City Name", "Population", "Zip", "Area", "column_5", "Area_2"]);
-    // Never over what is there.
+    // An existing file is never overwritten.
     let ended = hqdl(dir.path(), &["init", "big cities.csv"]).expect_exit_code(2);
     assert!(ended.stderr.contains("exists already"), "{}", ended.stderr);
-    // A folder is a database of tables; what cannot be read leaves none.
+    // A folder becomes a database with a table per file; if a file cannot be read, no database is
+    // left.
     std::fs::create_dir(at("data")).unwrap();
     std::fs::write(at("data/a.csv"), "name\nx\n").unwrap();
     std::fs::write(at("data/b.csv"), "p,q\n1,2\n3\n").unwrap();
@@ -172,7 +173,7 @@ fn clean_takes_away_what_hqdl_made_and_nothing_else() {
     assert_eq!(ended.lines[0]["file_removed"], false);
     assert_eq!(project.query_rows(schema), before);
     assert_eq!(project.query_rows("SELECT * FROM hero"), data);
-    // Nothing that was paid for is lost.
+    // No paid answer is lost.
     let requests =
         project.run_materialize(&[]).expect_exit_code(0).done_event()["requests"].clone();
     assert_eq!(requests, 0);
@@ -197,7 +198,7 @@ fn clean_leaves_the_tables_of_another_spec() {
     assert_eq!(kept[0][0], 0);
 }
 
-/// What `init` proposes for a database: each expansion with its key.
+/// Asserts what `init` proposes for a database: each expansion with its key.
 fn proposed(sql: &str, wanted: &[(&str, &str)]) {
     let dir = folder_with(sql);
     hqdl(dir.path(), &["init", "my.db", "-s", "my.toml"]).expect_exit_code(0);
@@ -213,7 +214,7 @@ fn proposed(sql: &str, wanted: &[(&str, &str)]) {
     assert_eq!(found, wanted, "{toml}");
 }
 
-/// Classes that rows are counted by are no things, however many of them stand together.
+/// Categories are not entities, however many of them a table combines.
 #[test]
 fn measurements_are_no_entities() {
     let rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60)";
@@ -236,13 +237,13 @@ fn measurements_are_no_entities() {
     ] {
         proposed(&filled(create, table, &values), &[]);
     }
-    // But species and shares are, though many rows are about one.
+    // Species and shares are entities, although many rows may refer to one.
     let iris = filled("species, width REAL", "iris", &format!("{three}, i"));
     proposed(&iris, &[("iris", "species")]);
 }
 
-/// What rows are called after, and the year that parts those of one name, are their key;
-/// who runs them is not.
+/// The key consists of the rows' names, and of the year that distinguishes rows with the same name,
+/// but not of the persons who run them.
 #[test]
 fn rows_are_known_by_their_own_names() {
     proposed(
@@ -257,7 +258,7 @@ fn rows_are_known_by_their_own_names() {
          INSERT INTO movies VALUES ('Alice', 1951, 'G', 1), ('Alice', 2010, 'PG', 2), ('Brazil', 1985, 'R', 3);",
         &[("movies", "title, year")],
     );
-    // What others belong to comes first, and a class of it is no owner.
+    // Owners come first, and a category is not an owner.
     proposed(
         "CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT);
          CREATE TABLE elements (id INTEGER PRIMARY KEY, name TEXT, series_id INTEGER REFERENCES series (id));
@@ -271,7 +272,7 @@ fn rows_are_known_by_their_own_names() {
             ("isotopes", "isotope_name, element"),
         ],
     );
-    // Where somebody was is nobody's business.
+    // Browsing history is private.
     proposed(
         "CREATE TABLE urls (id INTEGER PRIMARY KEY, url TEXT, title TEXT, visit_count INTEGER);
          INSERT INTO urls VALUES (1, 'https://a.example', 'A page', 1), (2, 'https://b.example', 'B page', 2);",

@@ -1,4 +1,4 @@
-//! Sources with a key of their own: a part of the expansion's.
+//! Tests of sources whose key is a part of the expansion's key.
 
 use hqdl::Row;
 use hqdl::value::Value;
@@ -12,7 +12,7 @@ const SQL: &str = "
     INSERT INTO lunch VALUES ('North High', 'North'), ('South High', NULL), ('1 Road', 'Elm');
     INSERT INTO place VALUES ('1 Road', 'Elm'), (NULL, 'Lost Hall'), ('2 Road', 'Oak');";
 
-/// Two sources that ask for `kind` alike, and one of them for `city`, too.
+/// Two sources that both request `kind`; one of them also requests `city`.
 const SPEC: &str = r#"
 [[expansion]]
 name = "llm"
@@ -44,8 +44,8 @@ fn nulls(key: &[Json]) -> usize {
     key.iter().filter(|k| k.is_null()).count()
 }
 
-/// A row is shown with its source's part of the key alone, never beside a row of
-/// another part, with the examples of its part; its values land in its own row.
+/// A row is shown with only its source's part of the key, never beside a row with another part, and
+/// with examples of its part. Its values are stored in its own row.
 #[test]
 fn a_row_is_shown_with_its_sources_part_of_the_key() {
     for format in ["csv", "json"] {
@@ -78,22 +78,22 @@ fn a_row_is_shown_with_its_sources_part_of_the_key() {
             let city = if of_lunch { Json::Null } else { true_value("city", key) };
             assert_eq!(row[5], city);
         }
-        // Each source finds its rows.
+        // Each source's view finds its rows.
         let found = |view: &str| project.query_rows(&format!("SELECT kind FROM {view}"));
         assert!(found("lunch_expanded").iter().all(|r| !r[0].is_null()));
         assert!(found("place_expanded").iter().all(|r| !r[0].is_null()));
-        // Of what a source is not asked for there is nothing to tell, and it is not missing.
+        // Cells that a source does not request are neither reported nor missing.
         let states = project.query_rows(
             "SELECT \"column\", state, count(*), sum(json_extract(key, '$[3]') IS NULL) FROM hqdl_cell GROUP BY 1, 2",
         );
         let told = json!([["city", "ok", 3, 0], ["kind", "ok", 6, 3]]);
         assert_eq!(Json::from(states.into_iter().map(Json::from).collect::<Vec<_>>()), told);
-        // Nothing is asked twice, and nothing changed.
+        // Nothing is requested twice, and nothing changes.
         assert_eq!(project.run_materialize(&[]).expect_exit_code(0).done_event()["requests"], 0);
     }
 }
 
-/// A question about a row of either source finds the same cell as its table shows.
+/// A question about a row of either source finds the cell that its table shows.
 #[test]
 fn a_question_is_answered_from_the_row_of_its_source() {
     let endpoint = truthful_endpoint();
@@ -120,8 +120,8 @@ fn a_question_is_answered_from_the_row_of_its_source() {
     }
 }
 
-/// What a question may name of a column without a list is what all rows of its sources
-/// say, each source with its own part of the key.
+/// A question can name the values of all rows of a column's sources, if the column has no list;
+/// each source has its own part of the key.
 #[test]
 fn a_question_names_the_values_of_sources_with_parts() {
     let endpoint = truthful_endpoint();
@@ -145,7 +145,7 @@ fn a_question_names_the_values_of_sources_with_parts() {
     assert_eq!(endpoint.request_count(), asked);
 }
 
-/// What was asked with the other parts spelled out as NULL is known.
+/// Facts whose other key parts were explicitly NULL are known.
 #[test]
 fn facts_of_keys_with_spelled_out_nulls_are_those_of_the_parts() {
     let endpoint = truthful_endpoint();
@@ -166,7 +166,7 @@ fn facts_of_keys_with_spelled_out_nulls_are_those_of_the_parts() {
     assert_eq!(project.query_rows("SELECT * FROM llm"), rows);
 }
 
-/// A recording holds a row by the part of the key that its source has.
+/// Recordings are found by the part of the key that the source has.
 #[test]
 fn recordings_are_found_by_the_part() {
     let endpoint = truthful_endpoint();
@@ -200,8 +200,8 @@ fn recordings_are_found_by_the_part() {
     assert_eq!(kinds, [[json!("high")], [json!("middle")]]);
 }
 
-/// Whatever parts the sources have: what is shown of a key is all of it that is
-/// not NULL, in its order, and a source's row is shown with no more than its part.
+/// Whatever parts the sources have, a prompt shows all columns of a key that are not NULL, in
+/// order, and for a source's row only its part.
 #[test]
 fn no_value_of_a_key_is_hidden() {
     let fixture = Fixture::new();

@@ -1,5 +1,5 @@
-//! Killed at any moment (kill -9), again and again, on one journal: what was
-//! answered is never asked again, and the tables end complete and right.
+//! Tests of repeated kills (kill -9) at any moment, with one journal: answers are never requested
+//! again, and the tables are complete and correct in the end.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const KILLS: usize = 28;
 const CONCURRENCY: usize = 4;
 const NUMBERS: usize = 790;
 
-/// Heroes enough for every kill to find some of them unasked.
+/// Creates a project with enough heroes that every kill leaves some cells missing.
 fn many(endpoint: &Endpoint) -> Project {
     let sql = format!(
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {NUMBERS})
@@ -22,7 +22,7 @@ fn many(endpoint: &Endpoint) -> Project {
     Project::new(endpoint, &sql, &heroes_spec())
 }
 
-/// Seeds differ from run to run; `HQDL_TEST_SEED` runs one again.
+/// Returns the seed: random, or `HQDL_TEST_SEED` to repeat a run.
 fn seed() -> u64 {
     let named = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok());
     let seed = named.unwrap_or_else(|| fastrand::u64(..));
@@ -30,7 +30,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// Waits for requests that were on their way; says how many there were in all.
+/// Waits for requests in flight; returns the number of all requests.
 fn all_come_in(endpoint: &Endpoint) -> usize {
     loop {
         let count = endpoint.request_count();
@@ -48,7 +48,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
     endpoint.add_fault(Fault::Latency(Duration::from_millis(8)), Frequency::Always);
     let project = many(&endpoint);
     let concurrency = CONCURRENCY.to_string();
-    // Where each process's requests begin.
+    // Index of each process's first request.
     let mut runs = vec![0];
     let mut under_way = 0;
     for kill in 0..KILLS {
@@ -58,7 +58,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
         let before = endpoint.request_count();
         let (began, patience) = (Instant::now(), Duration::from_secs(10));
         match kill % 3 {
-            // At the n-th request.
+            // Kill at the n-th request.
             0 => {
                 let n = chance.usize(1..20);
                 while endpoint.request_count() < before + n && !running.has_ended() {
@@ -66,7 +66,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-            // So long after the first request.
+            // Kill some time after the first request.
             1 => {
                 while endpoint.request_count() == before && !running.has_ended() {
                     assert!(began.elapsed() < patience, "no request came");
@@ -74,7 +74,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
                 }
                 std::thread::sleep(Duration::from_micros(chance.u64(0..40_000)));
             }
-            // Anywhere from its first instruction on.
+            // Kill at any time after the start.
             _ => std::thread::sleep(Duration::from_micros(chance.u64(0..150_000))),
         }
         if !running.has_ended() {
@@ -101,7 +101,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
     }
     assert_eq!(last_asked.len(), all);
     for (run, ends) in runs.iter().zip(&runs[1..]) {
-        // Asked again by a later process: it was in flight when this one was killed.
+        // Requests that a later process repeated were in flight when this process was killed.
         let lost: HashSet<usize> = (*run..*ends)
             .filter(|n| {
                 requests[*n]
@@ -116,7 +116,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
             lost.len(),
             lost.iter().filter(|n| requests[**n].is_answered).count()
         );
-        // Within a process nothing is asked twice.
+        // A process requests nothing twice.
         let mut asked = HashSet::new();
         for request in &requests[*run..*ends] {
             for cell in request.requested_cells() {
@@ -126,7 +126,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
     }
 }
 
-/// The tables are made again from what is known, whenever that was cut off.
+/// The tables are published again from the facts, whenever publishing was interrupted.
 #[test]
 fn a_kill_while_publishing_leaves_the_tables_as_they_were_or_as_they_shall_be() {
     let mut chance = fastrand::Rng::with_seed(seed());
@@ -136,7 +136,7 @@ fn a_kill_while_publishing_leaves_the_tables_as_they_were_or_as_they_shall_be() 
     let all = BTreeMap::from([("ok".to_owned(), (NUMBERS + 10) * COLUMN_NAMES.len())]);
     let asked = endpoint.request_count();
     for _ in 0..12 {
-        // Another value of one hero's, so that there is something to publish.
+        // Change a value of one hero, so that there is something to publish.
         let year = chance.u64(1000..9999).to_string();
         let words = ["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "motto"];
         project.run_hqdl(&[&words[..], &[&year]].concat()).expect_exit_code(0);

@@ -1,4 +1,4 @@
-//! `--log`: what a run does can be read afterwards, and the key cannot.
+//! Tests of `--log`: the log shows what a run did, but not the API key.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use hqdl_testkit::project::{
     Project, SECRET, check_complete, heroes_project, heroes_spec, truthful_endpoint,
 };
 
-/// What a command logs; it must end with `exit`.
+/// Returns the log of a command that must end with exit code `exit`.
 fn logged(project: &Project, args: &[&str], filter: Option<&str>, exit: i32) -> String {
     let mut command = project.hqdl_command(&[args, &["--log", "run.log"]].concat());
     match filter {
@@ -66,7 +66,7 @@ fn a_log_tells_each_step_and_never_the_key() {
     ] {
         assert!(log.contains(said), "no {said:?} in\n{log}");
     }
-    // One line an event, with its time.
+    // One line per event, with its time.
     assert!(log.lines().all(|l| l.starts_with("20")), "{log}");
 }
 
@@ -82,7 +82,7 @@ fn a_filter_says_how_much_is_logged() {
     assert!(!log.contains("answered") && log.contains("published"), "{log}");
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New Two', 'Nino')");
     assert_eq!(logged(&project, &args, Some("reqwest=trace"), 0), "");
-    // What cannot be read is said before anything is done.
+    // An invalid filter is reported before anything is done.
     let mut command = project.hqdl_command(&[&args[..], &["--log", "run.log"]].concat());
     let output = command.env("RUST_LOG", "hqdl=loud").output().unwrap();
     assert_eq!(output.status.code(), Some(2));

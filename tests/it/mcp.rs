@@ -1,4 +1,4 @@
-//! `hqdl mcp`: an assistant is a process that writes and reads lines of JSON-RPC.
+//! Tests of `hqdl mcp`: the assistant is a process that writes and reads lines of JSON-RPC.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -30,7 +30,8 @@ sql = \"SELECT superhero_name FROM superhero ORDER BY height_cm LIMIT 1\"
 const LIVE: &str = "SELECT superhero_name FROM superhero WHERE {{LLMMap('Can it fly?', superhero_name)}} = 'yes' ORDER BY 1";
 const PLAIN: &str = "SELECT superhero_name FROM superhero WHERE height_cm > 210 ORDER BY 1";
 
-/// An endpoint that writes this query for every question, and answers `yes` to live questions.
+/// Starts an endpoint that writes this query for every question, and answers `yes` to live
+/// questions.
 fn endpoint(sql: &'static str) -> Endpoint {
     Endpoint::start_answering(move |column, _| match column.name.as_str() {
         "sql" => sql.into(),
@@ -44,7 +45,7 @@ fn project(endpoint: &Endpoint) -> Project {
     Project::new(endpoint, DATABASE, MODEL)
 }
 
-/// An assistant that is connected with a server.
+/// An assistant that is connected to a server.
 struct Client {
     process: Child,
     stdin: Option<ChildStdin>,
@@ -180,7 +181,7 @@ fn an_approved_plan_runs_once() {
     let id = &plan["plan_id"];
     let refused = client.call("query", json!({ "sql": LIVE }));
     assert_eq!((&refused["status"], &refused["plan_id"]), (&json!("approval_needed"), id));
-    // Nothing that the assistant can pass is an approval.
+    // No argument of the assistant is an approval.
     assert_eq!(client.call("query", json!({ "plan_id": id }))["status"], "approval_needed");
     let forged = client.request(
         "tools/call",
@@ -202,7 +203,7 @@ fn an_approved_plan_runs_once() {
     let ran = client.call("query", json!({ "plan_id": id }));
     assert_eq!(ran["rows"], json!([["Ant-Man"], ["Bane"], ["Hulk"]]), "{ran}");
     assert!(ran["meta"]["cost_usd"].as_f64().unwrap() <= plan["max_cost_usd"].as_f64().unwrap());
-    // The answers are known, so that the same query is free; new rows need a new approval.
+    // The answers are known, so the same query costs nothing; new rows need a new approval.
     assert_eq!(client.call("query", json!({ "plan_id": id }))["status"], "complete");
     project.execute_sql("INSERT INTO superhero VALUES (4, 'Robin', '', 170)");
     assert_eq!(client.call("query", json!({ "plan_id": id }))["status"], "approval_needed");
@@ -314,7 +315,7 @@ fn cost_in_doubt_counts_against_the_limits() {
     client.close();
 }
 
-/// What is stored costs nothing, although the query's other rows would.
+/// Stored answers cost nothing, although the query's other rows would.
 #[test]
 fn a_page_of_stored_answers_needs_no_approval() {
     let endpoint = endpoint(LIVE);
@@ -336,8 +337,7 @@ fn a_page_of_stored_answers_needs_no_approval() {
     client.close();
 }
 
-/// SQL can contain what looks like a line of the plan. The price is first, and such lines are
-/// indented.
+/// SQL can contain lines that imitate the plan. The price comes first, and the SQL is indented.
 #[test]
 fn a_plan_is_shown_without_tricks() {
     let endpoint = endpoint(LIVE);
@@ -430,7 +430,7 @@ fn writing_sql_costs_and_needs_approval() {
     let asked = client.call("ask", question.clone());
     assert_eq!(asked["rows"], json!([["Ant-Man"], ["Hulk"]]), "{asked}");
     assert_eq!(endpoint.request_count(), 1);
-    // The SQL is stored, so that the same question is free.
+    // The SQL is stored, so the same question costs nothing.
     assert_eq!(client.call("ask", question)["status"], "complete");
     assert_eq!(endpoint.request_count(), 1);
     client.close();
@@ -512,7 +512,7 @@ fn a_cancelled_query_ends() {
     let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 900 } });
     client.send(&cancel.to_string());
     assert_eq!(client.call("query", json!({ "sql": "SELECT 1" }))["status"], "complete");
-    // The server ends although the query would not.
+    // The server ends although the query would not end.
     client.close();
 }
 

@@ -1,5 +1,5 @@
-//! Several models in a spec: `[model]`, and `[model.NAME]` that an expansion or a call
-//! names. Each is asked at its own endpoint and price, and its answers are its own.
+//! Tests of several models in a spec: `[model]`, and `[model.NAME]` that an expansion or a call
+//! names. Each is requested at its own endpoint and price, and its answers are stored separately.
 
 use serde_json::Value as Json;
 
@@ -47,7 +47,7 @@ questions = ["Which river?"]
 const PLACES: &str = "CREATE TABLE place (name TEXT PRIMARY KEY);
      INSERT INTO place VALUES ('Leeds'), ('Lyon'), ('Vigo'), ('York')";
 
-/// The endpoint of `[model]`, that of `[model.large]`, and a project with both.
+/// Returns the endpoint of `[model]`, that of `[model.large]`, and a project with both.
 fn project() -> (Endpoint, Endpoint, Project) {
     let small = Endpoint::start_with(|column, _| format!("small {column}").into());
     let large = Endpoint::start_with(|column, _| format!("large {column}").into());
@@ -55,7 +55,7 @@ fn project() -> (Endpoint, Endpoint, Project) {
     (small, large, project)
 }
 
-/// What an endpoint bills at prices per million tokens.
+/// Returns what an endpoint bills at prices per million tokens.
 fn bill(endpoint: &Endpoint, input: f64, output: f64) -> f64 {
     let (i, o) = endpoint.billed_tokens();
     (i as f64 * input + o as f64 * output) / 1e6
@@ -100,7 +100,7 @@ fn each_expansion_is_asked_of_its_model_at_its_price() {
             .expect_exit_code(0);
         assert!(why.stdout.contains(&format!("{model}\n")), "{}", why.stdout);
     }
-    // Again: nothing is asked; the tables answer.
+    // The second run requests nothing, because the answers are known.
     let asked = (small.request_count(), large.request_count());
     project.run_materialize(&[]).expect_exit_code(0);
     let sql = "SELECT DISTINCT {{LLMMap('Which river?', place.name)}} FROM place";
@@ -116,7 +116,7 @@ fn a_budget_holds_for_all_models_together() {
     let paid = bill(&small, 1.0, 2.0) + bill(&large, 10.0, 30.0);
     assert!(paid <= 0.012, "{paid}");
     near(ended.done_event()["cost_usd"].as_f64().unwrap(), paid);
-    // A price of every model is needed for one.
+    // If one budget is set, every model needs a price.
     let text = project.spec_text();
     project.write_spec(&text.replace("price = { input = 10.0, output = 30.0 }\n", ""));
     let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
@@ -142,13 +142,13 @@ fn a_call_names_its_model() {
     assert!(most >= bill(&large, 10.0, 30.0), "{most}");
     let why = meta(&first, "routes")[0]["why"].as_str().unwrap().to_owned();
     assert!(why.contains("asked of `large`"), "{why}");
-    // By its endpoint's name it is the same; another model's answers are its own.
+    // The endpoint's name of the model means the same; another model's answers are separate.
     query(&project, &sql(", model='gpt-4o'"), &[]).expect_exit_code(0);
     assert_eq!((small.request_count(), large.request_count()), (0, 1));
     let second = query(&project, &sql(""), &[]).expect_exit_code(0);
     assert_eq!(second.lines[0]["rows"][0][0], "small answer");
     assert_eq!((small.request_count(), large.request_count()), (1, 1));
-    // Both in one query; of joins and of questions about rows, too.
+    // Both models in one query; also for joins and questions about rows.
     let both = "SELECT {{LLMQA('Which is best?', (SELECT name FROM place), model='large')}},
                 {{LLMQA('Which is best?', (SELECT name FROM place))}}";
     let both = query(&project, both, &[]).expect_exit_code(0);
@@ -212,7 +212,7 @@ fn names_that_no_model_has_are_told() {
         let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(told), "{told}: {}", ended.stderr);
     }
-    // What is wrong with a model is told when it is asked.
+    // A problem of a model is reported when it is asked.
     std::fs::write(project.path("specs/said.jsonl"), "no json\n").unwrap();
     project.write_spec(
         &text.replace("[model.large]\n", "[model.large]\nrecordings = [\"said.jsonl\"]\n"),
@@ -221,13 +221,13 @@ fn names_that_no_model_has_are_told() {
     let ended = project.run_materialize(&[]).expect_exit_code(4);
     assert!(ended.stderr.contains("[model.large]: recording"), "{}", ended.stderr);
     assert_eq!(large.request_count(), 0);
-    // Batches go to one model.
+    // Batches are sent to one model only.
     project.write_spec(&text);
     let ended = project.run_materialize(&["--batch"]).expect_exit_code(2);
     assert!(ended.stderr.contains("`big` uses [model.large]"), "{}", ended.stderr);
-    // Flags say who is asked, of all.
+    // Flags select the model for all requests.
     let before = small.request_count();
-    // The spec's price is that of its own model, and its budget needs one.
+    // The spec's price applies to its own model, and its budget needs a price.
     let ended = project.run_materialize(&["--model", "gpt-4.1-mini"]).expect_exit_code(2);
     assert!(ended.stderr.contains("hqdl cannot keep `budget_usd`"), "{}", ended.stderr);
     project.run_materialize(&["--model", "gpt-4.1-mini", "--price", "1,2"]).expect_exit_code(0);
@@ -240,7 +240,7 @@ fn what_is_asked_of_another_model_is_estimated_by_its_rows() {
     let (_, large, project) = project();
     std::fs::write(project.path("specs/said.jsonl"), "{\"keys\":[\"Leeds\"],\"content\":\"x\"}\n")
         .unwrap();
-    // Recordings of rows answer one at a time, endpoints do not.
+    // Recordings answer one row at a time, endpoints several.
     let text = SPEC
         .replace(
             "provider = \"openai\"\nname = \"gpt-4o-mini\"",
@@ -258,7 +258,7 @@ fn what_is_asked_of_another_model_is_estimated_by_its_rows() {
     assert_eq!(told["requests"], 1, "{told}");
 }
 
-/// Tables that mean one endpoint have one key.
+/// `[model.NAME]` tables that mean the same endpoint share one API key.
 #[test]
 fn an_endpoint_written_otherwise_is_the_same_endpoint() {
     use hqdl::spec::file::{ModelTable, OtherModelTable};
@@ -281,7 +281,7 @@ fn an_endpoint_written_otherwise_is_the_same_endpoint() {
     assert_eq!(key(Some("http://localhost:1/v1"), openai), None);
 }
 
-/// `--base-url` names an endpoint, so the recordings of the spec do not answer in its place.
+/// `--base-url` selects an endpoint, so the spec's recordings do not answer instead.
 #[test]
 fn a_base_url_implies_an_endpoint_instead_of_recordings() {
     let endpoint = truthful_endpoint();

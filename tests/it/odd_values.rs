@@ -1,5 +1,5 @@
-//! Values that could break a prompt: each form asks about them, and each answer must be the one
-//! that the model computed for exactly this value.
+//! Tests of values that could break a prompt: every form asks about them, and each answer must be
+//! the one that the model computed for exactly this value.
 
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::oracle;
@@ -66,13 +66,13 @@ fn query(project: &Project, flags: &[&str], sql: &str) -> CommandResult {
     project.run_hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &[sql]].concat())
 }
 
-/// Rows of a query that succeeds.
+/// Returns the rows of a query that succeeds.
 fn rows(project: &Project, flags: &[&str], sql: &str) -> Json {
     let output = query(project, flags, sql).expect_exit_code(0).stdout;
     serde_json::from_str::<Json>(&output).unwrap()["rows"].clone()
 }
 
-/// Rows of plain `SQLite` with the functions that the model computes.
+/// Returns the rows that plain `SQLite` computes with the model's functions.
 fn true_rows(project: &Project, sql: &str) -> Json {
     let connection = project.connect();
     oracle::register_functions(&connection);

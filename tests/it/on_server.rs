@@ -1,5 +1,5 @@
-//! A spec over a database of `PostgreSQL`: what is published there is what would be
-//! published in a file, and nothing breaks it half-way.
+//! Tests of a spec over a `PostgreSQL` database: it publishes what it would publish in a file, and
+//! nothing leaves it half-published.
 
 use std::time::Duration;
 
@@ -14,29 +14,29 @@ use hqdl_testkit::project::{
     true_value, truthful_endpoint,
 };
 
-/// The heroes, in SQL that a server takes.
+/// Returns the SQL of the heroes for a server.
 fn heroes() -> String {
     HEROES.replace("INTEGER PRIMARY KEY", "serial PRIMARY KEY")
 }
 
-/// A spec whose database is at a URL.
+/// Returns the spec with its database at a URL.
 fn over(url: &str, spec: &str) -> String {
     spec.replace("path = \"../data.sqlite\"", &format!("url = \"{url}\""))
 }
 
-/// A project over a database of a server, and its URL.
+/// Creates a project over a database on a server; returns it with its URL.
 fn project(endpoint: &Endpoint) -> (Project, String) {
     let url = postgres::create_database();
     sql_at(&url, &heroes());
     (Project::new(endpoint, "", &over(&url, &heroes_spec())), url)
 }
 
-/// The first value of a query.
+/// Returns the first value of a query.
 fn one(url: &str, sql: &str) -> String {
     sql_at(url, sql)[0][0].clone().unwrap_or_default()
 }
 
-/// Rows as JSON, in any order.
+/// Returns the rows of a table as JSON, sorted.
 fn rows(url: &str, table: &str, condition: &str) -> Vec<String> {
     let columns = format!(
         "SELECT quote_ident(attname), atttypid = 'float8'::regtype FROM pg_attribute
@@ -65,7 +65,7 @@ fn rows(url: &str, table: &str, condition: &str) -> Vec<String> {
     all
 }
 
-/// Gives the server's tables the rows that those of the file have.
+/// Makes the rows of the server's tables equal those of the file.
 fn follow(changing: &Changing, url: &str) {
     let literal = |value: &Json| match value {
         Json::Null => "NULL".to_owned(),
@@ -83,8 +83,8 @@ fn follow(changing: &Changing, url: &str) {
     sql_at(url, &sql);
 }
 
-/// Whatever changes: rows, spellings, overrides, columns, lists, sources, answers, and
-/// what somebody writes into the tables by hand.
+/// Random changes of rows, spellings, overrides, columns, lists, sources and answers, and manual
+/// edits of the tables.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
@@ -134,7 +134,7 @@ fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
                 };
                 assert_eq!(rows(&url, table, of), file[table], "{place}: {table}");
             }
-            // And then there is nothing to do.
+            // After that, nothing is left to do.
             let again = changing.project.run_hqdl(&args);
             assert_eq!(again.done_event()["published"], false, "{place}");
         }
@@ -151,7 +151,7 @@ fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
     assert_eq!(project.run_plan(&[])["totals"]["cells"], HERO_COUNT * COLUMN_NAMES.len());
     let done = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(done.done_event()["cells"]["ok"], HERO_COUNT * COLUMN_NAMES.len());
-    // Plain SQL sees it, with types, keys and comments.
+    // Plain SQL can read the tables, with types, keys and comments.
     assert_eq!(one(&url, "SELECT count(*) FROM expanded.llm"), "10");
     let types = "SELECT string_agg(format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
         FROM pg_attribute WHERE attrelid = 'expanded.llm'::regclass AND attnum > 0";
@@ -164,7 +164,7 @@ fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
     assert_eq!(one(&url, about), "Heroes of comics that nobody drew.; year of birth");
     let joined = "SELECT motto FROM expanded.hero_expanded WHERE full_name IS NULL";
     assert_eq!(one(&url, joined), "The motto of Echo alias nobody!");
-    // Again there is nothing to do, and it is told where a cell came from.
+    // A second run has nothing to do, and `why` prints where a cell came from.
     let again = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(
         (&again.done_event()["requests"], &again.done_event()["published"]),
@@ -180,7 +180,7 @@ fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
     let why =
         project.run_hqdl(&["why", "llm", "Echo", "NULL", "born", "--db", &url]).expect_exit_code(0);
     assert!(why.stdout.contains("state        ok"), "{}", why.stdout);
-    // A new row is one row more to ask about, a row that is gone goes.
+    // A new row is one more row to ask about; a deleted row disappears.
     sql_at(
         &url,
         "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina'); DELETE FROM hero WHERE name = 'Zed'",
@@ -193,7 +193,7 @@ fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
         one(&url, "SELECT string_agg(name, ' ') FROM expanded.llm WHERE name IN ('New', 'Zed')"),
         "New"
     );
-    // What hqdl made goes, and nothing else.
+    // `clean` removes what hqdl created, and nothing else.
     sql_at(&url, "CREATE TABLE expanded.mine (x int)");
     project.run_hqdl(&["clean", "specs/x.toml"]).expect_exit_code(0);
     assert_eq!(
@@ -211,7 +211,7 @@ fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
     assert_eq!(one(&url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'expanded'"), "0");
 }
 
-/// Each kind of value is a key that is asked about as it reads, and joins its source again.
+/// Each type of value is a key that is shown in its text form, and joins its source.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn keys_of_every_type_join_their_source_again() {
@@ -276,14 +276,14 @@ fn keys_of_every_type_join_their_source_again() {
     }
     assert_eq!(one(&url, "SELECT count(motto) FROM expanded.two"), "2");
     assert_eq!(project.run_materialize(&[]).expect_exit_code(0).done_event()["published"], false);
-    // Bytes name nobody.
+    // Bytes cannot be a key.
     let blob = text.replace("key = [\"k0\"]", "key = [\"blob\"]");
     project.write_spec(&blob);
     let checked = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
     assert!(checked.stderr.contains("2 keys contain a blob"), "{}", checked.stderr);
 }
 
-/// Sources of any shape: views, SELECTs, other schemas, several of them with other types.
+/// Sources can be views, SELECTs, in other schemas, and several with different types.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn sources_of_a_server_may_be_views_selects_and_of_other_types() {
@@ -306,11 +306,11 @@ fn sources_of_a_server_may_be_views_selects_and_of_other_types() {
     .concat();
     let project = Project::new(&endpoint, "", &text);
     let done = project.run_materialize(&[]).expect_exit_code(0);
-    // Of `c` the number 1 and the text 1 are one key.
+    // In `c`, the number 1 and the text 1 are one key.
     assert_eq!(done.done_event()["cells"]["ok"], 2 + 3 + 3, "{}", done.stdout);
     assert_eq!(one(&url, "SELECT string_agg(name, ' ' ORDER BY name) FROM expanded.c"), "1 5 x");
     assert_eq!(one(&url, "SELECT count(motto) FROM expanded.number_expanded"), "2");
-    // A condition is the server's own, and speaks of those that have its columns.
+    // The server evaluates the condition, and it applies only to sources with its columns.
     sql_at(&url, "INSERT INTO number VALUES (6), (7)");
     let some = project
         .run_materialize(&["--where", "name BETWEEN 6 AND 6 AND pg_typeof(name) = 'int'::regtype"]);
@@ -374,7 +374,7 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
         let ended = fails(&project, &materialize, said);
         assert!(!ended.stderr.contains("geheim"), "{}", ended.stderr);
     }
-    // Who may read, and not write, is told so; a server that is only read, too.
+    // A role that can read but not write gets a message, and so does a read-only server.
     project.write_spec(&sound);
     sql_at(
         &url,
@@ -389,16 +389,16 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
         &["permission denied", "docs/guides/shared-cache.md"],
     );
     let replica = format!("{url}?options=-c%20default_transaction_read_only%3Don");
-    // The session says that it writes; a replica does not let it.
+    // The session is writable, but a replica does not allow writes.
     project.run_hqdl(&["check", "specs/x.toml", "--db", &replica]).expect_exit_code(0);
-    // A table of somebody else's stands where one is to be.
+    // A user's table has the name of a table to be published.
     sql_at(&url, "CREATE SCHEMA expanded; CREATE TABLE expanded.llm (mine int)");
     fails(&project, &materialize, &["`llm` that hqdl did not make"]);
     assert_eq!(one(&url, "SELECT count(*) FROM expanded.llm"), "0");
     assert_eq!(endpoint.request_count(), 0);
 }
 
-/// Texts that a server does not take, and keys that it does not index.
+/// Texts that a server does not accept, and keys that it cannot index.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn odd_texts_are_published_and_keys_too_long_are_told() {
@@ -416,7 +416,7 @@ fn odd_texts_are_published_and_keys_too_long_are_told() {
         motto
     );
     assert_eq!(project.run_materialize(&[]).done_event()["published"], false);
-    // Noise is not made small, so that the index would have to hold it.
+    // Random text cannot be compressed, so the index would have to store all of it.
     sql_at(
         &url,
         "INSERT INTO hero (name) SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) AS i",
@@ -426,8 +426,7 @@ fn odd_texts_are_published_and_keys_too_long_are_told() {
     assert_eq!(one(&url, "SELECT count(*) FROM expanded.llm"), "10");
 }
 
-/// A view of the user's hangs on a published table: rows come and go below it; other
-/// columns do not.
+/// A user's view depends on a published table: rows can change, columns cannot.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_hangs_on_a_published_table_is_kept_or_told() {
@@ -472,7 +471,7 @@ fn two_who_publish_at_once_publish_one_after_the_other() {
     let (project, url) = project(&endpoint);
     for round in 0..3 {
         sql_at(&url, &format!("INSERT INTO hero (name, full_name) VALUES ('New {round}', 'Nina')"));
-        // Each with facts of its own: nothing but the server keeps them apart.
+        // Each process has its own facts, so only the server serializes them.
         let all: Vec<RunningCommand> = ["one", "two", "three"]
             .iter()
             .map(|cache| start(&project, &["--cache", cache]))
@@ -485,8 +484,8 @@ fn two_who_publish_at_once_publish_one_after_the_other() {
     }
 }
 
-/// hqdl's tables of an earlier version are migrated by the next run, which asks nothing and keeps
-/// a user's views of the published tables.
+/// The next run migrates hqdl's tables of an earlier version. It requests nothing, and keeps a
+/// user's views of the published tables.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn earlier_own_tables_on_a_server_are_migrated() {
@@ -538,8 +537,8 @@ fn earlier_own_tables_on_a_server_are_migrated() {
     assert_eq!(one(&url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'expanded'"), "0");
 }
 
-/// Killed while it publishes: what stood stands, whole; what was answered is published by
-/// the next one, which asks nothing.
+/// A run that is killed while it publishes leaves the previous tables unchanged; the next run
+/// publishes the answers without requesting anything.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_publisher_that_is_killed_leaves_what_stood() {
@@ -577,8 +576,8 @@ fn a_publisher_that_is_killed_leaves_what_stood() {
     assert!(after.contains("llm_power") && !after.contains("Zedsson"), "{after}");
 }
 
-/// A source that goes while its cells are asked for, and a server that is killed and comes
-/// again: what is answered is kept.
+/// A source is dropped while its cells are requested, and a server is killed and restarted: the
+/// answers are kept.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
@@ -597,7 +596,7 @@ fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
         (endpoint.request_count(), one(&url, "SELECT count(motto) FROM expanded.llm")),
         (asked, "10".into())
     );
-    // A server of its own, which goes and comes.
+    // A separate server that is stopped and restarted.
     let server = Server::start_server();
     let own = server.create_database();
     sql_at(&own, &heroes());
@@ -611,7 +610,7 @@ fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
     assert_eq!(one(&own, "SELECT count(motto) FROM expanded.llm"), "10");
 }
 
-/// The first spec for a database is the same for the same data, wherever that is.
+/// The generated spec is the same for the same data, in a file and on a server.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_first_spec_is_made_from_a_server_as_from_a_file() {
@@ -650,7 +649,7 @@ fn a_first_spec_is_made_from_a_server_as_from_a_file() {
     }
 }
 
-/// The daemon hears of rows that come to a server, and shows what is published there.
+/// The daemon notices new rows on a server, and shows what is published there.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_daemon_fills_what_comes_to_a_server() {
@@ -673,7 +672,7 @@ fn a_daemon_fills_what_comes_to_a_server() {
     let query =
         daemon.post("/v1/query", &json!({ "sql": "SELECT count(*) FROM llm" })).expect_status(200);
     assert!(query.body.contains("[11]"), "{}", query.body);
-    // What somebody takes away comes again.
+    // Tables that a user drops are published again.
     sql_at(
         &url,
         "ALTER TABLE hero RENAME TO heros; ALTER TABLE heros RENAME TO hero; DELETE FROM hero WHERE name = 'Zed'",
@@ -690,7 +689,7 @@ fn a_daemon_fills_what_comes_to_a_server() {
     assert!(!scored.stdout.contains("absent"), "{}", scored.stdout);
 }
 
-/// Rows of a query.
+/// Returns the rows of a query.
 fn asked(project: &Project, sql: &str, flags: &[&str]) -> (Vec<Vec<Json>>, Json) {
     let args = [&["query", "--spec", "specs/x.toml", "--json", sql], flags].concat();
     let ended = project.run_hqdl(&args).expect_exit_code(0);
@@ -699,7 +698,7 @@ fn asked(project: &Project, sql: &str, flags: &[&str]) -> (Vec<Vec<Json>>, Json)
     (list(&json["rows"]).iter().map(list).collect(), json["meta"].clone())
 }
 
-/// What a server says of calls is what a file says, and nothing is asked.
+/// Queries with calls return the same rows on a server as in a file, without requests.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
@@ -738,7 +737,7 @@ fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
         let explained = project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--db", &url, &sql]);
         assert_eq!(explained.code, 0, "{}", explained.stderr);
     }
-    // Around calls, too, it is the server's words.
+    // The SQL around calls is in the server's dialect, too.
     for (condition, rows) in [
         (format!("{eyes} ILIKE 'blue'"), format!("{eyes} = 'Blue'")),
         (format!("{eyes} NOT ILIKE 'BLU%'"), format!("{eyes} NOT LIKE 'Blu%'")),
@@ -765,13 +764,14 @@ fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
         let (file, _) = asked(&project, &query(&rows), &[]);
         assert_eq!(there, file, "{condition}\n{}", meta["sql"]);
     }
-    // Without calls it is the server's own, whatever it takes.
+    // Without calls, the query is the server's own SQL.
     let own = "SELECT name::varchar(3), now() > '2020-01-01', 1.50 FROM hero WHERE name ILIKE 'zed' -- its own;";
     assert_eq!(asked(&project, own, &["--db", &url]).0, [[json!("Zed"), json!(1), json!(1.5)]]);
     assert_eq!(endpoint.request_count(), count);
 }
 
-/// What would have to be asked is told, and what else a server does not do.
+/// Calls that would need requests are errors, and so is everything else that a server does not
+/// support.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_a_query_on_a_server_cannot_do_is_told() {
@@ -787,8 +787,8 @@ fn what_a_query_on_a_server_cannot_do_is_told() {
     project.run_materialize(&[]).expect_exit_code(0);
     let count = endpoint.request_count();
     asked(&project, eyes, &[]);
-    // New rows keep none of the others from being read: they are NULL, and the result is
-    // reported as incomplete.
+    // New rows do not prevent reading the others: they are NULL, and the result is reported as
+    // incomplete.
     sql_at(&url, "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina'), ('Newer', NULL)");
     let args = ["query", "--spec", "specs/x.toml", "--json", eyes];
     let ended = project.run_hqdl(&args).expect_exit_code(1);
@@ -807,7 +807,7 @@ fn what_a_query_on_a_server_cannot_do_is_told() {
         &[],
     );
     refused("SELECT {{LLMQA('Who is it?')}}", &["does not ask the model live"], &[]);
-    // One name is two heroes, so a question of the name alone is another one.
+    // Two heroes share a name, so a question about the name alone is a different one.
     refused(
         "SELECT {{LLMMap('What is the eye colour?', h.n)}} FROM (SELECT name AS n FROM hero) AS h",
         &["hqdl"],

@@ -1,5 +1,5 @@
-//! How many rows share a request: fewer when answers come back misaligned or
-//! unreadable, more again when they do not.
+//! Tests of the number of rows per request: it shrinks when answers are misaligned or unreadable,
+//! and grows when they are not.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use hqdl_testkit::project::{
     COLUMN_NAMES, HEROES, Project, check_cells, heroes_spec, true_value, truthful_endpoint,
 };
 
-/// Heroes and so many numbers, 32 to a request, one request after the other.
+/// Creates a project with the heroes and this many numbers, 32 per request, one request at a time.
 fn numbers(endpoint: &Endpoint, numbers: usize) -> Project {
     let sql = format!(
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {numbers})
@@ -23,12 +23,12 @@ fn numbers(endpoint: &Endpoint, numbers: usize) -> Project {
     Project::new(endpoint, &sql, &text)
 }
 
-/// Rows of each request.
+/// Returns the number of rows of each request.
 fn sizes(endpoint: &Endpoint) -> Vec<usize> {
     endpoint.received_requests().iter().map(|r| r.question.rows.len()).collect()
 }
 
-/// Rows of each request for rows that were not asked about before.
+/// Returns for each request the number of rows that were not requested before.
 fn first_sizes(endpoint: &Endpoint) -> Vec<usize> {
     let mut seen: HashSet<String> = HashSet::new();
     let mut sizes = Vec::new();
@@ -44,7 +44,7 @@ fn first_sizes(endpoint: &Endpoint) -> Vec<usize> {
 #[test]
 fn requests_shrink_to_what_the_model_can_do_and_only_failed_rows_are_asked_again() {
     let endpoint = truthful_endpoint();
-    // It loses every second row when it gets more than six.
+    // The model loses every second row if it gets more than six.
     endpoint.add_fault_where(Fault::MissingRows, Frequency::Always, |q| q.rows.len() > 6);
     let project = numbers(&endpoint, 190);
     project.run_materialize(&[]).expect_exit_code(0);
@@ -54,11 +54,11 @@ fn requests_shrink_to_what_the_model_can_do_and_only_failed_rows_are_asked_again
     );
     let (sizes, first) = (sizes(&endpoint), first_sizes(&endpoint));
     println!("{sizes:?}");
-    // Halved until it goes well; from then on one more than what went well is tried.
+    // The number of rows is halved until a request succeeds; after that it grows by one at a time.
     assert_eq!(first[..4], [32, 16, 8, 4], "{sizes:?}");
     assert!(first[3..].iter().all(|n| *n <= 7), "{sizes:?}");
     assert!(sizes.len() <= 80, "{} requests for 200 rows: {sizes:?}", sizes.len());
-    // Of a request that lost rows, those that came are not asked again.
+    // If a request lost rows, only these are requested again.
     let mut known: HashSet<String> = HashSet::new();
     for request in endpoint.received_requests() {
         let lossy = request.question.rows.len() > 6;
@@ -96,12 +96,12 @@ fn many_requests_in_flight_that_fail_together_count_once() {
     project.run_materialize(&["--concurrency", "8"]).expect_exit_code(0);
     let sizes = sizes(&endpoint);
     println!("{sizes:?}");
-    // Had each of the eight counted, a row a request would be left.
+    // If each of the eight failures counted, one row per request would be left.
     let least = first_sizes(&endpoint).into_iter().filter(|n| *n >= 12).count();
     assert!(least * 12 > 510 / 2, "{sizes:?}");
 }
 
-/// Asking for fewer rows at a time mends misalignment, not ignorance.
+/// Fewer rows per request fix misalignment, not ignorance.
 #[test]
 fn a_column_that_is_always_wrong_does_not_make_every_request_a_single_row() {
     let endpoint = Endpoint::start_with(|column, key| {
@@ -135,7 +135,7 @@ fn a_cell_that_keeps_failing_ends_as_invalid_with_its_raw_answer() {
     let again: Vec<_> = asked.iter().filter(|(_, n)| **n > 1).collect();
     assert_eq!(again.len(), 1, "{again:?}");
     assert!(again[0].0.contains("Zed") && again[0].0.contains("born") && *again[0].1 == 3);
-    // One odd row shrinks nothing.
+    // One malformed row does not reduce the size of requests.
     let whole = endpoint.received_requests();
     let whole: Vec<usize> = whole
         .iter()
@@ -145,7 +145,7 @@ fn a_cell_that_keeps_failing_ends_as_invalid_with_its_raw_answer() {
     assert_eq!(whole, [32, 8]);
 }
 
-/// The heroes, one request after the other, with answers in this format.
+/// Creates the heroes' project with one request at a time, and answers in this format.
 fn heroes_in(format: &str, endpoint: &Endpoint) -> Project {
     let text = heroes_spec()
         .replace("concurrency = 4", "concurrency = 1")
@@ -179,7 +179,7 @@ fn a_model_whose_csv_is_unreadable_is_asked_in_json() {
 #[test]
 fn a_model_that_answers_one_row_of_a_request_is_asked_about_single_rows() {
     let endpoint = truthful_endpoint();
-    // It answers the first row only.
+    // The model answers only the first row.
     endpoint.add_fault_where(Fault::FirstRowOnly, Frequency::Always, |q| q.rows.len() > 1);
     let project = heroes_in("json", &endpoint);
     let ended = project.run_materialize(&[]).expect_exit_code(0);

@@ -1,6 +1,5 @@
-//! The daemon's page in every state it has, in a real browser: narrow and wide, light
-//! and dark, nothing overflows and all of it can be read. `HQDL_PICTURES=DIR` keeps a
-//! picture of each.
+//! Tests every state of the daemon's pages in a real browser: narrow and wide, light and dark,
+//! nothing overflows and all text is readable. `HQDL_PICTURES=DIR` saves a picture of each.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,11 +14,11 @@ use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{Project, heroes_project, true_value, truthful_endpoint};
 
 const WIDTHS: [u32; 4] = [390, 768, 1280, 1920];
-/// Widths at which axe-core looks for violations of WCAG 2.2 AA.
+/// Widths at which axe-core checks for violations of WCAG 2.2 AA.
 const AXE_WIDTHS: [u32; 2] = [390, 1280];
 const SCHEMES: [&str; 2] = ["light", "dark"];
 
-/// The browser on its way through the states.
+/// The browser, which visits one state after another.
 struct Walk {
     browser: Browser,
     complaints: Vec<String>,
@@ -28,8 +27,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// Looks at a page that must say some words. Opens it again until it does, because the daemon
-    /// may be between two steps.
+    /// Checks a page that must contain some words. Reloads it until it does, because the daemon may
+    /// be between two steps.
     fn look(&mut self, state: &str, daemon: &Daemon, path: &str, words: &[&str]) {
         let started_at = Instant::now();
         loop {
@@ -49,20 +48,20 @@ impl Walk {
         self.browser.eval_script("document.body.textContent").as_str().unwrap().to_owned()
     }
 
-    /// Looks at the page that a form leads to.
+    /// Checks the page that a form leads to.
     fn press(&mut self, state: &str, button: &str, words: &[&str]) {
         self.browser.leave_page(&format!("document.querySelector('{button}').click()"));
         self.judge(state, words);
     }
 
-    /// Looks at the result of a query, which the page's script shows without leaving the page.
+    /// Checks the result of a query, which the page's script shows without leaving the page.
     fn run_query(&mut self, state: &str, words: &[&str]) {
         self.browser.eval_script("document.querySelector('#query button.main').click()");
         self.wait_for_words(words);
         self.judge(state, words);
     }
 
-    /// Waits until the page says some words.
+    /// Waits until the page contains some words.
     fn wait_for_words(&mut self, words: &[&str]) {
         let started_at = Instant::now();
         while started_at.elapsed() < Duration::from_secs(20) {
@@ -108,7 +107,7 @@ impl Walk {
 const AXE_RUN: &str = "axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })
     .then((r) => r.violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html).join(' ')}`.slice(0, 400)))";
 
-/// Returns the source of axe-core, which the fixtures have compressed.
+/// Returns the source of axe-core from the compressed fixture.
 fn read_axe() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/axe-core/axe.min.js.gz");
     let unpacked = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
@@ -116,7 +115,7 @@ fn read_axe() -> String {
     String::from_utf8(unpacked.stdout).unwrap() + "; 0"
 }
 
-/// Writes a picture that came as base64.
+/// Writes a picture that is encoded in base64.
 fn save(picture: &str, path: &Path) {
     let file = std::fs::File::create(path).unwrap();
     let mut decode =
@@ -125,7 +124,7 @@ fn save(picture: &str, path: &Path) {
     assert!(decode.wait().unwrap().success());
 }
 
-/// One that says long things, and does not know everything.
+/// Starts an endpoint with long answers, which does not know everything.
 fn wordy() -> Endpoint {
     Endpoint::start_with(|column, key| match (column, key[0].as_str()) {
         ("motto", Some("Zed")) => "Wordswithoutanyspaceinthem/".repeat(12).into(),
@@ -231,7 +230,7 @@ fn all(walk: &mut Walk) {
     }
     {
         let endpoint = truthful_endpoint();
-        // Two of the three requests are answered, and the third is waited for.
+        // Two of the three requests are answered; the third is in progress.
         endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Every(3));
         let project = heroes_project(&endpoint, "csv");
         let daemon = Daemon::start(&project, &[]);

@@ -1,5 +1,5 @@
-//! `[model.parameters]`: further fields of each request's body. They are part of a cell's
-//! provenance, and of the model's identity only where the spec says so.
+//! Tests of `[model.parameters]`: additional fields of each request's body. They are part of a
+//! cell's provenance, and of the model's identity only if the spec sets that.
 
 use serde_json::{Value as Json, json};
 
@@ -11,7 +11,7 @@ use hqdl_testkit::project::{
 const PARAMETERS: &str = "[model.parameters]\nreasoning_effort = \"low\"\ntop_p = 0.5\n\
     seed = 7\nprovider = { order = [\"b\", \"a\"], allow = true }\n\n[limits]";
 
-/// Puts text before the table of limits.
+/// Replaces a part of the spec.
 fn edit(project: &Project, from: &str, to: &str) {
     let text = project.spec_text();
     assert!(text.contains(from), "{text}");
@@ -25,7 +25,7 @@ fn sent() -> Json {
     })
 }
 
-/// The provenance of a cell.
+/// Returns the provenance of a cell.
 fn why(project: &Project) -> Json {
     let ended = project.run_hqdl(&["why", "llm", "Zed", "motto", "--db", "data.sqlite", "--json"]);
     let cells: Json = serde_json::from_str(&ended.expect_exit_code(0).stdout).unwrap();
@@ -55,14 +55,14 @@ fn every_request_has_the_parameters_of_the_spec() {
     assert_eq!(why(&project)["parameters"], sent());
     let shown = project.query_rows("SELECT DISTINCT parameters FROM hqdl_cell WHERE state = 'ok'");
     assert_eq!(shown, [[Json::from(sent().to_string())]]);
-    // An export carries them to another cache.
+    // An export transfers them to another cache.
     project.run_hqdl(&["cache", "export", "facts.jsonl"]).expect_exit_code(0);
     let exported = std::fs::read_to_string(project.path("facts.jsonl")).unwrap();
     let line: Json = serde_json::from_str(exported.lines().next().unwrap()).unwrap();
     assert_eq!(line["parameters"], sent().to_string());
 }
 
-/// Returns how many requests a run sends.
+/// Returns the number of requests that a run sends.
 fn asked(endpoint: &Endpoint, project: &Project, flags: &[&str]) -> usize {
     let before = endpoint.request_count();
     project.run_materialize(flags).expect_exit_code(0);
@@ -81,7 +81,7 @@ fn other_parameters_keep_the_facts_unless_they_are_part_of_the_identity() {
     assert_eq!(asked(&endpoint, &project, &[]), first);
     assert_eq!(why(&project)["parameters"], sent());
     assert_eq!(asked(&endpoint, &project, &[]), 0);
-    // The order of fields is no difference.
+    // The order of fields does not matter.
     edit(&project, "order = [\"b\", \"a\"], allow = true", "allow = true, order = [\"b\", \"a\"]");
     assert_eq!(asked(&endpoint, &project, &[]), 0);
     edit(&project, "\"low\"", "\"high\"");
@@ -89,7 +89,7 @@ fn other_parameters_keep_the_facts_unless_they_are_part_of_the_identity() {
     assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["other_model"], 10, "{plan}");
     assert_eq!(asked(&endpoint, &project, &["--batch"]), first);
     check_complete(&project);
-    // Both are kept, and so is what was answered without any.
+    // The facts of both are kept, and so are those without parameters.
     edit(&project, "\"high\"", "\"low\"");
     assert_eq!(asked(&endpoint, &project, &[]), 0);
     edit(&project, "parameters_identity = true", "parameters_identity = false");
@@ -109,7 +109,7 @@ fn a_parameter_that_the_endpoint_refuses_is_named() {
     assert!(ended.stderr.contains(says), "{}", ended.stderr);
 }
 
-/// A batch has a price of its own, so it does not ask for a tier.
+/// A batch has its own price, so it does not request a service tier.
 #[test]
 fn a_batch_asks_for_no_service_tier() {
     let endpoint = truthful_endpoint();
@@ -126,8 +126,8 @@ fn a_batch_asks_for_no_service_tier() {
     }
 }
 
-/// A model beside `[model]` has parameters of its own, those of `[model]` only where it is
-/// the same model at the same endpoint.
+/// Another model has its own parameters. It inherits those of `[model]` only if it is the same
+/// model at the same endpoint.
 #[test]
 fn another_model_has_its_own_parameters() {
     let endpoint = truthful_endpoint();

@@ -1,4 +1,4 @@
-//! Where prices are from: the spec, the bundled price book, or nowhere; and what that means for
+//! Tests of the sources of prices: the spec, the bundled price book, or none; and the effect on
 //! plans, budgets and service tiers.
 
 use std::io::Write;
@@ -13,7 +13,7 @@ use hqdl_testkit::project::{Project, check_complete, heroes_project, truthful_en
 
 const PRICE: &str = "price = { input = 1.0, output = 2.0 }";
 
-/// Heroes whose model is at its provider, without a price in the spec: to plan with.
+/// Creates the heroes' project for plans, with a model at its provider and no price in the spec.
 fn without_price(endpoint: &Endpoint, model: &str) -> Project {
     let project = heroes_project(endpoint, "json");
     let text = project.spec_text();
@@ -48,19 +48,19 @@ fn a_plan_says_where_its_price_is_from() {
     let explained =
         project.run_hqdl(&["explain", "--spec", "specs/x.toml", sql]).expect_exit_code(0).stdout;
     assert!(explained.contains(&book), "{explained}");
-    // A budget can be kept at that price.
+    // A budget can be enforced at that price.
     assert!(plan(&project, &["--budget", "0.01"]).ends_with(&book));
-    // The spec's price wins, and so does the flag's.
+    // The spec's price takes precedence, and so does the flag's.
     let assumed = json!(["gpt-4o-mini: cache writes assumed at 1.25 × input"]);
     assert_eq!(project.run_plan(&["--price", "3,4"])["price_notes"], assumed);
     edit(&project, "[limits]", &format!("{PRICE}\n[limits]"));
     assert_eq!(project.run_plan(&[])["price_notes"], assumed);
-    // But it is the price of the spec's model, and of no other one.
+    // But it applies only to the spec's model.
     let notes = project.run_plan(&["--model", "gpt-4o"])["price_notes"].clone();
     assert!(notes[0].as_str().unwrap().starts_with("gpt-4o: book of"), "{notes}");
 }
 
-/// Neither a proxy nor a server on this machine has a price that nobody has stated.
+/// A proxy or a local server has no price unless the spec sets one.
 #[test]
 fn no_price_is_guessed() {
     let endpoint = truthful_endpoint();
@@ -80,7 +80,7 @@ fn no_price_is_guessed() {
         assert!(refused.contains("hqdl cannot keep `budget_usd`"), "{refused}");
         assert!(refused.contains(&why), "{refused}");
     }
-    // A run says so, too.
+    // A run reports that, too.
     edit(&project, "[model]", &format!("[model]\nbase_url = \"{url}\""));
     let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
     let price = ended.stdout.lines().find(|l| l.starts_with("price")).unwrap();
@@ -111,7 +111,7 @@ fn the_book_is_printed() {
     assert!(unknown.contains("did you mean `gpt-4o-mini`?"), "{unknown}");
 }
 
-/// The usage that an endpoint reports with a service tier.
+/// Returns the usage that an endpoint reports with a service tier.
 fn usage(tier: &str) -> Fault {
     let tokens = json!({ "prompt_tokens": "in", "completion_tokens": "out" });
     let mut usage = tokens;
@@ -121,8 +121,8 @@ fn usage(tier: &str) -> Fault {
     Fault::Usage(usage)
 }
 
-/// A service tier has its own part of the price. A reply that reports another tier, or none, is
-/// never counted as cheaper than it may be.
+/// A service tier has its own price factor. A reply that reports another tier, or none, never
+/// counts as cheaper than it may be.
 #[test]
 fn a_service_tier_is_billed_at_its_part_of_the_price() {
     for (tier, part, reported, billed) in [
@@ -158,10 +158,10 @@ fn a_service_tier_of_unknown_price_is_refused_under_a_budget() {
     let why = "no price for service_tier \"flex\" (set `service_tier` in `price`)";
     assert!(ended.stderr.contains(why), "{}", ended.stderr);
     assert_eq!(endpoint.request_count(), 0);
-    // Without one its price is unknown, and not that of the standard tier.
+    // Without a factor, the tier's price is unknown, and not that of the standard tier.
     let price = plan(&project, &[]);
     assert!(price.contains("unknown") && price.contains(why), "{price}");
-    // The book knows the tiers of its models.
+    // The book contains the tiers of its models.
     let project = without_price(&endpoint, "gpt-5-mini");
     let standard = project.run_plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
     edit(&project, "[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
@@ -173,8 +173,8 @@ fn a_service_tier_of_unknown_price_is_refused_under_a_budget() {
     assert!(ended.stderr.contains("no price for service_tier \"turbo\""), "{}", ended.stderr);
 }
 
-/// A budget that comes with a request, to the daemon or to `hqdl map`, is refused where it could
-/// not be kept: without a price it would limit nothing.
+/// A budget in a request to the daemon or to `hqdl map` is rejected if it cannot be enforced:
+/// without a price, it would limit nothing.
 #[test]
 fn a_budget_of_a_request_needs_a_price_too() {
     let endpoint = truthful_endpoint();
@@ -206,7 +206,7 @@ fn a_budget_of_a_request_needs_a_price_too() {
     assert_eq!(endpoint.request_count(), 0);
 }
 
-/// The price of a long prompt applies to requests that are long, not to plans that are.
+/// The price of a long prompt applies to long requests, not to long plans.
 #[test]
 fn a_plan_prices_each_request_by_its_own_length() {
     let endpoint = truthful_endpoint();
@@ -225,9 +225,9 @@ fn a_plan_prices_each_request_by_its_own_length() {
     };
     let (likely, most, input, fit) = totals(1_000_000);
     assert!(fit > 0, "{fit} fit");
-    // All requests together are longer, each of them is not.
+    // All requests together exceed the limit, but no single one does.
     assert_eq!(totals(input - 1), (likely, most, input, fit));
-    // Each of them is.
+    // Each request exceeds the limit.
     let (long_likely, long_most, _, none) = totals(100);
     assert!((long_likely / likely - 10.0).abs() < 1e-6, "{long_likely}, {likely}");
     assert!((long_most / most - 10.0).abs() < 1e-6, "{long_most}, {most}");

@@ -1,5 +1,5 @@
-//! The endpoint's prompt cache: what requests tell it, and how much of the repeated prompt it
-//! bills as read.
+//! Tests of the endpoint's prompt cache: what requests set, and how much of the repeated prompt is
+//! billed as read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use hqdl_testkit::project::{
 };
 
 const LATENCY: Duration = Duration::from_millis(60);
-/// Tokens of a prefix below which it is not cached.
+/// Minimum tokens of a prefix that is cached.
 const LEAST: u64 = 1024;
 
 /// A provider, and how its prompt cache works.
@@ -22,10 +22,10 @@ const LEAST: u64 = 1024;
 enum Provider {
     /// Anthropic's models at `OpenRouter`: the part up to `cache_control` is cached.
     Marked,
-    /// `OpenAI` from GPT-5.6 on: what explicit breakpoints end, and without
-    /// `prompt_cache_options` the whole request, is written for requests with the same key.
+    /// `OpenAI`, GPT-5.6 or later: prefixes that end at explicit breakpoints, and without
+    /// `prompt_cache_options` the whole request, are written for requests with the same key.
     Explicit,
-    /// `OpenAI` before GPT-5.6: any beginning is cached for requests with the same key.
+    /// `OpenAI` before GPT-5.6: any prefix is cached for requests with the same key.
     Automatic,
 }
 
@@ -42,13 +42,13 @@ impl Provider {
 /// Input tokens that the endpoint has billed.
 #[derive(Default)]
 struct Billed {
-    /// When each prefix was written.
+    /// Time at which each prefix was written.
     written: HashMap<String, Instant>,
-    /// Tokens of prefixes that an earlier request had.
+    /// Tokens of prefixes that an earlier request had, too.
     repeated: u64,
     read: u64,
     writes: u64,
-    /// Tokens of system messages, once for each that differs.
+    /// Tokens of system messages; each different one counts once.
     prefixes: u64,
     seen: HashMap<String, u64>,
 }
@@ -99,7 +99,7 @@ impl Billed {
     }
 }
 
-/// A project that asks one of these providers, and what the endpoint bills.
+/// Creates a project that uses one of these providers; returns it with what the endpoint bills.
 fn asking(endpoint: &Endpoint, provider: Provider) -> (Project, Arc<Mutex<Billed>>) {
     let billed: Arc<Mutex<Billed>> = Arc::default();
     let sums = Arc::clone(&billed);
@@ -136,13 +136,13 @@ fn materialize(project: &Project) -> CommandResult {
     run(project, &["materialize", "specs/x.toml", "--json"])
 }
 
-/// The system message of a request, with what marks it.
+/// Returns the system message of a request, with its breakpoint.
 fn system(request: &Request) -> &Json {
     &request.body["messages"][0]["content"]
 }
 
-/// The benchmark: at least 80 % of the repeated prefix is read from the cache, nothing but the
-/// prefix is written to it, and that once.
+/// The requirement: at least 80 % of the repeated prefix is read from the cache. Nothing but the
+/// prefix is written to it, and only once.
 #[test]
 fn repeated_prefixes_are_read_from_the_cache() {
     for provider in [Provider::Marked, Provider::Explicit, Provider::Automatic] {
@@ -169,7 +169,7 @@ fn repeated_prefixes_are_read_from_the_cache() {
     }
 }
 
-/// Other endpoints and models get what they always got.
+/// Requests to other endpoints and models are unchanged.
 #[test]
 fn only_documented_models_are_told() {
     for (url, model, field, has_key) in [
@@ -181,7 +181,7 @@ fn only_documented_models_are_told() {
         ("http://litellm.example:4000", "gpt-6-sol", "", false),
         ("http://api.openai.com/v1", "gpt-6.1-sol", "prompt_cache_breakpoint", true),
         ("http://api.openai.com/v1", "gpt-5.5", "", true),
-        // Its OpenAI-compatible endpoint has no prompt cache.
+        // Anthropic's OpenAI-compatible endpoint has no prompt cache.
         ("http://api.anthropic.com/v1", "claude-opus-5", "", false),
         ("http://proxy.example/v1", "gpt-6-sol", "", false),
         ("http://proxy.example/v1", "claude-opus-5", "", false),
@@ -204,7 +204,8 @@ fn only_documented_models_are_told() {
     }
 }
 
-/// An endpoint that refuses a breakpoint or a key is asked without, once and for the next run.
+/// An endpoint that rejects a breakpoint or a key gets requests without it, in this run and the
+/// next.
 #[test]
 fn a_refused_breakpoint_is_forgotten() {
     for refused in ["prompt_cache_key", "prompt_cache_options", "messages"] {
@@ -231,7 +232,7 @@ fn a_refused_breakpoint_is_forgotten() {
     }
 }
 
-/// What the spec says of the cache is sent as it is.
+/// Parameters of the spec for the cache are sent unchanged.
 #[test]
 fn parameters_of_the_spec_replace_the_key() {
     let endpoint = truthful_endpoint();

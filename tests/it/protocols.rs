@@ -1,4 +1,4 @@
-//! The protocols of providers' APIs: the same spec over each of them.
+//! Tests of the providers' protocols: the same spec over each of them.
 
 use hqdl_testkit::endpoint::batches::{BatchOutcome, SilencePoint};
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, Request, StreamFault};
@@ -15,7 +15,7 @@ const PROVIDERS: [(&str, &str, &str, &str); 3] = [
     ("anthropic", "/v1/messages", "x-api-key", ""),
 ];
 
-/// The heroes, asked through a provider, with more lines for `[model]`.
+/// Creates the heroes' project for a provider, with additional lines in `[model]`.
 fn heroes(endpoint: &Endpoint, provider: &str, model_lines: &str) -> Project {
     let name = format!("provider = \"{provider}\"\nname = \"test-model\"\n{model_lines}");
     let model = MODEL
@@ -33,7 +33,7 @@ fn header<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
     request.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
 }
 
-/// The tokens that the journal counts are those that the endpoint bills.
+/// Asserts that the tokens in the journal are those that the endpoint bills.
 fn check_spending(endpoint: &Endpoint, project: &Project, provider: &str) {
     let sql = "SELECT sum(input_tokens), sum(output_tokens) FROM completion";
     let (input, output) = endpoint.billed_tokens();
@@ -120,7 +120,7 @@ fn a_batch_that_ends_in_part_is_continued() {
     }
 }
 
-/// Runs until the endpoint falls silent at a point, and kills the run there.
+/// Runs until the endpoint stops responding at some point, and kills the run there.
 fn kill_at(endpoint: &Endpoint, project: &Project, point: SilencePoint) {
     endpoint.fall_silent_at(point);
     let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
@@ -145,7 +145,7 @@ fn a_killed_batch_is_found_again_without_metadata() {
         check_spending(&endpoint, &project, "anthropic");
         assert_eq!(endpoint.created_lines().len(), 1, "{point:?}");
     }
-    // The answer to a creation is lost.
+    // The answer to the creation of a batch is lost.
     let endpoint = truthful_endpoint();
     endpoint.lie_about_creation(500);
     let project = heroes(&endpoint, "anthropic", "");

@@ -1,5 +1,5 @@
-//! Providers and their habits: keys and where they are looked for, URLs, what an
-//! endpoint refuses, reasoning, and endpoints that are not there.
+//! Tests of differences between providers: keys and where they are looked up, URLs, features that
+//! an endpoint rejects, reasoning, and unreachable endpoints.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ fn header<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
     request.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
 }
 
-/// The heroes with a spec that names no key.
+/// Creates the heroes' project with a spec that names no key.
 fn keyless(endpoint: &Endpoint) -> Project {
     let project = heroes_project(endpoint, "json");
     let text = project.spec_text();
@@ -71,7 +71,7 @@ fn a_key_is_the_named_variables_and_a_401_says_which() {
         let requests = endpoint.received_requests();
         header(requests.last().unwrap(), "authorization").map(str::to_owned)
     };
-    // No key, and none that belongs to another endpoint.
+    // No key is sent, not even that of another endpoint.
     let openai = [("OPENAI_API_KEY", "sk-openai-1234"), ("MINE", "mine-5678")];
     let sent = refused(
         &openai,
@@ -159,7 +159,7 @@ fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
         let refused = |r: &Request| parameters.iter().any(|p| r.body.get(*p).is_some());
         let (failed, others): (Vec<_>, Vec<_>) = requests.iter().partition(|r| refused(r));
         assert_eq!(failed.len(), parameters.len(), "{parameters:?}");
-        // What it takes, it still gets.
+        // Features that it accepts are still sent.
         for name in
             all.iter().filter(|n| !parameters.contains(n) && !parameters.contains(&"stream"))
         {
@@ -174,13 +174,13 @@ fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
     }
 }
 
-/// The requests since the `from`-th that send one of these parameters.
+/// Returns the number of requests since the `from`-th that send one of these parameters.
 fn sending(endpoint: &Endpoint, from: usize, parameters: &[&str]) -> usize {
     let sends = |r: &&Request| parameters.iter().any(|p| r.body.get(*p).is_some());
     endpoint.received_requests()[from..].iter().filter(sends).count()
 }
 
-/// No command learns again what one before it has learnt.
+/// No command repeats a request that an earlier one found to be rejected.
 #[test]
 fn the_next_command_does_not_send_what_was_refused() {
     let lists: [&[&str]; 3] = [
@@ -203,7 +203,7 @@ fn the_next_command_does_not_send_what_was_refused() {
     }
 }
 
-/// It is forgotten for another model, another temperature, and after a day.
+/// Rejections are not remembered for another model or temperature, nor after a day.
 #[test]
 fn what_was_refused_is_asked_again_of_others_and_in_time() {
     let refused = ["temperature"];
@@ -232,7 +232,7 @@ fn what_was_refused_is_asked_again_of_others_and_in_time() {
     }
 }
 
-/// It is forgotten where it does not serve any more: the endpoint is asked in full.
+/// If leaving a feature out no longer works, all features are sent again.
 #[test]
 fn what_was_refused_once_and_is_demanded_now_is_sent() {
     let endpoint = truthful_endpoint();
@@ -252,8 +252,8 @@ fn what_was_refused_once_and_is_demanded_now_is_sent() {
     assert!(sent > 0 && sending(&endpoint, before, &["temperature"]) == sent);
 }
 
-/// What a model thinks is in the price that is told beforehand: where its name says that
-/// it thinks, and where its latest answers do.
+/// A plan's price includes reasoning, if the model's name or its latest answers show that it
+/// reasons.
 #[test]
 fn a_plan_counts_the_reasoning() {
     for (model, first) in [("o4-mini", false), ("test-model", true)] {
@@ -272,7 +272,7 @@ fn a_plan_counts_the_reasoning() {
         let spent = done["cost_usd"].as_f64().unwrap();
         assert!(spent <= cost("most"), "{model}: {spent} of {totals}");
         assert!(cost("likely") * 2.5 >= spent && cost("likely") <= cost("most"), "{totals}");
-        // No answer was cut in the midst of its thoughts.
+        // No answer was truncated during reasoning.
         assert_eq!(done["requests"], totals["requests"], "{model}");
         let wanted = "SELECT {{LLMMap('Which planet is it from?', hero.name)}} FROM hero";
         let query = ["query", "--spec", "specs/x.toml", "--json", wanted];
@@ -307,8 +307,8 @@ fn reasoning_is_paid_for_and_has_room() {
     let project = heroes_project(&endpoint, "json");
     let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(0);
     check_complete(&project);
-    // One answer ends in the midst of its reasoning, and is asked again in halves; the
-    // others have room for it.
+    // One answer ends during reasoning and is requested again in halves; the others have room for
+    // it.
     let requests = endpoint.request_count();
     let rows: usize =
         project.query_rows("SELECT count(*) FROM hero")[0][0].as_u64().unwrap() as usize;
@@ -320,7 +320,7 @@ fn reasoning_is_paid_for_and_has_room() {
     assert_eq!(done["input_tokens"], input);
 }
 
-/// A port on this machine where nobody listens.
+/// Returns a local port on which no process listens.
 fn nobody() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -336,13 +336,13 @@ fn an_endpoint_that_is_not_there_is_told_in_a_line() {
     let [line] = lines[..] else { panic!("{}", ended.stderr) };
     assert!(line.starts_with("error: no connection to 127.0.0.1:"), "{line}");
     assert!(line.ends_with("connection refused"), "{line}");
-    // Nothing was asked, so nothing is said of it, and nothing is published.
+    // No request was sent, so no summary is printed and nothing is published.
     assert!(!ended.stdout.contains("requests"), "{}", ended.stdout);
     project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
 }
 
-/// Passes what comes over TLS on to an address.
+/// Starts a TLS proxy to an address.
 fn secured(cert: &[u8], key: &[u8], to: std::net::SocketAddr) -> std::net::SocketAddr {
     use tokio_rustls::rustls::pki_types::pem::PemObject;
     use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -365,7 +365,7 @@ fn secured(cert: &[u8], key: &[u8], to: std::net::SocketAddr) -> std::net::Socke
             let config = Arc::clone(&config);
             std::thread::spawn(move || {
                 let mut tls = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
-                // One request, read to the end of its body, and its answer.
+                // Read one request to the end of its body, and return its answer.
                 let mut request = Vec::new();
                 let mut piece = [0; 16 << 10];
                 let whole = |request: &[u8]| {
@@ -419,13 +419,13 @@ fn a_certificate_that_signs_itself_is_told_of_as_tls_and_taken_from_the_systems_
         let file = file.display().to_string();
         run(&project, &[("SSL_CERT_FILE", &file)], &flags).expect_exit_code(0);
         check_complete(&project);
-        // It is that machine's certificate and no other's.
+        // The certificate is that of one host only.
         let localhost = url.replace("127.0.0.1", "localhost");
         let flags = ["--base-url", &localhost, "--concurrency", "1", "--no-cache"];
         let ended = run(&project, &[("SSL_CERT_FILE", &file)], &flags).expect_exit_code(4);
         assert!(ended.stderr.contains("not valid for name"), "{}", ended.stderr);
     }
-    // What does not speak TLS.
+    // A server without TLS.
     let project = heroes_project(&endpoint, "json");
     let url = endpoint.base_url().replace("http://", "https://");
     let ended = run(&project, &[], &["--base-url", &url]).expect_exit_code(4);

@@ -1,4 +1,4 @@
-//! The calls of queries that others published are read.
+//! Tests that the calls of published queries can be parsed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use hqdl::blendsql::{Argument, Call, Choices, ingredients, mask_calls, scan_calls};
 use hqdl_testkit::engine::shared_folder;
 
-/// The field `field` of every line that has it, by id or line number.
+/// Returns the field `field` of every line that has it, by id or line number.
 fn column_of_lines(path: &Path, field: &str) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(path).unwrap();
     let lines = text.lines().enumerate().filter_map(|(n, line)| {
@@ -17,8 +17,7 @@ fn column_of_lines(path: &Path, field: &str) -> Vec<(String, String)> {
     lines.collect()
 }
 
-/// Reads every query; the calls of those that can be read, the messages of the
-/// others.
+/// Parses every query. Returns the calls of those that can be parsed, and the errors of the others.
 fn read_all(queries: &[(String, String)]) -> (Vec<(String, Call)>, BTreeMap<&str, String>) {
     let (mut calls, mut refused) = (Vec::new(), BTreeMap::new());
     for (id, sql) in queries {
@@ -43,8 +42,7 @@ fn blendsqls_own_test_queries_are_read() {
     let queries = column_of_lines(&path, "blendsql_llm");
     assert_eq!(queries.len(), 125);
     let (calls, refused) = read_all(&queries);
-    // Ingredients that the tests define in Python, and a parameter that would
-    // decide what is asked.
+    // Ingredients that the tests define in Python, and a parameter that affects the question.
     let expected = [
         ("l005", "there is no ingredient `ingredient`"),
         ("l006", "there is no ingredient `select_first_option`"),
@@ -78,8 +76,7 @@ fn swans_published_blendsql_queries_are_read() {
     assert_eq!(refused, BTreeMap::new());
     assert_eq!(calls.len(), 37);
     for (sql, call) in &calls {
-        // Every value is a column in the old spelling, with and without a comma
-        // before it, or the rows of a query.
+        // Every value is a column in legacy syntax, with and without a comma before it, or a query.
         assert!(
             matches!(call.values.as_slice(), [Argument::Column { .. } | Argument::Query(_)]),
             "{}",

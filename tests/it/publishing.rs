@@ -1,5 +1,5 @@
-//! What publishing leaves behind: a budget that a kill does not fill up again,
-//! no files of killed processes, and tables that say what is true by then.
+//! Tests of publishing after interruptions: a kill does not restore a budget, files of killed
+//! processes are removed, and the tables show the current state.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use hqdl_testkit::project::{
     HEROES, Project, check_cells, check_cells_in, heroes_project, heroes_spec, truthful_endpoint,
 };
 
-/// The heroes, one a request, and a budget for about half of them.
+/// Creates the heroes' project with one row per request, and a budget for about half of them.
 fn short_of_money(endpoint: &Endpoint) -> Project {
     let project = heroes_project(endpoint, "csv");
     let text = heroes_spec()
@@ -35,7 +35,7 @@ fn open_runs(project: &Project) -> usize {
     project.query_facts("SELECT 1 FROM run WHERE ended_at IS NULL").len()
 }
 
-/// Somebody else's lock, from when requests are under way.
+/// Waits until requests are in flight, and then locks the database from another connection.
 fn lock(project: &Project) -> Connection {
     let other = project.connect();
     other.busy_timeout(Duration::from_secs(5)).unwrap();
@@ -43,7 +43,7 @@ fn lock(project: &Project) -> Connection {
     other
 }
 
-/// Waits until a run that logs is about to publish.
+/// Waits until a run that writes a log is about to publish.
 fn publishes(project: &Project) {
     let log = project.path("run.log");
     let began = Instant::now();
@@ -69,31 +69,31 @@ fn a_run_killed_while_it_publishes_goes_on_with_the_budget_it_had_left() {
     assert!(asked < 10, "the budget ends it: {asked}");
     assert!(!project.has_table("llm"));
     assert_eq!(open_runs(&project), 1, "its tables do not stand");
-    // The same run: nothing is left to spend, and what is known is published.
+    // The same run is resumed: its budget is spent, and the known cells are published.
     project.run_materialize(&[]).expect_exit_code(3);
     assert_eq!(endpoint.request_count(), asked);
     assert!(spent(&project) <= 0.002, "{}", spent(&project));
     assert!(check_cells(&project)["ok"] > 0);
     assert_eq!(open_runs(&project), 0);
-    // A run of its own has a budget of its own.
+    // A new run has its own budget.
     project.run_materialize(&[]);
     assert!(endpoint.request_count() > asked);
 }
 
-/// Its budget may be spent by then, so that it brings nothing itself.
+/// The next run publishes them even if its budget is spent.
 #[test]
 fn what_was_answered_and_never_published_is_published_by_a_run_that_brings_nothing() {
     let endpoint = truthful_endpoint();
     let project = short_of_money(&endpoint);
     project.run_materialize(&["--limit", "2"]).expect_exit_code(0);
     assert_eq!(check_cells(&project)["ok"], 8);
-    // As a run leaves it that is killed before it publishes here.
+    // Simulates a run that is killed before it publishes here.
     project.run_materialize(&["--limit", "3", "--output", "elsewhere.sqlite"]).expect_exit_code(0);
     let before = endpoint.request_count();
     project.run_materialize(&["--budget", "0.00000001"]).expect_exit_code(3);
     assert_eq!(endpoint.request_count(), before);
     assert_eq!(check_cells(&project)["ok"], 20);
-    // What another model was not asked takes the place of nothing.
+    // Another model without answers replaces nothing.
     let other = ["--budget", "0.00000001", "--model", "gpt-4o", "--price", "1,2"];
     project.run_materialize(&other).expect_exit_code(3);
     assert_eq!(check_cells(&project)["ok"], 20);
@@ -144,12 +144,12 @@ fn copies_that_killed_runs_left_are_swept_and_nothing_else_is() {
     gone.wait().unwrap();
     let swept = [format!("out.sqlite.{id}.part"), format!("out.sqlite.{id}.part-journal")];
     let kept = [
-        // Of a process that lives.
+        // Files of a running process.
         format!("out.sqlite.{}.part", std::process::id()),
         "out.sqlite.notes.part".to_owned(),
         format!("out.sqlite.{id}.part.bak"),
         format!("other.sqlite.{id}.part"),
-        // Held by a process that cannot be seen from here.
+        // A file locked by a process that is not visible here.
         "out.sqlite.4194399.part".to_owned(),
     ];
     for file in swept.iter().chain(&kept) {
@@ -164,7 +164,7 @@ fn copies_that_killed_runs_left_are_swept_and_nothing_else_is() {
     }
 }
 
-/// Another file, with a hero less and one more.
+/// Replaces the database by another file, with one hero fewer and another one more.
 fn other_file(project: &Project) {
     let new = project.path("new.sqlite");
     let other = Connection::open(&new).unwrap();
@@ -199,7 +199,7 @@ fn a_database_replaced_while_a_run_asks_is_told_and_published_from_what_is_true(
         };
         assert_eq!(names(target, "llm"), names("data.sqlite", "hero"));
         assert!(names(target, "llm").contains("\"Newcomer\""));
-        // Eleven heroes, each asked about once.
+        // Eleven heroes, each requested once.
         assert_eq!(endpoint.cells_since(0).len(), 44);
         assert_eq!(ended.done_event()["requests"], endpoint.request_count());
         let again = project.run_hqdl(&args).expect_exit_code(0);
@@ -233,8 +233,8 @@ fn a_spec_whose_name_is_not_utf_8_is_told() {
     assert_eq!(endpoint.request_count(), 0);
 }
 
-/// A process killed in the middle of a transaction leaves a journal beside the
-/// database, without which nobody can read it.
+/// A process that is killed during a transaction leaves a rollback journal, which is needed to read
+/// the database.
 #[test]
 fn a_database_that_a_killed_process_left_half_written_is_read_all_the_same() {
     let endpoint = truthful_endpoint();
@@ -260,7 +260,8 @@ fn a_database_that_a_killed_process_left_half_written_is_read_all_the_same() {
     assert_eq!(check_cells(&left)["ok"], 40);
 }
 
-/// A spec over integer keys, one of which is text, into the database itself or a copy.
+/// Creates a project whose keys are integers except for one text, published into the database
+/// itself or into a copy.
 fn numbered(endpoint: &Endpoint, output: &str) -> Project {
     let sql = "CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT);
         INSERT INTO hero VALUES (3, 'Blaze'), (1, 'Zed');
@@ -287,8 +288,8 @@ fn numbered(endpoint: &Endpoint, output: &str) -> Project {
     Project::new(endpoint, sql, &text)
 }
 
-/// Tools tell rows apart by declared keys: also where a part of them is NULL, and
-/// where a column of integers holds a text.
+/// Other tools distinguish rows by declared keys, even if a part is NULL, or an integer column
+/// contains a text.
 #[test]
 fn published_tables_declare_their_keys() {
     let endpoint = truthful_endpoint();
@@ -327,7 +328,7 @@ fn published_tables_declare_their_keys() {
         );
         let untyped = "SELECT name FROM pragma_table_info('hqdl_cell') WHERE type NOT IN ('TEXT', 'INT', 'INTEGER', 'REAL')";
         assert!(rows(untyped).is_empty());
-        // The user's writes go on as before.
+        // The user can write as before.
         let connection = Connection::open(project.path("data.sqlite")).unwrap();
         connection.execute_batch("PRAGMA foreign_keys = ON; UPDATE hero SET id = 4 WHERE id = 3; DELETE FROM hero WHERE id = 1;").unwrap();
         project.run_materialize(&[]).expect_exit_code(0);
@@ -357,7 +358,7 @@ fn a_key_column_renamed_during_a_run_is_an_error_and_the_tables_stay() {
 }
 
 /// A copy that is older than its database gets the rows that differ, in the transaction that
-/// publishes; one whose tables have changed is made again.
+/// publishes. If the tables have changed, the copy is recreated.
 #[test]
 fn a_copy_gets_the_rows_that_differ() {
     let endpoint = Endpoint::start_with(|_, key| key[0].as_str().unwrap_or_default().len().into());
@@ -384,7 +385,7 @@ name = \"size\"
     let project = Project::new(&endpoint, tables, spec);
     project.run_materialize(&[]).expect_exit_code(0);
     let open = |file: &str| rusqlite::Connection::open(project.path(file)).unwrap();
-    // Statistics of the copy's own are gone when it is made again.
+    // The copy's own statistics disappear when it is recreated.
     let analyze = || open("copy.sqlite").execute_batch("ANALYZE").unwrap();
     let is_analyzed = || {
         let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_stat1'";

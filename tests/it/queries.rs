@@ -1,5 +1,5 @@
-//! Queries over a spec: what is routed to stored columns, what is asked live, and
-//! what survives a kill, an empty purse and a person's word.
+//! Tests of queries over a spec: what is routed to stored columns, what is asked live, and how
+//! kills, exhausted budgets and overrides are handled.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ values = ["Flight", "Speed"]
 questions = [{ ask = "Does the hero have {value}?", sql = "EXISTS {value}" }, { ask = "Has the hero more than {number} powers?", sql = "count(*) > {number}" }]
 "#;
 
-/// What is true of `Hero n`.
+/// Returns the truth about `Hero n`.
 fn truth(column: &str, key: &[Json]) -> Json {
     let n: i64 =
         key[0].as_str().unwrap_or_default().trim_start_matches("Hero ").parse().unwrap_or(0);
@@ -146,7 +146,7 @@ fn an_incomplete_expansion_is_filled_for_just_the_keys_that_are_needed() {
     assert_eq!(rows(&ended), json!([[10]]));
     assert_eq!(meta(&ended, "values_asked"), 20);
     assert_eq!(endpoint.cells_since(0).len(), 20);
-    // What a query asked for is not asked again by a run, and the other way round.
+    // A run does not repeat a query's requests, nor a query those of a run.
     let done = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(done.done_event()["cells_reused"], 20);
     project.execute_sql("INSERT INTO hero (name, real, height) VALUES ('Hero 42', 'New', 190)");
@@ -234,7 +234,7 @@ fn a_killed_query_asks_only_what_is_missing() {
     child.wait().unwrap();
     let ended = query(&project, sql, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[20]]));
-    // Only what was in flight at the kill may be asked twice: one request.
+    // Only the request in flight at the kill may be repeated.
     let asked = endpoint.cells_since(0).len();
     assert!((40..=44).contains(&asked), "{asked}");
 }
@@ -247,7 +247,7 @@ fn what_an_answer_is_compared_with_is_its_example() {
     let asked = endpoint.received_requests();
     let system = asked[0].body["messages"][0]["content"].as_str().unwrap();
     assert!(system.contains(r#"An answer looks like "CA"."#), "{system}");
-    // It is no part of the question: another example asks nothing again.
+    // The example is not part of the question: another example causes no new request.
     query(&project, &sql.replace("'CA'", "'NY'"), &[]).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), asked.len());
 }
@@ -265,7 +265,7 @@ fn explain_asks_nothing_and_names_the_price() {
     assert!(meta["cost_usd"].as_f64().unwrap() > 0.0);
 }
 
-/// What an argument of `BlendSQL`'s own machinery would do is not done in silence.
+/// Arguments without effect in hqdl are reported.
 #[test]
 fn arguments_that_do_nothing_are_told_of() {
     let (_endpoint, project) = project();
@@ -288,7 +288,7 @@ fn arguments_that_do_nothing_are_told_of() {
     }
 }
 
-/// A call in FROM is a table of its answer: a row of it, or of a list one a value.
+/// A call in FROM is a table with its answer: one row, or one row per value of a list.
 #[test]
 fn a_call_in_from_is_a_table() {
     let endpoint = Endpoint::start_answering(|column, _| {
@@ -329,7 +329,7 @@ fn a_call_in_from_is_a_table() {
     assert_eq!(endpoint.request_count(), 3, "each question once");
 }
 
-/// Options that the model gives, too.
+/// Options that the model itself provides.
 const NESTED: &str = "SELECT {{LLMMap('Which kind is it?', hero.name, \
     options=(SELECT {{LLMMap('What is its kind?', nick.hero)}} FROM nick))}} FROM hero WHERE id < 9";
 
@@ -345,14 +345,14 @@ fn explain_asked_what_options_come_from() {
     let explain = ["explain", "--spec", "specs/x.toml", "--json", NESTED];
     let ended = project.run_hqdl(&explain).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), 0, "{}", ended.stdout);
-    // Eight heroes, and two of the names that options come from.
+    // Eight heroes, and two of the names that the options come from.
     assert_eq!(ended.lines[0]["values_asked"], 10, "{}", ended.stdout);
     assert!(
         ended.stdout.contains("its options come from calls that are not answered yet"),
         "{}",
         ended.stdout
     );
-    // Once these are known, so are the options.
+    // Once these are known, the options are known, too.
     query(&project, NESTED, &[]).expect_exit_code(0);
     let before = endpoint.request_count();
     let ended = project.run_hqdl(&explain).expect_exit_code(0);
@@ -404,7 +404,7 @@ fn hundreds_of_conditions_with_calls_are_as_few() {
         let calls: Vec<String> = (0..200).map(call).collect();
         format!("SELECT count(*) FROM hero h WHERE h.id = 1 AND ({})", calls.join(word))
     };
-    // Of the first hero no answer is yes.
+    // No answer about the first hero is yes.
     let but_one = format!("{} AND {{{{LLMMap('Is it 7?', h.name)}}}}", chain(" AND ", "NOT"));
     for (sql, count) in [(chain(" AND ", "NOT"), 1), (but_one, 0), (chain(" OR ", ""), 0)] {
         assert_eq!(rows(&query(&project, &sql, &[]).expect_exit_code(0)), json!([[count]]));

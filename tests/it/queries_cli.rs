@@ -1,5 +1,5 @@
-//! `hqdl query` and `hqdl explain` around the engine: input, forms of output,
-//! safety, ends. Queries here have no calls.
+//! Tests of `hqdl query` and `hqdl explain` apart from the engine: input, output formats, safety,
+//! exit codes. Queries here have no calls.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -13,15 +13,15 @@ use tokio::sync::watch;
 
 use hqdl_testkit::project::{CommandResult, Project, heroes_project, truthful_endpoint};
 
-/// Rows without an end.
+/// An endless number of rows.
 const ENDLESS: &str = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) ";
 
-/// A project with a database and no spec worth the name.
+/// Creates a project with a database and an empty spec.
 fn database(sql: &str) -> Project {
     Project::new(&truthful_endpoint(), sql, "")
 }
 
-/// Five rows of all that values can be.
+/// Creates a project with five rows of every type of value.
 fn values() -> Project {
     database(
         "CREATE TABLE v (id INTEGER, t TEXT, r REAL, b BLOB);
@@ -38,18 +38,18 @@ fn query(project: &Project, args: &[&str]) -> CommandResult {
     project.run_hqdl(&[&["query", "--db", "data.sqlite"], args].concat())
 }
 
-/// The rows of a query, as JSON.
+/// Returns the rows of a query as JSON.
 fn rows(project: &Project, sql: &str) -> Vec<Json> {
     let ended = query(project, &["--json", sql]).expect_exit_code(0);
     ended.lines[0]["rows"].as_array().unwrap().clone()
 }
 
-/// The only value of a query.
+/// Returns the only value of a query.
 fn value(project: &Project, sql: &str) -> Json {
     rows(project, &format!("SELECT {sql}"))[0][0].clone()
 }
 
-/// A failure with this code that says all of this, and prints no row.
+/// Asserts a failure with this exit code and these words, and without rows.
 fn fails(ended: CommandResult, code: i32, says: &[&str]) {
     let ended = ended.expect_exit_code(code);
     for said in says {
@@ -116,7 +116,7 @@ fn json_is_one_object_with_rows_and_meta() {
     assert_eq!(keys, expected);
     assert_eq!(object["meta"]["passes"], 1);
     assert_eq!(object["meta"]["sql"], "SELECT *, id AS t FROM v");
-    // --format json is the same.
+    // `--format json` means the same.
     let same = query(&values(), &["--format", "json", "SELECT 1 AS x"]).expect_exit_code(0);
     assert_eq!(same.lines[0]["rows"], json!([[1]]));
     let none = query(&values(), &["--json", "SELECT 1 AS x WHERE 0"]).expect_exit_code(0);
@@ -168,7 +168,7 @@ fn a_table_is_aligned_and_steers_no_terminal() {
     assert_eq!(none.stdout, "id  t\n--  -\n");
 }
 
-/// Widths come from the first rows; what comes later is wider, and whole.
+/// The first rows determine the widths; later wider values are not truncated.
 #[test]
 fn a_table_cuts_nothing_that_comes_late() {
     let sql = format!(
@@ -178,7 +178,7 @@ fn a_table_cuts_nothing_that_comes_late() {
     assert_eq!(ended.stdout.lines().count(), 2502);
     assert!(ended.stdout.contains(&"w".repeat(5000)));
     assert!(ended.stdout.lines().all(|l| l.len() < 100 || l.contains("www")));
-    // Many columns of nothing are no trouble either.
+    // Many empty columns cause no problem, either.
     let wide = vec!["''"; 1900].join(",");
     let long = vec![format!("'{}'", "z".repeat(90)); 1900].join(",");
     let project = values();
@@ -304,7 +304,7 @@ fn what_is_wrong_is_shown_in_its_place() {
     assert!(mixed.stderr.contains("--json and another --format"), "{mixed:?}");
 }
 
-/// What was begun as JSON ends as JSON.
+/// Output that began as JSON ends as valid JSON.
 #[test]
 fn an_error_on_the_way_leaves_json_that_can_be_read() {
     let sql = "SELECT abs(column1) AS x FROM (VALUES (1), (-9223372036854775807 - 1))";
@@ -374,7 +374,7 @@ fn nothing_but_reading_is_allowed() {
     for sql in refused {
         fails(query(&project, &[sql]), 2, &["`hqdl query` is read-only", "<query>:1:"]);
     }
-    // Not there at all, or not as tables.
+    // Functions that do not exist, or are not table functions.
     for sql in [
         "SELECT writefile('other.sqlite', 'x')",
         "SELECT readfile('/etc/passwd')",
@@ -387,7 +387,7 @@ fn nothing_but_reading_is_allowed() {
     }
     assert_eq!(std::fs::read(project.path("data.sqlite")).unwrap(), before);
     assert_eq!(files(), listed);
-    // And this is reading.
+    // These statements only read.
     for (sql, expected) in [
         ("SELECT name FROM pragma_table_info('v') WHERE cid = 1", json!([["t"]])),
         ("SELECT user_version FROM pragma_user_version", json!([[0]])),
@@ -402,7 +402,7 @@ fn nothing_but_reading_is_allowed() {
     assert_eq!(std::fs::read(project.path("data.sqlite")).unwrap(), before);
 }
 
-/// A write-ahead log that a crash left behind is read, and stays.
+/// A write-ahead log from a crash is read and kept.
 #[test]
 fn a_database_with_a_log_is_read_and_left_as_it_is() {
     let project = values();
@@ -459,7 +459,7 @@ fn a_name_in_double_quotes_that_is_a_text_is_noted() {
             ended.stderr
         );
     }
-    // Of a view it is the view's own matter.
+    // Text constants in views are not reported.
     project.execute_sql("CREATE VIEW v AS SELECT \"text\" AS t FROM hero");
     let ended = query(&project, &["SELECT \"t\" FROM v"]).expect_exit_code(0);
     assert!(!ended.stderr.contains("SQLite reads it as the text"), "{}", ended.stderr);
@@ -482,7 +482,7 @@ fn a_timeout_ends_a_query_that_has_no_end() {
     let ended = query(&project, &["--timeout", "0.3", &endless]);
     fails(ended, 2, &["the query exceeded its time limit of 0.3 s", "--timeout"]);
     assert!(began.elapsed() < Duration::from_secs(60));
-    // What came until then is whole.
+    // The rows before the timeout are complete.
     let rows = format!("{ENDLESS} SELECT x FROM c");
     let ended = query(&project, &["--timeout", "0.2", "--json", &rows]).expect_exit_code(2);
     assert!(ended.lines[0]["rows"].as_array().unwrap().len() > 10);
@@ -522,8 +522,8 @@ fn ctrl_c_ends_a_query_at_once() {
     assert!(began.elapsed() < Duration::from_secs(60));
 }
 
-/// Runs a query whose output is read; gives the lines that `read` counted, the
-/// exit code, and the most memory it was seen to take, in KiB.
+/// Runs a query and reads its output. Returns the number of lines that `read` counted, the exit
+/// code, and the maximum memory observed, in KiB.
 fn memory(project: &Project, sql: &str, format: &str) -> (usize, i32, u64) {
     let mut child = project
         .hqdl_command(&["query", "--db", "data.sqlite", "--format", format, sql])
@@ -578,7 +578,7 @@ fn a_reader_that_goes_away_is_no_failure() {
     }
 }
 
-// Known values, not the constants they are near.
+// Expected values are literals, not the similar constants of Rust.
 #[allow(clippy::approx_constant)]
 #[test]
 fn math_functions_are_as_sqlite_has_them() {
@@ -663,7 +663,7 @@ fn math_functions_are_as_sqlite_has_them() {
     assert_eq!(rows(&project, "SELECT x FROM roots"), [json!([2.0])]);
 }
 
-/// A real is spelled as `SQLite` spells it, and reads back as the same number.
+/// A real number is formatted as `SQLite` does, and parses as the same number.
 #[test]
 fn reals_are_spelled_as_sqlite_spells_them() {
     let project = values();
@@ -715,7 +715,7 @@ fn a_spec_is_asked_about_where_it_is_published() {
         let sql = format!("SELECT count(*) AS n FROM {table}");
         project.run_hqdl(&["query", "--spec", "specs/x.toml", "--format", "csv", &sql])
     };
-    // Before anything is published, its own tables are there.
+    // Before anything is published, the database has only its own tables.
     assert_eq!(count("hero").expect_exit_code(0).stdout, "n\n10\n");
     fails(count("llm"), 2, &["no such table: llm"]);
     project.run_materialize(&[]).expect_exit_code(0);
@@ -725,7 +725,7 @@ fn a_spec_is_asked_about_where_it_is_published() {
     let stale = count("hero").expect_exit_code(0);
     assert_eq!(stale.stdout, "n\n10\n");
     assert!(stale.stderr.contains("is older than its database"), "{}", stale.stderr);
-    // Flags win over the spec.
+    // Flags take precedence over the spec.
     let sql = "SELECT count(*) AS n FROM hero";
     let flags = ["--spec", "specs/x.toml", "--db", "data.sqlite", "--output", "data.sqlite"];
     let ended = project
@@ -746,7 +746,7 @@ fn flags_of_a_query_without_a_spec_are_checked() {
         &["the recording no.jsonl does not exist"],
     );
     fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["is not the URL"]);
-    // --recordings takes all that follows, and leaves the query.
+    // `--recordings` accepts any number of values, except for the query.
     std::fs::write(project.path("f.jsonl"), "").unwrap();
     for files in [&["f.jsonl"][..], &["f.jsonl", "f.jsonl"]] {
         let flags = [&["--provider", "replay", "--recordings"], files].concat();
@@ -837,7 +837,7 @@ fn guard(project: &Project, timeout: Option<Duration>) -> (Guard, watch::Sender<
     (Guard::open_for_query(&project.path("data.sqlite"), timeout, interrupt).unwrap(), send)
 }
 
-/// The engine keeps temporary tables beside the user's, which stay untouched.
+/// The engine creates temporary tables beside the user's, which stay unchanged.
 #[test]
 fn the_guard_lets_the_engine_have_temporary_tables() {
     let project = values();
@@ -903,7 +903,7 @@ fn the_guards_clock_stands_still_aside_and_starts_again() {
     assert_eq!(error.to_string(), "interrupted");
 }
 
-/// A sink that takes two rows.
+/// A sink that accepts only two rows.
 struct Full(usize);
 
 impl RowSink for Full {
@@ -952,9 +952,8 @@ fn rows_come_as_values_and_a_sink_that_is_full_ends_the_query() {
     assert!(matches!(error, QueryError::Output(_)), "{error}");
 }
 
-/// How many values are known is said alike by `explain` and by the query, and by the
-/// same query again; values in a column of the spec and values asked live are counted
-/// once each.
+/// `explain`, the query and a repeated query report the same number of known values. Values of a
+/// spec column and live answers count once each.
 #[test]
 fn what_is_known_is_said_alike_before_and_after() {
     let endpoint = truthful_endpoint();

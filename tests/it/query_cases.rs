@@ -1,9 +1,9 @@
-//! Runs `tests/query/*.test` ([`case_file`](hqdl_testkit::case_file) tells the format)
-//! against the built program and an endpoint that computes.
+//! Runs `tests/query/*.test` (format: [`case_file`](hqdl_testkit::case_file)) with the built
+//! program and an endpoint that computes its answers.
 //!
-//! Beside what a case says, each run must leave the database as it was, ask no
-//! pair of question and value twice, count what it asked as the endpoint did,
-//! and give the same rows again without asking.
+//! In addition to its expectations, each run must leave the database unchanged, ask each pair of
+//! question and value only once, count its requests as the endpoint does, and return the same rows
+//! again without requests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/query")
 }
 
-/// The databases of the cases, made once each.
+/// The databases of the cases, each created once.
 struct Databases {
     dir: tempfile::TempDir,
     made: BTreeMap<PathBuf, PathBuf>,
@@ -45,7 +45,7 @@ impl Databases {
         Self { dir, made }
     }
 
-    /// A copy for one case.
+    /// Returns a copy for one case.
     fn copy(&self, case: &Case, n: usize) -> PathBuf {
         let dir = self.dir.path().join(format!("case {n}"));
         std::fs::create_dir_all(&dir).unwrap();
@@ -60,7 +60,7 @@ fn change(db: &Path, step: &Step) -> Result<(), String> {
     Connection::open(db).unwrap().execute_batch(sql).map_err(|e| format!("{sql}: {e}"))
 }
 
-/// The number of a bound and whether less is right too.
+/// Returns the number of a bound.
 fn number(db: &Path, bound: &ExpectedCount) -> Result<u64, String> {
     match &bound.number {
         Ok(number) => Ok(*number),
@@ -80,7 +80,7 @@ fn within(db: &Path, what: &str, found: u64, bound: &ExpectedCount) -> Result<()
     Err(format!("{what} {found} instead of {most}{number}"))
 }
 
-/// The rows that a step must give, compared with ours when there are any.
+/// Compares the rows of a step with the expected ones, if there are any.
 fn compare(db: &Path, step: &Step, ours: Option<&Outcome>) -> Result<(), String> {
     let expected = match (&step.plain, &step.rows) {
         (Some(sql), _) => plain_rows(db, sql)?,
@@ -114,7 +114,7 @@ fn says(said: &str, text: &str) -> Result<(), String> {
     Err(format!("nothing says {text:?}: {said}"))
 }
 
-/// What every answered query has in its meta.
+/// Checks the metadata that every successful query has.
 fn check_meta(meta: &Json) -> Result<(), String> {
     let counts = ["requests", "values_asked", "values_reused", "passes", "input_tokens"];
     let missing = counts.iter().find(|name| meta[**name].as_u64().is_none());
@@ -147,7 +147,7 @@ impl Run<'_> {
         }
     }
 
-    /// A step, once; what it asked for is checked against what the endpoint saw.
+    /// Runs a step once, and compares its counts with what the endpoint received.
     fn step(&self, step: &Step, asked: Option<&ExpectedCount>) -> Result<(), String> {
         let content = std::fs::read(&self.db).unwrap();
         let before = self.endpoint.requests_to(&self.model).len();
@@ -166,8 +166,8 @@ impl Run<'_> {
         compare(&self.db, step, Some(&outcome))?;
         check_meta(&outcome.meta)?;
         let count = outcome.meta_count("values_asked")?;
-        // The candidates of a join may be too many for one request, and what
-        // went wrong is asked once more.
+        // The candidates of a join may need several requests, and failed requests are repeated
+        // once.
         let is_join = requests.iter().any(|r| r.question.columns.iter().any(|c| c.many));
         if self.case.faults.is_empty() && !is_join {
             if let Some((pair, n)) = pairs.iter().find(|(_, n)| **n > 1) {
@@ -210,7 +210,7 @@ impl Run<'_> {
     }
 }
 
-/// A step without what only its first run is held to.
+/// Returns a step without the expectations that only its first run must meet.
 fn clone(step: &Step) -> Step {
     Step {
         query: step.query.clone(),
@@ -226,8 +226,8 @@ fn clone(step: &Step) -> Step {
     }
 }
 
-/// What the cases expect is itself sound: every plain statement runs, every
-/// bound counts something, every query without an error can be read.
+/// The expectations themselves are valid: every plain statement runs, every bound counts something,
+/// and every query without an error can be parsed.
 #[test]
 fn expectations_of_the_cases_are_sound() {
     let cases = read_cases(&folder());
@@ -251,7 +251,7 @@ fn expectations_of_the_cases_are_sound() {
 
 #[test]
 fn query_cases() {
-    // HQDL_CASE=text runs the cases whose name contains the text.
+    // `HQDL_CASE=text` runs the cases whose name contains the text.
     let wanted = std::env::var("HQDL_CASE").unwrap_or_default();
     let cases = read_cases(&folder());
     let databases = Databases::new(&cases);
@@ -259,7 +259,7 @@ fn query_cases() {
     let numbered: Vec<(usize, &Case)> =
         cases.iter().enumerate().filter(|(_, case)| case.name.contains(&wanted)).collect();
     let failed = engine::run_in_parallel(&numbered, |(n, case)| {
-        // What goes wrong goes wrong for one case only.
+        // Faults affect one case only.
         let faulty = (!case.faults.is_empty()).then(oracle::start_endpoint);
         for (fault, times, text) in &case.faults {
             let text = text.clone();

@@ -1,6 +1,5 @@
-//! Rate limits as an endpoint measures them: a window that slides over every
-//! moment, whatever the endpoint says meanwhile, and however often the process is
-//! killed.
+//! Tests of rate limits as an endpoint measures them: in a window that slides over every moment,
+//! whatever the endpoint reports meanwhile, and however often the process is killed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -15,47 +14,47 @@ use hqdl_testkit::project::{
     EXPANSION, EXPANSION_COLUMNS, HEROES, MODEL, Project, truthful_endpoint,
 };
 
-/// What happens, at a moment in microseconds.
+/// An event, at a time in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// Somebody may be admitted.
+    /// A request may be admitted.
     Look,
-    /// A request that was admitted leaves.
+    /// An admitted request is sent.
     Leave(u64),
-    /// It comes to the endpoint.
+    /// It arrives at the endpoint.
     Arrive(u64),
-    /// Its answer comes back.
+    /// Its answer arrives.
     Answer(u64),
     /// The endpoint has another limit.
     Change,
-    /// The process is killed, and begins again.
+    /// The process is killed and restarted.
     Kill,
 }
 
 struct Sent {
     need: Need,
     used: u64,
-    /// The limits that were known when it was admitted.
+    /// Limits known when it was admitted.
     known: PerMinute,
     admitted: u64,
-    /// On its way to the endpoint, and back, in microseconds.
+    /// Latency to the endpoint and back, in microseconds.
     there: u64,
     back: u64,
-    /// The life that it belongs to.
+    /// Number of the process that sent it.
     life: u64,
 }
 
-/// What the journal holds: until when each request counts, and for how much.
+/// Rows of the journal: until when each request counts, and for how many tokens.
 type Rows = BTreeMap<u64, (u64, u64)>;
 
-/// A client and an endpoint, moment by moment.
+/// Simulation of a client and an endpoint.
 struct World {
     chance: fastrand::Rng,
     base: Instant,
     rates: Rates,
     life: u64,
     spec: PerMinute,
-    /// What the endpoint allows, and what the client has heard of it.
+    /// Limits of the endpoint, and the limits that the client knows.
     allows: PerMinute,
     heard: PerMinute,
     rows: Rows,
@@ -63,12 +62,12 @@ struct World {
     in_flight: u64,
     workers: u64,
     slow: bool,
-    /// The same for every request.
+    /// Latency of every request, if it is constant.
     latency: Option<u64>,
-    /// When it is looked next.
+    /// Time of the next admission check.
     look: u64,
     events: BinaryHeap<Reverse<(u64, Event)>>,
-    /// Arrivals: when, and who.
+    /// Arrivals: time and request.
     arrivals: Vec<(u64, u64)>,
 }
 
@@ -180,7 +179,7 @@ impl World {
         }
     }
 
-    /// Admits whoever may be admitted now.
+    /// Admits all requests that may be sent now.
     fn admit(&mut self, now: u64) {
         while self.in_flight < self.workers {
             let id = self.sent.len() as u64 + 1;
@@ -216,12 +215,12 @@ impl World {
         }
     }
 
-    /// No minute held more than was known to be allowed when the last of its
-    /// requests was admitted. A request that is larger than the limit goes alone.
+    /// Asserts that no minute contained more than the limit known when the last of its requests was
+    /// admitted. A request that is larger than the limit is sent alone.
     fn check(&self, seed: u64) {
         let minute = MINUTE.as_micros() as u64;
         let (mut within, mut tokens) = (VecDeque::new(), 0);
-        // Of those within, who were admitted after all that came later.
+        // Requests within the minute that were admitted after all later ones.
         let mut latest: VecDeque<(u64, u64)> = VecDeque::new();
         for (at, id) in &self.arrivals {
             while within.front().is_some_and(|(then, _): &(u64, u64)| *then + minute <= *at) {
@@ -275,7 +274,7 @@ fn nearly_all_of_a_limit_is_used() {
     }
 }
 
-/// Heroes enough for every minute of a test, one a request.
+/// Creates a project with enough heroes for every minute of a test, one per request.
 fn many(endpoint: &Endpoint, limits: &str) -> Project {
     let sql = format!(
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 790)
@@ -286,8 +285,8 @@ fn many(endpoint: &Endpoint, limits: &str) -> Project {
     Project::new(endpoint, &sql, &spec.replace("rows_per_request = 4", "rows_per_request = 1"))
 }
 
-/// Runs, in several processes at once, that are killed at some moment around their
-/// first request, so often; `HQDL_TEST_KILLS` says how often by hand.
+/// Runs several processes at once and kills them around their first request, several times;
+/// `HQDL_TEST_KILLS` sets how many.
 fn kill_again_and_again(endpoint: &Endpoint, project: &Project, processes: usize) -> usize {
     let mut chance = fastrand::Rng::new();
     let named = std::env::var("HQDL_TEST_KILLS").ok().and_then(|s| s.parse().ok());
@@ -296,7 +295,7 @@ fn kill_again_and_again(endpoint: &Endpoint, project: &Project, processes: usize
         let (before, began) = (endpoint.request_count(), std::time::Instant::now());
         let args = ["materialize", "specs/x.toml"];
         let running: Vec<_> = (0..processes).map(|_| project.start_hqdl(&args)).collect();
-        // Of those that may send nothing any more there is no first request.
+        // Processes that may send nothing have no first request.
         let patience = Duration::from_secs(if before == 0 { 120 } else { 2 });
         while endpoint.request_count() == before && began.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(1));
@@ -311,7 +310,7 @@ fn kill_again_and_again(endpoint: &Endpoint, project: &Project, processes: usize
     kills
 }
 
-/// The most of something that came within a minute.
+/// Returns the maximum sum within a minute.
 fn busiest_minute(all: &[(std::time::Instant, u64)]) -> u64 {
     let within = |(n, (from, _)): (usize, &(std::time::Instant, u64))| -> u64 {
         all[n..].iter().take_while(|(at, _)| *at < *from + MINUTE).map(|(_, n)| n).sum()
@@ -347,7 +346,7 @@ fn tokens_are_counted_over_kills() {
     assert!((1..=3000).contains(&most), "{most} tokens in a minute");
 }
 
-/// A request that is larger than the limit goes alone.
+/// A request that is larger than the limit is sent alone.
 #[test]
 fn what_is_larger_than_the_limit_goes_alone() {
     let endpoint = truthful_endpoint();

@@ -1,6 +1,6 @@
-//! What models may write of any rows, any columns and any truth, rightly and
-//! wrongly: every cell that is read holds the truth of that very row and column,
-//! and what is well formed is read whole.
+//! Tests of correct and incorrect completions for random rows, columns and truths: every cell that
+//! is read has the truth of exactly this row and column, and well-formed answers are read
+//! completely.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::fixture::Fixture;
 use hqdl_testkit::project::{heroes_project, heroes_spec, true_value, truthful_endpoint};
 
-/// Cases; `READERS_CASES` asks for more, from `READERS_SEED` on.
+/// Number of cases; `READERS_CASES` overrides it, starting at `READERS_SEED`.
 const CASES: u64 = 200;
 
-/// Keys that quoting, lines, fences and folding trip over.
+/// Keys that are difficult for quoting, lines, fences and case folding.
 const NAMES: [&str; 44] = [
     "Alien",
     "ALIEN",
@@ -68,7 +68,7 @@ const NAMES: [&str; 44] = [
     "\\",
     "Ann",
 ];
-/// What values of free text are made of.
+/// Fragments of free text values.
 const PIECES: [&str; 24] = [
     "Paris", "France", "the end", "rock 'n'", "'til", "\"Rock\"", "6'2\"", ", ", ",", "; ", "a|b",
     "(x)", "\n", "```", "\\", "1950", "Red", "été", "漢", "it's", "?!", "[]", "{}", ": ",
@@ -88,7 +88,7 @@ enum Kind {
     Tags,
 }
 
-/// Rows and columns with a truth that differs for each of them.
+/// Rows and columns, each cell with a different truth.
 struct Table {
     expansion: Expansion,
     kinds: Vec<Kind>,
@@ -113,13 +113,13 @@ fn text(random: &mut fastrand::Rng, at: usize) -> String {
             text.push(' ');
         }
     }
-    // So that no two values are the same.
+    // Make all values different.
     let text = match random.u8(..3) {
         0 => format!("{text} v{at}"),
         1 => format!("v{at} {text}"),
         _ => format!("v{at}{text}v{at}"),
     };
-    // A comma at the end of a line is nothing, unless it is quoted.
+    // An unquoted comma at the end of a line is ignored.
     text.trim().trim_matches(',').trim().to_owned()
 }
 
@@ -229,7 +229,7 @@ impl Table {
         )
     }
 
-    /// The label, or number and key, that the answer for a row begins with.
+    /// Returns the label, or number and key, that the answer for a row begins with.
     fn first(&self, row: usize, form: Echo) -> Vec<String> {
         let question = self.question(Format::Csv, form);
         let mut asked = question.clone();
@@ -244,7 +244,7 @@ impl Table {
         record.iter().map(str::to_owned).collect()
     }
 
-    /// A cell as a csv answer holds it, its lists parted as told.
+    /// Returns a cell as a CSV answer contains it, with this separator in lists.
     fn cell(&self, row: usize, column: usize, between: &str) -> String {
         match &self.truth[row][column] {
             Json::Null => "?".to_owned(),
@@ -257,8 +257,7 @@ impl Table {
         }
     }
 
-    /// The values read, each of which must be the truth; how many cells are as they
-    /// should be.
+    /// Checks that every value read is the truth; returns the number of correct cells.
     fn check(&self, content: &str, truncated: bool) -> Result<usize, String> {
         let mut right = 0;
         for (row, outcome) in self.read(content, truncated).iter().enumerate() {
@@ -288,22 +287,22 @@ impl Table {
     }
 }
 
-/// How fields are quoted.
+/// Quoting of fields.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Quotes {
-    /// Where they need it, in double ones.
+    /// Double quotes where necessary.
     Well,
-    /// All in double ones.
+    /// Double quotes around all fields.
     All,
-    /// All texts in single ones, doubled within.
+    /// Single quotes around all texts, doubled inside.
     Single,
-    /// In double ones where a comma stands, and never doubled within.
+    /// Double quotes around fields with a comma, not doubled inside.
     Undoubled,
-    /// Not at all.
+    /// No quotes.
     Not,
 }
 
-/// Whether a text means itself without quotes.
+/// Returns true if a text has the same meaning without quotes.
 fn is_plain(text: &str) -> bool {
     !text.contains([',', '\n', '\r', '"', '\'', '`', '\\'])
         && !text.is_empty()
@@ -321,7 +320,7 @@ fn quoted(text: &str, quotes: Quotes) -> String {
     }
 }
 
-/// What is wrong with a csv answer.
+/// Fault of a CSV answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     None,
@@ -339,9 +338,9 @@ enum Fault {
     Prose,
     Fence,
     Truncated,
-    /// It goes round in a circle when all is said, until it is cut off.
+    /// It repeats itself at the end until it is truncated.
     Circle,
-    /// The same of an answer without quotes.
+    /// The same without quotes.
     UnquotedCircle,
 }
 
@@ -365,7 +364,7 @@ const FAULTS: [Fault; 17] = [
     Fault::UnquotedCircle,
 ];
 
-/// The lines of a csv answer: what names a row, and its cells.
+/// Returns the lines of a CSV answer: the fields that name a row, and its cells.
 fn lines(
     table: &Table,
     echo: Echo,
@@ -416,7 +415,7 @@ fn lines(
     (0..rows).map(line).collect()
 }
 
-/// A csv answer with a fault; and how many cells it must bring at least.
+/// Returns a CSV answer with a fault, and the minimum number of cells that must be read.
 fn answer(
     table: &Table,
     echo: Echo,
@@ -479,7 +478,7 @@ fn answer(
     (content, false, least)
 }
 
-/// How many cells were read of how many, by fault; and what went wrong.
+/// Returns the number of cells read and of all cells, by fault, and the errors.
 fn run(seeds: std::ops::Range<u64>) -> (BTreeMap<String, (usize, usize)>, Vec<String>) {
     let mut wrong = Vec::new();
     let mut fixtures = BTreeMap::new();
@@ -535,8 +534,7 @@ fn whatever_is_written_each_cell_that_is_read_is_the_truth() {
     assert!(wrong.is_empty(), "{} of {cases}: {first:#?}", wrong.len());
 }
 
-/// The tags of a request's labels are different, and nothing in them has to be
-/// quoted.
+/// The tags of a request's labels differ, and none needs quotes.
 #[test]
 fn labels_differ_between_any_two_rows() {
     let mut fixtures = BTreeMap::new();
@@ -577,7 +575,7 @@ fn a_name_is_told_apart_by_a_word_of_its_own() {
     assert!(asked[3][0].as_str().unwrap().starts_with("4 BATMAN-x"), "{}", asked[3]);
 }
 
-/// The cells of each row: a value, `null` where there is none that is certain.
+/// Returns the cells of each row: a value, or `null` if none is certain.
 fn read(columns: &str, keys: &[&[Value]], content: &str) -> Vec<Json> {
     let names: Vec<String> = (1..=keys[0].len()).map(|n| format!("\"k{n}\"")).collect();
     let toml = format!(
@@ -607,13 +605,13 @@ fn a_comma_too_many_leaves_only_what_is_certain() {
     for line in ["1,K,Paris, France,nice,Archery", "1 K,Paris,France,nice,Archery"] {
         assert_eq!(read(&columns, k, line), [json!([null, null, ["Archery"]])], "{line}");
     }
-    // Between a number and the end there is room for one text alone.
+    // Between a number and the end, only one text fits.
     let columns = [T, YEAR, U].concat();
     assert_eq!(read(&columns, k, "1 K,Paris,France,1950,nice"), [json!([null, 1950, "nice"])]);
-    // A blank tells a comma of the text from those of the row.
+    // A space distinguishes a comma inside a text from a separator.
     let told = json!(["Paris, France", 1950, "nice"]);
     assert_eq!(read(&columns, k, "1 K,Paris, France,1950,nice"), [told]);
-    // A field in quotes is not parted to make the count fit.
+    // A quoted field is not split to make the count fit.
     let columns = [T, U, YEAR].concat();
     for line in ["1 K,\"Paris, France\",1950", "1 K,'Paris, France',1950", "1 K,'it's, so',1950"] {
         assert_eq!(read(&columns, k, line)[0][0], Json::Null, "{line}");
@@ -643,7 +641,7 @@ fn the_label_of_a_number_is_not_the_key_of_another_row() {
     let all = [json!(["two"]), json!(["six"]), json!(["twelve"])];
     assert_eq!(read(T, numbers, rows), all);
     assert_eq!(read(T, numbers, "1 2,two\n2 6,six\n3 12,twelve"), all);
-    // A key that is written as the label of another row is nobody's.
+    // A key that looks like the label of another row belongs to neither.
     let alike: &[&[Value]] = &[&["Batman".into()], &["(1) Batman".into()]];
     assert_eq!(read(T, alike, "1 Batman,Wayne")[0], Json::Null);
 }
@@ -662,7 +660,7 @@ fn a_key_that_contradicts_is_nobodys() {
     {
         assert_eq!(read(&columns, batman, line), [json!(["detective", 1939])], "{line}");
     }
-    // Neither empty text nor NULL is told from the other where nothing stands.
+    // An empty field may be the empty text or NULL.
     let none: &[&[Value]] =
         &[&["".into(), Value::Null], &[Value::Null, "".into()], &["".into(), "".into()]];
     for content in ["2,,,a,1\n1,,,b,2\n3,,,c,3", "1,,,a,1\n2,,,b,2\n3,,,c,3"] {
@@ -691,8 +689,8 @@ fn an_answer_that_says_nothing_is_none_and_an_empty_text_may_be_one() {
     assert_eq!(cell(&own, "1 K,-"), json!("-"));
 }
 
-/// Which words say that something is not known is no part of the question: what was
-/// answered is read by it, and nothing is asked.
+/// The words for "unknown" are not part of the question: stored answers are read by the current
+/// words, without requests.
 #[test]
 fn kept_answers_are_read_by_the_words_for_not_known() {
     let endpoint = Endpoint::start_with(|column, key| match column {
@@ -719,7 +717,7 @@ fn kept_answers_are_read_by_the_words_for_not_known() {
     assert_eq!(endpoint.request_count(), asked);
 }
 
-/// Labels take far fewer tokens than keys, as planned and as spent.
+/// Labels need far fewer tokens than keys, both planned and actual.
 #[test]
 fn labels_cost_less_than_keys() {
     let tokens = |echo: &str| {

@@ -1,4 +1,4 @@
-//! `LLMReduce` of large groups: its requests, their bound, and answers that cannot be read.
+//! Tests of `LLMReduce` over large groups: its requests, their bound, and unreadable answers.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ const SPEC: &str = "[database]\npath = \"../data.sqlite\"\n[model]\nname = \"gpt
      base_url = \"{base_url}\"\nprice = { input = 1.0, output = 1.0 }\n[limits]\npassage_tokens = 300\n";
 const SQL: &str = "SELECT {{LLMReduce('fn:least', body)}} AS least FROM note";
 
-/// A project with so many short notes.
+/// Creates a project with this many short notes.
 fn project(endpoint: &Endpoint, count: u32) -> Project {
     let project = Project::new(endpoint, "CREATE TABLE note (body TEXT)", SPEC);
     project.execute_sql(&format!(

@@ -1,5 +1,5 @@
-//! The pages of `docs/reference` are made from the code. To write them after a change:
-//! `HQDL_WRITE_REFERENCE=1 cargo test --test it reference`.
+//! Tests that the pages of `docs/reference` match the code, from which they are generated. To write
+//! them after a change: `HQDL_WRITE_REFERENCE=1 cargo test --test it reference`.
 
 mod json_output;
 mod spec_fields;
@@ -20,7 +20,7 @@ fn page(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name)
 }
 
-/// Compares a page with what the code says, or writes it.
+/// Compares a page with the generated text, or writes it.
 fn hold(name: &str, text: &str) {
     let text = format!("<!-- Made from the code; see CONTRIBUTING.md. -->\n{}\n", text.trim_end());
     let path = page(name);
@@ -36,12 +36,12 @@ fn hold(name: &str, text: &str) {
     );
 }
 
-/// Text for a cell of a Markdown table.
+/// Formats text for a cell of a Markdown table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
 }
 
-/// The commands that do something, with their paths: `cache list`.
+/// Returns the commands without subcommands, with their paths: `cache list`.
 fn commands() -> Vec<(String, Command)> {
     fn collect(command: &Command, path: &str, found: &mut Vec<(String, Command)>) {
         for inner in command.get_subcommands().filter(|c| c.get_name() != "help") {
@@ -64,7 +64,7 @@ fn examples(path: &str) -> &'static [&'static str] {
     EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
 }
 
-/// `--limit <N>`, `<SPEC>`, `[DIR]...`
+/// Formats an argument: `--limit <N>`, `<SPEC>`, `[DIR]...`
 fn spelling(argument: &Arg) -> String {
     let mut names: Vec<String> = Vec::new();
     names.extend(argument.get_long().map(|long| format!("--{long}")));
@@ -80,8 +80,8 @@ fn spelling(argument: &Arg) -> String {
     format!("{names} {values}").trim().to_owned()
 }
 
-/// Splits a help text into the meaning and the default: where the default is computed, the
-/// help names it, as in `Output file [default: stdout]. Never overwritten.`
+/// Splits a help text into the meaning and the default. The help names a default that is computed,
+/// as in `Output file [default: stdout]. Never overwritten.`
 fn split_default(help: &str) -> (String, String) {
     let parts = help.split_once(" [default: ").and_then(|(before, rest)| {
         let (default, after) = rest.split_once(']')?;
@@ -131,7 +131,7 @@ fn table(title: &str, arguments: &[&Arg]) -> String {
     format!("| {title} | meaning | default | variable |\n|---|---|---|---|\n{rows}\n")
 }
 
-/// The flags that every command takes.
+/// Returns true for flags that every command accepts.
 fn is_common(argument: &Arg) -> bool {
     ["json", "quiet", "verbose", "log", "help", "version"].contains(&argument.get_id().as_str())
 }
@@ -215,7 +215,7 @@ fn every_variable_is_on_the_page() {
     }
 }
 
-/// More about an exit code than `hqdl help` has room for.
+/// Explanations of exit codes, longer than those in `hqdl help`.
 const EXIT_CODES: [(&str, &str); 8] = [
     ("0", "every cell was answered, if only with \"unknown\""),
     (
@@ -230,7 +230,7 @@ const EXIT_CODES: [(&str, &str); 8] = [
     ("130", "by Ctrl-C; the next run continues"),
 ];
 
-/// The exit codes as `hqdl help` lists them.
+/// Returns the exit codes as `hqdl help` lists them.
 fn exit_codes() -> String {
     let help = command().get_after_help().map(ToString::to_string).unwrap_or_default();
     let mut text = String::from("## Exit codes\n\n| code | meaning | detail |\n|---|---|---|\n");
@@ -242,7 +242,7 @@ fn exit_codes() -> String {
     text
 }
 
-/// The words of an example as a shell splits them.
+/// Splits an example into words as a shell does.
 fn words(example: &str) -> Vec<String> {
     let start = example.find("hqdl ").unwrap();
     let line = &example[start..];
@@ -289,7 +289,7 @@ fn examples_are_command_lines_and_every_flag_has_one() {
     assert!(without.is_empty(), "no example has {without:?}");
 }
 
-/// A request of each operation over HTTP, to the daemon of a project with the spec `x`.
+/// Returns a request for each HTTP operation, to the daemon of a project with the spec `x`.
 fn requests() -> Vec<(&'static str, &'static str, &'static str, Json)> {
     let cell = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "born" });
     let word = |value: Json| {
@@ -322,7 +322,7 @@ fn requests() -> Vec<(&'static str, &'static str, &'static str, Json)> {
     ]
 }
 
-/// What an answer is made of.
+/// Describes the structure of an answer.
 fn shape(body: &str) -> String {
     let names = |json: &Json| -> Vec<String> {
         json.as_object().into_iter().flatten().map(|(name, _)| format!("`{name}`")).collect()
@@ -339,7 +339,7 @@ fn shape(body: &str) -> String {
     }
 }
 
-/// Each operation is asked as its example says.
+/// Each operation is called as in its example.
 #[test]
 fn every_operation_over_http_is_on_the_page() {
     let endpoint = truthful_endpoint();
@@ -391,7 +391,7 @@ fn every_operation_over_http_is_on_the_page() {
     }
     let all: usize =
         document["paths"].as_object().unwrap().values().map(|p| p.as_object().unwrap().len()).sum();
-    // Events are a stream that does not end; a run that has ended cannot be ended.
+    // The event stream does not end, and a finished run cannot be ended.
     assert_eq!(all, described + 2);
     for (method, path, curl) in [
         ("get", "/v1/runs/events", "curl -N 'http://127.0.0.1:4735/v1/runs/events'"),
@@ -430,7 +430,8 @@ fn every_metric_is_on_the_page() {
     hold("metrics.md", &text);
 }
 
-/// The page is written by hand; it has every table of hqdl's own and every column of `hqdl_cell`.
+/// The page is written by hand; it must contain each of hqdl's own tables and every column of
+/// `hqdl_cell`.
 #[test]
 fn every_published_table_is_on_the_page() {
     let endpoint = truthful_endpoint();

@@ -1,4 +1,4 @@
-//! What once went wrong, each by its own name.
+//! Regression tests, each named after the original defect.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use hqdl_testkit::project::{
     heroes_project, heroes_spec, true_value, truthful_endpoint,
 };
 
-/// An expansion `llm` of a source with the key `name` and one text column.
+/// Returns an expansion `llm` of a source with the key `name` and one text column.
 fn small(source: &str, columns: &str) -> String {
     let head = "[[expansion]]\nname = \"llm\"\nkey = [\"name\"]\nformat = \"csv\"\n";
     [MODEL, head, source, "\n", columns].concat()
@@ -21,20 +21,20 @@ fn small(source: &str, columns: &str) -> String {
 
 const MOTTO: &str = "[[expansion.column]]\nname = \"motto\"\nabout = \"what the hero says\"\n";
 
-/// The spec of the heroes with another line for their source.
+/// Returns the heroes' spec with another source.
 fn from_source(source: &str) -> String {
     let line = "source = \"hero\"";
     assert!(heroes_spec().contains(line));
     heroes_spec().replace(line, &format!("source = {source}"))
 }
 
-/// Writes recordings, a line each.
+/// Writes recordings, one per line.
 fn record(project: &Project, name: &str, lines: &[Json]) {
     let text = lines.iter().map(Json::to_string).collect::<Vec<_>>().join("\n");
     std::fs::write(project.path(name), text).unwrap();
 }
 
-/// Everything that a database shows in the tables of the heroes.
+/// Returns the contents of the heroes' tables in a database.
 fn shown(project: &Project, database: &str) -> Vec<Vec<Vec<Json>>> {
     let all = [
         "SELECT * FROM llm ORDER BY 1, 2",
@@ -44,7 +44,7 @@ fn shown(project: &Project, database: &str) -> Vec<Vec<Vec<Json>>> {
     all.iter().map(|sql| project.query_rows_of(database, sql)).collect()
 }
 
-/// The state of a cell of Zed's.
+/// Returns the state of a cell of Zed.
 fn zeds(project: &Project, column: &str) -> Json {
     let sql = format!(
         "SELECT state FROM hqdl_cell WHERE key LIKE '[\"Zed\"%' AND \"column\" = '{column}'"
@@ -58,7 +58,7 @@ fn last_is_done(ended: &CommandResult) {
     assert_eq!(json["event"], "done", "{ended:?}");
 }
 
-/// An endpoint that says another year of birth once told to.
+/// Starts an endpoint that answers another year of birth once a flag is set.
 fn changing(later: Json) -> (Endpoint, Arc<AtomicBool>) {
     let changed = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&changed);
@@ -159,7 +159,7 @@ fn an_output_with_an_open_reader_was_broken_by_the_next_copy_of_a_source_in_wal(
             assert_eq!(count(), 10 + n);
             assert_eq!(check_cells_in(&project, "out.sqlite")["ok"], 40 + 4 * n as usize);
         }
-        // In the middle of reading.
+        // During a read transaction.
         reader.execute_batch("BEGIN").unwrap();
         assert_eq!(count(), 13);
         source.execute("DELETE FROM hero WHERE full_name = 'New'", []).unwrap();
@@ -249,7 +249,7 @@ name = "y"
     assert_eq!(project.query_rows("SELECT 1 FROM llm").len(), 2);
     let second = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.cells_since(0).len(), 2);
-    // The run that publishes counts the cells that the run that does not counts.
+    // A run that publishes and one that does not report the same cell counts.
     assert_eq!(first.done_event()["cells"]["ok"], 2);
     assert_eq!(first.done_event()["cells"], second.done_event()["cells"]);
 }
@@ -285,7 +285,7 @@ fn where_failed_when_only_one_of_two_sources_has_the_column() {
 #[test]
 fn an_index_beside_another_journal_showed_values_in_wrong_columns() {
     let endpoint = truthful_endpoint();
-    // The same columns in another order get other ids.
+    // In another order, the same columns get other ids.
     let other = heroes_project(&endpoint, "csv");
     let head = [MODEL, EXPANSION].concat();
     let columns = heroes_spec()[head.len()..].trim().replace("\n\n[[", "\u{0}[[");
@@ -332,8 +332,8 @@ fn a_refusal_of_three_rows_condemned_them_all() {
     }
 }
 
-/// Heroes in a table of one key column, with two columns that have both a
-/// description and a question.
+/// Creates a project with a single key column and two columns with both a description and a
+/// question.
 fn recorded(endpoint: &Endpoint) -> Project {
     let columns = r#"
 [[expansion.column]]
@@ -375,7 +375,7 @@ fn a_cell_that_recorded_facts_lack_was_unknown_for_ever() {
             row("Zed", "Blue", Json::Null)
         ]
     );
-    // The missing line in a file of its own, then the whole in one.
+    // The missing line in a separate file, and then everything in one file.
     record(&project, "rest.jsonl", &[lacking]);
     project.run_materialize(&["--recordings", "part.jsonl", "rest.jsonl"]).expect_exit_code(0);
     assert_eq!(zeds(&project, "born"), "ok");
@@ -445,7 +445,7 @@ fn a_refresh_that_failed_ended_as_if_complete() {
         Fault::status(500, "The server had an error", "server_error"),
         Frequency::Always,
     );
-    // Nothing got through at all: the endpoint counts as gone.
+    // No request succeeded, so the endpoint counts as gone.
     project.run_materialize(&["--refresh", "born"]).expect_exit_code(4);
     check_complete(&project);
 }
@@ -463,13 +463,13 @@ fn an_import_of_an_old_export_brought_older_values_back() {
     let count = endpoint.request_count();
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(now(), [[json!(1888)]]);
-    // Nor when the index is made again.
+    // Nor after the index is rebuilt.
     project.run_hqdl(&["cache", "rebuild"]).expect_exit_code(0);
     project.execute_sql("DROP TABLE llm");
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(now(), [[json!(1888)]]);
     assert_eq!(endpoint.request_count(), count);
-    // Where nothing is known it brings what it has.
+    // If nothing is known, the import adds its facts.
     let fresh = project.path("fresh");
     let cache = ["--cache", fresh.to_str().unwrap()];
     project.run_hqdl(&[&["cache", "import", "old.jsonl"], &cache[..]].concat()).expect_exit_code(0);
@@ -656,13 +656,13 @@ fn a_key_that_strayed_into_the_spec_was_shown() {
     assert_eq!(endpoint.request_count(), 1);
 }
 
-/// What an endpoint billed, in USD.
+/// Returns what an endpoint billed, in USD.
 fn billed(endpoint: &Endpoint) -> f64 {
     let (input, output) = endpoint.billed_tokens();
     (input as f64 + 2.0 * output as f64) / 1e6
 }
 
-/// The heroes, one a request, with answers of a length that is known.
+/// Creates the heroes' project with one row per request, and answers of known length.
 fn thrifty(endpoint: &Endpoint) -> Project {
     let project = heroes_project(endpoint, "csv");
     project.write_spec(
@@ -725,7 +725,7 @@ fn a_run_that_was_killed_got_its_budget_anew() {
     let spent = billed(&endpoint);
     assert!(spent <= budget + 1e-12, "{spent}, of which {before} before the kills");
     assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
-    // Ended in order, the next one has one of its own.
+    // After a run that ended normally, the next one has its own budget.
     endpoint.clear_faults();
     project.run_materialize(&["--budget", "1"]).expect_exit_code(0);
     check_complete(&project);
@@ -757,11 +757,11 @@ fn an_override_was_asked_for_or_refreshed_away() {
     project.run_materialize(&["--refresh", "born"]).expect_exit_code(0);
     assert!(endpoint.request_count() > count && !asked(count));
     assert_eq!((born(), zeds(&project, "born")), (json!(1234), json!("overridden")));
-    // What is no value of the column is not taken.
+    // A value that the column does not allow is rejected.
     zed("set", &["long ago"]).expect_exit_code(2);
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(born(), 1234);
-    // A value of a list, and one over what the model has said.
+    // A value of a list, and one that replaces the model's answer.
     let list = ["llm_power", "Zed", "Zed Zedsson", "powers", "Speed|Flight"];
     project
         .run_hqdl(&[&["override", "set", "specs/x.toml"], &list[..]].concat())
@@ -772,7 +772,7 @@ fn an_override_was_asked_for_or_refreshed_away() {
     let powers =
         project.query_rows("SELECT power FROM llm_power WHERE name = 'Zed' ORDER BY power");
     assert_eq!(powers, [[json!("Flight")], [json!("Speed")]]);
-    // Taken back, the model's word counts.
+    // After it is removed, the model's answer counts again.
     zed("unset", &[]).expect_exit_code(0);
     zed("unset", &[]).expect_exit_code(2);
     let words = ["override", "unset", "specs/x.toml"];

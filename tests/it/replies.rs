@@ -1,7 +1,6 @@
-//! What endpoints do with a reply: usage of any shape, streams well and badly,
-//! models that do not end, bodies without end, refusals of what a row holds, and
-//! rows that nothing answers. Every published cell is compared with the truth, and
-//! what is spent with what the endpoint itself bills.
+//! Tests of endpoints' replies: usage in any format, good and bad streams, models that never stop,
+//! endless bodies, rejected row content, and rows without answers. Every published cell is compared
+//! with the truth, and the cost with what the endpoint bills.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -26,7 +25,7 @@ use hqdl_testkit::project::{
 
 const FORMATS: [&str; 2] = ["csv", "json"];
 
-/// Every one of these in each format.
+/// Returns every one of these cases in each format.
 fn in_formats<C: Clone + std::fmt::Debug>(
     cases: impl IntoIterator<Item = C>,
 ) -> Vec<(String, (C, &'static str))> {
@@ -34,7 +33,7 @@ fn in_formats<C: Clone + std::fmt::Debug>(
     cases.into_iter().flat_map(both).collect()
 }
 
-/// The heroes with a model whose tokens can be counted, two rows a request.
+/// Creates the heroes' project with a model whose tokens can be counted, two rows per request.
 fn counted(endpoint: &Endpoint, format: &str, limits: &str) -> Project {
     let project = heroes_project(endpoint, format);
     let text = project.spec_text();
@@ -47,13 +46,13 @@ fn counted(endpoint: &Endpoint, format: &str, limits: &str) -> Project {
     project
 }
 
-/// What the endpoint bills, at the price of these specs.
+/// Returns what the endpoint bills at the price of these specs.
 fn billed(endpoint: &Endpoint) -> f64 {
     let (input, output) = endpoint.billed_tokens();
     (input as f64 + 2.0 * output as f64) / 1e6
 }
 
-/// Many heroes; `rows` a request, so many at once.
+/// Creates a project with many heroes, `rows` per request, and `at_once` requests in flight.
 fn many(endpoint: &Endpoint, format: &str, count: usize, rows: u32, at_once: u32) -> Project {
     let sql = format!(
         "{HEROES} DELETE FROM hero; WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
@@ -70,8 +69,8 @@ fn states<const N: usize>(of: [(&str, usize); N]) -> BTreeMap<String, usize> {
     of.into_iter().map(|(s, n)| (s.to_owned(), n)).collect()
 }
 
-/// Shapes of `usage` that say nothing wrong: what is said is true, or no number of
-/// tokens of any request.
+/// Returns formats of `usage` without false information: each number is true, or no possible token
+/// count.
 fn odd_usage() -> Vec<Json> {
     vec![
         Json::Null,
@@ -99,7 +98,7 @@ fn odd_usage() -> Vec<Json> {
     ]
 }
 
-/// Shapes made up of such parts.
+/// Returns a random format made of such parts.
 fn made_up(rng: &mut fastrand::Rng) -> Json {
     let mut shape = serde_json::Map::new();
     for (name, true_one) in
@@ -172,11 +171,11 @@ fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() 
             assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
             assert_eq!(endpoint.request_count(), 1);
             assert_eq!(check_cells(&project), states([("ok", 8)]));
-            // What cannot be true is in no total.
+            // Impossible usage is in no total.
             assert!(ended.done_event()["cost_usd"].as_f64().unwrap() < 0.01, "{ended:?}");
             project.run_materialize(&[]).expect_exit_code(0);
         } else {
-            // Nothing is paid for: it is told, once.
+            // Nothing is billed, so it is only reported, once.
             project.write_spec(&text.replace("price = { input = 1.0, output = 2.0 }\n", ""));
             let ended = project.run_materialize(&[]).expect_exit_code(0);
             let told = ended
@@ -204,7 +203,7 @@ fn usage_is_read_or_replaced_and_never_nothing() {
             let tokens = ReportedUsage::from_json(&usage).with_counted_fallback(counted);
             prop_assert!(tokens.input > 0 && tokens.output > 0, "{usage}: {tokens:?}");
             prop_assert!(tokens.cached_input <= tokens.input, "{usage}: {tokens:?}");
-            // Sums of them fit the journal.
+            // Their sums fit into the journal.
             prop_assert!(tokens.input + tokens.output < 1 << 52);
         }
         Ok(())
@@ -212,7 +211,7 @@ fn usage_is_read_or_replaced_and_never_nothing() {
     run.unwrap();
 }
 
-/// An answer is astray when it goes round in a circle, and never before.
+/// An answer counts as runaway only if it repeats itself endlessly, and never before.
 #[test]
 fn a_sound_answer_is_never_taken_for_one_without_end() {
     let text = heroes_spec().replace("{base_url}", "http://127.0.0.1:9/v1");
@@ -238,7 +237,7 @@ fn a_sound_answer_is_never_taken_for_one_without_end() {
             .collect();
         let prompt = PromptFrame::new(expansion, &[0, 1, 2, 3], format).build_prompt(&rows);
         let question = Question::parse(&prompt.system, &prompt.user).unwrap();
-        // Answers that are as alike as rows can be.
+        // Answers whose rows are as similar as possible.
         let answer = question.write_answer(|row, column| match column.name.as_str() {
             "motto" => "so be it ".repeat(lengths[row.number % lengths.len()]).into(),
             "powers" => json!(["Flight", "Speed"]),
@@ -305,7 +304,7 @@ fn a_stream_is_read_however_it_is_written() {
     });
 }
 
-/// What came before a stream broke is kept, and what it cost is in doubt.
+/// The part before a stream broke is kept, and its cost is in doubt.
 #[test]
 fn a_stream_that_breaks_loses_only_what_did_not_come() {
     let wrongs =
@@ -322,7 +321,7 @@ fn a_stream_that_breaks_loses_only_what_did_not_come() {
         assert!(rows[1..].iter().sum::<usize>() < 10, "asked again though it came: {rows:?}");
         assert_eq!(ended.done_event()["in_doubt"]["requests"], 1, "{ended:?}");
     });
-    // One that always breaks ends, and no cell is wrong.
+    // An endpoint whose streams always break: the run ends, and no cell is wrong.
     each(in_formats(wrongs), |(wrong, format)| {
         let endpoint = truthful_endpoint();
         endpoint.add_fault(Fault::Stream(wrong), Frequency::Always);
@@ -355,7 +354,7 @@ fn an_endpoint_that_does_not_stream_is_asked_without_and_that_is_remembered() {
             endpoint.received_requests().iter().filter(|r| r.body["stream"] == true).count();
         assert_eq!(streamed, 1);
     });
-    // Words that only sound like it.
+    // An error that only sounds similar.
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::status(400, "upstream says no", "bad"), Frequency::Always);
     heroes_project(&endpoint, "csv").run_materialize(&["--concurrency", "1"]).expect_exit_code(4);
@@ -390,7 +389,7 @@ fn a_body_without_end_is_not_read_to_its_end() {
     });
 }
 
-/// Rows that nothing answers stand alone in the end, and no other lacks an answer.
+/// Rows without any answer are alone in the end, and no other row lacks an answer.
 #[test]
 fn rows_at_fault_stand_alone_and_their_neighbours_are_answered() {
     let places: [(&str, &[usize]); 4] = [
@@ -421,7 +420,7 @@ fn rows_at_fault_stand_alone_and_their_neighbours_are_answered() {
         let (bad, all) = (poison.len() * COLUMN_NAMES.len(), 300 * COLUMN_NAMES.len());
         assert_eq!(check_cells(&project), states([("ok", all - bad), (state, bad)]));
         assert_eq!(ended.done_event()["cells"][state], bad);
-        // 30 requests; a row at fault takes part in five that fail, at most.
+        // 30 requests; a failing row is part of at most five that fail.
         let most = if kind == "filter" { 30 + 8 * 8 } else { 30 + 8 * (6 + 4 * 4 + 4) };
         assert!(endpoint.request_count() <= most, "{} requests", endpoint.request_count());
         if kind == "filter" {
@@ -444,7 +443,7 @@ fn an_endpoint_that_refuses_all_rows_is_asked_about_each_once_alone() {
 
 #[test]
 fn a_dead_endpoint_ends_the_run_soon() {
-    // (rows, answered before it dies, most requests)
+    // Number of rows, of answers before the endpoint dies, and maximum number of requests.
     for (rows, alive, most) in [(300, 0, 8 * 6), (300, 5, 5 + 11 * 6), (10, 0, 60)] {
         let endpoint = truthful_endpoint();
         let asked = std::sync::atomic::AtomicUsize::new(0);
@@ -467,8 +466,8 @@ fn a_dead_endpoint_ends_the_run_soon() {
     }
 }
 
-/// However much is written that is no answer, nothing is asked for it that is not
-/// asked for silence, and none of it is kept beyond its beginning.
+/// However long an unreadable answer is, it causes no more requests than an empty one, and only its
+/// beginning is stored.
 #[test]
 fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
     let kinds = [("silence", String::new())].into_iter().chain(malformed_answers(1 << 20));
@@ -483,7 +482,7 @@ fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
             let reply: &'static str = reply.to_string().leak();
             endpoint.add_fault(Fault::Body("application/json", reply), Frequency::Always);
             let project = heroes_project(&endpoint, "csv");
-            // Where it costs something, a report so far below what was written ends the run.
+            // If it is billed, a report so far below the text's length stops the run.
             project.write_spec(
                 &project.spec_text().replace("price = { input = 1.0, output = 2.0 }", ""),
             );
@@ -499,8 +498,8 @@ fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
     assert!(asked.values().all(|n| *n == asked["silence"]), "{asked:?}");
 }
 
-/// An answer without end is cut off: by us where it streams, else by its cap, which
-/// is near what its rows need.
+/// A runaway answer is cut off: by hqdl if it streams, otherwise by its cap, which is close to what
+/// its rows need.
 #[test]
 fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
     let hows = [
@@ -512,7 +511,7 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
     let streams = [true, false];
     let cases: Vec<_> = hows.into_iter().flat_map(|h| streams.map(|s| (h, s))).collect();
     each(in_formats(cases), |((how, streams), format)| {
-        // Who does not mind the cap bills beyond what was reserved.
+        // An endpoint that ignores the cap bills more than was reserved.
         let code = if how == RunawayOutput::ExceedsCap { 4 } else { 0 };
         if code == 4 && !streams {
             return;
@@ -535,14 +534,14 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
         let (_, output) = endpoint.billed_tokens();
         let count = endpoint.request_count();
         println!("{how:?} {format} streams {streams}: {output} tokens, {count} requests");
-        // Ten rows may have less than 3,400, and twice: the second time five with
-        // twice the cap.
+        // Ten rows may use less than 3,400 tokens, twice: the second time five rows with twice the
+        // cap.
         let bound = if code == 4 { 40_000 } else { 2 * 3_400 + 1_000 };
         assert!(output < bound, "{output} tokens");
         assert!(!always || count == 1, "all had come");
     });
-    // For ever: it ends, and soon.
-    // A tokenizer that is only guessed counts what was cut off, and stops no run.
+    // Even if every answer is runaway, the run ends soon. An estimated tokenizer counts what was
+    // cut off, and does not stop the run.
     let models = ["gpt-4o-mini", "test-model"];
     let hows = [RunawayOutput::UnknownRows, RunawayOutput::Prose].into_iter();
     let cases = hows.flat_map(|how| models.map(|model| (how, model)));
@@ -565,7 +564,7 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
     });
 }
 
-/// A cap that is too small grows: no answer is lost to it.
+/// A cap that is too small grows, so no answer is lost to it.
 #[test]
 fn a_long_answer_is_never_lost_to_the_cap() {
     let long = |column: &str, key: &[Json]| match column {

@@ -1,4 +1,4 @@
-//! `--refresh` and `--retry-failed` get on from run to run.
+//! Tests of `--refresh` and `--retry-failed` over several runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use hqdl_testkit::project::{
     HERO_COUNT, check_complete, heroes_project, true_value, truthful_endpoint,
 };
 
-/// An endpoint whose years of birth are those of the reader's choice.
+/// Starts an endpoint whose years of birth the test can change.
 fn dated() -> (Endpoint, Arc<AtomicUsize>) {
     let year = Arc::new(AtomicUsize::new(0));
     let now = Arc::clone(&year);
@@ -23,7 +23,7 @@ fn dated() -> (Endpoint, Arc<AtomicUsize>) {
     (endpoint, year)
 }
 
-/// Keys of the cells asked since a request.
+/// Returns the keys of the cells requested since a request.
 fn keys(endpoint: &Endpoint, from: usize) -> Vec<String> {
     endpoint.cells_since(from).iter().map(|(key, _)| json!(key).to_string()).collect()
 }
@@ -46,13 +46,13 @@ fn a_limited_refresh_advances_from_run_to_run_and_then_begins_anew() {
         }
         assert_eq!(project.query_rows("SELECT DISTINCT born FROM llm"), [[json!(round)]]);
     }
-    // Without --refresh nothing is asked, in the middle of a round neither.
+    // Without `--refresh`, nothing is requested, not even during a refresh job.
     year.store(2001, Ordering::SeqCst);
     project.run_materialize(&["--refresh", "born", "--limit", "3"]);
     let count = endpoint.request_count();
     let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!((endpoint.request_count(), &ended.done_event()["requests"]), (count, &json!(0)));
-    // A plan knows of it, too, and ends nothing.
+    // A plan includes the refresh job, and does not end it.
     for _ in 0..2 {
         let plan = project.run_plan(&["--refresh", "born"]);
         assert_eq!(plan["totals"]["cells"], 7);
@@ -79,7 +79,7 @@ fn a_refresh_that_was_killed_goes_on_where_it_was() {
     }
     project.run_materialize(&flags).expect_exit_code(0);
     let asked = keys(&endpoint, count);
-    // What was in flight at a kill is asked twice.
+    // Requests in flight at the kill are repeated.
     assert!((HERO_COUNT..=HERO_COUNT + 2).contains(&asked.len()), "{asked:?}");
     assert_eq!(asked.iter().collect::<BTreeSet<_>>().len(), HERO_COUNT);
     assert_eq!(project.query_rows("SELECT DISTINCT born FROM llm"), [[json!(1888)]]);
@@ -88,7 +88,7 @@ fn a_refresh_that_was_killed_goes_on_where_it_was() {
     assert_eq!(endpoint.request_count() - count, HERO_COUNT, "ended, it begins anew");
 }
 
-/// An answer that is worse than the value there was is an answer all the same.
+/// An answer that is worse than the previous value also counts as an answer.
 #[test]
 fn rows_that_are_answered_with_garbage_do_not_hold_a_refresh_up() {
     let endpoint = truthful_endpoint();
@@ -125,7 +125,7 @@ fn a_refresh_of_some_rows_is_a_round_of_its_own() {
         project.run_materialize(&tall);
         assert_eq!(keys(&endpoint, count).len(), wanted, "each time all of them");
     }
-    // A refresh in which requests failed goes on with these.
+    // A refresh with failed requests continues with these.
     year.store(2001, Ordering::SeqCst);
     endpoint.add_fault_where(Fault::TooLarge(0), Frequency::Always, |q| {
         q.rows.iter().any(|r| r.key[0] == "Zed")

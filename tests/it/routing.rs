@@ -1,4 +1,4 @@
-//! Questions that the model binds to columns: asked once, checked, kept.
+//! Tests of questions that the model binds to columns: each is asked once, checked and stored.
 
 use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
@@ -8,7 +8,7 @@ use hqdl_testkit::project::{
     CommandResult, EXPANSION, EXPANSION_COLUMNS, HEROES, MODEL, Project, true_value,
 };
 
-/// What a model that knows its columns says: column, operator, literal.
+/// Returns the answer of a model that knows its columns: column, operator, literal.
 fn binding(question: &str) -> [Json; 3] {
     let said = match question {
         "Are the eyes blue?" => ["eye_color", "=", "blue"],
@@ -53,12 +53,12 @@ fn route(ended: &CommandResult) -> Json {
     ended.lines[0]["meta"]["routes"][0].clone()
 }
 
-/// Requests that asked which column answers.
+/// Returns the number of requests that asked which column answers.
 fn routing(endpoint: &Endpoint) -> usize {
     endpoint.received_requests().iter().filter(|r| r.question.table == "routing").count()
 }
 
-/// The names of heroes for whom something is true of a column.
+/// Returns the names of the heroes whose column satisfies a condition.
 fn heroes(project: &Project, column: &str, holds: impl Fn(&Json) -> bool) -> Json {
     let rows = project.query_rows("SELECT name, full_name FROM hero ORDER BY id");
     rows.iter().filter(|r| holds(&true_value(column, r))).map(|r| json!([r[0]])).collect()
@@ -75,7 +75,7 @@ fn a_question_is_bound_once_and_answered_by_the_column() {
     project.run_materialize(&[]).expect_exit_code(0);
     let before = endpoint.request_count();
     let sql = where_("Are the eyes blue?");
-    // Explaining asks nothing.
+    // `explain` sends no request.
     let explained =
         project.run_hqdl(&["explain", "--spec", "specs/x.toml", &sql]).expect_exit_code(0);
     assert!(
@@ -98,7 +98,7 @@ fn a_question_is_bound_once_and_answered_by_the_column() {
     let columns: Json = serde_json::from_str(shown.context[0].as_str().unwrap()).unwrap();
     assert_eq!(columns[0]["values"], json!(["Blue", "Brown", "Green"]));
     assert_eq!(columns[2]["many"], true);
-    // Never again, however it is spelled; and explain knows it now.
+    // Never again, in whatever spelling; and `explain` uses the stored answer.
     let again = query(&project, &where_("are the EYES blue")).expect_exit_code(0);
     assert_eq!(again.lines[0]["rows"], ended.lines[0]["rows"]);
     let explained =
@@ -106,11 +106,11 @@ fn a_question_is_bound_once_and_answered_by_the_column() {
     assert!(explained.stdout.contains("bound llm.eye_color"), "{}", explained.stdout);
     assert!(explained.stdout.contains("by the model, 20"), "{}", explained.stdout);
     assert_eq!(endpoint.request_count(), before + 1);
-    // The spec's own words need no model.
+    // The spec's own questions need no model.
     query(&project, "SELECT {{LLMMap('What is the eye colour?', name)}} FROM hero")
         .expect_exit_code(0);
     assert_eq!(endpoint.request_count(), before + 1);
-    // A new column may answer better.
+    // A new column may be a better answer.
     project.write_spec(&(project.spec_text() + "\n[[expansion.column]]\nname = \"iris\"\n"));
     query(&project, &sql).expect_exit_code(0);
     assert_eq!(routing(&endpoint), 2);
@@ -154,7 +154,7 @@ fn what_does_not_hold_is_asked_live_and_remembered() {
         "Who drew it?",
         "Is it famous?",
         "What is the meaning of it?",
-        // A value, where the call asks for true or false.
+        // A value, although the call asks for true or false.
         "Which colour, then?",
     ];
     for (n, question) in wrong.iter().enumerate() {
@@ -169,12 +169,12 @@ fn what_does_not_hold_is_asked_live_and_remembered() {
         query(&project, &where_(question)).expect_exit_code(0);
     }
     assert_eq!(endpoint.request_count(), before);
-    // Values that are no key of an expansion are no concern of it.
+    // Values that are not keys of an expansion cause no request about it.
     query(&project, "SELECT {{LLMMap('Are the eyes blue?', 'a')}}").expect_exit_code(0);
     query(&project, "SELECT {{LLMMap('Are the eyes blue?', power)}} FROM power")
         .expect_exit_code(0);
     assert_eq!(routing(&endpoint), wrong.len());
-    // Nor is anything asked where the spec does not say so.
+    // Nor is there a request if the spec does not enable it.
     project.write_spec(&project.spec_text().replace("model = true", "model = false"));
     query(&project, &where_("Are the eyes blue?")).expect_exit_code(0);
     assert_eq!(routing(&endpoint), wrong.len());
@@ -196,7 +196,7 @@ fn a_request_that_fails_is_no_answer() {
     endpoint.clear_faults();
     let ended = query(&project, &where_("Are the eyes blue?")).expect_exit_code(0);
     assert_eq!(route(&ended)["route"], "bound");
-    // The budget holds for these questions, too.
+    // The budget applies to these questions, too.
     let mut spec = project.spec_text();
     spec = spec.replace("concurrency = 4", "concurrency = 4\nbudget_usd = 0.000001");
     project.write_spec(&spec);
@@ -237,7 +237,7 @@ fn suggest_moves_bindings_into_the_spec() {
         project.run_hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).expect_exit_code(0);
     assert!(again.stderr.contains("nothing to add"), "{}", again.stderr);
     assert_eq!(project.spec_text(), text);
-    // The spec's word is as good, and needs no model to have said it.
+    // A binding in the spec is equivalent, and no model is asked.
     for question in &questions[..3] {
         let ended = query(&project, &where_(question)).expect_exit_code(0);
         assert_eq!(route(&ended)["route"], "bound");
@@ -249,7 +249,7 @@ fn suggest_moves_bindings_into_the_spec() {
     assert_eq!(endpoint.request_count(), before);
 }
 
-/// A question of the spec about the one row of a subquery is answered by the column.
+/// A question of the spec about the only row of a subquery is answered by the column.
 #[test]
 fn a_question_about_one_row_is_answered_by_the_column() {
     let endpoint = Endpoint::start_answering(answer);
@@ -274,7 +274,7 @@ fn a_question_about_one_row_is_answered_by_the_column() {
     let ended = query(&project, &sql.replace('"', "'")).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[10]]));
     assert_eq!(endpoint.request_count(), before);
-    // Of several rows, of none, of what is computed, or another question: asked as before.
+    // About several rows, no row or computed values, or another question: asked live as before.
     for sql in [
         asked("SELECT name FROM hero"),
         asked(&format!("{of_one} AND 0")),

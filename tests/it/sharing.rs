@@ -1,5 +1,5 @@
-//! A cache that several processes use: what commands print beside others is what they print alone,
-//! nothing is asked twice, and no killed or stopped process keeps the others from their work.
+//! Tests of a cache that several processes use: commands print the same as when run alone, nothing
+//! is requested twice, and no killed or stopped process blocks the others.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub fn open_with_index(project: &Project) -> Facts {
     Facts::open_with_index(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap()
 }
 
-/// Starts a process that holds the index of a cache and can be killed. It is this very program,
+/// Starts a process that holds the index of a cache and can be killed. It is this test program,
 /// running [`holds_the_index`].
 fn start_index_holder(project: &Project) -> RunningCommand {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -54,7 +54,7 @@ fn holds_the_index() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// What a command said, without times, ids that chance makes, and its own place.
+/// Returns the output of a command without times, random ids, and its own location.
 fn plain(project: &Project, ended: &CommandResult) -> (i32, String, String) {
     let rules = [
         (r#""seconds":[0-9.e-]+"#, r#""seconds":0"#),
@@ -64,7 +64,7 @@ fn plain(project: &Project, ended: &CommandResult) -> (i32, String, String) {
         (r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "then"),
         (r"\d+\.\d+ s\b", "0 s"),
         (r"hqdl-[0-9a-f]{24}\.jsonl", "hqdl-token.jsonl"),
-        // Said once a second.
+        // Printed once a second.
         (r"(?m)^\d+/\d+ cells, .*\n", ""),
     ];
     let clean = |text: &str| {
@@ -78,7 +78,7 @@ fn plain(project: &Project, ended: &CommandResult) -> (i32, String, String) {
     (ended.code, clean(&ended.stdout), clean(&ended.stderr))
 }
 
-/// Every command that needs facts, in an order in which each has something to do.
+/// Returns all commands that need facts, in an order in which each has something to do.
 fn all_commands() -> Vec<Vec<&'static str>> {
     let live =
         "SELECT name, {{LLMMap('Is it a good name?', 'hero::name')}} AS good FROM hero ORDER BY 1";
@@ -163,7 +163,7 @@ fn every_command_prints_the_same_beside_another_process() {
     }
     assert_eq!(one.request_count(), other.request_count());
     assert_eq!(alone.stored_cells(), shared.stored_cells());
-    // The index of this process has followed the commands.
+    // The index of this process contains the facts of the commands.
     let entities = facts.iter().map(|entry| entry.unwrap()).collect::<Vec<_>>();
     for (entity, record) in entities {
         assert_eq!(facts.get(&entity).unwrap(), Some(record), "{entity:?}");
@@ -203,8 +203,8 @@ fn fifty_processes_ask_the_same_cells_once() {
     }
 }
 
-/// Reservations of the journal: whether their session goes on, and whether they
-/// are in doubt.
+/// Returns the journal's reservations: whether their session is alive, and whether they are in
+/// doubt.
 fn reservations(project: &Project) -> Vec<(bool, bool)> {
     let sql = "SELECT session IN (SELECT id FROM session), in_doubt FROM reservation";
     project
@@ -219,7 +219,7 @@ fn a_killed_process_leaves_its_claims_and_unconfirmed_costs() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let _facts = open_with_index(&project);
-    // The first request of all goes alone.
+    // The very first request is sent alone.
     project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
     let asked = endpoint.request_count();
     endpoint.add_fault(Fault::Latency(Duration::from_secs(20)), Frequency::First(3));
@@ -239,7 +239,7 @@ fn a_killed_process_leaves_its_claims_and_unconfirmed_costs() {
     check_complete(&project);
     assert_eq!(reservations(&project), [(false, false); 3]);
     assert_eq!(endpoint.request_count(), asked + 6, "{ended:?}");
-    // The next run that begins says so, and goes on with nothing of theirs.
+    // The next run reports it, and does not use their claims.
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
     let said = project.run_materialize(&[]).expect_exit_code(0).stdout;
     assert!(said.contains("3 requests were in flight when an earlier run was killed"), "{said}");
@@ -296,7 +296,7 @@ fn only_one_process_holds_the_index() {
         }
         _ => panic!("two hold the index"),
     }
-    // One that waits takes over.
+    // A waiting process takes over.
     let waiting = std::thread::spawn(move || {
         Facts::open_with_index(&dir, "hqdl daemon", Duration::from_secs(20))
     });
@@ -336,7 +336,7 @@ fn eight_processes_keep_to_one_limit() {
     let spec = |n: usize| if n == 0 { "specs/x.toml" } else { "specs/y.toml" };
     let running: Vec<RunningCommand> =
         (0..8).map(|n| start(spec(n), &format!("id % 8 = {n}"))).collect();
-    // Of six seconds, on a machine that has the time.
+    // Sixty requests take six seconds, on a machine with enough capacity.
     let began = Instant::now();
     while endpoint.request_count() < 60 {
         assert!(began.elapsed() < Duration::from_secs(240), "{} came", endpoint.request_count());
@@ -348,8 +348,8 @@ fn eight_processes_keep_to_one_limit() {
     }
     let mut at: Vec<Instant> = endpoint.received_requests().iter().map(|r| r.received_at).collect();
     at.sort();
-    // However late one or the other comes in: 600 a minute, of both together, but
-    // for the moment that the lax one may have been alone.
+    // Whenever the processes start: 600 requests a minute for both together, except for the moment
+    // when only one was running.
     let took = (*at.last().unwrap() - at[0]).as_secs_f64();
     let most = 10.0 * took + 12.0;
     assert!(at.len() as f64 <= most, "{} in {took} s", at.len());
@@ -391,7 +391,7 @@ fn processes_do_not_exceed_the_budget_of_the_day() {
     assert_eq!(reservations(&project), []);
 }
 
-/// Rows of which half is known, looked up one by one in the order of the table.
+/// Rows of which half are known, looked up one by one in the order of the table.
 #[test]
 fn a_query_over_many_rows_finds_what_is_known_and_asks_the_rest() {
     let (one, other) = (truthful_endpoint(), truthful_endpoint());
@@ -457,7 +457,7 @@ fn batches_of_one_spec_are_one_runs_at_a_time() {
     let running =
         [project.start_hqdl(&batch), project.start_hqdl(&batch), project.start_hqdl(&batch)];
     let live = project.start_hqdl(&["materialize", "specs/x.toml", "--json"]);
-    // What the other asks is left to it, and may be missing yet.
+    // Cells that the other run requests may still be missing.
     for running in running.into_iter().chain([live]) {
         let ended = running.wait_for_exit();
         assert!(ended.code < 2, "{}: {}", ended.code, ended.stderr);
@@ -471,7 +471,7 @@ fn batches_of_one_spec_are_one_runs_at_a_time() {
     assert_eq!(answered[0][0], cells(HERO_COUNT), "each cell was answered once");
 }
 
-/// The threads of one process share the facts as processes do.
+/// Threads of one process share the facts as processes do.
 #[test]
 fn runs_of_one_process_ask_nothing_twice() {
     let endpoint = truthful_endpoint();
@@ -503,7 +503,7 @@ fn runs_of_one_process_ask_nothing_twice() {
     assert_eq!(endpoint.request_count(), 3, "10 rows, 4 a request");
 }
 
-/// Words about cells, from processes and from threads as the daemon has them.
+/// Overrides set concurrently by processes and by threads like the daemon's.
 #[test]
 fn overrides_set_at_once_are_all_kept() {
     let endpoint: Endpoint = truthful_endpoint();
@@ -552,7 +552,7 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     let facts = open_with_index(&project);
     let database = UncheckedSpec::read(&project.path("specs/x.toml")).unwrap().database();
     let database = database.canonicalize().unwrap();
-    // As of a run that is suspended while it publishes.
+    // As if a run were suspended while it publishes.
     let turn = facts.try_lock(&format!("publish {}", database.display())).unwrap().unwrap();
     let (stop, interrupt) = tokio::sync::watch::channel(false);
     let interrupted = |mut running: RunningCommand| {
@@ -571,7 +571,7 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     assert!(ended.stderr.contains("another run publishes"), "{}", ended.stderr);
     assert!(!project.has_table("llm"));
     drop(turn);
-    // It was all kept, and is published by who has the turn.
+    // All answers are stored, and the process with the lock publishes them.
     project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
     assert_eq!(endpoint.request_count(), 3);
@@ -582,7 +582,7 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     let running = project.start_hqdl(&batch);
     std::thread::sleep(Duration::from_millis(500));
     interrupted(running);
-    // In this process, too.
+    // The same within this process.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| facts.lock(&name, &interrupt).map(|t| t.is_some()));
         std::thread::sleep(Duration::from_millis(100));
@@ -593,8 +593,8 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     assert!(facts.lock(&name, &interrupt).unwrap().is_some(), "nobody has it");
 }
 
-/// What an endpoint says of a model is that model's, and is remembered when nobody
-/// asks it any more; what is asked for holds for all of its models.
+/// Limits that an endpoint reports for a model apply to that model, and are remembered if no
+/// process uses it. Limits that the spec sets apply to all of its models.
 #[test]
 fn an_endpoints_limits_are_kept_for_each_model() {
     let endpoint = truthful_endpoint();
@@ -607,7 +607,7 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     };
     let free = PerMinute::default();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    // At 120 a minute, 50 would take 25 s.
+    // At 120 requests a minute, 50 would take 25 s.
     let takes = |throttle: &Throttle, requests: usize| {
         let began = Instant::now();
         for _ in 0..requests {
@@ -633,7 +633,7 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     }
 }
 
-/// What a run has noted and never sends is free for others when it ends.
+/// Costs that a run reserved but never used are available to others when it ends.
 #[test]
 fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
     let endpoint = truthful_endpoint();

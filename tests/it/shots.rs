@@ -1,11 +1,11 @@
-//! `shots = "overrides"`: what people have said serves as examples.
+//! Tests of `shots = "overrides"`: overrides are used as examples.
 
 use std::collections::BTreeSet;
 
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::project::{Project, heroes_project, heroes_spec, truthful_endpoint};
 
-/// The heroes with a line for their shots and these overrides.
+/// Creates the heroes' project with this setting for shots, and these overrides.
 fn project(endpoint: &Endpoint, shots: &str, format: &str, overrides: &str) -> Project {
     let project = heroes_project(endpoint, format);
     let line = format!("format = \"{format}\"");
@@ -18,7 +18,7 @@ fn project(endpoint: &Endpoint, shots: &str, format: &str, overrides: &str) -> P
     project
 }
 
-/// The examples of every different system message that was sent.
+/// Returns the examples of every different system message that was sent.
 fn examples(endpoint: &Endpoint) -> BTreeSet<(String, String)> {
     endpoint
         .received_requests()
@@ -62,7 +62,7 @@ Answer:
     );
 }
 
-/// A row that lacks some cells is not shown to be without them.
+/// A row that lacks some cells is not shown as an example without them.
 #[test]
 fn no_row_is_its_own_example() {
     for format in ["csv", "json"] {
@@ -83,7 +83,7 @@ fn no_row_is_its_own_example() {
                 assert!(!system.contains(&line), "{name} is asked, and stands in\n{system}");
             }
         }
-        // What is the same for all requests about the same columns stays so.
+        // All requests about the same columns still share a prefix.
         let shown = examples(&endpoint);
         let columns: BTreeSet<&String> = shown.iter().map(|(c, _)| c).collect();
         assert_eq!(columns.len(), shown.len());
@@ -118,7 +118,7 @@ fn shots_come_from_one_place() {
         let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(said), "{shots}: {}", ended.stderr);
     }
-    // Without any override there is no example, and nothing is wrong.
+    // Without overrides there is no example, and that is not an error.
     let project = project(&endpoint, "shots = \"overrides\"", "csv", "");
     project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
     project.run_materialize(&["--limit", "1"]).expect_exit_code(0);

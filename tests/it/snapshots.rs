@@ -1,13 +1,13 @@
-//! What people read, as a whole: help, plans of runs and of queries, errors. A change of
-//! these is seen as one: `INSTA_UPDATE=always cargo test --test it snapshots` writes down
-//! what is said now, for the reviewer to read.
+//! Snapshots of everything that users read: help, plans of runs and queries, errors. After a
+//! change, `INSTA_UPDATE=always cargo test --test it snapshots` updates them, for the reviewer to
+//! read.
 
 use insta::assert_snapshot;
 
 use crate::guides::steady;
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
-/// Queries, each for what another rule does with it.
+/// Queries, one per optimization rule.
 const QUERIES: [(&str, &str); 14] = [
     (
         "stored",

@@ -1,5 +1,5 @@
-//! Queries over published columns: the tables answer where they say what the
-//! facts say, and rows are the same where they do not.
+//! Tests of queries over published columns: the tables answer if they agree with the facts, and the
+//! rows are the same if they do not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use hqdl_testkit::project::{Project, heroes_project, true_value, truthful_endpoi
 const EYES: &str = "SELECT name, full_name, {{LLMMap('What is the eye colour?', hero.name)}} AS eye \
                     FROM hero ORDER BY id";
 
-/// Rows, requests, and whether the tables answered.
+/// Returns rows, requests, and whether the tables answered.
 fn ask(project: &Project, sql: &str) -> (Vec<Vec<Json>>, u64, bool) {
     let ended = project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
     assert!(matches!(ended.code, 0 | 1), "{}", ended.stderr);
@@ -38,7 +38,7 @@ fn published_columns_are_read_from_their_tables() {
     let (rows, requests, tables) = ask(&project, EYES);
     assert_eq!((rows.len(), requests, tables), (10, 0, true));
     are_true(&rows);
-    // Where a join would show, and where it is not taken apart.
+    // Queries whose result a join would change, or that `SQLite` does not flatten.
     for sql in [
         "SELECT * FROM hero WHERE {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'",
         "SELECT DISTINCT h.id, h.name, h.full_name, h.height FROM hero h \

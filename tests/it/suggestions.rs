@@ -1,11 +1,11 @@
-//! `hqdl suggest`: live questions, what they cost, and the columns they would be.
+//! Tests of `hqdl suggest`: live questions, their cost, and the suggested columns.
 
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::oracle;
 use hqdl_testkit::project::{CommandResult, EXPANSION, HEROES, MODEL, Project};
 
-/// A spec whose layout and remarks are to stay.
+/// Returns a spec whose layout and comments must be kept.
 fn spec() -> String {
     let last = r#"
 # What people ask.
@@ -73,12 +73,12 @@ fn a_live_question_becomes_a_column_that_answers_it() {
     assert!(tall["requests"].as_u64().unwrap() > 0, "{tall:#}");
     let joins = &tall["joins"];
     assert_eq!((&joins["expansion"], &joins["key"]), (&json!("llm"), &json!("name")));
-    // Nothing is pretended: the expansion's key is another one.
+    // No wrong column is suggested: the expansion has another key.
     assert_eq!((&joins["share"], &joins["asks"]), (&json!(1.0), &json!(10)));
     let toml = "[[expansion.column]]\nname = \"is_fn_tall\"\ntype = \"boolean\"\n\
                 about = \"Is {name} fn:tall?\"\nquestions = [\"Is {} fn:tall?\"]\n";
     assert_eq!(tall["toml"], toml);
-    // Without --write the spec is only read.
+    // Without `--write`, the spec is not changed.
     assert_eq!(project.spec_text(), spec().replace("{base_url}", &endpoint.base_url()));
     let written = suggest(&project, &[&WITH[..], &["--write"]].concat());
     assert_eq!(written["written"]["columns"].as_array().unwrap().len(), 2, "{written:#}");
@@ -90,13 +90,14 @@ fn a_live_question_becomes_a_column_that_answers_it() {
     assert!(at("# as in the form") < at("is_fn_tall"), "{text}");
     assert!(at("is_fn_tall") < at("# Somebody else's table."), "{text}");
     project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
-    // Once is enough.
+    // A second run adds nothing.
     let again =
         project.run_hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).expect_exit_code(0);
     assert!(again.stderr.contains("nothing to add"), "{}", again.stderr);
     assert!(again.stdout.contains("`llm.is_fn_tall` answers it already"), "{}", again.stdout);
     assert_eq!(project.spec_text(), text);
-    // The column is what a query is answered from, and is asked by its own key, as it was said.
+    // The query is answered by the column, which is requested by its own key and with the same
+    // question.
     for asked in [10, 0] {
         let sql = "SELECT name FROM hero WHERE {{LLMMap('Is {} fn:tall?', hero.name)}}";
         let meta = query(&project, sql).expect_exit_code(0).lines[0]["meta"].clone();
@@ -156,7 +157,7 @@ fn answers_kept_are_reused_where_they_are_the_columns_own() {
         "{found:#}"
     );
     let before = endpoint.request_count();
-    // Other cells were left out, so it is not complete.
+    // Other cells were not requested, so the run is not complete.
     project.run_materialize(&["--columns", "answer"]);
     assert_eq!(endpoint.cells_since(before), [(vec![json!("Flight")], "answer".to_owned())]);
 }

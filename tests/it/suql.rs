@@ -1,4 +1,4 @@
-//! `SUQL`: its dialect, and its published queries.
+//! Tests of `SUQL`: its dialect, and its published queries.
 
 use std::path::Path;
 use std::time::Instant;
@@ -30,7 +30,7 @@ fn run(dir: &Path, endpoint: &Endpoint, sql: &str) -> Outcome {
     query(dir, endpoint, sql, &["--dialect", "suql"]).run_query()
 }
 
-/// The questions of some queries, and what their answers may be.
+/// Returns the questions of some queries, and their possible answers.
 fn planted(queries: &[String]) -> Vec<PlantedQuestion> {
     let mut all: Vec<PlantedQuestion> = Vec::new();
     let compared = Regex::new(r"^ (?:=|LIKE) '([^']*)'").unwrap();
@@ -59,8 +59,8 @@ fn planted(queries: &[String]) -> Vec<PlantedQuestion> {
     all
 }
 
-/// The same query in the words of plain `SQLite`, by the few spellings that the
-/// published queries use.
+/// Returns the same query in `SQLite`'s dialect, for the few constructs that the published queries
+/// use.
 fn in_plain_words(sql: &str) -> String {
     let replaced = [
         (
@@ -79,8 +79,8 @@ fn in_plain_words(sql: &str) -> String {
     })
 }
 
-/// The published queries give what plain SQL gives when their answers are
-/// columns, and ask nothing the second time.
+/// The published queries return the same rows as plain SQL over columns with the answers, and send
+/// no request the second time.
 #[test]
 fn published_queries_give_the_rows_of_plain_sql() {
     let Some(folder) = engine::shared_folder("suql") else { return };
@@ -131,11 +131,11 @@ fn published_queries_give_the_rows_of_plain_sql() {
     assert_eq!(endpoint.request_count(), before);
 }
 
-/// What is written, and what runs.
+/// The original text, and the translated text.
 #[test]
 fn spellings_become_those_of_sqlite() {
     let same = [
-        // What SQLite says, too, stays as it is, to the byte.
+        // Text that is valid in SQLite, too, is unchanged, byte by byte.
         "SELECT a, \"B c\", t.* FROM t AS t -- so\nWHERE a = 'it''s' AND b IS NOT NULL ORDER BY a DESC NULLS LAST, b LIMIT 3 OFFSET 2;",
         "WITH c (x) AS (SELECT 1) SELECT x, count(*) FILTER (WHERE x > 1) OVER (PARTITION BY x ORDER BY x) FROM c GROUP BY x HAVING count(DISTINCT x) > 0",
         "SELECT CASE WHEN a = 1 THEN 'x' ELSE NULL END, EXISTS (SELECT 1 FROM u WHERE u.a = t.a), (SELECT max(b) FROM u), a IN (1, 2), a NOT IN (SELECT b FROM u), a BETWEEN 1 AND 2 AND NOT b FROM t LEFT JOIN u USING (a)",
@@ -227,7 +227,7 @@ fn spellings_become_those_of_sqlite() {
     }
 }
 
-/// `PostgreSQL`'s own documentation gives most of these.
+/// Most of these are from `PostgreSQL`'s documentation.
 #[test]
 fn to_char_says_dates_and_numbers_as_postgres_does() {
     let connection = Connection::open_in_memory().unwrap();
@@ -273,7 +273,7 @@ fn to_char_says_dates_and_numbers_as_postgres_does() {
     }
 }
 
-/// What cannot be said in `SQLite` is an error that points at it.
+/// A construct that `SQLite` cannot express is an error that points at it.
 #[test]
 fn what_sqlite_cannot_say_is_an_error_with_its_place() {
     let cases = [
@@ -301,7 +301,7 @@ fn what_sqlite_cannot_say_is_an_error_with_its_place() {
     }
 }
 
-/// Errors of later steps point into the query as it was written.
+/// Errors of later steps point into the original query.
 #[test]
 fn errors_point_into_the_query_as_it_was_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -326,7 +326,7 @@ fn errors_point_into_the_query_as_it_was_written() {
     assert_eq!(endpoint.request_count(), 0);
 }
 
-/// The functions behind the operators, with NULLs and what is no array.
+/// The functions that implement the operators, with NULLs and with values that are not arrays.
 #[test]
 fn arrays_and_patterns_follow_postgresql() {
     let connection = Connection::open_in_memory().unwrap();
@@ -397,7 +397,7 @@ fn arrays_and_patterns_follow_postgresql() {
     }
 }
 
-/// Whatever is cut off or left out, a query is translated or refused.
+/// Whatever is truncated or omitted, a query is translated or rejected.
 #[test]
 fn broken_queries_are_errors_with_a_place() {
     let queries = [

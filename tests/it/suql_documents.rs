@@ -1,4 +1,4 @@
-//! Documents: what is shown of long ones, and in which order rows are asked.
+//! Tests of documents: which parts of long ones are shown, and in which order rows are asked about.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn spec(more: &str) -> String {
     )
 }
 
-/// Restaurants of which one in twenty has live jazz, and says so in one review.
+/// Creates restaurants, one in twenty of which has live jazz and mentions that in one review.
 fn project(endpoint: &Endpoint, more: &str, count: u64) -> Project {
     let project = Project::new(
         endpoint,
@@ -54,19 +54,19 @@ fn query(project: &Project, flags: &[&str], sql: &str) -> CommandResult {
         .run_hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &["--", sql]].concat())
 }
 
-/// Documents that were asked about.
+/// Returns the number of documents that were asked about.
 fn asked(endpoint: &Endpoint) -> usize {
     endpoint.received_requests().iter().map(|r| r.question.rows.len()).sum()
 }
 
-/// Three rows, all of which have live jazz.
+/// Asserts that there are three rows, all of which have live jazz.
 fn right(ended: &CommandResult) {
     let rows = ended.lines[0]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3, "{}", ended.stdout);
     assert!(rows.iter().all(|r| r[1] == 1), "{}", ended.stdout);
 }
 
-/// Vectors that know who has live jazz.
+/// Embedding in which restaurants with live jazz are most similar.
 fn well(text: &str) -> Vec<f32> {
     if text == QUESTION || text.contains("A: Yes") {
         vec![1.0, 0.1, 0.0]
@@ -75,7 +75,7 @@ fn well(text: &str) -> Vec<f32> {
     }
 }
 
-/// Vectors that know nothing.
+/// Random embedding.
 fn at_random(text: &str) -> Vec<f32> {
     let seed = text.bytes().fold(3u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
     let mut dice = SeededRandom(seed);
@@ -93,11 +93,11 @@ fn limit_asks_about_the_documents_most_like_the_question_first() {
     println!("{} documents asked, {} embedded", asked(&endpoint), embedder.received_texts().len());
     assert!(asked(&endpoint) as f64 <= 1.3 * 3.0, "{} documents were asked", asked(&endpoint));
     let (requests, embedded) = (endpoint.request_count(), embedder.request_count());
-    // What is known is neither asked nor embedded again.
+    // Known answers are neither requested nor embedded again.
     let again = query(&project, &[], SQL).expect_exit_code(0);
     assert_eq!(again.lines[0]["rows"], ended.lines[0]["rows"]);
     assert_eq!((endpoint.request_count(), embedder.request_count()), (requests, embedded));
-    // An edit costs the passage that it changes.
+    // After an edit, only the changed passage is embedded.
     project.execute_sql(
         "UPDATE restaurants SET reviews = replace(reviews, 'Review 0 of 5. The bread', 'A review. The bread') WHERE name = 'Restaurant 5'",
     );
@@ -119,7 +119,7 @@ fn a_bad_order_never_gives_a_wrong_row() {
     let ended = query(&project, &[], SQL);
     right(&ended);
     println!("{} documents asked", asked(&endpoint));
-    // Counting needs all of them, whatever the order.
+    // A count needs all of them, whatever the order.
     let sql = "SELECT count(*), sum(hit) FROM restaurants WHERE answer(reviews, 'is there live jazz?') = 'Yes'";
     let ended = query(&project, &[], sql);
     let expected = project.query_rows("SELECT sum(hit), sum(hit) FROM restaurants");
@@ -131,10 +131,11 @@ fn rows_without_an_embeddings_model_are_ordered_by_their_words() {
     let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let project = project(&endpoint, "", COUNT);
     right(&query(&project, &[], SQL));
-    // A third of the others speak of live jazz, too, and nine in ten speak of nothing.
+    // A third of the other restaurants also mention live jazz, and nine in ten mention unrelated
+    // things.
     println!("{} documents asked", asked(&endpoint));
     assert!(asked(&endpoint) < 60, "{} documents were asked", asked(&endpoint));
-    // OFFSET and values come from the same order.
+    // OFFSET and values use the same order.
     let sql = format!(
         "SELECT name, hit, answer(reviews, '{QUESTION}') AS a, summary(reviews) FROM restaurants WHERE answer(reviews, '{QUESTION}') = 'Yes' LIMIT 2 OFFSET 1"
     );
@@ -164,7 +165,7 @@ fn embeddings_that_fail_are_replaced_by_words_and_said() {
         let said = ended.stderr.contains("compared by their words") && ended.stderr.contains(says);
         assert!(said, "{mood:?}: {}", ended.stderr);
     }
-    // An endpoint that is not there at all.
+    // An endpoint that does not exist.
     let project = project(&endpoint, &Embedder::new(well).spec_section(), 200);
     let ended = query(&project, &[], SQL);
     right(&ended);
@@ -185,14 +186,14 @@ fn vectors_of_another_width_are_of_another_model() {
     let ended = query(&project, &[], SQL);
     right(&ended);
     assert!(ended.stderr.contains("vectors of 3 numbers before, and of 4 now"), "{}", ended.stderr);
-    // The next run begins anew.
+    // The next run starts over.
     let ended = query(&project, &[], SQL);
     right(&ended);
     assert!(!ended.stderr.contains("by their words"), "{}", ended.stderr);
     assert!(embedder.received_texts().len() > known + 200);
 }
 
-/// The most that `explain` tells holds the embeddings, those of rows and of passages.
+/// The maximum that `explain` prints includes the embeddings of rows and of passages.
 #[test]
 fn explain_counts_embeddings() {
     let jazz = "is there live jazz?";
@@ -247,7 +248,7 @@ fn embeddings_are_paid_from_the_budget() {
     assert!(spent <= 0.5, "{spent}");
 }
 
-/// A false report of what embeddings took costs one request, not as many as may be in flight.
+/// A false usage report for embeddings costs one request, not as many as may be in flight.
 #[test]
 fn the_first_request_for_embeddings_goes_alone() {
     for reported in [1_u64, 1 << 40] {
@@ -262,7 +263,7 @@ fn the_first_request_for_embeddings_goes_alone() {
         let project = project(&endpoint, &more, COUNT);
         let ended = query(&project, &[], SQL).expect_exit_code(4);
         assert_eq!(embedder.request_count(), 1, "{reported}: {}", ended.stderr);
-        // What was answered is kept, and the rest goes on once the endpoint is honest.
+        // Answers are kept, and the run continues once the endpoint reports correctly.
         embedder.set_usage(Some(honest));
         right(&query(&project, &[], SQL));
         let texts = embedder.received_texts();
@@ -271,7 +272,7 @@ fn the_first_request_for_embeddings_goes_alone() {
     }
 }
 
-/// Whatever the endpoint says of its tokens: no number of them is nothing.
+/// Whatever usage the endpoint reports, its tokens never count as zero.
 #[test]
 fn embeddings_are_billed_whatever_shape_their_usage_has() {
     let shapes = [
@@ -360,13 +361,13 @@ fn texts_of_megabytes_and_of_no_letters_are_read_all_the_same() {
     let sql = "SELECT id, answer(text, 'is there live jazz?') FROM doc ORDER BY id";
     let ended = query(&project, &[], sql).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[0, "Yes"], [1, "No"], [2, null]]));
-    // Keys are read by people, and short.
+    // Keys are readable and short.
     let listed = project.run_hqdl(&["cache", "list"]).expect_exit_code(0);
     assert!(listed.stdout.len() < 5000, "{} bytes", listed.stdout.len());
 }
 
-/// Contexts from a table of documents, as the papers of `HybridQA`, `OTT-QA` and
-/// `FEVEROUS` style questions have them: found by their words, then asked about.
+/// Contexts from a table of documents, as in questions like those of `HybridQA`, `OTT-QA` and
+/// `FEVEROUS`: found by their words, then asked about.
 #[test]
 fn documents_that_match_are_the_context_of_a_question() {
     let endpoint = Endpoint::start_answering(|column, row| {
@@ -393,7 +394,7 @@ fn documents_that_match_are_the_context_of_a_question() {
          json!([["Abebe Bikila"]]), 1),
         ("SELECT city FROM marathon WHERE year = {{LLMQA('In which year was the second win?', context=(SELECT content FROM documents WHERE documents MATCH 'Ethiopian AND runner'), return_type='int')}}",
          json!([["Tokyo"]]), 1),
-        // OTT-QA: no passage is given beforehand.
+        // OTT-QA: no passage is given in advance.
         ("WITH found AS (SELECT title, content FROM documents WHERE documents MATCH 'runner OR Ethiopia' ORDER BY rank LIMIT 2)
           SELECT {{LLMQA('Who won twice?', (SELECT * FROM found))}}", json!([["Abebe Bikila"]]), 2),
         // FEVEROUS: a claim about rows and passages together.
@@ -419,7 +420,7 @@ fn documents_that_match_are_the_context_of_a_question() {
             })
             .sum();
         assert_eq!(shown, contexts, "{sql}");
-        // Nothing is asked twice.
+        // Nothing is requested twice.
         let before = endpoint.request_count();
         query(&project, &[], sql).expect_exit_code(0);
         assert_eq!(endpoint.request_count(), before, "{sql}");

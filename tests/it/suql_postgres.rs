@@ -1,7 +1,7 @@
-//! `SUQL` means what `PostgreSQL` means: random expressions, which both run over the
-//! same rows. What `hqdl` refuses is no failure, as long as it is seldom.
+//! Tests that `SUQL` has `PostgreSQL`'s semantics: both run random expressions over the same rows.
+//! A rejected query is not a failure, as long as few are rejected.
 //!
-//! More of them: `HQDL_PROPERTY_SEED=7 HQDL_PROPERTY_CASES=20000 cargo test --test it suql_postgres`
+//! To run more: `HQDL_PROPERTY_SEED=7 HQDL_PROPERTY_CASES=20000 cargo test --test it suql_postgres`
 
 use fastrand::Rng;
 use hqdl::suql::{TableColumns, functions, translate_with_columns};
@@ -25,7 +25,7 @@ const COLUMNS: [(&str, &str); 12] = [
     ("tags", "TEXT[]"),
 ];
 
-/// The rows, as `SQLite` writes them; arrays are JSON.
+/// Rows in `SQLite`'s syntax; arrays are JSON.
 const ROWS: [&str; 7] = [
     "1, 3, 10, 1.5, 1.50, 'abc', 'Hello World', '2024-01-31', '2024-01-31 10:20:30', '10:20:00', TRUE, '[\"a\",\"b\"]'",
     "2, NULL, 7, 2.25, -7.25, '', 'x,y', '2023-12-25', '2023-12-25 00:00:00', '00:00:00', FALSE, '[]'",
@@ -36,7 +36,8 @@ const ROWS: [&str; 7] = [
     "7, 2, 2, 2.5, 2.50, ' pad ', 'ABC', '2021-03-01', '2021-03-01 08:00:00', '08:00:00', NULL, '[\"z\"]'",
 ];
 
-/// Expressions of a type, of others that stand in brackets; those before `0` have none.
+/// Templates of expressions of a type. Brackets contain the types of operands; templates before `0`
+/// have none.
 const EXPRESSIONS: [(&str, &str, &str); 9] = [
     (
         "int",
@@ -127,7 +128,7 @@ const EXPRESSIONS: [(&str, &str, &str); 9] = [
     ("regex", "'^a'|'[0-9]+'|'l+'|'(a|H)'|'o$'|'[[:upper:]]'|'.'", "[regex]"),
 ];
 
-/// What holds of every type that a value may have.
+/// Templates for every type.
 const ANY: &str = "coalesce([t], [t])|nullif([t], [t])|CASE WHEN [bool] THEN [t] ELSE [t] END|\
                    CASE [int] WHEN [int] THEN [t] END|([t])";
 const FORMS: [&str; 6] =
@@ -150,7 +151,7 @@ const QUERIES: [&str; 14] = [
     "SELECT [date] FROM r EXCEPT SELECT [date] FROM r ORDER BY 1 NULLS FIRST",
 ];
 
-/// A template with all that stands in brackets written out.
+/// Expands the brackets of a template.
 fn written(template: &str, depth: u8, rng: &mut Rng) -> String {
     let (mut out, mut rest) = (String::new(), template);
     while let Some((before, after)) = rest.split_once('[') {
@@ -174,7 +175,7 @@ fn written(template: &str, depth: u8, rng: &mut Rng) -> String {
 fn expression(of: &str, depth: u8, rng: &mut Rng) -> String {
     let (_, leaves, deeper) = EXPRESSIONS.iter().find(|(of_type, ..)| *of_type == of).unwrap();
     let alternatives = |all: &str| -> Vec<String> {
-        // A `|` within parentheses or quotes separates nothing.
+        // A `|` within parentheses or quotes is not a separator.
         let (mut found, mut inside, mut quoted) = (vec![String::new()], 0, false);
         let mut letters = all.chars().peekable();
         while let Some(c) = letters.next() {
@@ -201,7 +202,7 @@ fn expression(of: &str, depth: u8, rng: &mut Rng) -> String {
 fn query(rng: &mut Rng) -> String {
     let mut query = (*rng.choice(&QUERIES).unwrap()).to_owned();
     while query.contains("<any>") {
-        // What both write alike: numbers and texts.
+        // Types that both format in the same way: numbers and texts.
         let any = [
             "[int]",
             "[float]",
@@ -249,7 +250,7 @@ fn postgresql() -> String {
     url
 }
 
-/// The rows of a query in `SUQL`, or why there are none.
+/// Returns the rows of a query in `SUQL`, or the error.
 fn here(connection: &Connection, query: &str) -> Result<Vec<Vec<Option<String>>>, String> {
     let columns = |table: &str| {
         let all: Vec<(&str, &str)> = match table {
@@ -275,7 +276,7 @@ fn here(connection: &Connection, query: &str) -> Result<Vec<Vec<Option<String>>>
     statement.query_map([], row).map_err(error)?.collect::<Result<_, _>>().map_err(error)
 }
 
-/// Whether both say the same, in whichever spelling of a number.
+/// Returns true if both values are equal, in any spelling of a number.
 fn alike(here: Option<&String>, there: Option<&String>) -> bool {
     let (Some(here), Some(there)) = (here, there) else { return here == there };
     let number = |text: &str| text.parse::<f64>().ok().filter(|_| !text.starts_with(' '));

@@ -1,6 +1,6 @@
-//! SWAN's superhero database through `hqdl swan`: the models' real completions
-//! of 2024, an oracle, and what all thirty questions cost. The data are not
-//! part of this project; without them the tests say so.
+//! Runs SWAN's superhero database through `hqdl swan`: the models' original completions of 2024, an
+//! oracle, and the cost of all thirty questions. The data are not part of this project; without
+//! them the tests report that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -15,12 +15,12 @@ use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::engine::shared_folder;
 use hqdl_testkit::project::CommandResult;
 
-/// The folder of the data, when it is there.
+/// Returns the folder of the data, if it exists.
 fn data() -> Option<PathBuf> {
     shared_folder("swan")
 }
 
-/// `hqdl swan …`, without anything of the user's.
+/// Runs `hqdl swan …` without the user's settings.
 pub fn swan(dir: &Path, args: &[&str]) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
     for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
@@ -56,7 +56,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// `hqdl swan run` into a folder of its own; its last line.
+    /// Runs `hqdl swan run` in a separate folder; returns its last line.
     fn run(&self, out: &str, flags: &[&str]) -> Json {
         self.run_of("prepared/superhero.sqlite", out, flags)
     }
@@ -72,7 +72,7 @@ impl Bench {
         last
     }
 
-    /// `hqdl swan score` of a run.
+    /// Runs `hqdl swan score` for a run.
     fn score(&self, out: &str) -> Json {
         let ended = swan(self.dir.path(), &["score", out, "--gold", "prepared", "--json"]);
         ended.expect_exit_code(0).lines[0]["runs"][0].clone()
@@ -94,7 +94,7 @@ const TRUE_CELLS: &str = "
     JOIN race AS r ON r.id = s.race_id JOIN gender AS g ON g.id = s.gender_id
     JOIN alignment AS a ON a.id = s.alignment_id";
 
-/// The columns of [`TRUE_CELLS`] as the spec names them, key and powers left out.
+/// Columns of [`TRUE_CELLS`] by their names in the spec, without key and powers.
 const COLUMNS: [&str; 7] = [
     "eye_color",
     "hair_color",
@@ -121,7 +121,7 @@ fn true_cells(swan: &Path) -> BTreeMap<Hero, (Vec<String>, BTreeSet<String>)> {
     rows.collect::<Result<_, _>>().unwrap()
 }
 
-/// A recording of a model that knows everything.
+/// Writes a recording of a model that knows everything.
 pub fn true_recording(swan: &Path, dir: &Path) -> PathBuf {
     let recording = dir.join("oracle.jsonl");
     let mut file = std::fs::File::create(&recording).unwrap();
@@ -143,7 +143,7 @@ pub fn true_recording(swan: &Path, dir: &Path) -> PathBuf {
     recording
 }
 
-/// An endpoint whose model knows everything that SWAN hides.
+/// Starts an endpoint whose model knows everything that SWAN hides.
 fn oracle(swan: &Path) -> Endpoint {
     let cells = true_cells(swan);
     Endpoint::start_answering(move |column: &AskedColumn, row: &AskedRow| {
@@ -157,8 +157,8 @@ fn oracle(swan: &Path) -> Endpoint {
     })
 }
 
-/// No cell is lost, shifted or taken from another row: every one of the
-/// 699 × 8 has a state, and a value exactly when its state shows one.
+/// Asserts that no cell is lost, shifted or taken from another row: each of the 699 × 8 cells has a
+/// state, and a value exactly if its state has one.
 fn every_cell_ends_in_a_state(expanded: &Path) {
     let db = Connection::open(expanded).unwrap();
     let count = |sql: &str| db.query_row(sql, [], |r| r.get::<_, i64>(0)).unwrap();
@@ -183,7 +183,7 @@ fn number(json: &Json, at: &str) -> f64 {
     json.pointer(at).and_then(Json::as_f64).unwrap_or_else(|| panic!("no {at} in {json}"))
 }
 
-/// F1 of the powers, in percent.
+/// Returns F1 of the powers, in percent.
 fn powers(score: &Json) -> f64 {
     let columns = score["factuality"]["columns"].as_array().unwrap();
     let powers = columns.iter().find(|c| c["measure"] == "f1").unwrap();
@@ -197,16 +197,16 @@ fn eight_recordings_score_what_their_models_knew() {
     let bench = Bench::new(&data);
     let known = [
         ("gpt35_0shot", 4.0, 1_069_186),
-        // A row whose key contradicts the request's is not read, which moves one question
-        // each: 02 is right without the row that calls Alien `'Xenomorph'` (52 heroes, not
-        // 53). 15 counts DC's heroes: with three and five shots the model answers
-        // `'Nightwing'` for Batman II, so with three it is wrong (215, not 216: 6 right
-        // instead of 7), and with five it is right (216, not 217).
+        // A row whose key contradicts the request's is not read, which changes two questions. 02 is
+        // correct without the row that calls Alien `'Xenomorph'` (52 heroes, not 53). 15 counts
+        // DC's heroes: with three and five shots the model answers `'Nightwing'` for Batman II, so
+        // with three it is wrong (215, not 216: 6 correct instead of 7), and with five it is
+        // correct (216, not 217).
         ("gpt35_1shot", 7.0, 1_102_738),
         ("gpt35_3shot", 6.0, 1_211_782),
         ("gpt35_5shot", 8.0, 1_293_565),
-        // Question 22 was right by luck while the row of The Comedian was missing, whose name
-        // the model misspells (136 more heroes of Marvel, not 137).
+        // Question 22 was correct by luck while the row of The Comedian was missing, whose name the
+        // model misspells (136 more heroes of Marvel, not 137).
         ("gpt4turbo_0shot", 6.0, 1_069_186),
         ("gpt4turbo_1shot", 7.0, 1_102_738),
         ("gpt4turbo_3shot", 8.0, 1_211_782),
@@ -234,12 +234,12 @@ fn eight_recordings_score_what_their_models_knew() {
         assert!(number(&score, "/graded") > 60.0 && cells > 65.0);
         assert_eq!(number(&score, "/factuality/swan/of"), 11_712.0);
         if recording == "gpt4turbo_5shot" {
-            // Three heroes are answered under other names (`'Jack-Jack Parr'` for
-            // Jac-jack Parr, `'Edward Morgan Blake'` for Edward Morgen Blake, `'James
-            // Arthur Maddocks'` for James Arthur): 0.3 of what is right by luck.
+            // Three heroes are answered under other names (`'Jack-Jack Parr'` for Jac-jack Parr,
+            // `'Edward Morgan Blake'` for Edward Morgen Blake, `'James Arthur Maddocks'` for James
+            // Arthur): 0.3 of the correct ones are luck.
             assert!(cells >= 76.0, "cells {cells}");
             assert!(powers(&score) >= 41.8, "powers {}", powers(&score));
-            // What HQDL's own extraction made of the same words.
+            // The result of HQDL's own extraction from the same completions.
             assert!(swan > 5_339.750_490_036_954, "{swan}");
         }
     }
@@ -278,7 +278,7 @@ fn eight_recordings_score_what_their_models_knew() {
         ended.stderr
     );
     assert!(!bench.path("wrong/run.jsonl").exists());
-    // All of them in one report.
+    // One report of all runs.
     let runs: Vec<&str> = known.iter().map(|l| l.0).collect();
     let args = [&["report", "--gold", "prepared", "--out", "report"], &runs[..]].concat();
     swan(bench.dir.path(), &args).expect_exit_code(0);
@@ -287,7 +287,7 @@ fn eight_recordings_score_what_their_models_knew() {
         report.contains("| HQDL, GPT-4 Turbo (2024) | 23.3 | 23.3 | 26.7 | 23.3 |"),
         "{report}"
     );
-    // Recordings of two models are two lines, whatever the spec calls the model.
+    // Recordings of two models are two rows, whatever model the spec names.
     for line in [
         "| hqdl, recorded: superhero_gpt35 (mode hqdl) | 13.3 | 23.3 | 20.0 |",
         "| hqdl, recorded: superhero_gpt4turbo (mode hqdl) | 20.0 | 23.3 |",
@@ -309,11 +309,11 @@ fn with_true_values_as_the_model_all_questions_are_right() {
     assert_eq!((number(&score, "/ex/right"), number(&score, "/ex_strict/right")), (30.0, 30.0));
     assert_eq!((number(&score, "/graded"), powers(&score)), (100.0, 100.0));
     assert_eq!(number(&score, "/factuality/cells/percent"), 100.0);
-    // By SWAN's count nothing can be better than this.
+    // SWAN's count cannot exceed this.
     assert_eq!(format!("{:.1}", number(&score, "/factuality/swan/percent")), "59.0");
     assert_eq!(score["notes"], json!([]));
-    // The database may hold its truth all the while: nothing of it is read, and
-    // that it does is told.
+    // The database may contain the true values; they are not read, and a note reports that it
+    // contains them.
     let shared = bench.swan.join("superhero.sqlite").display().to_string();
     let done = bench.run_of(&shared, "unprepared", &flags);
     assert_eq!(done["requests"], 699);
@@ -321,7 +321,7 @@ fn with_true_values_as_the_model_all_questions_are_right() {
     assert!(note.contains("was not masked: it holds alignment, hero_power, superhero.gender_id"));
 }
 
-/// The copy that models and queries see holds nothing of what is hidden.
+/// The copy that models and queries see contains none of the hidden data.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn a_prepared_database_does_not_hold_what_is_hidden() {
@@ -354,17 +354,17 @@ fn a_prepared_database_does_not_hold_what_is_hidden() {
     for word in ["alignment", "Neutral", "hero_power", "eye_colour", "publisher_id"] {
         assert!(!bytes.windows(word.len()).any(|w| w == word.as_bytes()), "{word}");
     }
-    // A prepared copy is no source.
+    // A prepared copy cannot be the source.
     let again = swan(bench.dir.path(), &["prepare", "--bird", "prepared", "--out", "twice"]);
     let again = again.expect_exit_code(2);
     assert!(again.stderr.contains("it lacks frpm.County Code"), "{}", again.stderr);
 }
 
-/// At most so many requests for all thirty questions together.
+/// Maximum number of requests for all thirty questions together.
 const REQUESTS: u64 = 80;
 
-/// What all questions cost in one go: with five shots and prompts as they are
-/// sent, by a model that knows everything.
+/// Measures the cost of all questions in one run: with five shots, the real prompts, and a model
+/// that knows everything.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
@@ -389,9 +389,9 @@ fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
         assert_eq!(number(&score, "/ex/right"), right, "{score}");
         assert!(requests <= REQUESTS, "{requests} requests");
         let tables = score["runs"][0]["materialized"]["requests"].as_u64().unwrap();
-        // Each call is answered by a column, that about the rows of a subquery, too.
+        // Each call is answered by a column, including that about the rows of a subquery.
         assert_eq!(requests, tables);
-        // An eighth of what HQDL's code used.
+        // At most an eighth of what HQDL's code used.
         assert!(first["input_tokens"].as_u64().unwrap() <= 1_293_565 / 8, "{first}");
         let second = bench.run(&out, &flags);
         assert_eq!((&second["requests"], &second["cost_usd"]), (&0.into(), &0.0.into()));
@@ -403,7 +403,7 @@ fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
             known_faults(&score);
         }
     }
-    // Shots are shown, and only where they were asked for.
+    // Shots are shown only if they are requested.
     let shown = |request: &hqdl_testkit::endpoint::Request| {
         request.body["messages"].to_string().contains("Man,Brown,Grey")
     };
@@ -413,14 +413,14 @@ fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
     assert!(rows(1).any(|r| shown(&r)) && rows(1).any(|r| !shown(&r)));
 }
 
-/// The queries that no model answers right are those whose fault is known.
+/// The queries that no model answers correctly are those with a known fault.
 fn known_faults(score: &Json) {
     for question in score["questions"].as_array().unwrap() {
         assert_eq!(question["swan"] == true, question["known"].is_null(), "{question}");
     }
 }
 
-/// Without tables in advance, queries ask for what they need.
+/// Without materialized tables, queries request what they need.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn blendsql_on_demand_reaches_the_same_answers() {
@@ -433,7 +433,7 @@ fn blendsql_on_demand_reaches_the_same_answers() {
     println!("on demand: {} requests, {} tokens in", first["requests"], first["input_tokens"]);
     assert_eq!(number(&score, "/ex/right"), 27.0);
     assert!(score["factuality"].is_null(), "there are no tables");
-    // Less than asking each query's calls anew: 699 heroes, 20 a request, each column once.
+    // Less than asking each query's calls separately: 699 heroes, 20 per request, each column once.
     assert!(first["requests"].as_u64().unwrap() <= 8 * 35 + 1, "{first}");
     assert_eq!(bench.run("demand", &flags)["requests"], 0);
 }

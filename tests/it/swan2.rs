@@ -1,6 +1,5 @@
-//! SWAN 2.0's superhero half: thirty questions whose answers are known, and how
-//! few values an engine asks for. The data are not part of this project;
-//! without them the tests say so.
+//! Runs SWAN 2.0's superhero half: thirty questions with known answers, and how few values an
+//! engine requests. The data are not part of this project; without them the tests report that.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -9,11 +8,11 @@ use serde_json::Value as Json;
 
 use hqdl_testkit::engine::{self, Order, Outcome, Query, check_subset, compare_rows};
 
-/// The most values that all questions may cost, each from an empty cache. The
-/// best order of filters takes 5,991, waves of 20 under LIMIT 6,006; what is
-/// above that is for learning the order.
+/// Maximum number of values that all questions may request, each with an empty cache. The best
+/// order of filters needs 5,991, batches of 20 under a LIMIT 6,006; the rest is for learning the
+/// order.
 const VALUES: u64 = 6_500;
-/// The most requests, ten values sharing one.
+/// Maximum number of requests, with ten values per request.
 const REQUESTS: u64 = 750;
 
 fn read(folder: &Path) -> Vec<Json> {
@@ -52,7 +51,7 @@ fn check(case: &Json, outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// Every question from an empty cache; values and requests together.
+/// Runs every question with an empty cache; returns the numbers of values and requests.
 fn each_from_nothing(folder: &Path, rows_per_request: usize) -> (u64, u64) {
     let cases = read(folder);
     let lines = Mutex::new(Vec::new());
@@ -103,8 +102,7 @@ fn swan2_makes_few_requests() {
     assert!(requests <= REQUESTS, "{requests} requests, not {REQUESTS}");
 }
 
-/// All questions on one cache cost less than each for itself, and a second
-/// time nothing.
+/// All questions with one cache cost less than separately, and nothing the second time.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan2")]
 fn swan2_on_one_cache() {

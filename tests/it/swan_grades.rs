@@ -1,4 +1,4 @@
-//! When an answer is right: by SWAN's rule, strictly, and how far off it is.
+//! Tests of grades: by SWAN's rule, by the strict rule, and by the relative error.
 
 use hqdl::swan::compare::is_ordered;
 use hqdl::swan::grade::{Grade, grade_answer};
@@ -12,16 +12,17 @@ fn of(ours: Json, gold: Json, tested: &str, ordered: bool) -> Grade {
 #[test]
 fn swans_rule_and_the_strict_one_differ_where_swans_forgives() {
     let cases = [
-        // ours, gold, tested query, gold orders, SWAN's rule, strict
+        // Answer, gold answer, tested query, whether the gold query orders, SWAN's rule, strict
+        // rule.
         (json!([[1], [2]]), json!([[2], [1]]), "SELECT", false, true, true),
         (json!([[1], [2]]), json!([[2], [1]]), "SELECT", true, true, false),
         (json!([[1], [2]]), json!([[2], [1]]), "SELECT … Order  By", false, true, true),
         (json!([[1], [2]]), json!([[2], [1]]), "SELECT … order by x", false, false, true),
-        // Columns in another order; rows repeated; rows lost.
+        // Columns in another order; repeated rows; missing rows.
         (json!([["a", 1]]), json!([[1, "a"]]), "SELECT", false, true, false),
         (json!([[1], [1], [2]]), json!([[1], [2], [2]]), "SELECT", false, true, false),
         (json!([[1], [2]]), json!([[1], [2], [2]]), "SELECT", false, false, false),
-        // A whole number is one number, and no text.
+        // A whole number is equal as integer and real, but not as text.
         (json!([[1.0]]), json!([[1]]), "SELECT", false, true, true),
         (json!([["1"]]), json!([[1]]), "SELECT", false, false, false),
         (json!([[null]]), json!([[0]]), "SELECT", false, false, false),

@@ -1,6 +1,6 @@
-//! SWAN's own files as it publishes them, on its own copy of `california_schools`
-//! and on generated databases of Formula 1 and football: what its queries can give
-//! when every value is right, and which of them cannot be right.
+//! Tests of SWAN's published files, on its copy of `california_schools` and on generated databases
+//! of Formula 1 and football: which answers its queries give with the true values, and which cannot
+//! be correct.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl Bench {
         Self { dir, questions }
     }
 
-    /// A generated database under BIRD's name.
+    /// Creates a generated database under BIRD's name.
     fn of(name: &str, sql: &str, swan_data: &Path) -> Self {
         let bird = tempfile::tempdir().unwrap();
         let db = Connection::open(bird.path().join(format!("{name}.sqlite"))).unwrap();
@@ -50,8 +50,7 @@ impl Bench {
     }
 }
 
-/// The numbers of the questions that are not right, with what is wrong with the
-/// query itself.
+/// Returns the numbers of the questions that are answered wrongly, with the fault of the query.
 fn wrong(score: &Json) -> Vec<(String, String)> {
     let questions = score["questions"].as_array().unwrap();
     assert_eq!(questions.len(), 30);
@@ -64,7 +63,7 @@ fn wrong(score: &Json) -> Vec<(String, String)> {
         .collect()
 }
 
-/// True values of California's schools as completions in SWAN's order of columns.
+/// Writes the true values of California's schools as completions in SWAN's order of columns.
 fn california_recording(data: &Path, to: &Path) {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
     let db = Connection::open_with_flags(data.join("california_schools.sqlite"), flags).unwrap();
@@ -102,17 +101,17 @@ fn true_completions_of_california_give_all_that_can_be_right() {
     let score = bench.score("california_schools", file, &["--recordings", "true.jsonl"]);
     let wrong = wrong(&score);
     let numbers: Vec<&str> = wrong.iter().map(|(n, _)| n.as_str()).collect();
-    // Two join by the street alone.
+    // Two queries join by the street alone.
     assert_eq!(numbers, ["17", "27"], "{wrong:?}");
     assert!(wrong.iter().all(|(_, known)| known == "on the true values, too"), "{wrong:?}");
     assert_eq!(score["factuality"]["cells"]["percent"], 100.0);
-    // The key is no part of SWAN's count here, and what is NULL is never right.
+    // The key is not part of SWAN's count here, and NULL is never correct.
     assert_eq!(score["factuality"]["swan"]["of"], 4674 * 8);
     let notes = score["notes"].as_array().unwrap();
     assert!(notes.iter().any(|n| n.as_str().unwrap().contains("frpm.County Name")), "{notes:?}");
 }
 
-/// SWAN's copy gives the answers that were published on it.
+/// SWAN's copy gives the published answers.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn californias_gold_gives_the_published_answers() {
@@ -154,7 +153,7 @@ fn generated_databases_give_every_question_that_can_be_right() {
         assert_eq!(wrong(&score), [], "{name}");
         assert_eq!((&score["model"], &score["oracle"]), (&json!("the true values"), &json!(true)));
         assert!(score["notes"][0].as_str().unwrap().contains(kept), "{}", score["notes"]);
-        // The database is one in which the questions have answers.
+        // In this database, the questions have answers.
         let record = bench.dir.path().join(format!("run-{name}Queries.csv-2/run.jsonl"));
         let record = std::fs::read_to_string(record).unwrap();
         let lines = record.lines().map(|l| serde_json::from_str::<Json>(l).unwrap());
@@ -163,8 +162,8 @@ fn generated_databases_give_every_question_that_can_be_right() {
     }
 }
 
-/// `--shots N` shows the rows of SWAN's own prompts, in their order, whatever their places; what a
-/// database lacks of them is replaced by its first rows.
+/// `--shots N` shows the rows of SWAN's own prompts, in their order; the first rows of the database
+/// replace those that it lacks.
 #[test]
 fn shots_are_the_rows_of_swans_own_prompts() {
     let more = "INSERT INTO constructors VALUES (90, '', 'AFM', 'German', 'u'), (91, '', 'BMW Sauber', 'German', 'v');
@@ -187,8 +186,8 @@ fn shots_are_the_rows_of_swans_own_prompts() {
     );
 }
 
-/// The truth of a benchmark takes time in proportion to its rows: BIRD's tables have no
-/// indexes that a subquery for each row could use.
+/// Reading a benchmark's truth takes time proportional to its rows, although BIRD's tables have no
+/// indexes for a subquery per row.
 #[test]
 fn the_truth_is_read_without_a_subquery_for_each_row() {
     for (name, sql) in [("formula_1", FORMULA_1), ("european_football_2", EUROPEAN_FOOTBALL_2)] {
@@ -203,16 +202,16 @@ fn the_truth_is_read_without_a_subquery_for_each_row() {
     }
 }
 
-/// Football's truth reaches 28: two rows of `Team` are called "Widzew Łódź" and have different
-/// short names. A key has one value, and HQDL's SQL joins by the long name, so the questions that
-/// list short names lack one. With a row for each row of `Team` all 30 would be right, but a
-/// model is asked twice with the same words.
+/// With football's true values, 28 questions are correct: two rows of `Team` are called "Widzew
+/// Łódź" and have different short names. A key has one value, and HQDL's SQL joins by the long
+/// name, so the questions that list short names lack one. With a row for each row of `Team` all 30
+/// would be correct, but a model would get the same question twice.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn a_team_with_two_short_names_leaves_two_questions_wrong() {
     let Some(data) = shared_folder("swan") else { return };
     let name = "european_football_2";
-    // Both play a risky and a long game; as in BIRD, only the second is no other's short name.
+    // Both play a risky and a long game; as in BIRD, only the second has a unique short name.
     let two = "INSERT INTO Team VALUES (91, 1091, 91, 'Widzew Łódź', 'LOD'), (92, 1092, 92, 'Widzew Łódź', 'WID');
         INSERT INTO Team_Attributes VALUES (NULL, 1091, 'Slow', 80, 'Long', 'Risky'), (NULL, 1092, 'Slow', 80, 'Long', 'Risky');";
     let bench = Bench::of(name, &format!("{EUROPEAN_FOOTBALL_2}{two}"), &data);
@@ -241,7 +240,7 @@ fn a_team_with_two_short_names_leaves_two_questions_wrong() {
     }
 }
 
-/// SWAN's eight files are read as they are, each kind for its mode.
+/// SWAN's eight files can be read unchanged, each kind for its mode.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn swans_own_files_are_read_as_they_are() {
@@ -278,7 +277,7 @@ fn swans_own_files_are_read_as_they_are() {
     }
 }
 
-/// Rows that each rule of SWAN's drops, and their like that it keeps.
+/// Rows that each of SWAN's rules drops, and similar ones that it keeps.
 #[test]
 fn swans_row_rules_drop_and_keep() {
     let school = "CREATE TABLE frpm (CDSCode TEXT PRIMARY KEY, \"District Name\" TEXT, \"School Name\" TEXT, \"County Code\" TEXT, \"County Name\" TEXT,
@@ -296,8 +295,8 @@ fn swans_row_rules_drop_and_keep() {
           ('04', 'D', '4', 'w', 'Directly funded'), ('05', 'E', '5', 'w', NULL), ('06', 'F', '6', 'w', NULL),
           ('07', 'G', '7', 'w', NULL), ('08', 'H', '8', 'w', NULL), ('09', 'H', '8', 'w', NULL),
           ('11', 'Not in frpm', '9', 'w', NULL), ('12', 'I', '12', NULL, NULL), ('13', 'I', '12', 'w', NULL);";
-    // A player goes who has two feet, a foot and none, or no attributes at all;
-    // with all namesakes; and who shares name and weight.
+    // A player is dropped with all namesakes if he has two feet, a foot and NULL, or no attributes,
+    // or if he shares name and weight.
     let football = "CREATE TABLE Country (id INTEGER PRIMARY KEY, name TEXT);
         CREATE TABLE League (id INTEGER PRIMARY KEY, country_id INTEGER, name TEXT);
         CREATE TABLE Team (id INTEGER PRIMARY KEY, team_api_id INTEGER, team_long_name TEXT, team_short_name TEXT);
@@ -346,13 +345,13 @@ fn swans_row_rules_drop_and_keep() {
     }
 }
 
-/// Which calls of SWAN's `BlendSQL` files are answered by a column, and why the
-/// others are not: printed for each file.
+/// Prints for each of SWAN's `BlendSQL` files which calls a column answers, and why the others are
+/// live.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn routes_of_the_published_calls_are_told() {
     let Some(data) = shared_folder("swan") else { return };
-    // How many a run answers by a column, whose tables are materialized, and of how many.
+    // Number of calls that a column answers in a run with materialized tables, and of all calls.
     for (name, file, sql, of_run) in [
         ("california_schools", "CASchool_HybridQueries.csv", None, (34, 35)),
         (

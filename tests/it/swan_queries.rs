@@ -1,7 +1,6 @@
-//! The thirty `BlendSQL` queries that SWAN published in 2024 for its superhero
-//! database, over a spec that expands it: which calls are routed to a stored
-//! column, and which queries were never valid. The data are not part of this
-//! project; without them the tests say so.
+//! Tests the thirty `BlendSQL` queries that SWAN published in 2024 for its superhero database, over
+//! a spec that expands it: which calls are routed to a stored column, and which queries were never
+//! valid. The data are not part of this project; without them the tests report that.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,15 +10,15 @@ use serde_json::Value as Json;
 use crate::swan::true_recording;
 use hqdl_testkit::engine::{Outcome, Query, shared_folder};
 
-/// Queries that are no SQL as published: `, WITH` before the second of two
-/// common table expressions.
+/// Queries that are invalid SQL as published: `, WITH` before the second of two common table
+/// expressions.
 const NO_SQL: [&str; 1] = ["superhero-00"];
 
-/// At least so many of the thirty have a call that a column answers. The others
-/// ask what no column of the spec was declared to answer.
+/// Minimum number of queries with a call that a column answers. The others ask what no column of
+/// the spec answers.
 const ROUTED: usize = 27;
 
-/// Question's number and published query.
+/// Returns the questions' numbers and published queries.
 fn queries(swan: &Path) -> Vec<(String, String)> {
     let mut reader = csv::Reader::from_path(swan.join("questions-superhero.csv")).unwrap();
     let rows = reader.deserialize::<BTreeMap<String, String>>().map(Result::unwrap);
@@ -41,7 +40,7 @@ fn run(swan: &Path, recording: &Path, cache: PathBuf, sql: &str) -> Outcome {
     query.run_query()
 }
 
-/// The routes of a query's calls, one a line.
+/// Returns the routes of a query's calls, one per line.
 fn routes(outcome: &Outcome) -> Vec<String> {
     let text = |json: &Json| json.as_str().unwrap_or("-").to_owned();
     let routes = outcome.meta["routes"].as_array().cloned().unwrap_or_default();
@@ -68,8 +67,7 @@ fn published_swan_queries_are_routed() {
             }
             continue;
         }
-        // The recording knows the spec's columns; what was asked beside them
-        // has no answer.
+        // The recording contains the spec's columns; other questions have no answer.
         if let Err(why) = outcome.check_exit_code(&[0, 1]) {
             failed.push(format!("{qid}: {why}\n{sql}"));
         }

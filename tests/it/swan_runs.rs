@@ -1,5 +1,5 @@
-//! `hqdl swan` over small databases of BIRD's shape: the rows that are kept, the
-//! specs of all four databases, runs that go wrong, and runs that go on.
+//! Tests of `hqdl swan` with small databases in BIRD's layout: the rows that are kept, the specs of
+//! all four databases, runs that fail, and runs that are resumed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -81,7 +81,7 @@ CREATE TABLE Player_Attributes (id INTEGER PRIMARY KEY AUTOINCREMENT, player_fif
 CREATE TABLE Team_Attributes (id INTEGER PRIMARY KEY AUTOINCREMENT);
 ";
 
-/// What the model says, whatever it is asked about; the truth says the same.
+/// Returns the model's answer to any question, which is also the truth.
 fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
     let one: Json = match (&column.values, column.data_type.as_str()) {
         (Some(values), _) => values[0].as_str().into(),
@@ -121,7 +121,7 @@ impl Bench {
         bench
     }
 
-    /// Prepared superheroes, and five questions in `questions.csv`.
+    /// Prepares the superhero database, and writes five questions into `questions.csv`.
     fn heroes() -> Self {
         let bench = Self::new(&[("superhero", SUPERHERO)]);
         bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).expect_exit_code(0);
@@ -145,7 +145,8 @@ impl Bench {
         self.swan(&args(&self.endpoint.base_url(), more))
     }
 
-    /// What the smallest request may cost, in USD, as a run says that has no budget for it.
+    /// Returns the worst-case cost of the smallest request, in USD, as a run without enough budget
+    /// reports it.
     fn may_cost(&self, more: &[&str]) -> f64 {
         let ended = self.run(&[&["--budget", "0.0001"], more].concat()).expect_exit_code(3);
         std::fs::remove_dir_all(self.path("run")).unwrap();
@@ -164,13 +165,13 @@ impl Bench {
     }
 }
 
-/// The arguments of a run into `run`.
+/// Returns the arguments of a run into `run`.
 fn args<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let fixed = ["run", "--db", "out/superhero.sqlite", "--json", "--base-url", url];
     [&fixed, &["--questions", "questions.csv", "--out", "run"][..], more].concat()
 }
 
-/// A question a line: name, gold, HQDL's query, `BlendSQL`'s.
+/// One question per line: name, gold query, HQDL's query, `BlendSQL`'s query.
 const QUESTIONS: [[&str; 4]; 5] = [
     [
         "superhero-00",
@@ -205,7 +206,7 @@ fn line(fields: &[&str]) -> String {
     String::from_utf8(writer.into_inner().unwrap()).unwrap()
 }
 
-/// The questions as CSV, with `BlendSQL`'s queries or without.
+/// Returns the questions as CSV, with or without `BlendSQL`'s queries.
 pub fn questions(header: bool) -> String {
     let mut text = String::new();
     if header {
@@ -225,7 +226,8 @@ fn answers(ended: &CommandResult) -> Vec<&Json> {
 fn prepare_keeps_swans_rows_and_hides_swans_columns() {
     let bench = Bench::heroes();
     let kept = |db: &str| bench.rows(db, "SELECT id FROM superhero ORDER BY id");
-    // Who is not told apart is not kept; one of two is, when the other is not.
+    // Heroes that cannot be distinguished are not kept; one of two is kept if the other is dropped
+    // for another reason.
     let ids: Vec<Vec<Json>> = [1, 8, 9].iter().map(|id| vec![json!(id)]).collect();
     assert_eq!(
         (kept("out/superhero.sqlite"), kept("out/gold/superhero.sqlite")),
@@ -233,7 +235,7 @@ fn prepare_keeps_swans_rows_and_hides_swans_columns() {
     );
     assert_eq!(bench.rows("out/gold/superhero.sqlite", "SELECT count(*) FROM hero_power")[0][0], 3);
     assert_eq!(bench.rows("out/superhero.sqlite", "SELECT * FROM hero_attribute").len(), 1);
-    // What is left of a table is as it was.
+    // The remaining part of a table is unchanged.
     let schema = "SELECT name FROM sqlite_schema WHERE name LIKE 'by%'";
     assert_eq!(bench.rows("out/superhero.sqlite", schema), [[json!("by_height")]]);
     let defaults = "SELECT dflt_value, pk FROM pragma_table_info('superhero') WHERE name IN ('id', 'height_cm')";
@@ -244,7 +246,7 @@ fn prepare_keeps_swans_rows_and_hides_swans_columns() {
     )
     .unwrap();
     assert_eq!(shots["llm"][0]["powers"], json!(["Flight"]));
-    // Nothing is written over unasked, the source never.
+    // No file is overwritten without `--force`, and the source never.
     let again = bench.swan(&["prepare", "--bird", "bird", "--out", "out"]);
     assert!(again.expect_exit_code(2).stderr.contains("out/superhero.sqlite exists"));
     let json = bench.swan(&["prepare", "--bird", "bird", "--out", "out", "--force", "--json"]);
@@ -253,7 +255,7 @@ fn prepare_keeps_swans_rows_and_hides_swans_columns() {
         .swan(&["prepare", "--bird", "bird", "--out", "bird/superhero", "--force"])
         .expect_exit_code(2);
     assert_eq!(kept("bird/superhero/superhero.sqlite").len(), 10);
-    // What is not there is said.
+    // A missing database is reported.
     let none =
         bench.swan(&["prepare", "--bird", "out/gold/none", "--out", "x"]).expect_exit_code(2);
     assert!(none.stderr.contains("contains no BIRD database"), "{}", none.stderr);
@@ -278,7 +280,7 @@ fn all_four_specs_fit_their_databases() {
     bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).expect_exit_code(0);
     for (name, _) in all {
         let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("specs/swan/{name}.toml"));
-        // The specs fit BIRD's own tables, and what is left of them.
+        // The specs are valid for BIRD's own tables, and for the prepared ones.
         for db in [format!("bird/{name}/{name}.sqlite"), format!("out/{name}.sqlite")] {
             let check = Command::new(env!("CARGO_BIN_EXE_hqdl"))
                 .current_dir(bench.dir.path())
@@ -289,14 +291,14 @@ fn all_four_specs_fit_their_databases() {
                 .unwrap();
             let check = CommandResult::new(&check).expect_exit_code(0);
             let problems = check.lines[0]["specs"][0]["problems"].as_array().unwrap().clone();
-            // Warnings are of the heroes that SWAN leaves out, and of NULLs.
+            // Warnings concern the heroes that SWAN drops, and NULLs.
             let of_keys = |p: &Json| p["message"].as_str().unwrap().contains(" key");
             assert!(problems.iter().all(of_keys), "{name}: {problems:?}");
         }
     }
 }
 
-/// Rows whose truth is what the endpoint says.
+/// Rows whose truth equals the endpoint's answers.
 const OTHERS: [(&str, &str, &str); 3] = [
     (
         "formula_1",
@@ -325,8 +327,7 @@ const OTHERS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// The other three databases take the whole way, with an example: every true
-/// value that is told is found true.
+/// The other three databases run all steps with an example: every answer equals its true value.
 #[test]
 fn the_other_databases_run_with_examples() {
     for (name, schema, data) in OTHERS {
@@ -344,7 +345,7 @@ fn the_other_databases_run_with_examples() {
         let facts = &score["factuality"];
         assert_eq!(facts["cells"]["percent"], 100.0, "{facts:#}");
         assert_eq!(facts["swan"]["percent"], 100.0, "{facts:#}");
-        // The name of a question without one is its database's and its number.
+        // A question without a name is named after its database and number.
         assert_eq!(score["ex"]["right"], 1.0);
     }
 }
@@ -377,7 +378,7 @@ fn what_fails_is_told_and_the_run_goes_on() {
         score["notes"][0],
         "the gold SQL of 1 of 5 questions fails, so the score ignores it"
     );
-    // BlendSQL's, in a folder of their own: one is none, one was never written.
+    // BlendSQL's queries, in a separate folder: one is invalid, one is missing.
     let other = bench.run(&["--mode", "blendsql"]).expect_exit_code(2);
     assert!(
         other.stderr.contains("run already contains a run of superhero in mode hqdl with 0 shots")
@@ -394,7 +395,7 @@ fn what_fails_is_told_and_the_run_goes_on() {
     assert_eq!(answers[3]["rows"], json!([["Kept"], ["Twice"], ["Once"]]));
     assert_eq!((&answers[3]["requests"], &answers[3]["values_asked"]), (&1.into(), &3.into()));
     assert_eq!(error(4), "the questions file has no blendsql query for this question");
-    // What is wrong with the queries themselves was found by running them on the truth.
+    // Faults of the queries themselves were found by running them on the true values.
     let known = |n: usize| score["questions"][n]["known"].clone();
     assert_eq!((known(0), known(1), known(4)), (Json::Null, Json::Null, Json::Null));
     assert_eq!(
@@ -427,7 +428,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
     };
     assert_eq!(asked(six(6)), with_header);
     assert_eq!(asked(six(0)), with_header);
-    // SWAN's own files: each kind of query in one of its own, and a remark behind some.
+    // SWAN's own files: one file for each kind of query, some with a remark.
     let own = |at: usize, remark: &[&str]| {
         let rows = QUESTIONS.map(|q| {
             let fields = ["superhero", "Which?", "by heart", q[1], "simple", q[at]];
@@ -443,7 +444,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
     bench.write("questions.csv", &own(2, &[]).replace("superhero,", "formula_1,"));
     let ended = bench.run(&[]).expect_exit_code(2);
     assert!(ended.stderr.contains("is about formula_1, not about superhero"), "{}", ended.stderr);
-    // Any order, under a header.
+    // Columns in any order, with a header.
     let shuffled = QUESTIONS.map(|[qid, gold, hqdl, _]| line(&[hqdl, qid, gold, "?"])).concat();
     assert_eq!(asked(format!("hqdl_sql,qid,gold_sql,question\n{shuffled}")), with_header);
 
@@ -472,7 +473,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
 fn a_budget_ends_the_run_and_the_next_one_goes_on() {
     let bench = Bench::heroes();
     let few = ["--rows-per-request", "1", "--concurrency", "1"];
-    // A request costs half a cent, and may cost more: two fit.
+    // A request costs half a cent, and its worst case is higher: two fit.
     let budget = bench.may_cost(&few) + 0.006;
     let ended =
         bench.run(&[&few[..], &["--budget", &budget.to_string()]].concat()).expect_exit_code(3);
@@ -488,7 +489,7 @@ fn a_budget_ends_the_run_and_the_next_one_goes_on() {
         (&0.0.into(), &false.into())
     );
     assert_eq!(score["notes"][1], "5 of 5 questions were never run, so they count as wrong");
-    // What was paid for is not paid again.
+    // Paid answers are not paid for again.
     let ended = bench.run(&few).expect_exit_code(1);
     assert_eq!((answers(&ended).len(), bench.endpoint.request_count()), (5, 3));
     assert_eq!(bench.run(&few).expect_exit_code(1).lines.last().unwrap()["requests"], 0);
@@ -497,19 +498,19 @@ fn a_budget_ends_the_run_and_the_next_one_goes_on() {
     assert_eq!((&score["ex"]["right"], &score["spent"]["requests"]), (&2.0.into(), &3.into()));
 }
 
-/// The budget is the whole run's: what the tables cost is not there for the
+/// The budget applies to the whole run: the cost of the tables reduces what is left for the
 /// questions.
 #[test]
 fn questions_share_the_budget_with_the_tables() {
     let bench = Bench::heroes();
-    // A question dearer than the tables can be.
+    // A question that costs more than the tables.
     let long = format!("Is this one tall{}?", ", truly".repeat(6000));
     let dear =
         format!("SELECT count(*) FROM superhero WHERE {{{{LLMMap('{long}', 'superhero::id')}}}}");
     let line = |qid, query| line(&[qid, "?", "", "simple", "SELECT 1", "SELECT 1", query]);
     bench.write("questions.csv", &[line("free", "SELECT 1"), line("dear", &dear)].concat());
-    // What is told is the worst case of the smallest request, a row's: three rows
-    // in one request cost no more than three such.
+    // The reported cost is the worst case of the smallest request, with one row: three rows in one
+    // request cost no more than three such requests.
     let budget = (bench.may_cost(&[]) * 3.0).to_string();
     let blendsql = ["--mode", "blendsql"];
     let ended = bench.run(&[&blendsql[..], &["--budget", &budget]].concat());
@@ -540,7 +541,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     let ended = CommandResult::new(&child.wait_with_output().unwrap()).expect_exit_code(130);
     assert!(ended.stderr.contains("run this again to continue"), "{}", ended.stderr);
-    // Killed while it wrote: half a line is no line.
+    // Killed while writing: an incomplete line is ignored.
     let mut record = std::fs::read_to_string(bench.path("run/run.jsonl")).unwrap();
     record.push_str("{\"event\":\"answ");
     bench.write("run/run.jsonl", &record);
@@ -563,7 +564,7 @@ fn an_endpoint_that_refuses_ends_the_run() {
     assert!(ended.lines.iter().any(|l| l["event"] == "stopped"));
 }
 
-/// Facts do not know how many examples were shown: each number has its own.
+/// The cache key does not include the number of examples, so each number has its own facts.
 #[test]
 fn runs_with_and_without_examples_share_no_facts() {
     let bench = Bench::heroes();
@@ -583,11 +584,11 @@ fn runs_with_and_without_examples_share_no_facts() {
     let price =
         |n: usize| score.lines[0]["runs"][n]["runs"][0]["total"]["cost_usd"].as_f64().unwrap();
     assert!(price(1) < price(0));
-    // Of another model the price is not known.
+    // Another model has no known price.
     assert_eq!(requests("e", "0", &["--model", "third"]), 1);
     let table = bench.swan(&["score", "a", "e", "--gold", "out"]).expect_exit_code(0).stdout;
     assert!(table.lines().last().unwrap().trim_end().ends_with('?'), "{table}");
-    // More examples than there are.
+    // More examples than exist.
     let args = args(&url, &["--shots", "4"]);
     let many = bench.swan(&args).expect_exit_code(2);
     assert!(
@@ -662,7 +663,7 @@ fn a_report_is_markdown_json_and_charts() {
     }
 }
 
-/// Each database has tables of its own, and what cost nothing has no chart of it.
+/// Each database has its own tables, and costs of zero have no chart.
 #[test]
 fn a_report_of_several_databases_has_a_table_for_each() {
     let (name, schema, data) = OTHERS[0];
@@ -692,7 +693,7 @@ fn a_report_of_several_databases_has_a_table_for_each() {
     ] {
         assert!(report.contains(said), "{said}\n{report}");
     }
-    // One database needs no name beside the heading.
+    // A single database is not named in the headings.
     bench.swan(&["report", "superhero", "--gold", "out", "--out", "report"]).expect_exit_code(0);
     let report = std::fs::read_to_string(bench.path("report/report.md")).unwrap();
     assert!(report.contains("## Questions\n"), "{report}");

@@ -1,4 +1,4 @@
-//! The house keeps its own rules.
+//! Tests of the project's own rules for code and documentation.
 
 mod language;
 
@@ -22,10 +22,10 @@ pub fn sources(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A module by its path inside its crate: `["query", "live"]`.
+/// Path of a module inside its crate: `["query", "live"]`.
 type Module = Vec<String>;
 
-/// The modules of a crate with their files.
+/// Returns the modules of a crate with their files.
 fn modules(src: &Path) -> BTreeMap<Module, PathBuf> {
     let of = |file: PathBuf| {
         let inside = file.strip_prefix(src).unwrap().with_extension("");
@@ -39,7 +39,7 @@ fn modules(src: &Path) -> BTreeMap<Module, PathBuf> {
     sources(src).into_iter().map(of).collect()
 }
 
-/// The paths of a `use` tree.
+/// Collects the paths of a `use` tree.
 fn tree(text: &str, before: &[String], found: &mut Vec<Vec<String>>) {
     let (mut depth, mut start) = (0, 0);
     let mut parts = Vec::new();
@@ -66,7 +66,7 @@ fn tree(text: &str, before: &[String], found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The paths that a file names from `crate`, `super` or `self` on.
+/// Returns the paths in a file that begin with `crate`, `super` or `self`.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let code: Vec<&str> = text.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
     let code = code.join("\n");
@@ -91,7 +91,7 @@ fn paths(text: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns the modules that a file names items of.
+/// Returns the modules from which a file imports items.
 fn named(module: &Module, text: &str, all: &BTreeMap<Module, PathBuf>) -> BTreeSet<Module> {
     let target = |path: Vec<String>| {
         let mut names_item = false;
@@ -110,19 +110,19 @@ fn named(module: &Module, text: &str, all: &BTreeMap<Module, PathBuf>) -> BTreeS
                 }
             }
         }
-        // `pub(super)` names a module around this one, but nothing in it.
+        // `pub(super)` refers to a surrounding module, but imports nothing from it.
         (names_item || !module.starts_with(&at)).then_some(at)
     };
     paths(text).into_iter().filter_map(target).collect()
 }
 
-/// The modules that a module uses, but for those around it and inside it.
+/// Returns the modules that a module uses, except those around it and inside it.
 fn used(module: &Module, text: &str, all: &BTreeMap<Module, PathBuf>) -> BTreeSet<Module> {
     let apart = |m: &Module| !m.starts_with(module) && !module.starts_with(m);
     named(module, text, all).into_iter().filter(apart).collect()
 }
 
-/// Removes every module that is in no circle: it uses none of the others, or none uses it.
+/// Removes every module that is in no cycle: it uses none of the others, or none uses it.
 fn retain_circles(uses: &mut BTreeMap<Module, BTreeSet<Module>>) {
     let mut before = usize::MAX;
     while uses.len() < before {
@@ -141,8 +141,8 @@ fn source_roots() -> Vec<PathBuf> {
     crates.chain([root().join("src")]).collect()
 }
 
-/// No two files need each other, but a module and those inside it: a reader of a file finds all
-/// that it needs without coming back to it.
+/// No two files depend on each other, except a module and its submodules, so that files can be read
+/// in one direction.
 #[test]
 fn files_do_not_need_each_other_in_circles() {
     let mut circles = Vec::new();
@@ -159,14 +159,14 @@ fn files_do_not_need_each_other_in_circles() {
     assert!(circles.is_empty(), "in circles, or between two:\n{}", circles.join("\n"));
 }
 
-/// A folder and what lies beside it do not need each other in circles either: taken as one, the
-/// files of a folder need only what lies below it. A folder's own file may use those inside.
+/// Folders do not depend on each other in cycles, either: the files of a folder depend only on
+/// those below it. A folder's own file may use those inside.
 #[test]
 fn folders_do_not_need_each_other_in_circles() {
     let mut circles = Vec::new();
     for src in source_roots() {
         let all = modules(&src);
-        // The uses of every module, as uses between neighbours in the same folder.
+        // Dependencies of every module, as dependencies between neighbours in the same folder.
         let mut folders: BTreeMap<Module, BTreeMap<Module, BTreeSet<Module>>> = BTreeMap::new();
         for (module, file) in &all {
             for other in used(module, &std::fs::read_to_string(file).unwrap(), &all) {
@@ -185,7 +185,7 @@ fn folders_do_not_need_each_other_in_circles() {
     assert!(circles.is_empty(), "folders in circles:\n{}", circles.join("\n"));
 }
 
-/// The entry of the queries uses the phases; no phase uses the entry, so that a query can be
+/// The entry of the queries uses the phases, and no phase uses the entry, so that a query can be
 /// followed from folder to folder.
 #[test]
 fn no_phase_of_a_query_uses_the_entry() {
@@ -202,7 +202,7 @@ fn no_phase_of_a_query_uses_the_entry() {
     assert!(back.is_empty(), "these use query/mod.rs:\n{}", back.join("\n"));
 }
 
-/// Files are named after their noun.
+/// Files are named after their subject.
 #[test]
 fn no_file_is_a_drawer() {
     let mut files = sources(&root().join("src"));
@@ -219,15 +219,15 @@ fn no_file_is_a_drawer() {
     }
 }
 
-/// Names that stand for one type in each of several modules: what a command line takes,
-/// which is always written with its command (`plan::Options`, `cache::Command`).
+/// Type names that each command has for itself; they are always written with the command
+/// (`plan::Options`, `cache::Command`).
 const OF_EACH_COMMAND: [&str; 2] = ["Options", "Command"];
 
 #[test]
 fn a_type_name_stands_for_one_thing() {
     let mut homes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let crates = std::fs::read_dir(root().join("crates")).unwrap().flatten();
-    // What tests are written with has words of its own: an endpoint's requests are no query's.
+    // The testkit has its own names: an endpoint's requests differ from a query's.
     let crates = crates.filter(|e| e.file_name() != "hqdl-testkit");
     let mut files: Vec<PathBuf> = crates.flat_map(|e| sources(&e.path().join("src"))).collect();
     files.extend(sources(&root().join("src")));
@@ -235,7 +235,7 @@ fn a_type_name_stands_for_one_thing() {
         let text = std::fs::read_to_string(&file).unwrap();
         let mut of_a_trait = false;
         for line in text.lines() {
-            // Associated types have the names that their traits give them.
+            // Associated types have the names that their traits define.
             let indented = line.starts_with(' ');
             if !indented && !line.is_empty() {
                 of_a_trait = line.starts_with("impl") || line.contains("trait ");
@@ -259,7 +259,7 @@ fn a_type_name_stands_for_one_thing() {
     assert!(homes.is_empty(), "one name, several types: {homes:#?}");
 }
 
-/// Every Markdown page of `docs/`, with subfolders.
+/// Returns every Markdown page of `docs/`, including subfolders.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
@@ -279,13 +279,13 @@ fn anchors(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a piece of code in a page is a path of this project.
+/// Returns true if inline code in a page is a path of this project.
 fn is_path(code: &str) -> bool {
     (code.starts_with("src/") || code.starts_with("crates/")) && !code.contains('*')
 }
 
-/// Links and paths of the code in README.md and `docs/` lead somewhere; links to a section
-/// name an existing heading. Pages of the site link only to each other.
+/// Links and code paths in README.md and `docs/` are valid; links to a section name an existing
+/// heading.
 #[test]
 fn documents_point_at_what_exists() {
     let docs = root().join("docs");
@@ -323,7 +323,7 @@ fn documents_point_at_what_exists() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The documentation site has every page of `docs/`.
+/// The documentation site contains every page of `docs/`.
 #[test]
 fn the_summary_lists_every_page() {
     let docs = root().join("docs");
@@ -336,8 +336,8 @@ fn the_summary_lists_every_page() {
     assert!(missing.is_empty(), "not in docs/SUMMARY.md: {missing:?}");
 }
 
-/// The Python module is built with the versions that are tested here: its lock file,
-/// beside what it needs for itself, has those of this one.
+/// The Python module is built with the versions tested here: apart from its own dependencies, its
+/// lock file has the versions of this one.
 #[test]
 fn the_lock_file_of_the_python_module_has_our_versions() {
     let read = |path: &str| {
@@ -360,8 +360,8 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
     );
 }
 
-/// Places where a text is searched for fixed words although no syntax tree is at hand: the
-/// file, the search, and why it decides nothing about a query.
+/// Places that search a text for fixed words because no syntax tree is available: the file, the
+/// search, and why it affects no decision about a query.
 const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
     ("connection/guard.rs", "starts_with(\"near \\\"ILIKE\\\"\")", "a message of SQLite"),
     ("connection/guard.rs", "starts_with(\"no such table\")", "a message of SQLite"),
@@ -398,8 +398,8 @@ const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
     ("suql/query.rs", "ends_with(\".value\")", "the name that an element of an array is given"),
 ];
 
-/// What a query means and costs is decided by its syntax tree and by the columns that it
-/// uses, never by words in its text: a question can contain any word.
+/// The meaning and cost of a query are decided by its syntax tree and the columns that it uses,
+/// never by words in its text, because a question can contain any word.
 #[test]
 fn no_decision_rests_on_words_in_a_query() {
     let search =

@@ -1,4 +1,4 @@
-//! `hqdl score`: published cells against a truth of the user's own.
+//! Tests of `hqdl score`: published cells compared with the user's reference.
 
 use hqdl::truth::Share;
 use serde_json::{Value as Json, json};
@@ -39,8 +39,8 @@ fn text(json: &Json) -> String {
     json.as_str().map_or_else(|| json.to_string(), str::to_owned)
 }
 
-/// What the endpoint says, as a truth: everything is right; with a cell changed,
-/// just that one is not.
+/// If the reference equals the endpoint's answers, everything is correct; with one changed cell,
+/// only that one is not.
 #[test]
 fn a_truth_that_says_the_same_finds_everything_right() {
     let endpoint = truthful_endpoint();
@@ -88,8 +88,8 @@ fn a_truth_that_says_the_same_finds_everything_right() {
     assert_eq!(endpoint.request_count(), 1, "scoring asks nothing");
 }
 
-/// Cells without a value, and rows that are not there, are wrong; what the truth
-/// leaves out does not count.
+/// Cells without a value and missing rows count as wrong; cells that the reference omits do not
+/// count.
 #[test]
 fn what_is_missing_is_wrong_and_what_is_not_told_does_not_count() {
     let endpoint = truthful_endpoint();
@@ -102,7 +102,7 @@ fn what_is_missing_is_wrong_and_what_is_not_told_does_not_count() {
         (&born["states"]["absent"]["of"], &born["states"]["ok"]["of"]),
         (&json!(1), &json!(1))
     );
-    // One value said, two true, none of both.
+    // One value is stated, two are true, and none matches.
     assert_eq!((&born["f1"]["right"], &born["f1"]["of"]), (&json!(0.0), &json!(3)));
 }
 
@@ -141,7 +141,7 @@ fn what_is_no_truth_is_told() {
     assert!(ended.expect_exit_code(2).stderr.contains("no.sqlite does not exist yet"));
 }
 
-/// Wilson's intervals as published: 15 of 20 and 0 of 10, and what holds of all.
+/// Wilson's intervals as published: for 15 of 20 and 0 of 10; and properties of all.
 #[test]
 fn intervals_are_wilsons() {
     let of = |right: f64, of: u64| Share { correct: right, total: of }.interval();

@@ -1,5 +1,5 @@
-//! `unify = true`: an answer outside a closed list is put before the model once, which
-//! says what value means the same, or none; that is kept, and all rows are read by it.
+//! Tests of `unify = true`: the model is asked once which value an answer outside a closed list
+//! means, or none. Its decision is stored, and applies to all rows.
 
 use serde_json::{Value as Json, json};
 
@@ -32,7 +32,8 @@ UNIFY
 const PLACES: &str = "CREATE TABLE place (name TEXT PRIMARY KEY);
      INSERT INTO place VALUES ('Leeds'), ('Lyon'), ('Vigo'), ('York'), ('Hull')";
 
-/// Says countries as nobody's list does, and what these words mean when it is asked.
+/// Starts an endpoint that names countries in words outside every list, and knows what these words
+/// mean.
 fn endpoint() -> Endpoint {
     Endpoint::start_with(|column, key| match (column, key[0].as_str().unwrap_or_default()) {
         ("country", "Leeds" | "Hull") => "United Kingdom".into(),
@@ -57,7 +58,7 @@ fn countries(project: &Project) -> Vec<Vec<Json>> {
     )
 }
 
-/// The words that were put before the model.
+/// Returns the words that the model was asked about.
 fn words(endpoint: &Endpoint) -> Vec<String> {
     let cells = endpoint.cells_since(0).into_iter();
     let mut words: Vec<String> = cells
@@ -98,7 +99,7 @@ fn each_word_outside_the_list_is_asked_about_once() {
     for told in ["United Kingdom", "unified by the model"] {
         assert!(why.stdout.contains(told), "{told}: {}", why.stdout);
     }
-    // Again, and with a row that says the same: no word is asked about twice.
+    // Run again, and with another row that has the same word: no word is asked about twice.
     let asked = endpoint.request_count();
     project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(endpoint.request_count(), asked);
@@ -106,7 +107,7 @@ fn each_word_outside_the_list_is_asked_about_once() {
     project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(words(&endpoint), ["Gondor", "Great Britain", "United Kingdom"]);
     assert_eq!(countries(&project)[3][1], "UK");
-    // A query reads by it, whether from the tables or from the facts.
+    // Queries apply the decision, whether they read the tables or the facts.
     let asked = endpoint.request_count();
     let sql = "SELECT count(*) FROM place WHERE {{LLMMap('In UK?', place.name)}}";
     let text = project.spec_text();
@@ -127,7 +128,7 @@ fn it_reads_what_was_answered_and_is_no_part_of_the_fingerprint() {
     let before = countries(&project);
     assert_eq!(before[0][2], "not_in_list");
     let asked = endpoint.request_count();
-    // Turned on: the plan tells of the words, and they alone are asked about.
+    // When it is enabled, the plan includes the words, and only they are requested.
     project.write_spec(
         &SPEC.replace("UNIFY", "unify = true").replace("{base_url}", project.base_url()),
     );
@@ -138,7 +139,8 @@ fn it_reads_what_was_answered_and_is_no_part_of_the_fingerprint() {
     assert_eq!(endpoint.request_count(), asked + 1);
     assert!(ended.done_event()["cost_usd"].as_f64().unwrap() <= most, "{most}");
     assert_eq!(countries(&project), unified());
-    // Off: what was said is read as it was; on again, nothing is asked.
+    // When it is disabled, the original answers count; when it is enabled again, nothing is
+    // requested.
     project.write_spec(&SPEC.replace("UNIFY", "").replace("{base_url}", project.base_url()));
     project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(countries(&project), before);
@@ -147,7 +149,7 @@ fn it_reads_what_was_answered_and_is_no_part_of_the_fingerprint() {
     );
     project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(countries(&project), unified());
-    // An alias goes before what the model says.
+    // An alias takes precedence over the model's decision.
     let aliases = "unify = true\naliases = { \"united kingdom\" = \"France\" }";
     project.write_spec(&SPEC.replace("UNIFY", aliases).replace("{base_url}", project.base_url()));
     project.run_materialize(&[]).expect_exit_code(1);
@@ -200,8 +202,8 @@ fn it_needs_a_closed_list() {
     }
 }
 
-/// What a word means hangs on what it was said of: columns of one name, list and key share
-/// nothing where their tables are other things.
+/// The meaning of a word depends on its subject: columns with the same name, list and key share
+/// nothing if their tables describe different things.
 #[test]
 fn a_word_means_something_for_its_own_table() {
     let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str().unwrap()) {

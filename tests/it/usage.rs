@@ -1,4 +1,4 @@
-//! What an endpoint reports of its usage, and what hqdl bills for it.
+//! Tests of the usage that an endpoint reports, and of the cost that hqdl computes from it.
 
 use serde_json::{Value as Json, json};
 
@@ -7,7 +7,7 @@ use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 const PRICE: &str = "price = { input = 1.0, output = 2.0 }";
 
-/// The heroes at a price, one row a request, with `limits`.
+/// Creates the heroes' project with a price, one row per request, and `limits`.
 fn priced(endpoint: &Endpoint, price: &str, limits: &str) -> Project {
     let project = heroes_project(endpoint, "json");
     let text = project.spec_text().replace("rows_per_request = 4", "rows_per_request = 1");
@@ -20,18 +20,19 @@ fn priced(endpoint: &Endpoint, price: &str, limits: &str) -> Project {
     project
 }
 
-/// What hqdl says that a run cost.
+/// Returns the cost that hqdl reports for a run.
 fn cost(project: &Project, code: i32) -> f64 {
     project.run_materialize(&[]).expect_exit_code(code).done_event()["cost_usd"].as_f64().unwrap()
 }
 
-/// What an endpoint bills that writes every prompt to its cache, at these USD per million tokens.
+/// Returns what an endpoint bills that writes every prompt to its cache, at these prices in USD per
+/// million tokens.
 fn billed(endpoint: &Endpoint, write: f64, output: f64) -> f64 {
     let (input, out) = endpoint.billed_tokens();
     (input as f64 * write + out as f64 * output) / 1e6
 }
 
-/// The forms in which endpoints report that they wrote a prompt to their cache.
+/// Returns the formats in which endpoints report cache writes.
 fn cache_writes() -> Vec<Json> {
     vec![
         json!({ "prompt_tokens": "in", "completion_tokens": "out",
@@ -66,8 +67,8 @@ fn cache_writes_are_billed_and_never_exceed_a_budget() {
     }
 }
 
-/// A cost that counts cache writes at 1.25 times the input price without being told says so, and
-/// no other cost does.
+/// A cost with cache writes at an assumed price of 1.25 times the input price has a note, and no
+/// other cost does.
 #[test]
 fn an_assumed_price_of_cache_writes_is_named() {
     const NOTE: &str = "cache writes assumed at 1.25 × input";
@@ -133,13 +134,13 @@ fn usage_below_what_is_counted_stops_the_run_after_one_request() {
         let ended = project.run_materialize(&[]).expect_exit_code(4);
         assert!(ended.stderr.contains("reports 1 in and 1 out"), "{}", ended.stderr);
         assert_eq!(endpoint.request_count(), run, "the first request goes alone");
-        // What was answered is kept, and billed as it was counted.
+        // Answers are kept, and billed as counted.
         let said = ended.done_event()["cost_usd"].as_f64().unwrap();
         let (input, output) = endpoint.billed_tokens();
         let least = (input + 2 * output) as f64 / run as f64 / 2.0 / 1e6;
         assert!(said >= least, "{said} of at least {least}");
     }
-    // A model that costs nothing may report what it likes.
+    // A free model may report any usage.
     let project = priced(&endpoint, "price = { input = 0.0, output = 0.0 }", "");
     cost(&project, 0);
 }

@@ -1,4 +1,4 @@
-//! The cases of `tests/query/` in process: rows, and how many values they ask for.
+//! Runs the cases of `tests/query/` in process: rows, and the number of values requested.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,12 @@
-//! Random queries, each written twice: with calls, and with the same functions
-//! as real ones of plain `SQLite`.
+//! Generates random queries, each in two spellings: with calls, and with the same functions as
+//! functions of plain `SQLite`.
 //!
-//! A call is written `«function¦parameter¦type¦argument»` while the query is
-//! put together; [`Generated`] spells it both ways.
+//! While the query is assembled, a call is written as `«function¦parameter¦type¦argument»`;
+//! [`Generated`] has both spellings.
 
 use fastrand::Rng;
 
-/// Words of all kinds; none that reads as "no answer".
+/// Various words; none of them means "no answer".
 const WORDS: [&str; 14] = [
     "alpha",
     "Alma",
@@ -31,15 +31,15 @@ pub struct Generated {
     pub query: String,
     /// With functions.
     pub plain: String,
-    /// The same without a LIMIT that leaves a choice.
+    /// The same without a LIMIT whose rows are ambiguous.
     pub every: Option<String>,
-    /// The columns whose order counts.
+    /// Columns whose order matters.
     pub ordered: Vec<usize>,
 }
 
-/// The statements that make a small database.
+/// Returns the statements that create a small database.
 pub fn database(rng: &mut Rng) -> String {
-    // One COLLATE in a schema hides bugs.
+    // Use COLLATE rarely, because it hides other bugs.
     let collate = if rng.u8(0..8) == 0 { " COLLATE NOCASE" } else { "" };
     let mut sql = format!(
         "CREATE TABLE p (id INTEGER PRIMARY KEY, a TEXT, b TEXT, n INTEGER);
@@ -79,7 +79,7 @@ pub fn database(rng: &mut Rng) -> String {
     sql
 }
 
-/// A word as a literal, or NULL.
+/// Returns a word as a literal, or NULL.
 fn word(rng: &mut Rng) -> String {
     if rng.u8(0..8) == 0 { "NULL".to_owned() } else { literal(rng) }
 }
@@ -98,10 +98,10 @@ enum Kind {
     Int,
 }
 
-/// A column in reach: how it is written, and what it holds.
+/// Visible columns: their SQL and their kind.
 type Scope = Vec<(String, Kind)>;
 
-/// Puts a query together.
+/// Assembles a query.
 struct Writer<'r> {
     rng: &'r mut Rng,
     aliases: usize,
@@ -109,7 +109,7 @@ struct Writer<'r> {
     ctes: Vec<(String, Vec<(String, Kind)>)>,
 }
 
-/// A random query.
+/// Returns a random query.
 pub fn query(rng: &mut Rng) -> Generated {
     let mut writer = Writer { rng, aliases: 0, ctes: Vec::new() };
     let text = writer.query();
@@ -128,7 +128,7 @@ struct Text {
     ordered: Vec<usize>,
 }
 
-/// Spells the calls, innermost first.
+/// Replaces the calls, innermost first, by one of their spellings.
 fn spell(text: &str, live: bool) -> String {
     let mut text = text.to_owned();
     while let Some(start) = text.rfind('«') {
@@ -217,7 +217,7 @@ impl Writer<'_> {
             n => [6, 1, 2, 3, 4, 6, 9][usize::from(n) % 7].to_string(),
         };
         let offset = ["", "", "", " OFFSET 1", " OFFSET 1 + 1"][self.rng.usize(..5)];
-        // Without an order of all there is a choice, also among equals.
+        // Without an order over all columns the rows are ambiguous, also among equals.
         let whole = positions.len() == columns.len();
         let (tail, ordered, choice) = match self.rng.u8(0..12) {
             0..4 => (String::new(), Vec::new(), false),
@@ -226,7 +226,7 @@ impl Writer<'_> {
             9 => (format!(" ORDER BY random() LIMIT {k}{offset}"), Vec::new(), true),
             _ => (format!(" LIMIT {k}{offset}"), Vec::new(), true),
         };
-        // A compound is not ordered by an expression.
+        // A compound cannot be ordered by an expression.
         let tail =
             if body.contains("UNION") || body.contains("EXCEPT") || body.contains("INTERSECT") {
                 tail.replace(" ORDER BY random()", "")
@@ -237,8 +237,8 @@ impl Writer<'_> {
         Text { sql: format!("{with}{body}{tail}"), every, ordered }
     }
 
-    /// Rows over anything, in an order without calls, with calls beside it: what
-    /// rules that ask less are about.
+    /// Returns rows of any source, in an order without calls and with calls elsewhere: queries for
+    /// the rules that save requests.
     fn plainly_ordered(&mut self, with: &str) -> Text {
         let (from, scope) = if self.chance(60) { self.beneath() } else { self.from(1) };
         let mut plain = vec![self.bare(&scope, Kind::Int)];
@@ -279,12 +279,12 @@ impl Writer<'_> {
         }
     }
 
-    /// A number that is no position in GROUP BY or ORDER BY.
+    /// Returns a number that is not a position in GROUP BY or ORDER BY.
     fn number_of(&mut self, scope: &Scope) -> String {
         self.column(scope, Kind::Int).unwrap_or_else(|| "length('ab')".to_owned())
     }
 
-    /// Shapes of queries whose result depends on few of the rows that pass.
+    /// Returns queries whose result depends on few of the passing rows.
     fn few_of_many(&mut self, with: &str) -> Text {
         let (from, scope) = if self.chance(40) { self.beneath() } else { self.from(1) };
         let (key, number) = (self.bare(&scope, Kind::Text), self.number_of(&scope));
@@ -368,7 +368,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The first rows of a UNION ALL.
+    /// Returns the first rows of a UNION ALL.
     fn first_of_union(&mut self, with: &str) -> Text {
         let mut arms = Vec::new();
         for _ in 0..self.rng.usize(2..4) {
@@ -391,8 +391,7 @@ impl Writer<'_> {
         Text { sql: format!("{body} LIMIT {k}{offset}"), every: Some(body), ordered: vec![] }
     }
 
-    /// A view, CTE or subquery with joins and filters inside, which `SQLite`
-    /// makes one with what is around it.
+    /// Returns a view, CTE or subquery with joins and filters, which `SQLite` flattens.
     fn beneath(&mut self) -> (String, Scope) {
         let (from, scope) = self.from(0);
         let mut columns = Vec::new();
@@ -420,7 +419,7 @@ impl Writer<'_> {
         (format!("(SELECT {distinct}{} FROM {from}{filter}) AS {alias}", written.join(", ")), scope)
     }
 
-    /// A result column's position, as a term of ORDER BY or GROUP BY can have it.
+    /// Returns a result column's position, as a term of ORDER BY or GROUP BY.
     fn position(&mut self, n: usize) -> String {
         match self.rng.u8(0..12) {
             0 => format!("+{n}"),
@@ -431,13 +430,13 @@ impl Writer<'_> {
         }
     }
 
-    /// How a term of ORDER BY is ordered.
+    /// Returns the direction of an ORDER BY term.
     fn way(&mut self) -> &'static str {
         self.pick(&["", "", "", " DESC", " DESC NULLS FIRST", " NULLS LAST", " ASC NULLS FIRST"])
     }
 
-    /// A SELECT for a CTE, a subquery in FROM or the outermost query; its
-    /// columns are named `x1`, `x2` …
+    /// Returns a SELECT for a CTE, a subquery in FROM or the outermost query; its columns are named
+    /// `x1`, `x2` …
     fn select(&mut self, depth: u8) -> (String, Vec<(String, Kind)>) {
         match self.rng.u8(0..20) {
             0..4 => self.grouped(depth),
@@ -448,7 +447,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Two SELECTs as one, the first rows of them sometimes.
+    /// Returns a compound of two SELECTs, sometimes limited to its first rows.
     fn compound(&mut self, depth: u8) -> (String, Vec<(String, Kind)>) {
         let kinds = [Kind::Text, Kind::Int];
         let (kinds, at) = (&kinds[..self.rng.usize(1..3)], self.rng.usize(..2));
@@ -488,19 +487,19 @@ impl Writer<'_> {
         (format!("{left} {operator} {right}{limit}"), columns)
     }
 
-    /// The first rows of a SELECT whose aliases are names of its sources' columns, ordered and
-    /// grouped by these names; `None` if no name can be used so.
+    /// Returns the first rows of a SELECT whose aliases equal column names of its sources, ordered
+    /// and grouped by these names; `None` if no name is suitable.
     fn select_shadowed(&mut self) -> Option<(String, Vec<(String, Kind)>)> {
         let (from, scope) = self.from(0);
         let name_of = |column: &str| column.rsplit('.').next().unwrap_or(column).to_owned();
-        // A name that two sources have is ambiguous within an expression; scopes leave out
-        // some that are called `id`.
+        // A name that two sources have is ambiguous within an expression; scopes omit some columns
+        // called `id`.
         let named = scope.iter().map(|(column, _)| name_of(column));
         let mut names: Vec<String> = named.filter(|name| name != "id").collect();
         names.sort();
         let names: Vec<String> =
             names.chunk_by(|a, b| a == b).filter(|c| c.len() == 1).map(|c| c[0].clone()).collect();
-        // What an earlier query returned may be a truth, and its name would no longer say so.
+        // A column of an inner query may be a truth, which its name would no longer show.
         let plain: Scope = scope.iter().filter(|(c, _)| !c.contains(".x")).cloned().collect();
         if names.is_empty() || plain.is_empty() {
             return None;
@@ -524,7 +523,7 @@ impl Writer<'_> {
         let mut order = Vec::new();
         for _ in 0..self.rng.usize(1..3) {
             let alias = columns[self.rng.usize(..columns.len())].0.clone();
-            // A column within an expression must be that of the groups.
+            // Within an expression, the column must be that of the groups.
             let is_alone = is_grouped && alias != by;
             let term = if is_alone { alias } else { self.wrap(&alias) };
             order.push(format!("{term}{}", self.way()));
@@ -541,7 +540,7 @@ impl Writer<'_> {
         Some((sql, columns))
     }
 
-    /// A name, alone or in an expression that has the same value.
+    /// Returns a name, alone or in an expression with the same value.
     fn wrap(&mut self, name: &str) -> String {
         match self.rng.u8(0..10) {
             0 => format!("+{name}"),
@@ -581,8 +580,8 @@ impl Writer<'_> {
         (format!("SELECT {distinct}{} FROM {from}{filter}{limit}", written.join(", ")), columns)
     }
 
-    /// The first rows by a plain order, or one of each, its filter with calls: they hang on
-    /// no row outside. A call among its results is about one of them, so that equal rows
+    /// Returns the first rows in a plain order, or one per group, filtered by calls; they do not
+    /// depend on outer rows. A call in its results is about a result column, so that equal rows
     /// have equal answers.
     fn limited(&mut self, kinds: &[Kind]) -> (String, Vec<(String, Kind)>) {
         let (from, scope) = self.from(0);
@@ -614,7 +613,7 @@ impl Writer<'_> {
         (sql, columns)
     }
 
-    /// A CTE that reads itself, a few times.
+    /// Returns a CTE that reads itself a few times.
     fn recursive(&mut self, name: &str) -> (String, Vec<(String, Kind)>) {
         let (from, scope) = self.from(0);
         let (start, filter) = (self.value(&scope, Kind::Text, 0), self.filter(&scope, 0));
@@ -648,7 +647,7 @@ impl Writer<'_> {
         ];
         let aggregate = aggregates[self.rng.usize(..aggregates.len())].clone();
         if self.chance(10) {
-            // An aggregate of these rows that a subquery has.
+            // An aggregate of these rows in a subquery.
             let of = self.bare(&scope, Kind::Int);
             let aggregate = match self.rng.u8(0..3) {
                 0 => format!("max({of})"),
@@ -659,7 +658,7 @@ impl Writer<'_> {
             return (sql, vec![("x1".to_owned(), Kind::Int), ("x2".to_owned(), Kind::Text)]);
         }
         if self.chance(35) {
-            // Of no rows there is one group, or none.
+            // Without rows, there is one group, or none.
             let having = if self.chance(25) {
                 format!(" HAVING count({text}) >= {}", self.rng.u8(0..3))
             } else {
@@ -669,7 +668,7 @@ impl Writer<'_> {
                 format!("SELECT {aggregate} AS x1, min({text}) AS x2 FROM {from}{filter}{having}");
             return (sql, vec![("x1".to_owned(), Kind::Int), ("x2".to_owned(), Kind::Text)]);
         }
-        // Names that no source has: GROUP BY and HAVING name them.
+        // Names that no source has, for GROUP BY and HAVING.
         let (one, two) = (format!("g{}", self.alias()), format!("g{}", self.alias()));
         let key = self.value(&scope, Kind::Text, 0);
         let by = match self.rng.u8(0..6) {
@@ -703,7 +702,7 @@ impl Writer<'_> {
         }
     }
 
-    /// One to three sources, joined.
+    /// Returns one to three joined sources.
     fn from(&mut self, depth: u8) -> (String, Scope) {
         let (mut from, mut scope) = self.source(depth);
         for _ in 0..[0, 0, 0, 1, 1, 2][self.rng.usize(..6)] {
@@ -714,7 +713,7 @@ impl Writer<'_> {
                 _ => "1".to_owned(),
             };
             if self.chance(8) {
-                // A column of both that is one afterwards.
+                // A column of both sources that is merged.
                 (from, scope) = self.using(&from, &scope, &source, &columns);
                 continue;
             }
@@ -732,8 +731,8 @@ impl Writer<'_> {
             from = match join {
                 "CROSS JOIN" => format!("{from} CROSS JOIN {source}"),
                 "," => format!("{from}, {source}"),
-                // Names that both have tell the condition; of more tables than two they
-                // may be ambiguous.
+                // Common names determine the condition; with more than two tables they may be
+                // ambiguous.
                 _ if !from.contains([',', '(']) && !from.contains(" JOIN ") && self.chance(8) => {
                     format!("{from} NATURAL {join} {source}")
                 }
@@ -747,7 +746,7 @@ impl Writer<'_> {
         (from, scope)
     }
 
-    /// Two sources as stars, joined by name.
+    /// Returns two sources as stars, joined by name.
     fn using(&mut self, from: &str, scope: &Scope, other: &str, of: &Scope) -> (String, Scope) {
         let mut sides = Vec::new();
         let mut all = Scope::new();
@@ -826,7 +825,7 @@ impl Writer<'_> {
         if fit.is_empty() { None } else { Some(fit[self.rng.usize(..fit.len())].clone()) }
     }
 
-    /// A column of a kind; where there is none, a literal.
+    /// Returns a column of a kind, or a literal if there is none.
     fn bare(&mut self, scope: &Scope, kind: Kind) -> String {
         self.column(scope, kind).unwrap_or_else(|| match kind {
             Kind::Text => literal(self.rng),
@@ -838,7 +837,7 @@ impl Writer<'_> {
         self.rng.u8(0..5)
     }
 
-    /// What a call is about: a column mostly, an expression or a call sometimes.
+    /// Returns the value of a call: mostly a column, sometimes an expression or a call.
     fn argument(&mut self, scope: &Scope) -> String {
         let column = self.bare(scope, Kind::Text);
         match self.rng.u8(0..14) {
@@ -850,7 +849,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A call of a kind over an argument, its type said.
+    /// Returns a call of a kind with an argument and an explicit type.
     fn call(&mut self, kind: Kind, argument: &str) -> String {
         let (function, name) = match kind {
             Kind::Text => (self.pick(&["upper¦", "initial¦", "null_if¦e"]), "str"),
@@ -859,7 +858,7 @@ impl Writer<'_> {
         format!("«{function}¦{name}¦{argument}»")
     }
 
-    /// A call that says yes or no, its type to be seen from where it stands.
+    /// Returns a yes-or-no call whose type follows from its position.
     fn yes_or_no(&mut self, scope: &Scope) -> String {
         let function = self.pick(&["starts_with¦", "contains¦", "ends_with¦"]);
         let letter = self.pick(&["a", "A", "b", "e", "l"]);
@@ -906,7 +905,7 @@ impl Writer<'_> {
                 )
             }
             (_, Kind::Int) if depth > 0 && self.chance(30) => {
-                // The aggregate is of the SELECT around it when its column is.
+                // The aggregate belongs to the outer SELECT if its column does.
                 let (own, aggregate) = (self.bare(scope, Kind::Int), self.pick(&["min", "max"]));
                 let (source, columns) = self.source(0);
                 let other = self.bare(&columns, Kind::Int);
@@ -927,7 +926,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A value without a call of its own, computed from columns.
+    /// Returns a value without a call, computed from columns.
     fn computed(&mut self, scope: &Scope, kind: Kind, depth: u8) -> String {
         let (text, int) = (self.bare(scope, Kind::Text), self.bare(scope, Kind::Int));
         let other = self.bare(scope, kind);
@@ -947,7 +946,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A function of a window: one that is the same whichever of equal rows is first.
+    /// Returns a window function whose value is the same whichever of equal rows comes first.
     fn window(&mut self, scope: &Scope) -> String {
         let argument = self.argument(scope);
         let (text, int) = (self.call(Kind::Text, &argument), self.call(Kind::Int, &argument));
@@ -963,7 +962,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The first row by a plain order, its filter with calls, its value with one.
+    /// Returns the first row in a plain order, filtered by calls, with a call as its value.
     fn first_of(&mut self, outside: &Scope, depth: u8) -> String {
         let alias = self.alias();
         let (table, column, text, key) =
@@ -991,7 +990,7 @@ impl Writer<'_> {
         )
     }
 
-    /// A source whose rows hang on the row outside, and its condition.
+    /// Returns a source whose rows depend on the outer row, and its condition.
     fn correlated(&mut self, outside: &Scope) -> (String, String) {
         let (source, columns) = self.source(0);
         let kind = if self.chance(70) { Kind::Int } else { Kind::Text };
@@ -1000,14 +999,14 @@ impl Writer<'_> {
         (source, format!("{own} = {other} AND {filter}"))
     }
 
-    /// Conditions that are rarer: row values, collations, patterns.
+    /// Returns less common conditions: row values, collations, patterns.
     fn uncommon(&mut self, scope: &Scope) -> String {
         let argument = self.argument(scope);
         let (text, int) = (self.call(Kind::Text, &argument), self.call(Kind::Int, &argument));
         let (own, number) = (self.bare(scope, Kind::Text), self.bare(scope, Kind::Int));
         match self.rng.u8(0..16) {
             6 => {
-                // Nothing says what is asked for but what it is compared with.
+                // Only the comparison determines the type of the answer.
                 let operator = self.pick(&["=", "<>", ">", "<=", "IS", "IS NOT"]);
                 let other = match self.rng.u8(0..4) {
                     0 => format!("{number} + 1"),
@@ -1027,8 +1026,8 @@ impl Writer<'_> {
                 let (source, columns) = self.source(0);
                 let column = self.bare(&columns, Kind::Int);
                 let not = self.pick(&["", "NOT "]);
-                // A column of a query may be a truth, and what is compared with truths says
-                // yes or no.
+                // A column of a query may be a truth, and a call that is compared with truths
+                // answers yes or no.
                 let number = if source.starts_with('c') { " + 0" } else { "" };
                 format!("«length¦¦¦{argument}» {not}IN (SELECT {column}{number} FROM {source})")
             }

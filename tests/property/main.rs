@@ -1,13 +1,12 @@
-//! Whatever a query is made of, its rows are those of plain `SQLite` with the
-//! calls as real functions, whatever the values are that were not asked for; no
-//! value is asked twice, and none the second time.
+//! Tests that random queries return the rows of plain `SQLite` with the calls as real functions,
+//! whatever the values that were not requested. No value is requested twice, and none in a second
+//! run.
 //!
-//! It runs in process. `HQDL_PROPERTY_CASES=5000` runs more,
-//! `HQDL_PROPERTY_SEED=…` other ones; what fails names its seed, which alone runs
-//! again with `HQDL_PROPERTY_CASES=1`, and tells its query first with
-//! `HQDL_PROPERTY_TELL=1`.
+//! The tests run in process. `HQDL_PROPERTY_CASES=5000` runs more cases, `HQDL_PROPERTY_SEED=…`
+//! other ones. A failure names its seed, which `HQDL_PROPERTY_CASES=1` runs alone;
+//! `HQDL_PROPERTY_TELL=1` prints its query first.
 
-// A test fails by panicking, and says why on the terminal.
+// A test fails by panicking and prints the reason.
 #![allow(
     clippy::too_many_lines,
     clippy::expect_used,
@@ -16,7 +15,7 @@
     clippy::print_stdout,
     clippy::unwrap_used
 )]
-// Exact figures are what is tested; helpers take what reads best at their calls.
+// Tests compare exact figures, and helpers take the arguments that make their calls readable.
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod cases;
@@ -46,22 +45,22 @@ use crate::stub::Stub;
 
 type Rows = Vec<Vec<Sql>>;
 
-/// Steps of `SQLite`'s machine that a plain query may take.
+/// Maximum number of `SQLite` VM steps of a plain query.
 const STEPS: i32 = 4_000_000;
-/// What a query of ours may take: as much as that, many times.
+/// Time limit of an hqdl query, which runs many times that.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Queries that share a cache: each leaves a model behind, and so makes the next ones slower.
+/// Number of queries that share a cache: each leaves a model in it, which slows down the next ones.
 const CHUNK: u64 = 2000;
-/// What is said of a query that takes more.
+/// Message for a query that takes more.
 const TOO_LONG: &str = "a plain query takes too many steps";
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// A database and a query from a seed.
+/// Returns a database and a query for a seed.
 fn case(seed: u64) -> (String, Generated) {
-    // Seeds that follow one another must not give cases that resemble one another.
+    // Consecutive seeds must not give similar cases.
     let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     (database(&mut rng), query(&mut rng))
 }
@@ -69,18 +68,18 @@ fn case(seed: u64) -> (String, Generated) {
 fn build(sql: &str) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data.sqlite");
-    // Waiting for the disk would be most of the test's time.
+    // Disk flushes would take most of the test's time.
     let all = format!("PRAGMA synchronous = OFF; BEGIN; {sql} COMMIT;");
     Connection::open(&path).unwrap().execute_batch(&all).unwrap();
     (dir, path)
 }
 
-/// The rows of plain `SQLite` under a truth.
+/// Returns the rows of plain `SQLite` under a truth.
 fn plain(db: &Path, sql: &str, truth: &Truth) -> Result<Rows, String> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(db, flags).map_err(|e| e.to_string())?;
     register(&connection, truth);
-    // Of some millions of rows nothing is learnt that a thousand do not tell.
+    // Millions of rows show no more than a thousand.
     connection.progress_handler(STEPS, Some(|| true)).map_err(|e| e.to_string())?;
     let failed = |e: rusqlite::Error| match e.sqlite_error_code() {
         Some(ErrorCode::OperationInterrupted) => TOO_LONG.to_owned(),
@@ -102,7 +101,7 @@ fn text(row: &[Sql]) -> String {
     row.iter().map(cell).collect::<Vec<_>>().join(" | ")
 }
 
-/// How often each row occurs in the first, less how often in the second.
+/// Returns for each row how many more times it occurs in the first list than in the second.
 fn surplus(first: &Rows, second: &Rows) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
     first.iter().for_each(|r| *counts.entry(text(r)).or_insert(0) += 1);
@@ -111,7 +110,7 @@ fn surplus(first: &Rows, second: &Rows) -> BTreeMap<String, i64> {
     counts
 }
 
-/// Holds rows to those of plain `SQLite` under a truth.
+/// Compares rows with those of plain `SQLite` under a truth.
 fn compare(ours: &Rows, db: &Path, generated: &Generated, truth: &Truth) -> Result<(), String> {
     let ours = &truth.read(ours.clone());
     let plain =
@@ -140,19 +139,19 @@ fn compare(ours: &Rows, db: &Path, generated: &Generated, truth: &Truth) -> Resu
     Ok(())
 }
 
-/// What is shared by all queries: to open it for each would be most of the time.
+/// State shared by all queries, because opening it for each would take most of the time.
 struct Shared {
     facts: Facts,
-    /// Times that a query was held to plain SQL.
+    /// Number of comparisons with plain SQL.
     held: AtomicUsize,
     asked: AtomicU64,
     refused: AtomicUsize,
-    /// Queries over too many rows to be held to anything.
+    /// Number of queries over too many rows to compare.
     too_long: AtomicUsize,
-    /// Queries of which the answer is `SQLite`'s choice: which of texts stays that a
-    /// collation makes equal, what stands beside an aggregate over no rows.
+    /// Number of queries whose result is `SQLite`'s choice: which of several texts that are equal
+    /// under a collation is kept, or the columns beside an aggregate over no rows.
     chosen: AtomicUsize,
-    /// Queries whose most `explain` told.
+    /// Number of queries for which `explain` printed an upper bound.
     bounded: AtomicUsize,
 }
 
@@ -174,12 +173,12 @@ impl Shared {
 fn check(seed: u64, shared: &Shared) -> Result<(), String> {
     let (sql, generated) = case(seed);
     if std::env::var_os("HQDL_PROPERTY_TELL").is_some() {
-        // Of a query that does not come back: what it is.
+        // Print the query first, in case it never returns.
         println!("== {seed}\n{}\n{}\n{sql}", generated.query, generated.plain);
     }
     let ended = held(&sql, &generated, seed, shared, LetterCase::Told);
-    // Of texts that a collation makes equal, DISTINCT, GROUP BY and UNION keep any: where
-    // answers tell them apart, the rows are SQLite's choice.
+    // DISTINCT, GROUP BY and UNION keep any of several texts that are equal under a collation: if
+    // their answers differ, the rows are SQLite's choice.
     let keeps_any = ["DISTINCT", "GROUP BY", "UNION SELECT", "EXCEPT", "INTERSECT", "grp", "some"];
     if ended.is_err()
         && sql.contains("COLLATE")
@@ -189,8 +188,8 @@ fn check(seed: u64, shared: &Shared) -> Result<(), String> {
         shared.chosen.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     }
-    // An aggregate over no rows shows NULL for a column beside it, and its constant where
-    // SQLite makes the query that computes it part of the one around.
+    // A column beside an aggregate over no rows is NULL, or a constant if SQLite flattens the query
+    // that computes it.
     let apart = kept_apart(&generated.plain);
     if ended.is_err() && apart != generated.plain {
         let every = generated.every.as_deref().map(kept_apart);
@@ -205,8 +204,8 @@ fn check(seed: u64, shared: &Shared) -> Result<(), String> {
     ended
 }
 
-/// A query whose queries within FROM and WITH are made as a whole: the same rows, by
-/// what SQL means, without what `SQLite` does to them on its way.
+/// Returns the query with its subqueries in FROM and WITH materialized: the same rows by the
+/// semantics of SQL, without `SQLite`'s flattening.
 fn kept_apart(plain: &str) -> String {
     let (mut out, mut open, mut quoted) = (String::new(), Vec::new(), false);
     for (at, c) in plain.char_indices() {
@@ -235,7 +234,7 @@ fn kept_apart(plain: &str) -> String {
     out
 }
 
-/// Runs a query twice, and holds it to plain SQL under several truths.
+/// Runs a query twice, and compares it with plain SQL under several truths.
 fn held(
     sql: &str,
     generated: &Generated,
@@ -249,8 +248,7 @@ fn held(
     if let Some(every) = &generated.every {
         plain(&db, every, &true_one)?;
     }
-    // A name that nothing was asked under: what is held to other truths is what this run
-    // asks.
+    // A new model name, so that only this run's requests are compared under other truths.
     let name = format!("seed-{seed}-{}", shared.held.fetch_add(1, Ordering::Relaxed));
     let model = Arc::new(Stub::new(name.clone(), case));
     let draft = UncheckedSpec::without_file(db.clone());
@@ -285,12 +283,12 @@ fn held(
         let mut rows = QueryResult::default();
         let meta = match query::run(&request, &mut rows) {
             Ok(meta) => meta,
-            // What is told is not silently wrong.
+            // A reported error is not a silent mistake.
             Err(QueryError::Sql(problem)) if problem.message.contains("ambiguous") => {
                 shared.refused.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
-            // A LIMIT ends plain SQL early; while nothing is known, all rows are read.
+            // A LIMIT ends plain SQL early; while nothing is known, hqdl reads all rows.
             Err(QueryError::Timeout(_)) => return Err(TOO_LONG.to_owned()),
             Err(error) => return Err(format!("failed: {error}")),
         };
@@ -305,7 +303,7 @@ fn held(
         if meta.values_asked != asked.len() as u64 {
             return Err(format!("{} values counted and {} seen", meta.values_asked, asked.len()));
         }
-        // Rows drawn by lot are others the next time.
+        // Random rows differ the next time.
         if again && !asked.is_empty() && !generated.query.contains("random()") {
             return Err(format!("asked for the second time: {asked:?}"));
         }
@@ -331,7 +329,7 @@ fn held(
     Ok(())
 }
 
-/// Does the same with each seed on a few threads; what failed, in their order.
+/// Checks each seed on a few threads; returns the failures in order.
 fn in_parallel(seeds: std::ops::Range<u64>, shared: &Shared) -> Vec<String> {
     let next = AtomicU64::new(seeds.start);
     let work = || {
@@ -366,7 +364,7 @@ fn in_parallel(seeds: std::ops::Range<u64>, shared: &Shared) -> Vec<String> {
     failed.into_iter().map(|(_, why)| why).collect()
 }
 
-/// The generator is sound: what it writes can be read, in both spellings.
+/// The generator is valid: its queries can be parsed in both spellings.
 #[test]
 fn generated_queries_are_valid_and_not_all_empty() {
     let (mut with_rows, mut with_calls) = (0, 0);
@@ -387,7 +385,7 @@ fn generated_queries_are_valid_and_not_all_empty() {
     assert!(with_rows > 300 && with_calls > 480, "{with_rows} {with_calls}");
 }
 
-/// Queries that the generator found wrong once, made small.
+/// Minimized queries that once failed.
 #[test]
 fn queries_that_were_wrong_once_give_the_rows_of_plain_sql() {
     let shared = Shared::new();
@@ -428,8 +426,8 @@ fn random_queries_give_the_rows_of_plain_sql() {
     assert!(failed.is_empty(), "{} failed, such as\n{}", failed.len(), shown.join("\n"));
 }
 
-/// A query that failed, as it was told: in a file that `HQDL_PROPERTY_FILE` names, so that it
-/// can be looked at after the generator has changed.
+/// Runs a failed query from a file that `HQDL_PROPERTY_FILE` names, so that it can be examined
+/// after the generator has changed.
 #[test]
 #[ignore = "a look at one query"]
 fn a_query_of_a_file_gives_the_rows_of_plain_sql() {

@@ -1,4 +1,4 @@
-//! Truths that agree with the true one on what was asked, and on nothing else.
+//! Truths that agree with the true one on everything that was requested, and on nothing else.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,7 +18,7 @@ enum Other {
     Seeded(u64),
 }
 
-/// Whether answers tell texts apart that differ in case alone.
+/// Whether answers distinguish texts that differ only in case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LetterCase {
     Told,
@@ -26,12 +26,12 @@ pub enum LetterCase {
 }
 
 impl LetterCase {
-    /// A text, as far as answers know it.
+    /// Returns the text that answers distinguish.
     pub fn fold(self, text: &str) -> String {
         if self == Self::Told { text.to_owned() } else { text.to_lowercase() }
     }
 
-    /// An answer, as far as it is one.
+    /// Returns the answer that is distinguished.
     pub fn fold_answer(self, answer: Json) -> Json {
         match answer {
             Json::String(text) => self.fold(&text).into(),
@@ -40,7 +40,7 @@ impl LetterCase {
     }
 }
 
-/// What the functions say.
+/// The values of the functions.
 #[derive(Debug, Clone)]
 pub struct Truth {
     agreed: Arc<HashSet<(String, String)>>,
@@ -49,12 +49,12 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// The true one.
+    /// Returns the real truth.
     pub fn of(case: LetterCase) -> Self {
         Self { agreed: Arc::default(), other: Other::Same, case }
     }
 
-    /// Rows, as far as it tells them apart.
+    /// Returns rows as this truth distinguishes them.
     pub fn read(&self, rows: Vec<Vec<Sql>>) -> Vec<Vec<Sql>> {
         let read = |cell| match cell {
             Sql::Text(text) => Sql::Text(self.case.fold(&text)),
@@ -63,7 +63,7 @@ impl Truth {
         rows.into_iter().map(|row| row.into_iter().map(read).collect()).collect()
     }
 
-    /// Those under which the rows must be the same.
+    /// Returns the truths under which the rows must be the same.
     pub fn others(agreed: HashSet<(String, String)>, seed: u64, case: LetterCase) -> Vec<Self> {
         let folded = agreed.into_iter().map(|(question, value)| (question, case.fold(&value)));
         let agreed = Arc::new(folded.collect());
@@ -83,7 +83,7 @@ impl fmt::Display for Truth {
     }
 }
 
-/// Gives a connection the functions of a truth.
+/// Registers the functions of a truth with a connection.
 pub fn register(connection: &Connection, truth: &Truth) {
     let truth = truth.clone();
     register_modified(connection, move |name, parameter, value, found| {

@@ -1,4 +1,4 @@
-//! A model in process that computes.
+//! A model in this process that computes its answers.
 
 use std::sync::Mutex;
 
@@ -10,12 +10,12 @@ use hqdl::prompt::{Prompt, Question};
 use hqdl::value::Value;
 use hqdl_testkit::oracle;
 
-/// A question and the value it was asked about. A value of two columns is two values.
+/// A question and the value that it was asked about. A value of two columns counts as two values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pair {
     /// The question.
     pub question: String,
-    /// What the answer is read as.
+    /// Type of the answer.
     pub kind: String,
     /// The value.
     pub value: String,
@@ -35,7 +35,7 @@ impl Stub {
         Self { name, asked: Mutex::default(), case }
     }
 
-    /// What was asked since the last time.
+    /// Returns and clears the pairs requested since the last call.
     pub fn take(&self) -> Vec<Pair> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }

@@ -1,8 +1,8 @@
-//! Random queries around untyped calls, each written twice: with calls, and with
-//! functions. A call is `«function¦value»` while the query is put together.
+//! Generates random queries with untyped calls, each in two spellings: with calls, and with
+//! functions. While the query is assembled, a call is written as `«function¦value»`.
 //!
-//! Nothing is written that contradicts the answer's own type: a text is not
-//! added up, a number is not compared with a text that is no column's.
+//! No query contradicts the answer's natural type: a text is not added, and a number is not
+//! compared with a text literal.
 
 use fastrand::Rng;
 
@@ -23,11 +23,11 @@ CREATE VIEW v AS SELECT t.id, t.s, t.n + 0 AS n, t.r, t.d, t.x FROM t;
 pub struct Generated {
     pub query: String,
     pub plain: String,
-    /// Whether the order counts.
+    /// Whether the order matters.
     pub ordered: bool,
 }
 
-/// Spells the calls.
+/// Replaces the calls by one of their spellings.
 fn spell(text: &str, live: bool) -> String {
     let mut text = text.to_owned();
     while let Some(start) = text.rfind('«') {
@@ -43,20 +43,20 @@ fn spell(text: &str, live: bool) -> String {
     text
 }
 
-/// A random query.
+/// Returns a random query.
 pub fn query(rng: &mut Rng) -> Generated {
     let mut writer = Writer { rng };
     let (text, ordered) = writer.query();
     Generated { query: spell(&text, true), plain: spell(&text, false), ordered }
 }
 
-/// How the values at hand are written: calls, or names of columns that are.
+/// SQL of the available values: calls, or columns with calls.
 struct Values {
     number: String,
     real: String,
     text: String,
     truth: String,
-    /// The table whose columns stand beside them.
+    /// Table whose columns are also used.
     of: String,
 }
 
@@ -101,7 +101,7 @@ impl Writer<'_> {
         self.pick(&["=", "=", "<>", "<", "<=", ">", ">=", "IS", "IS NOT", "=="])
     }
 
-    /// What yields numbers, and has no call in it.
+    /// Returns a number without a call.
     fn number(&mut self, of: &str) -> String {
         let all = [
             "3",
@@ -141,7 +141,7 @@ impl Writer<'_> {
         one.replace('@', of)
     }
 
-    /// The same of texts.
+    /// Returns a text without a call.
     fn text(&mut self, of: &str) -> String {
         let all = ["'ANN'", "'CARLA'", "(SELECT 'ANN')", "upper('ann')", "'A'||'NN'", "'b'", "''"];
         if self.chance(40) {
@@ -163,7 +163,8 @@ impl Writer<'_> {
         one.replace('@', of)
     }
 
-    /// A number made of an answer, and nothing that tells its type, maybe.
+    /// Returns a number computed from an answer, possibly without anything that determines its
+    /// type.
     fn answer(&mut self, v: &Values) -> String {
         let one = if self.chance(60) { &v.number } else { &v.real };
         let form = self.pick(&[
@@ -213,7 +214,7 @@ impl Writer<'_> {
         form.replace('#', &v.text).replace('@', &v.of)
     }
 
-    /// The truth of an answer, in some position of a condition.
+    /// Returns the truth of an answer, in some position of a condition.
     fn position(&mut self, v: &Values) -> String {
         let form = self.pick(&[
             "#",
@@ -325,7 +326,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A SELECT whose columns are answers by other names.
+    /// Returns a SELECT whose columns are answers under other names.
     fn named(&mut self) -> String {
         let from = self.pick(&["t AS o", "v AS o", "t AS o LEFT JOIN u AS p ON p.tid = o.id"]);
         let v = Values::calls("o");
@@ -389,7 +390,7 @@ impl Writer<'_> {
                 (sql, true)
             }
             3 => {
-                // Its own alias, in a condition.
+                // Its own alias in a condition.
                 let (answer, sign, number) = (self.answer(&v), self.sign(), self.number("a"));
                 (
                     format!("{with}SELECT a.id, {answer} AS k FROM {from} WHERE k {sign} {number}"),

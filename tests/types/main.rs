@@ -1,11 +1,10 @@
-//! Whatever an untyped call's value flows into, the rows are those of plain
-//! `SQLite` with a function that returns the true answer with its own natural
-//! type: a whole number, a number, a text, a truth.
+//! Tests that untyped calls return the rows of plain `SQLite` with a function that returns the true
+//! answer in its natural type: a whole number, a number, a text, a truth.
 //!
-//! `HQDL_TYPES_CASES=20000` runs more, `HQDL_TYPES_SEED=…` other ones; what fails
-//! names its seed.
+//! `HQDL_TYPES_CASES=20000` runs more cases, `HQDL_TYPES_SEED=…` other ones. A failure names its
+//! seed.
 
-// A test fails by panicking, and says why on the terminal.
+// A test fails by panicking and prints the reason.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::unwrap_used)]
 
 mod generator;
@@ -28,7 +27,7 @@ use serde_json::{Value as Json, json};
 
 use crate::generator::Generated;
 
-/// What is true of a word, as its natural type.
+/// Returns the truth about a word, in its natural type.
 fn truth(function: &str, word: &str) -> Json {
     let length = word.chars().count();
     match function {
@@ -42,7 +41,7 @@ fn truth(function: &str, word: &str) -> Json {
 
 const FUNCTIONS: [&str; 4] = ["length", "half", "upper", "loud"];
 
-/// A model that says what is true, in the type that it is asked for.
+/// A model that answers with the truth, in the requested type.
 struct Stub(String);
 
 impl Model for Stub {

@@ -130,7 +130,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Classifies an `SQLite` error.
+    /// Classifies a `SQLite` error.
     #[must_use]
     pub fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.to_owned();
@@ -456,7 +456,7 @@ impl Database {
         &mut self.connection
     }
 
-    /// Converts an `SQLite` error, with this database's path.
+    /// Converts a `SQLite` error, with this database's path.
     #[must_use]
     pub fn to_store_error(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)

@@ -2,7 +2,7 @@
 
 use super::ModelError;
 
-/// Phrases of endpoints' errors about models without image input.
+/// Phrases in endpoints' errors that mean that a model accepts no images.
 const NO_IMAGE_PHRASES: [&str; 15] = [
     // OpenAI, Azure
     "image_url is only supported by certain models",

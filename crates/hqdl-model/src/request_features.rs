@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::ModelError;
 use super::providers::{NEW_LIMIT_NAME, OLD_LIMIT_NAME, PromptCaching};
 
-/// Phrases of an error that rejects a parameter as such.
+/// Phrases in an error that rejects a parameter, whatever its value.
 const REJECTION_PHRASES: [&str; 12] = [
     "support",
     "unknown",
@@ -21,7 +21,7 @@ const REJECTION_PHRASES: [&str; 12] = [
     "extra fields",
     "invalid parameter",
 ];
-/// Phrases of an error about the value of a parameter.
+/// Phrases in an error about the value of a parameter.
 const VALUE_PHRASES: [&str; 7] =
     ["too large", "too high", "at most", "exceed", "greater than", "less than", "must be"];
 

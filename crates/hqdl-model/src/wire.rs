@@ -30,7 +30,7 @@ const FILTER_CODES: [&str; 8] = [
     "misalignment_policy_violation",
     "image_content_policy_violation",
 ];
-/// Phrases of endpoints without such a code.
+/// Phrases in the errors of endpoints without such a code.
 const FILTER_PHRASES: [&str; 3] =
     ["content management policy", "your input was flagged", "your prompt was flagged"];
 /// Endpoints' codes and phrases for a prompt that exceeds the model's context.

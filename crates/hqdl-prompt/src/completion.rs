@@ -16,7 +16,7 @@ const MAX_RAW_BYTES: usize = 4096;
 /// How a completion ended, as reported by the endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model finished by itself.
+    /// The model finished normally.
     #[default]
     Stop,
     /// The text was truncated, by a length limit or a broken connection.

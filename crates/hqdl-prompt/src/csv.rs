@@ -130,7 +130,7 @@ fn parse_keyed_lines(
 }
 
 /// Returns true if a line ends within a double-quoted value. The rest of the value is missing, even
-/// if the model finished by itself.
+/// if the model finished normally.
 fn has_unclosed_value(line: &str, reading: &LineReading) -> bool {
     let unclosed = parse_record(line, &['"']).filter(|record| record.is_open);
     unclosed.is_some_and(|record| record.fields.len() > reading.row_match.field_count)

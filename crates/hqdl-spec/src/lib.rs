@@ -78,7 +78,7 @@ pub struct Spec {
     pub images: Images,
     /// Model that hqdl asks.
     pub model: ModelSettings,
-    /// Other models that an expansion or a call may name, by these names.
+    /// Models besides `[model]`, by the names that expansions and calls refer to.
     pub models: BTreeMap<String, ModelSettings>,
     /// Limits of a run.
     pub limits: Limits,

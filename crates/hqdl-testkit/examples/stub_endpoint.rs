@@ -20,7 +20,7 @@ fn main() -> std::io::Result<()> {
     while ended.recv_timeout(Duration::from_millis(50)).is_err() {
         for request in endpoint.received_requests().into_iter().skip(printed) {
             printed += 1;
-            // A request of a batch has no path of its own.
+            // A request in a batch has no path.
             writeln!(output, "{}", json!({ "uri": request.uri, "body": request.body }))?;
         }
     }

@@ -160,8 +160,8 @@ fn made_up_value(column: &AskedColumn, row: &AskedRow) -> Json {
     if column.many { (0..items).map(pick).collect() } else { pick(0) }
 }
 
-/// How often each pair of question and value was asked for. A question is what is asked, of
-/// values of which column, and what the answer may be.
+/// Number of times that each pair of question and value was requested. A question is what is asked,
+/// of values of which column, and what the answer may be.
 pub fn count_pairs(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     let mut pairs = BTreeMap::new();
     for request in requests {

@@ -35,7 +35,7 @@ pub enum Unreadable {
 }
 
 impl Value {
-    /// Converts an `SQLite` value.
+    /// Converts a `SQLite` value.
     ///
     /// # Errors
     /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.

@@ -1,8 +1,8 @@
-//! Values as JSON.
+//! Tests of values as JSON.
 
 use hqdl_values::value::Value;
 
-/// What stands in a prompt and in the bookkeeping is the value, whatever its magnitude.
+/// A prompt and the bookkeeping contain the exact value, whatever its magnitude.
 #[test]
 fn no_value_is_null_in_json_but_null() {
     let reals = [f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE, -0.0, 0.1];

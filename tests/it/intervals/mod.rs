@@ -1,5 +1,5 @@
-//! `hqdl audit` and `hqdl query --interval`: the truth of a sample, and how far the result over the
-//! true values can be from what the model's answers say.
+//! Tests of `hqdl audit` and `hqdl query --interval`: the truth of a sample, and how far the result
+//! over the true values can be from the result over the model's answers.
 
 use std::path::PathBuf;
 
@@ -173,7 +173,7 @@ fn the_interval_of_a_count_contains_the_truth() {
     }
 }
 
-/// If every row is audited, nothing is uncertain, whatever the model said.
+/// If every row is audited, nothing is uncertain, whatever the model answered.
 #[test]
 fn a_complete_audit_gives_the_truth() {
     let (_endpoint, project) = heroes();
@@ -231,7 +231,7 @@ fn groups_have_intervals_of_their_own() {
     assert!(width(&["--simultaneous"]) > width(&[]));
 }
 
-/// `?` counts as true and as false; a sum is refused then.
+/// `?` counts as true and as false; a sum is then rejected.
 #[test]
 fn what_cannot_be_known_widens_a_count() {
     let (_endpoint, project) = heroes();
@@ -389,7 +389,7 @@ fn a_reference_fills_the_sheet_and_the_report_says_what_it_found() {
     let flags = ["--report", "--truth", "truth.csv", "--json"];
     let score = project.run_hqdl(&["score", "specs/x.toml", "--truth", "truth.csv", "--json"]);
     assert_eq!(audit(&project, &flags).expect_exit_code(0).lines, score.lines);
-    // An answer of another model is no truth.
+    // Another model's answer is not the truth.
     let text = std::fs::read_to_string(sheet(&project)).unwrap();
     std::fs::write(sheet(&project), text.replace("truth.csv", "model:gpt-4o")).unwrap();
     let report = audit(&project, &["--columns", "race", "--report", "--json"]).expect_exit_code(0);
@@ -498,7 +498,7 @@ fn intervals_are_served_over_http() {
     }
 }
 
-/// Another model's answers are bought once, published nowhere, and are no truth.
+/// Another model's answers are paid for once, never published, and do not count as truth.
 #[test]
 fn another_model_shows_agreement() {
     let (endpoint, project) = heroes();

@@ -1,5 +1,5 @@
-//! docs/reference/json.md: every command runs with `--json`; the page has the schema of what it
-//! prints, inferred from all its lines, and one of these lines.
+//! Tests docs/reference/json.md: every command runs with `--json`. The page has the schema of its
+//! output, inferred from all lines, and one of these lines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ Pipe | Line,-,1969
 Zed,Zed Zedsson,1970
 ";
 
-/// Returns the command lines that run, in their order.
+/// Returns the command lines to run, in order.
 fn command_lines() -> Vec<(&'static str, Vec<&'static str>)> {
     let hero = ["Zed", "Zed Zedsson", "born"];
     let sql = "SELECT name, {{LLMMap('Is it old?', name)}} AS old FROM hero LIMIT 2";
@@ -150,7 +150,7 @@ fn merge(a: &Json, b: &Json) -> Json {
     merged.into()
 }
 
-/// Whether a value follows a schema as [`infer`] and [`merge`] make it.
+/// Returns true if a value matches a schema that [`infer`] and [`merge`] return.
 fn is_valid(value: &Json, schema: &Json) -> bool {
     let kind = types(&infer(value)).remove(0);
     let allowed = types(schema);
@@ -217,7 +217,7 @@ impl Output {
     }
 }
 
-/// A line with what differs from run to run replaced.
+/// Returns a line with everything that differs between runs replaced.
 fn steady_json(line: &Json, project: &Project) -> String {
     let mut text = steady(&line.to_string(), project);
     for (rule, with) in [
@@ -230,7 +230,7 @@ fn steady_json(line: &Json, project: &Project) -> String {
     text
 }
 
-/// Answers the batch file in `out`, as if someone had sent it.
+/// Answers the batch file in `out`, as if a user had submitted it.
 fn answer_batch(endpoint: &Endpoint, project: &Project) {
     let file = std::fs::read_dir(project.path("out")).unwrap().next().unwrap().unwrap();
     let (answers, _) = endpoint.run_file(&std::fs::read_to_string(file.path()).unwrap());

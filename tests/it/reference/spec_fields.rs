@@ -1,4 +1,4 @@
-//! docs/reference/spec.md: every field of a spec with type, range, default and example.
+//! Generates docs/reference/spec.md: every field of a spec with type, range, default and example.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 use super::{cell, hold};
 
-/// The type of a field, in words.
+/// Describes the type of a field.
 pub fn kind(schema: &Json, defs: &Json) -> String {
     if let Some(target) = schema["$ref"].as_str() {
         let name = target.rsplit('/').next().unwrap();
@@ -55,7 +55,7 @@ pub fn kind(schema: &Json, defs: &Json) -> String {
     }
 }
 
-/// The range that the schema allows.
+/// Returns the range that the schema allows.
 fn range(schema: &Json) -> String {
     let (least, most) = (&schema["minimum"], &schema["maximum"]);
     match (least.is_null(), most.is_null()) {
@@ -70,8 +70,8 @@ fn anchor(name: &str) -> String {
     name.to_lowercase()
 }
 
-/// Splits the description of a field into the meaning and the default that it names, as in
-/// `Tokens of an answer; 4096 when left out.`
+/// Splits a field's description into the meaning and the default that it names, as in `Tokens of an
+/// answer; 4096 when left out.`
 fn split_left_out(about: &str) -> (String, String) {
     let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
     let named = regex::Regex::new(r"; ((?:[^;.]|\.\d)+) when left out").unwrap();
@@ -88,12 +88,12 @@ fn a_default_in_a_description_ends_at_its_words() {
     assert_eq!((&*about, &*default), ("Price of a batch, as OpenAI does. More.", "0.5"));
 }
 
-/// Examples of the fields by table; see the file.
+/// Returns the examples of fields by table; see the file.
 fn spec_examples() -> toml::Table {
     include_str!("spec_examples.toml").parse().unwrap()
 }
 
-/// Each table of the examples is read as its type.
+/// Each table of the examples can be parsed as its type.
 #[test]
 fn examples_of_fields_are_valid() {
     macro_rules! read {
@@ -109,7 +109,7 @@ fn examples_of_fields_are_valid() {
     assert!(tables.is_empty(), "{tables:?}");
 }
 
-/// The example of a field as TOML; empty if the field is a table of its own.
+/// Returns the example of a field as TOML; empty if the field is a table.
 fn example(examples: &toml::Table, table: &str, name: &str, kind: &str) -> String {
     match examples.get(table).and_then(|fields| fields.get(name)) {
         Some(value) => format!("`{value}`"),

@@ -1,4 +1,5 @@
-//! Habits of language that make code hard to read, counted. docs/style.md has the rules.
+//! Limits the frequency of habits that make comments and names hard to read. docs/style.md has the
+//! rules.
 
 use std::path::PathBuf;
 
@@ -17,7 +18,7 @@ const HABITS: [(&str, &str, f64); 4] = [
 /// Percentage of functions, with trait implementations, whose name may be one word.
 const ONE_WORD: f64 = 45.0;
 
-/// Sources of the program and its crates, without the tests' own crate.
+/// Returns the sources of the program and its crates, without the testkit.
 fn program() -> Vec<PathBuf> {
     let mut files = sources(&root().join("src"));
     for entry in std::fs::read_dir(root().join("crates")).unwrap() {

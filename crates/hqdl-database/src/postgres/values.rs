@@ -103,7 +103,7 @@ fn format_timestamp(text: &str) -> String {
     }
 }
 
-/// Converts an `SQLite` value to a parameter for the server.
+/// Converts a `SQLite` value to a parameter for the server.
 pub(super) fn to_parameter(value: &Sqlite) -> Option<String> {
     match value {
         Sqlite::Null | Sqlite::Blob(_) => None,

@@ -1,4 +1,4 @@
-//! Keys of sources: each entity once, whatever the rows hold.
+//! Tests of keys: each entity occurs once, whatever the rows contain.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ fn each_key_is_visited_once_and_the_report_counts_the_rest() {
         let nobody = "SELECT count(*) FROM film WHERE k1 IS NULL AND k2 IS NULL";
         assert_eq!(report.null_rows, count(nobody), "seed {seed}");
         assert_eq!(report.unreadable.0, keys_of(is_bad), "seed {seed}");
-        // What is looked at by its place is what was visited there.
+        // A lookup by position must return the visited keys.
         let mut places = KeyPositions::default();
         let wanted: Vec<&KeyRow> = visited.iter().filter(|_| chance.bool()).collect();
         wanted.iter().for_each(|key| places.add(key.position));

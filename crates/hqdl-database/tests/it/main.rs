@@ -1,6 +1,6 @@
-//! Databases that are expanded: keys that are read, tables that are published.
+//! Tests of expanded databases: reading keys, and publishing tables.
 
-// A test fails by panicking, and says why on the terminal.
+// A test fails by panicking and prints the reason.
 #![allow(
     clippy::too_many_lines,
     clippy::expect_used,
@@ -9,7 +9,7 @@
     clippy::print_stdout,
     clippy::unwrap_used
 )]
-// Exact figures are what is tested; helpers take what reads best at their calls.
+// Tests compare exact figures, and helpers take the arguments that make their calls readable.
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod keys;

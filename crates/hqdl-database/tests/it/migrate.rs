@@ -1,4 +1,4 @@
-//! Databases of other versions.
+//! Tests of databases written by other versions.
 
 use hqdl_database::migrate::migrate_database;
 use rusqlite::Connection;

@@ -1,4 +1,4 @@
-//! Tables that are published over others are those that are published from nothing.
+//! Tests that updating published tables gives the same result as publishing from scratch.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -35,7 +35,7 @@ many = { table = "made_word", column = "word" }
 const COLUMNS: usize = 3;
 const ROUNDS: usize = 60;
 
-/// A cell, as a fact would say it; `None` where nothing was asked yet.
+/// State, value and completion of a cell; `None` if it was never requested.
 type Cell = Option<(&'static str, CellValue, i64)>;
 type Rows = BTreeMap<String, (Vec<Value>, [Cell; COLUMNS])>;
 
@@ -101,7 +101,7 @@ fn publish(db: &Database, spec: &Spec, rows: &Rows, commits: bool) {
     }
 }
 
-/// All that stands there of the expansion.
+/// Returns everything that is published for the expansion.
 fn stands(db: &Database) -> Vec<String> {
     let all = |sql: &&str| -> Vec<String> {
         let mut statement = db.connection().prepare(sql).unwrap();
@@ -147,7 +147,7 @@ fn what_is_published_over_tables_is_what_is_published_from_nothing() {
         let (_other, from_nothing, same) = database();
         publish(&from_nothing, &same, &rows, true);
         assert_eq!(stands(&db), stands(&from_nothing), "round {round}: {rows:?}");
-        // Its sums are those of its rows.
+        // The stored checksums must equal those of the rows.
         let sums = db.checksums(&spec.expansions[0]).unwrap();
         let mut counted = Checksums::default();
         for (key, cells) in rows.values() {

@@ -1,4 +1,5 @@
-//! A clock that jumps back: times that are stored in the future free no limit and no budget early.
+//! Tests of a clock that jumps back: stored times in the future never free a limit or a budget
+//! early.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,7 +23,7 @@ fn a_request_counts_for_its_minute_after_the_clock_jumps_back() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         throttle.acquire_permit(Need::default()).await.mark_sent();
-        // As if the clock had jumped back by an hour since.
+        // Simulates a clock that has jumped back by an hour.
         let hour = 3_600_000;
         journal.execute("UPDATE sent_lately SET leaves_at = leaves_at + ?1", [hour]).unwrap();
         journal.execute("UPDATE rate_limit SET requests_due = requests_due + ?1", [hour]).unwrap();

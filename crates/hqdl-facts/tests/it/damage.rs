@@ -1,5 +1,5 @@
-//! A disk that turns bits around: whatever bit of the journal it is, every cell
-//! is what was kept, or missing and told.
+//! Tests of a disk that flips bits: whichever bit of the journal flips, every cell has its stored
+//! value, or is missing and reported.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +10,13 @@ use hqdl_values::key::{ColumnIdentity, Entity, KeyColumns};
 use hqdl_values::value::Value;
 
 const ENTITIES: usize = 60;
-/// Names that are one bit apart.
+/// Names that differ in one bit.
 const MODELS: [&str; 2] = ["model 0", "model 1"];
 const COLUMNS: [&str; 2] = ["a", "c"];
-/// Bits that are turned, of more than there are; `HQDL_TEST_FLIPS` for others.
+/// Number of flipped bits, a sample of all; `HQDL_TEST_FLIPS` overrides it.
 const FLIPS: usize = 48;
 
-/// Entity, column and model to value.
+/// Values by entity, column and model.
 type Known = BTreeMap<(String, &'static str, &'static str), String>;
 
 fn meaning(column: &str) -> ColumnIdentity {
@@ -36,7 +36,7 @@ fn entity(n: usize) -> Entity {
     KeyColumns::new(vec!["name".to_owned()]).build_entity(&[Value::from(format!("Hero {n}"))])
 }
 
-/// Keeps what some columns of some entities are, in requests of five.
+/// Stores values of some columns for some entities, in requests of five.
 fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let run = facts.history().start_run("test", "").unwrap();
@@ -75,7 +75,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
     }
 }
 
-/// A journal of values, a third of which were asked again.
+/// Creates a journal of values, a third of which were requested twice.
 fn made(dir: &Path) -> (Vec<u8>, Known) {
     let mut known = Known::new();
     let facts = Facts::open(dir, "hqdl test").unwrap();
@@ -85,7 +85,7 @@ fn made(dir: &Path) -> (Vec<u8>, Known) {
     (std::fs::read(dir.join("journal.sqlite")).unwrap(), known)
 }
 
-/// What a journal of these bytes says, and whether it says that it is damaged.
+/// Returns the values of a journal with these bytes, and whether it is reported as damaged.
 fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("journal.sqlite"), journal).unwrap();
@@ -109,13 +109,13 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     Ok((found, told))
 }
 
-/// A damaged schema costs at most an error that names the file and what to do.
+/// A damaged schema causes at most an error that names the file and the remedy.
 #[test]
 fn whatever_bit_turns_around_in_the_schema_no_cell_is_silently_missing() {
     let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());
     let dir = tempfile::tempdir().unwrap();
     let (journal, known) = made(dir.path());
-    // Page 1, and the pages that its tree points to, if the schema does not fit.
+    // Page 1, and pages that can be a root page of the schema.
     let pages: Vec<usize> = (0..journal.len() / 4096)
         .filter(|page| {
             let text = &journal[page * 4096..(page + 1) * 4096];
@@ -152,7 +152,7 @@ fn whatever_bit_turns_around_a_cell_is_what_was_kept_or_missing_and_told() {
     let (mut whole, mut missing, mut refused) = (0, 0, 0);
     for flip in 0..flips {
         let mut bytes = journal.clone();
-        // Page by page, where something stands.
+        // Flip bits page by page, where a page is not empty.
         let at = loop {
             let at = (flip % pages) * 4096 + chance.usize(0..4096);
             if bytes[at] != 0 || chance.u8(0..20) == 0 {

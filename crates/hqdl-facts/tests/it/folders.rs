@@ -1,4 +1,4 @@
-//! The folder of a cache: readable by its owner alone, and never a misspelled URL.
+//! Tests of the cache's folder: only its owner can read it, and a misspelled URL never creates one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What every store of facts must keep, held against each of them by two sessions
-//! that share it: [`local`] and [`server`].
+//! Contract tests of the fact stores. Each test runs with two sessions that share a store of each
+//! kind: [`local`] and [`server`].
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 use hqdl_testkit::daemon::wait_until;
 use hqdl_testkit::postgres;
 
-/// Two sessions that share a store, whatever kind of it each has.
+/// Two sessions that share a store of some kind.
 struct Pair {
     what: &'static str,
     one: Facts,
@@ -31,7 +31,7 @@ struct Pair {
     _keeps: Keeps,
 }
 
-/// What a pair needs as long as it lives.
+/// Resources that live as long as a pair.
 enum Keeps {
     Local { _dir: TempDir },
     Server { _dir: TempDir },
@@ -70,7 +70,7 @@ fn server() -> Vec<Pair> {
     vec![Pair { what: "a server", one, other, runtime, _keeps: Keeps::Server { _dir: dir } }]
 }
 
-/// Each of these, of every kind of store.
+/// Runs each of these tests with every kind of store.
 macro_rules! of_every_store {
     ($($name:ident)*) => {
         mod on_one_machine {
@@ -121,7 +121,7 @@ fn meaning() -> ColumnIdentity {
     }
 }
 
-/// An answer about some entities, to be kept in a run.
+/// Returns a commit unit with answers about some entities, for a run.
 fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
     let history = facts.history();
     let (model, of) =
@@ -235,7 +235,7 @@ fn one_session_at_a_time_has_a_key_and_who_waits_is_told(pairs: Vec<Pair>) {
     }
 }
 
-/// A client that is gone holds nothing, and what it had on its way is in doubt.
+/// A session that has ended owns nothing, and the cost of its requests in flight is in doubt.
 fn a_session_that_ends_gives_back_what_it_holds(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in pairs {
         let (gone, stays) = (other, one);
@@ -243,7 +243,7 @@ fn a_session_that_ends_gives_back_what_it_holds(pairs: Vec<Pair>) {
         let key = ClaimKey::Name("something".to_owned());
         let most = SpentAmount { usd: 1.0, tokens: 10 };
         runtime.block_on(async {
-            // Without the guard that would give it back: as when a process is killed.
+            // Claim without a guard that releases the key, as if the process were killed.
             let granted = FactStore::claim_keys(&*gone, std::slice::from_ref(&key)).await.unwrap();
             assert_eq!(granted, [true], "{what}");
             let noted = gone.reserve_cost(run, most, None, None).await.unwrap();
@@ -282,7 +282,7 @@ fn all_who_share_a_store_share_the_budget_of_the_day(pairs: Vec<Pair>) {
             let ReserveOutcome::Reserved(note) = waiting.await.unwrap() else {
                 panic!("{what}: it is free")
             };
-            // In doubt, it stands: the day is over.
+            // A reservation in doubt counts for the rest of the day.
             other.finish_reservation(note, true).await.unwrap();
             let beyond = one.reserve_cost(run, all, Some(1.0), None).await.unwrap();
             assert!(
@@ -321,7 +321,7 @@ fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all(pairs: Vec<Pai
     }
 }
 
-/// More lines than are held in memory at once, with lines for one cell far apart.
+/// An import with more lines than are held in memory at once, and lines for one cell far apart.
 fn of_many_lines_for_one_cell_the_last_is_imported(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
@@ -345,7 +345,7 @@ fn of_many_lines_for_one_cell_the_last_is_imported(pairs: Vec<Pair>) {
     }
 }
 
-/// What a model writes is whatever it is: a server's text holds no NUL.
+/// A model can write any text, but a server's text cannot contain NUL.
 fn what_was_written_comes_back_as_it_was(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
@@ -359,14 +359,14 @@ fn what_was_written_comes_back_as_it_was(pairs: Vec<Pair>) {
             let (kept, _) = other.history().load_completion(completion).unwrap().unwrap();
             assert!(kept.content.as_deref() == Some(value), "{what}: {} bytes", value.len());
         }
-        // Not what the tests say of it, but what it says of itself.
+        // Compare what the store itself reports, not only what the test stored.
         assert!(one.history().find_damage(0).unwrap().is_none(), "{what}");
         assert_eq!(other.iter().count(), 4, "{what}");
     }
 }
 
-/// A table that was published is told apart exactly when a value has another in its
-/// place, whoever put it there.
+/// Published tables count as outdated exactly if a value is replaced by a different one, no matter
+/// which session replaces it.
 fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
@@ -391,9 +391,9 @@ fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
     }
 }
 
-/// Whatever two do in whatever order: what one reads of an entity is one of the values it
-/// has had, and never an earlier one than it has seen, or than there was when it last
-/// looked at the store in any other way.
+/// Whatever two sessions do in whatever order, a session reads one of the values that an entity has
+/// had. It never reads an older value than it has seen, or than the store had when the session last
+/// accessed it in any way.
 fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
     const NAMES: [&str; 4] = ["A", "B", "C", "D"];
     for Pair { what, one, other, runtime, .. } in &pairs {
@@ -401,7 +401,8 @@ fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
         let of = one.history().column_identity_id(&meaning()).unwrap();
         let all: Vec<Entity> = NAMES.iter().map(|name| entity(name)).collect();
         let mut kept = [0; NAMES.len()];
-        // What each must see at the least: of entities, and the line that changed a value.
+        // Minimum that each session must see: versions of the entities, and the line that changed a
+        // value.
         let mut floors = [[0; NAMES.len()]; 2];
         let (mut changed, mut lines) = (0, [0; 2]);
         let mut random = fastrand::Rng::with_seed(17);
@@ -447,7 +448,8 @@ fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
     }
 }
 
-/// Rows of a request that waits are in one queue or the other, whatever fails between.
+/// The rows of a queued request are always in exactly one queued request, even if the split fails
+/// halfway.
 fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
     for Pair { what, one, .. } in &pairs {
         let history = one.history();
@@ -475,7 +477,7 @@ fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
         let mut first = history.next_waiting(run, 0).unwrap().unwrap();
         let journal = one.dir().join("journal.sqlite");
         if journal.exists() {
-            // The disk is full, say, when the second one is written.
+            // Simulate a full disk when the second request is written.
             let journal = rusqlite::Connection::open(journal).unwrap();
             let full = "CREATE TRIGGER full BEFORE INSERT ON request BEGIN SELECT RAISE(ABORT, 'full'); END";
             journal.execute_batch(full).unwrap();
@@ -497,7 +499,7 @@ fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
     }
 }
 
-/// Ids that were read of a cache are none of another one.
+/// Ids read from one cache are not used for another cache.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn ids_are_read_again_of_a_cache_in_the_place_of_another() {
@@ -514,7 +516,7 @@ fn ids_are_read_again_of_a_cache_in_the_place_of_another() {
     assert_eq!(["b", "a"].map(|name| one.history().model_id(name).unwrap()), turned);
 }
 
-/// Limits are of all who share a store, and so is what they were admitted for.
+/// All sessions that share a store share its limits, and the requests admitted under them.
 fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let limits = PerMinute { requests: None, tokens: Some(1000) };
@@ -528,7 +530,7 @@ fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
             let soon = tokio::time::timeout(Duration::from_millis(400), &mut waiting).await;
             assert!(soon.is_err(), "{what}: the minute is full");
             drop(elsewhere.acquire_permit(Need::exactly(1000)).await);
-            // It took nothing after all.
+            // The request used no tokens after all.
             all.reconcile_usage(0);
             let admitted = waiting.await;
             assert_eq!(admitted.limiter_key().model, "another model", "{what}");
@@ -543,8 +545,8 @@ fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
     }
 }
 
-/// Several keys of one endpoint may be told different limits. The last word to a key counts, and
-/// the strictest of these.
+/// An endpoint may report different limits to several API keys. For each key the last report
+/// counts, and the strictest of all keys applies.
 fn the_strictest_limit_that_any_key_was_told_applies(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let throttle = |facts: &Facts, key: &str| {
@@ -559,7 +561,7 @@ fn the_strictest_limit_that_any_key_was_told_applies(pairs: Vec<Pair>) {
         let soon = Duration::from_millis(400);
         runtime.block_on(async {
             first.apply_hint(told(1));
-            // A server hears of it a moment later.
+            // A server learns of it a moment later.
             while let Ok(permit) =
                 tokio::time::timeout(soon, first.acquire_permit(Need::default())).await
             {
@@ -578,7 +580,7 @@ fn the_strictest_limit_that_any_key_was_told_applies(pairs: Vec<Pair>) {
 fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
-        // Of four cells three were answered, one of them with what no text may hold.
+        // Three of four cells were answered, one of them with text that contains NUL.
         let mut partial = unit(one, run, &["A", "B\u{0}", "C"], "a\u{0}\"b");
         partial.completion.cells = 4;
         runtime.block_on(one.commit_unit(partial)).unwrap();
@@ -587,7 +589,7 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
         assert_eq!((day.cells, day.usd), (3, 0.25 / 4.0 * 3.0), "{what}");
         let of: ColumnIdentity = serde_json::from_str(&day.identity).unwrap();
         assert_eq!(of, meaning(), "{what}");
-        // What came since, and nothing twice.
+        // A later call returns only the new answers.
         runtime.block_on(other.commit_unit(unit(other, run, &["D"], "second"))).unwrap();
         let (last, found) = one.history().column_costs_after(line, "2026-01-01").unwrap();
         assert!(last > line && found.len() == 1 && found[0].cells == 1, "{what}: {found:?}");
@@ -600,7 +602,7 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
         let last = latest("a model", 1);
         assert_eq!(last[0].content.as_deref(), Some("second"), "{what}");
         assert_eq!(latest("a model", 9).len(), 2, "{what}");
-        // However many others have answered since, it is its own.
+        // The position is the model's own, however many answers other models have given since.
         let other_model = one.history().model_id("another").unwrap();
         for n in 0..5 {
             let mut of_another = unit(one, run, &["E"], &format!("other {n}"));

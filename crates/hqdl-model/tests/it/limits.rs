@@ -1,4 +1,4 @@
-//! Rates and budgets: never above, and nearly all of it used.
+//! Tests that rates and budgets are never exceeded, and nearly used up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ fn run<T>(work: impl Future<Output = T>) -> T {
         .block_on(work)
 }
 
-/// Admissions in `span`, with many tasks pressing.
+/// Returns the admissions during `span`, with many competing tasks.
 fn admissions(limiter: Limiter, tokens: u64, span: Duration) -> Vec<Duration> {
     run(async {
         let limiter = Arc::new(limiter);
@@ -55,7 +55,7 @@ fn six_thousand_requests_a_minute_are_not_exceeded() {
     let admitted = admissions(Limiter::new(Some(6000), None), 1, span);
     let allowed = 300.0;
     assert!(admitted.len() as f64 <= allowed + 30.0, "{} in 3 s", admitted.len());
-    // How nearly all of it is used is a bench's business; a busy machine may be late.
+    // Benchmarks measure how much of the limit is used; a busy machine may be late.
     assert!(admitted.len() as f64 >= 0.5 * allowed, "{} in 3 s", admitted.len());
 }
 
@@ -89,13 +89,13 @@ fn the_endpoints_last_word_counts_when_it_is_stricter() {
             limiter.acquire_permit(n, Need::default()).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
-        // A word without limits changes nothing.
+        // A hint without limits changes nothing.
         limiter
             .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-remaining-requests", "7")])));
         let began = Instant::now();
         limiter.acquire_permit(200, Need::default()).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
-        // What it allows later it allows; at 120 a minute it would take 10 s.
+        // A higher limit that it reports later applies; at 120 a minute this would take 10 s.
         limiter
             .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "60000")])));
         let began = Instant::now();
@@ -103,7 +103,7 @@ fn the_endpoints_last_word_counts_when_it_is_stricter() {
             limiter.acquire_permit(n, Need::default()).await;
         }
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-        // But never more than was asked for.
+        // But never more than the spec allows.
         let limiter = Limiter::new(Some(120), None);
         limiter
             .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "60000")])));

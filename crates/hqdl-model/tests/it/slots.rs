@@ -1,4 +1,4 @@
-//! Slots: how many requests may be with an endpoint, and how many may be made ready.
+//! Tests of slots: the number of requests in flight, and of requests prepared in advance.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ fn as_many_are_made_ready_as_leave_soon() {
     hold(&near, Duration::from_millis(1));
     assert_eq!(near.max_requests(), 4);
     let far = Slots::new(4, true);
-    // Before the first answer nobody knows how long one takes.
+    // Before the first answer, the duration of a request is unknown.
     assert_eq!(far.max_requests(), 4);
     hold(&far, Duration::from_millis(1));
     assert_eq!(far.max_requests(), 12);
-    // One at a time that takes long: another one would wait for too long.
+    // With one slot and slow requests, a prepared request would wait too long.
     let slow = Slots::new(1, true);
     hold(&slow, Duration::from_millis(2100));
     assert_eq!(slow.max_requests(), 1);

@@ -1,5 +1,5 @@
-//! From a completion to answers, through both formats: what models write, what
-//! becomes of each row, and that no row is harmed by another.
+//! Tests of parsing completions in both formats: what models write, how each row is read, and that
+//! no row affects another.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ name = "note"
 pub struct Asked {
     expansion: Expansion,
     rows: Vec<Vec<Value>>,
-    /// The keys of the expansion, where a misspelt key may be accepted.
+    /// Keys of the expansion, if a misspelt key may be accepted.
     known: Option<Arc<ExpansionKeys>>,
 }
 
@@ -72,7 +72,7 @@ impl Asked {
         Self { expansion, rows, known: None }
     }
 
-    /// Three heroes.
+    /// Returns a request about three heroes.
     pub fn three() -> Self {
         Self::new(
             HEROES,
@@ -88,7 +88,7 @@ impl Asked {
         Self::new(HEROES, &[&[Some(name), full]])
     }
 
-    /// The same request, in an expansion that has these keys beside those asked about.
+    /// Returns the same request, in an expansion that also has these keys.
     fn among(self, others: &[&[&str]]) -> Self {
         let mut known = ExpansionKeys::default();
         self.rows.iter().for_each(|key| known.insert(key));
@@ -118,7 +118,7 @@ impl Asked {
         )
     }
 
-    /// Each row in short: its cells as JSON, or `failed: why`.
+    /// Returns each row in short form: its cells as JSON, or `failed: reason`.
     pub fn read(&self, content: &str) -> Vec<Json> {
         self.outcomes(content, false).iter().map(short).collect()
     }
@@ -132,7 +132,7 @@ impl Asked {
         }
     }
 
-    /// The label that a prompt gives a row.
+    /// Returns the label that a prompt gives a row.
     pub fn label(&self, row: usize) -> String {
         let question = self.question(Format::Json);
         let answer = question.write_answer(|_, _| Json::Null);
@@ -149,7 +149,7 @@ impl Asked {
     }
 }
 
-/// `[value, {"invalid": raw}, …]`, or `"failed: why"`.
+/// Formats an outcome as `[value, {"invalid": raw}, …]`, or as `"failed: reason"`.
 pub fn short(outcome: &RowOutcome) -> Json {
     match outcome {
         RowOutcome::Answered(cells) => cells.iter().map(short_cell).collect(),
@@ -195,7 +195,7 @@ pub fn json_rows() -> Json {
     ]})
 }
 
-/// A completion and what each of the three rows must read.
+/// Asserts how each of the three rows is read from a completion.
 fn three(content: &str, rows: [Json; 3]) {
     assert_eq!(Asked::three().read(content), rows, "{content}");
 }
@@ -220,7 +220,7 @@ fn truncated_csv_loses_its_last_line_only() {
         let read: Vec<Json> = Asked::three().outcomes(&cut, true).iter().map(short).collect();
         assert_eq!(read, [man(), bat(), no_answer()], "{cut}");
     }
-    // Cut inside a number: 19 must not become a year.
+    // Truncated inside a number: 19 must not be read as a year.
     let cut = "1,3-D Man,Charles Chandler,Marvel Comics,19";
     let read = Asked::three().outcomes(cut, true);
     assert!(
@@ -320,7 +320,7 @@ fn code_fences_are_taken_off() {
     for (language, body) in [("csv", CSV), ("", CSV), ("json", &json), ("", &json)] {
         three(&format!("```{language}\n{body}\n```"), [man(), bat(), abe()]);
         three(&format!("Here:\n\n```{language}\n{body}\n```\nDone."), [man(), bat(), abe()]);
-        // Never closed.
+        // A fence that is never closed.
         three(&format!("```{language}\n{body}"), [man(), bat(), abe()]);
     }
 }
@@ -348,10 +348,10 @@ fn rows_in_several_code_fences_are_all_read() {
 fn too_few_fields_fail_their_row_only() {
     let short = CSV.replace(",DC Comics,1939,Stamina", ",DC Comics");
     three(&short, [man(), json!("invalid: 1 field instead of 3"), abe()]);
-    // The list at the end is missing and the rest is beyond doubt.
+    // The list at the end is missing; the other fields are unambiguous.
     let listless = CSV.replace(",DC Comics,1939,Stamina", ",DC Comics,1939");
     three(&listless, [man(), json!(["DC Comics", 1939, {"invalid": null}]), abe()]);
-    // So does a type tell which one is missing.
+    // A type also shows which field is missing.
     let yearless = CSV.replace(",DC Comics,1939,Stamina", ",DC Comics,Stamina");
     three(&yearless, [man(), json!(["DC Comics", {"invalid": null}, ["Stamina"]]), abe()]);
 }
@@ -360,7 +360,7 @@ fn too_few_fields_fail_their_row_only() {
 fn a_field_missing_before_a_list_does_not_shift_the_list_into_free_text() {
     let toml = HEROES.replace("type = \"integer\"", "about = \"the first occupation\"");
     let asked = Asked::new(&toml, &[&[Some("Batman"), Some("Bruce Wayne")]]);
-    // Which is missing, occupation or powers? Nobody can tell.
+    // Either the occupation or the powers may be missing, so the row is ambiguous.
     assert_eq!(
         asked.read("1,Batman,Bruce Wayne,DC Comics,Stamina"),
         [json!("invalid: 2 fields instead of 3")]
@@ -374,7 +374,7 @@ fn too_many_fields_fail_their_row_unless_a_list_explains_them() {
         asked.read("1,Jaws,Steven Spielberg,1975,thriller\n2,Alien,Ridley Scott,1979"),
         [json!("invalid: 3 fields instead of 2"), json!(["Ridley Scott", 1979])]
     );
-    // Empty ones at the end are nothing.
+    // Empty fields at the end are ignored.
     assert_eq!(
         asked.read("1,Jaws,Steven Spielberg,1975,,\n2,Alien,Ridley Scott,1979,"),
         [json!(["Steven Spielberg", 1975]), json!(["Ridley Scott", 1979])]
@@ -421,7 +421,7 @@ fn quotes_inside_names_do_not_break_a_row() {
     let quoted =
         |values: &str| values.split(',').map(|v| format!("'{v}'")).collect::<Vec<_>>().join(",");
     let ways: [[String; 4]; 5] = [
-        // As they are.
+        // Unquoted.
         [
             "Ra's Al Ghul,Ra's",
             "Black Panther,T'Challa",
@@ -429,7 +429,7 @@ fn quotes_inside_names_do_not_break_a_row() {
             "Batman,Bruce Wayne",
         ]
         .map(str::to_owned),
-        // As RFC 4180 has it.
+        // Quoted as in RFC 4180.
         [
             "\"Ra's Al Ghul\",Ra's",
             "Black Panther,\"T'Challa\"",
@@ -437,7 +437,7 @@ fn quotes_inside_names_do_not_break_a_row() {
             "\"Batman\",\"Bruce Wayne\"",
         ]
         .map(str::to_owned),
-        // Quotes inside quotes, not doubled.
+        // Quotes inside quotes that are not doubled.
         [
             "\"Ra's Al Ghul\",\"Ra's\"",
             "\"Black Panther\",\"T'Challa\"",
@@ -445,7 +445,7 @@ fn quotes_inside_names_do_not_break_a_row() {
             "\"Batman\",\"Bruce Wayne\"",
         ]
         .map(str::to_owned),
-        // Backslashes.
+        // Escaped with backslashes.
         [
             "'Ra\\'s Al Ghul','Ra\\'s'",
             "'Black Panther','T\\'Challa'",
@@ -453,7 +453,7 @@ fn quotes_inside_names_do_not_break_a_row() {
             "'Batman','Bruce Wayne'",
         ]
         .map(str::to_owned),
-        // As SQL has it, and as Python.
+        // Quoted as in SQL and in Python.
         [
             "'Ra''s Al Ghul','Ra''s'",
             "'Black Panther','T''Challa'",
@@ -489,7 +489,7 @@ fn a_list_split_into_fields_is_put_together() {
     three(&split, [json!(["Marvel Comics", 1977, ["Agility", "Stamina", "Flight"]]), bat(), abe()]);
     let spaced = CSV.replace("Agility|Stamina", " Agility, Stamina");
     three(&spaced, [man(), bat(), abe()]);
-    // In the middle of the row.
+    // A list in the middle of the row.
     let toml = HEROES
         .replace("[[expansion.column]]\nname = \"first_year\"\ntype = \"integer\"\n", "")
         + "[[expansion.column]]\nname = \"first_year\"\ntype = \"integer\"\n";
@@ -541,7 +541,7 @@ fn permuted_rows_land_where_they_belong() {
 
 #[test]
 fn a_number_and_a_key_that_disagree_are_nobodys() {
-    // 1 and 2 changed places: number of one, key of the other.
+    // Rows 1 and 2 are swapped: each answer has the number of one and the key of the other.
     let renumbered = CSV
         .replace("1,3-D Man", "9,3-D Man")
         .replace("2,Batman", "1,Batman")
@@ -615,7 +615,7 @@ fn a_header_is_no_row() {
 fn a_value_outside_its_list_is_not_in_list() {
     let content = CSV.replace("DC Comics,1939", "Image Comics,1939");
     three(&content, [man(), json!([{"not_in_list": "Image Comics"}, 1939, ["Stamina"]]), abe()]);
-    // A list keeps what is known, and says what it left out.
+    // A list keeps the known items, and its note lists the omitted ones.
     let asked = Asked::one("Batman", Some("Bruce Wayne"));
     let content = "1,Batman,Bruce Wayne,DC Comics,1939,Stamina|Money";
     assert_eq!(asked.read(content), [bat()]);
@@ -680,9 +680,9 @@ fn a_refusal_is_refused_for_every_row() {
     ] {
         three(refusal, [(); 3].map(|()| json!("refused: the model refused")));
     }
-    // An apology before an answer is none.
+    // An apology before an answer is not a refusal.
     three(&format!("I'm sorry, I can't be sure of all of these:\n{CSV}"), [man(), bat(), abe()]);
-    // And one cell may be refused alone.
+    // A single cell may be refused, too.
     let asked = Asked::new(FILMS, &[&[Some("Jaws")]]);
     assert_eq!(
         asked.read("1,Jaws,I'm unable to say who,1975"),
@@ -706,7 +706,7 @@ fn megabytes_of_nonsense_end_soon() {
     let one = Asked::one("Abe Sapien", None);
     for (n, (name, content)) in malformed_answers(3 << 20).into_iter().enumerate() {
         let asked = if n % 5 == 0 { &one } else { &three };
-        // What grew with the square of the text would not end here at all.
+        // If parsing took quadratic time, this test would not finish.
         let read = asked.outcomes(&content, false);
         assert_eq!(read.len(), asked.rows.len());
         for outcome in read {
@@ -793,7 +793,7 @@ fn a_markdown_table_is_read_row_by_row() {
 
 #[test]
 fn the_other_format_than_asked_for_is_an_answer_too() {
-    // The reader is told of no format: the prompt's is tried by its looks.
+    // The parser does not know the format: it tries the one that the text looks like.
     let asked = Asked::three();
     for format in [Format::Csv, Format::Json] {
         let question = asked.question(format);
@@ -853,7 +853,7 @@ fn a_null_key_part_tells_two_rows_apart() {
         [no_answer(), bat(), no_answer()],
         "an empty field could be either, and so could their numbers be mistaken"
     );
-    // Labels tell them apart, and so they are asked for, whatever the spec wants.
+    // Labels distinguish the rows, so the prompt asks for labels, whatever the spec sets.
     for format in [Format::Csv, Format::Json] {
         let question = asked.question(format);
         let said = |row: usize| ["Marvel Comics", "DC Comics", "Image"][row - 1];
@@ -871,7 +871,7 @@ fn a_null_key_part_tells_two_rows_apart() {
             ]
         );
     }
-    // Without numbers, it could be either, too.
+    // Without numbers, the answer could belong to either row, too.
     assert_eq!(
         asked.read("Batman,,DC Comics,1939,Stamina\nBatman,Bruce Wayne,DC Comics,1939,Stamina"),
         [no_answer(), bat(), no_answer()]
@@ -882,7 +882,7 @@ fn a_null_key_part_tells_two_rows_apart() {
 fn keys_that_differ_in_case_only_are_told_apart_by_number() {
     let asked = Asked::new(FILMS, &[&[Some("Alien")], &[Some("ALIEN")]]);
     assert_eq!(asked.read("2,ALIEN,B,2\n1,Alien,A,1"), [json!(["A", 1]), json!(["B", 2])]);
-    // Neither spelling: it is nobody's.
+    // Neither spelling matches, so the answer belongs to no row.
     assert_eq!(asked.read("1,alien,A,1"), [no_answer(), no_answer()]);
 }
 
@@ -1008,7 +1008,7 @@ fn a_key_filled_in_is_accepted_where_one_row_was_asked_and_nowhere_else() {
 
 #[test]
 fn a_better_answer_beats_one_with_a_doubtful_key() {
-    // The first line has one key part right; the second has both.
+    // In the first line, one key part matches; in the second, both do.
     let asked = Asked::one("Batman", Some("Bruce Wayne"));
     assert_eq!(
         asked.read(
@@ -1027,16 +1027,16 @@ fn another_rows_answer_is_not_taken_for_the_only_row() {
         "Superman,Clark Kent,DC Comics,1938,Flight".to_owned(),
         "1,Superman,,DC Comics,1938,Flight".to_owned(),
         json!({"rows": [{"row": 1, "key": ["Superman", "Clark Kent"], "cells": cells}]}).to_string(),
-        // The key is there, if not as asked.
+        // The key is present, but not in the requested form.
         json!({"rows": [{"row": 1, "key": ["Superman"], "cells": cells}]}).to_string(),
         json!({"rows": [{"row": 1, "key": "Superman", "cells": cells}]}).to_string(),
         json!({"rows": [{"row": 1, "key": {"superhero_name": "Superman"}, "cells": cells}]})
             .to_string(),
         json!({"rows": [{"superhero_name": "Superman", "publisher_name": "DC Comics", "first_year": 1938, "powers": []}]}).to_string(),
-        // The row is broken, its cells are not.
+        // The row is malformed, but its cells are not.
         format!("{{\"rows\":[{{\"row\":1,\"key\":[\"Superman\",\"Clark Kent\"],\"cells\":{cells}]}}"),
         format!("{{\"rows\":[{{\"row\":1,\"key\":[\"Superman\",\"Clark Kent\"],\"cells\":{cells}"),
-        // Two rows came back, and neither says whose it is.
+        // Two rows were returned, and neither identifies its row.
         json!([cells, cells]).to_string(),
     ] {
         let read = asked.read(&content);
@@ -1050,7 +1050,7 @@ fn a_foreign_line_is_no_answer_without_a_key() {
         .replace("name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }\n", "name = \"occupation\"\n")
         .replace("[[expansion.column]]\nname = \"first_year\"\ntype = \"integer\"\n", "");
     let asked = Asked::new(&toml, &[&[Some("Batman"), Some("Bruce Wayne")]]);
-    // The list would swallow whatever stands before the powers.
+    // The list would absorb any text before the powers.
     let read = asked.read("1,Superman,Clark Kent,reporter,Flight");
     assert!(read[0].is_string(), "{}", read[0]);
 }
@@ -1075,7 +1075,7 @@ fn values_alone_are_an_answer_to_one_row_when_a_type_vouches_for_them() {
 
 // ── properties ──────────────────────────────────────────────────────────────
 
-/// Characters that quoting, JSON and folding trip over.
+/// Returns texts with characters that are difficult for quoting, JSON and case folding.
 fn text(more: &'static str) -> impl Strategy<Value = String> {
     let special: Vec<char> = more.chars().collect();
     let one = prop_oneof![
@@ -1102,13 +1102,13 @@ fn value() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// A key of two parts, of which the second may be NULL.
+/// Returns keys of two parts; the second may be NULL.
 fn key() -> impl Strategy<Value = Vec<Value>> {
     (value(), prop_oneof![1 => Just(Value::Null), 1 => Just(Value::from("")), 6 => value()])
         .prop_map(|(a, b)| vec![a, b])
 }
 
-/// Choice, words, number and items of a row.
+/// Value of the list, text, number and items of a row.
 type Cells = (Option<usize>, Option<String>, Option<i64>, Option<Vec<usize>>);
 
 #[derive(Debug, Clone)]
@@ -1116,7 +1116,7 @@ struct Case {
     list: Vec<String>,
     items: Vec<String>,
     keys: Vec<Vec<Value>>,
-    /// What each row answers: a choice of the list, a text, a number, items.
+    /// Answers of each row: a value of the list, a text, a number, and items.
     cells: Vec<Cells>,
     order: Vec<usize>,
     dropped: usize,
@@ -1182,7 +1182,7 @@ impl Case {
         Asked::of(fixture.only_expansion(&toml), self.keys.clone())
     }
 
-    /// The JSON of a cell of a row.
+    /// Returns the JSON of a row's cell.
     fn cell(&self, row: usize, column: &str) -> Json {
         let (choice, words, number, items) = &self.cells[row];
         match column {
@@ -1202,7 +1202,7 @@ impl Case {
         }
     }
 
-    /// Whether an outcome is what this row answered.
+    /// Returns true if an outcome has the answers of this row.
     fn is_right(&self, row: usize, outcome: &RowOutcome) -> bool {
         let RowOutcome::Answered(cells) = outcome else {
             return false;

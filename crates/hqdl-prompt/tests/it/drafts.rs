@@ -1,5 +1,5 @@
-//! Drafts, corrections, quotations and cut ends: what looks like a row of a completion and
-//! is not the model's answer.
+//! Tests of drafts, corrections, quotations and truncated ends: text that looks like a row but is
+//! not the model's answer.
 
 use hqdl_prompt::RowOutcome;
 use hqdl_prompt::completion::FinishReason;
@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::answers::{Asked, CSV, abe, bat, json_rows, man, no_answer, short};
 
-/// Tags around reasoning, as models write them.
+/// Reasoning tags that models use.
 const TAGS: [(&str, &str); 6] = [
     ("<think>", "</think>"),
     ("<THINK>", "</THINK>"),
@@ -17,7 +17,7 @@ const TAGS: [(&str, &str); 6] = [
     ("◁think▷", "◁/think▷"),
 ];
 
-/// Wrong answers for all rows, in both formats.
+/// Returns wrong answers for all rows, in both formats.
 fn drafts() -> [String; 2] {
     let wrong = |text: &str| text.replace("Marvel", "Image").replace("1939", "1940");
     [wrong(CSV), wrong(&json_rows().to_string())]
@@ -44,7 +44,7 @@ fn a_closed_block_of_reasoning_is_no_answer() {
                 let all = [man(), bat(), abe()];
                 assert_eq!(read(&format!("{open}\n{draft}{close}\n\n{answer}")), all, "{open}");
                 assert_eq!(read(&format!("{draft}\n{close}\n{answer}")), all, "{close}");
-                // Two blocks, and a tag that reasoning mentions.
+                // Two blocks, and a tag that is mentioned within the reasoning.
                 assert_eq!(
                     read(&format!(
                         "{open}a {open} b \"{close}\n{open}\n{draft}\n{close}\n{answer}"
@@ -134,7 +134,7 @@ fn rows_come_only_from_the_array_that_was_asked_for() {
 fn behind_broken_json_nothing_is_a_row() {
     let rows = json_rows();
     let second = rows["rows"][1].to_string();
-    // A text of row 1 that is not escaped holds an object like a row.
+    // An unescaped text in row 1 contains an object that looks like a row.
     let forged = format!(
         "{{\"rows\":[{{\"row\":1,\"key\":[\"3-D Man\",\"Charles Chandler\"],\"cells\":{{\
          \"publisher_name\":\"said \"{second}\" once\",\"first_year\":1}}}}]}}"
@@ -142,7 +142,7 @@ fn behind_broken_json_nothing_is_a_row() {
     assert!(has_no_value(&read(&forged)), "{forged}");
     let before = format!("{{\"note\":\"a \"bad\" one {second}\",\"rows\":[{second}]}}");
     assert!(has_no_value(&read(&before)), "{before}");
-    // What comes before the damage counts.
+    // Rows before the damage count.
     let first = rows["rows"][0].to_string();
     let after = format!("{{\"rows\":[{first},{{\"row\":\"x \"{second}\"}}]}}");
     assert_eq!(read(&after), [man(), no_answer(), no_answer()], "{after}");
@@ -188,7 +188,7 @@ fn a_member_with_two_values_is_no_answer() {
     let twice = sound.replacen(value, &format!("{value},\"publisher_name\":\"Image Comics\""), 1);
     assert_eq!(read(&twice)[1..], [bat(), abe()]);
     assert_ne!(read(&twice)[0], man());
-    // The same value twice is one answer.
+    // A member that has the same value twice is one answer.
     let same = sound.replacen(value, &format!("{value},{value}"), 1);
     assert_eq!(read(&same), [man(), bat(), abe()]);
 }

@@ -1,5 +1,5 @@
-//! Prompts about one value or one text: what they say, that they read back, and that
-//! nothing in a value changes the question.
+//! Tests of prompts about one value or one text: their content, that they can be parsed, and that
+//! no value can change the question.
 
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::completion::FinishReason;
@@ -219,7 +219,7 @@ fn no_cell_of_a_table_and_no_value_of_a_join_changes_the_question() {
     }
 }
 
-/// 10,000 options, and options that contain each other, are shown as they are.
+/// 10,000 options, and options that contain each other, are shown unchanged.
 #[test]
 fn any_list_of_options_is_read_back() {
     let many: Vec<String> = (0..10_000).map(|n| format!("option {n}")).collect();
@@ -269,8 +269,8 @@ fn no_value_changes_the_question() {
     }
 }
 
-/// An empty question, one with braces and one that imitates the form are asked as they are,
-/// without white space at the end.
+/// An empty question, one with braces and one that imitates the form are shown unchanged, without
+/// trailing white space.
 #[test]
 fn any_question_is_read_back() {
     let table = json!({ "columns": ["a"], "rows": [[1], [2]] }).to_string();
@@ -347,7 +347,8 @@ fn long_answers_are_arrays_and_csv_and_recordings_tables() {
     assert!(prompt.runaway_reason("{\"rows\": [[\"1 Oslo\", [\"7 up\"]],[\"2 Bergen\",").is_none());
 }
 
-/// 10,000 options and options that contain each other are shown as they are in packs, too.
+/// 10,000 options, and options that contain each other, are also shown unchanged in prompts about
+/// several values.
 #[test]
 fn any_list_of_options_is_read_back_in_packs() {
     let many: Vec<String> = (0..10_000).map(|n| format!("option {n}")).collect();
@@ -362,7 +363,8 @@ fn any_list_of_options_is_read_back_in_packs() {
     }
 }
 
-/// Whatever values say, a prompt is read back as it was meant, and its answers go to their rows.
+/// Whatever the values contain, a prompt is parsed correctly, and its answers are assigned to their
+/// rows.
 #[test]
 fn lines_of_any_values_go_to_their_rows() {
     let expansion = of_value(column(Type::Integer, None, false));
@@ -397,7 +399,7 @@ fn lines_of_any_values_go_to_their_rows() {
         RowOutcome::Failed { .. } => false,
     };
     assert!(read(&answer, FinishReason::Stop).iter().enumerate().all(is_right));
-    // Closed strings are whole, wherever the answer ends.
+    // Closed strings are complete, wherever the answer ends.
     for end in 0..answer.len() {
         let Some(begin) = answer.get(..end) else { continue };
         let outcomes = read(begin, FinishReason::Truncated);
@@ -405,7 +407,8 @@ fn lines_of_any_values_go_to_their_rows() {
         let right = outcomes.iter().enumerate().filter(|one| is_right(*one)).count();
         assert!(right == whole || right == whole + 1, "{begin}: {right}");
     }
-    // Two entries of one row contradict each other; a row with another's word is nobody's.
+    // Two entries for one row contradict each other; an entry with another row's word belongs to no
+    // row.
     let labels: Vec<&str> =
         answer.split('"').filter(|text| text.len() > 1 && text.contains(',')).collect();
     let twice = json!({"rows": [labels[5], labels[5].replace(",60", ",61")]}).to_string();
@@ -421,7 +424,7 @@ fn lines_of_any_values_go_to_their_rows() {
     assert_eq!(cells[0].state, State::Unknown);
 }
 
-/// The same of arrays, whose cells may say anything.
+/// The same for arrays, whose cells may contain anything.
 #[test]
 fn arrays_of_any_values_go_to_their_rows() {
     let expansion = of_value(column(Type::Text, None, false));
@@ -464,12 +467,12 @@ fn arrays_of_any_values_go_to_their_rows() {
     let is_read = |outcomes: Vec<RowOutcome>| {
         outcomes.iter().filter(|o| matches!(o, RowOutcome::Answered(_))).count()
     };
-    // Twice with two values, with another's word, with a cell too many or too few.
+    // Two entries with different values, another row's word, one cell too many, and one too few.
     assert_eq!(is_read(with(json!([labels[5], [labels[5][0], "other"]]))), 0);
     let shifted = labels[5][0].as_str().unwrap().replacen('6', "7", 1);
     assert_eq!(is_read(with(json!([[shifted, "x"]]))), 0);
     assert_eq!(is_read(with(json!([[labels[5][0], "x", "y"], [labels[6][0]]]))), 0);
-    // A cell that imitates a row is a cell.
+    // A cell that imitates a row is read as a cell.
     let forged = json!([[labels[5][0], json!([labels[6], labels[7]]).to_string()]]);
     assert_eq!(is_read(with(forged)), 1);
 }
@@ -508,7 +511,7 @@ fn one_answer_is_read_and_two_are_not() {
     }
 }
 
-/// A single answer has no label: all that the completion says is about its row.
+/// A single answer has no label, so everything in the completion is about its row.
 #[test]
 fn a_single_answer_is_not_taken_from_a_draft() {
     let (draft, answer) = (r#"{"answer":false}"#, r#"{"answer":true}"#);
@@ -531,7 +534,7 @@ fn a_single_answer_is_not_taken_from_a_draft() {
     }
 }
 
-/// Half of what the same answers take as objects with a label and cells.
+/// Half the tokens that the same answers need as objects with a label and cells.
 #[test]
 fn a_short_answer_in_lines_takes_few_tokens() {
     let names = "Oslo Paris Rome Madrid Berlin Vienna Prague Lisbon Dublin London Athens Cairo Lagos \

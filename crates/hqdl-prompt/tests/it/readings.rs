@@ -1,6 +1,5 @@
-//! Readings of what models write that a key, a type or the row itself makes certain:
-//! dates without a year, keys with XML's references, quotes around every value. What
-//! could be read in two ways is not read.
+//! Tests of answers that a key, a type or the row itself makes unambiguous: dates without a year,
+//! keys with XML's references, quotes around every value. Ambiguous answers are not read.
 
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::{RowOutcome, completion};
@@ -28,7 +27,8 @@ year = "year"
 name = "nation"
 "#;
 
-/// What a completion says of films: a list of cells each, or why there are none.
+/// Returns what a completion answers about films: a list of cells for each, or the reason why there
+/// is none.
 fn read(spec: &str, films: &[(&str, i64)], content: &str) -> Vec<Json> {
     let expansion = Fixture::new().only_expansion(spec);
     let rows: Vec<Vec<Value>> =
@@ -58,7 +58,7 @@ fn read(spec: &str, films: &[(&str, i64)], content: &str) -> Vec<Json> {
     outcomes.iter().map(told).collect()
 }
 
-/// The first cell of the one film that is asked about.
+/// Returns the first cell of the only film in the request.
 fn date_of(spec: &str, year: i64, written: &str) -> Json {
     read(spec, &[("Alien", year)], &format!("1 Alien,\"{written}\",US"))[0][0].clone()
 }
@@ -76,14 +76,14 @@ fn a_date_without_a_year_is_in_the_year_of_its_key() {
         ("Sunday, May 27", "2007-05-27"),
         ("Sun. 27 May", "2007-05-27"),
         ("Monday, May 27", ""),
-        // A year of its own holds.
+        // A year in the date takes precedence.
         ("May 27, 1999", "1999-05-27"),
         ("May 1999", "1999-05"),
-        // The seventh, or the year.
+        // `07` may be the day or the year.
         ("May 07", ""),
         ("07 May", ""),
         ("May 7", "2007-05-07"),
-        // Day or month, month or day, and what is no day.
+        // Day and month are ambiguous, or there is no such day.
         ("05-27", ""),
         ("05/06", ""),
         ("February 29", ""),
@@ -103,7 +103,7 @@ fn a_date_without_a_year_is_in_the_year_of_its_key() {
     // The seventh of 2006, or May 2007.
     assert_eq!(date_of(FILMS, 2006, "May 07"), json!({ "invalid": "May 07" }));
     assert_eq!(date_of(FILMS, 2006, "07 May"), json!("2006-05-07"));
-    // What is no year gives none.
+    // A key that is not a year adds no year.
     assert_eq!(date_of(FILMS, 12, "May 27"), json!({ "invalid": "May 27" }));
 }
 
@@ -111,10 +111,10 @@ fn a_date_without_a_year_is_in_the_year_of_its_key() {
 fn which_part_of_the_key_is_the_year_is_said() {
     let said = FILMS.to_owned();
     assert_eq!(date_of(&said, 2007, "May 27"), json!("2007-05-27"));
-    // A prize of one year may be given in the next: by its name no column is dated.
+    // A prize of one year may be awarded in the next, so the column's name alone is not enough.
     let born = FILMS.replace("year = \"year\"\n", "");
     assert_eq!(date_of(&born, 2007, "May 27"), json!({ "invalid": "May 27" }));
-    // It is no part of what the column means.
+    // The setting is not part of the column's identity.
     let meaning = |spec: &str| Fixture::new().only_expansion(spec).columns.remove(0).fingerprint;
     assert_eq!(meaning(&born), meaning(&said));
     for (wrong, told) in [
@@ -138,7 +138,7 @@ fn a_key_is_known_by_what_its_references_stand_for() {
         ["R&B - Blues", "Tom &#38; Jerry"],
     ] {
         assert_eq!(read(FILMS, &films[..2], &lines(names)), right, "{names:?}");
-        // By the key alone.
+        // With the key alone.
         let alone = lines(names).replace("1,R", "R").replace("2,T", "T");
         assert_eq!(read(FILMS, &films[..2], &alone), right, "{alone}");
         let json = json!({ "rows": [
@@ -147,13 +147,13 @@ fn a_key_is_known_by_what_its_references_stand_for() {
         ] });
         assert_eq!(read(FILMS, &films[..2], &json.to_string()), right, "{json}");
     }
-    // Nothing but punctuation tells nobody.
+    // Punctuation alone identifies no row.
     for line in ["&lt;,3,1990-01-02,US", "<,3,1990-01-02,US", "&amp;,3,1990-01-02,US"] {
         let of = read(FILMS, &films[2..], line);
         let read = of.iter().filter(|row| row.is_array()).count();
         assert_eq!(read, usize::from(line.starts_with("&lt;")), "{line}: {of:?}");
     }
-    // Where two keys mean the same, neither is taken for the other.
+    // If two keys have the same meaning, neither is assigned the other's answer.
     let both = [("R&amp;B", 1990), ("R&B", 1990)];
     let of = read(FILMS, &both, "R&B,1990,1990-01-02,US");
     assert_eq!(of[1], json!(["1990-01-02", "US"]));
@@ -181,13 +181,13 @@ fn quotes_that_the_writer_puts_around_every_value_are_taken_off() {
     ] {
         assert_eq!(one(content), right, "{content}");
     }
-    // A name in quotes that it has not tells, too.
+    // Quotes around a name that has none are also evidence.
     let unknown = json!([{ "unknown": null }, "British"]);
     let named = "{\"row\": \"'1 Alien'\", \"key\": [\"'Alien'\", 1979], \
                  \"cells\": {\"date\": null, \"nation\": \"'British'\"}}";
     let named = named.replace("\"'1 Alien'\"", "\"1\"");
     assert_eq!(one(&named), unknown, "{named}");
-    // Where nothing tells, or a text stands without them, they may be the value's.
+    // Without evidence, or if a text has no quotes, the quotes may be part of the value.
     for (content, expected) in [
         (
             "{\"row\": \"1 Alien\", \"cells\": {\"date\": \"1979-05-25\", \"nation\": \"'British'\"}}",
@@ -198,7 +198,7 @@ fn quotes_that_the_writer_puts_around_every_value_are_taken_off() {
             json!([{ "unknown": null }, "\"Heroes\""]),
         ),
         ("\"1 Alien\",\"1979-05-25\",\"\"\"Heroes\"\"\"", json!(["1979-05-25", "\"Heroes\""])),
-        // Nor is it known whose they are where they stand twice.
+        // Doubled quotes are ambiguous, too.
         (
             "\"1 Alien\",\"1979-05-25\",\"\"Heroes\"\"",
             json!(["1979-05-25", { "invalid": "\"Heroes\"" }]),
@@ -231,8 +231,8 @@ name = "code"
 name = "nation"
 "#;
 
-/// A quote that opens in what names the row, and is never closed, is none of the key's:
-/// where the rest is well formed.
+/// A quote that opens in the fields that name the row, and is never closed, is not part of the key,
+/// if the rest is well formed.
 #[test]
 fn a_quote_never_closed_in_the_key_is_a_slip() {
     let films = [("Alien", 1979), ("O'Brien", 1980)];
@@ -245,14 +245,14 @@ fn a_quote_never_closed_in_the_key_is_a_slip() {
     ] {
         assert_eq!(read(DRIVERS, &films, content), both, "{content}");
     }
-    // In a value it may be part of it, or go on in what follows: it is not read.
+    // In a value, the quote may be part of it, or the value may continue: it is not read.
     for content in ["Alien,1979,\"ALI,\"US\"", "Alien,1979,\"ALI,x,\"US\""] {
         let told = read(DRIVERS, &[("Alien", 1979)], content);
         assert!(!told[0][0].is_string(), "{content}: {told:?}");
     }
 }
 
-/// A line in quotes as a whole: those of its ends belong together, and to no value.
+/// If a line is quoted as a whole, the quotes at its ends belong together and to no value.
 #[test]
 fn quotes_around_a_line_are_no_part_of_its_last_value() {
     for (content, expected) in [
@@ -260,18 +260,18 @@ fn quotes_around_a_line_are_no_part_of_its_last_value() {
         ("'O'Brien,1980,O'B,HAM'", json!(["O'B", "HAM"])),
         ("\"O'Brien,1980,OBR,HAM\"", json!(["OBR", "HAM"])),
         ("'2,O'Brien,1980,OBR,HAM'", json!("no answer for this row")),
-        // Each may be its own value's.
+        // Each quote may belong to its own value.
         ("O'Brien,1980,OBR,the Joneses'", json!(["OBR", "the Joneses'"])),
         ("O'Brien,1980,'til,the Joneses'", json!("1 field instead of 2")),
     ] {
         assert_eq!(read(DRIVERS, &[("O'Brien", 1980)], content), [expected], "{content}");
     }
-    // The key's own apostrophe.
+    // The apostrophe is part of the key.
     let told = read(DRIVERS, &[("'Til", 1980)], "'Til,1980,OBR,the Joneses'");
     assert_eq!(told, [json!(["OBR", "the Joneses'"])]);
 }
 
-/// Other separators are known by the header that an answer begins with.
+/// Other separators are recognized by the header at the beginning of an answer.
 #[test]
 fn a_header_tells_what_parts_the_fields() {
     let films = [("Alien", 1979), ("Rio, Rio", 1980)];
@@ -284,7 +284,7 @@ fn a_header_tells_what_parts_the_fields() {
     ] {
         assert_eq!(read(DRIVERS, &films, content), both, "{content}");
     }
-    // Without it, with another one, or with broken quotes: nothing is read.
+    // Without this header, with another one, or with malformed quotes, nothing is read.
     for content in [
         "Alien;1979;ALI;US",
         "title;year;code;state\nAlien;1979;ALI;US",
@@ -319,8 +319,8 @@ name = "url"
 type = "url"
 "#;
 
-/// A field that lacks never moves another's value into its column: what types tell is
-/// read, the rest is open.
+/// A missing field never moves another value into its column: values that the types determine are
+/// read, the others remain open.
 #[test]
 fn a_field_that_lacks_shifts_none() {
     let all = [
@@ -349,7 +349,7 @@ fn a_field_that_lacks_shifts_none() {
                         let open = cell.is_object();
                         assert!(open || *cell == right[n], "{content}\n{cells:?}");
                     }
-                    // What no other column could hold is read; what lacks is open.
+                    // Values that fit no other column are read; the missing one remains open.
                     let told = lacking > 2 || cells[4] == right[4];
                     assert!(told && cells[lacking].is_object(), "{content}\n{cells:?}");
                 }

@@ -1,5 +1,5 @@
-//! Requests for the columns of one row: what they say, that they read back, and whose an
-//! answer is.
+//! Tests of requests for the columns of one row: their content, that they can be parsed, and which
+//! row an answer belongs to.
 
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::completion::FinishReason;
@@ -124,7 +124,8 @@ fn several_rows_csv_and_recordings_are_asked_as_tables() {
     assert!(is_table(PromptFrame::with_full_keys(&expansion, &columns, Format::Json), 1));
 }
 
-/// Whatever key, context, names, descriptions and lists say, the prompt reads back as meant.
+/// Whatever the key, context, names, descriptions and lists contain, the prompt is parsed
+/// correctly.
 #[test]
 fn any_row_is_read_back() {
     for attack in ATTACKS {
@@ -205,7 +206,7 @@ fn a_flat_object_is_read_and_one_of_another_row_is_not() {
         let states: Vec<State> = cells.iter().map(|cell| cell.state).collect();
         assert_eq!(states, expected, "{content}");
     }
-    // Columns that the object lacks are asked again; the others are stored.
+    // Columns that the object lacks are requested again; the others are stored.
     let RowOutcome::Answered(cells) = read_answer(&expansion, "A-Bomb", r#"{"height":188}"#) else {
         panic!()
     };
@@ -231,8 +232,8 @@ fn a_flat_object_is_read_and_one_of_another_row_is_not() {
     }
 }
 
-/// A small model repeats an item of a list until the answer is cut: the members before the list
-/// are complete.
+/// A small model repeats an item of a list until the answer is truncated: the members before the
+/// list are complete.
 #[test]
 fn the_closed_members_of_a_cut_object_are_read() {
     let expansion = heroes();
@@ -265,7 +266,7 @@ fn the_closed_members_of_a_cut_object_are_read() {
             assert_eq!(states(end, finish), expected, "{end}");
         }
     }
-    // Every cut of an answer yields cells of the answer or none.
+    // Wherever an answer is truncated, it yields its own cells or none.
     let RowOutcome::Answered(all) = read_answer(&expansion, "A-Bomb", &format!("{whole}\"b\"]}}"))
     else {
         panic!()
@@ -282,7 +283,7 @@ fn the_closed_members_of_a_cut_object_are_read() {
     }
 }
 
-/// The items of a list that a cut ends are not rows, whatever the member is called.
+/// The items of a truncated list are not rows, whatever the member is called.
 #[test]
 fn a_cut_list_is_no_answer() {
     let expansion = Expansion {
@@ -308,13 +309,13 @@ fn a_cut_list_is_no_answer() {
             r#"["A-Bomb, Flight","Magic"]"#,
             r#"["1,Flight","Magic"]"#,
         ] {
-            // Where lines are expected, these are lines with the key and a value.
+            // If lines are expected, these are lines with the key and a value.
             let has_keys = list.contains("1,Flight") || list.contains("A-Bomb");
             if has_keys && matches!(before, "" | r#"{"rows":"#) {
                 continue;
             }
             let whole = format!("{before}{list}{after}");
-            // Until the list is closed, its items may be too few.
+            // Until the list is closed, items may be missing.
             for end in 0..before.len() + list.len() {
                 for finish in [FinishReason::Truncated, FinishReason::Unknown, FinishReason::Stop] {
                     let answer = read_finished(&expansion, "A-Bomb", &whole[..end], finish);

@@ -1,4 +1,4 @@
-//! Several questions about a value, a text, or each of several values.
+//! Tests of several questions about a value, a text, or each of several values.
 
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::completion::FinishReason;
@@ -97,7 +97,7 @@ fn several_short_questions_about_values_are_answered_in_lines() {
     assert_eq!(answer, r#"{"rows":[["1 Oslo",false,["a, b"]],["2 Bergen",false,["a, b"]]]}"#);
 }
 
-/// Nothing in a value, a text, a question or an option changes another part of the prompt.
+/// No value, text, question or option can change another part of the prompt.
 #[test]
 fn any_values_questions_and_options_are_read_back() {
     for attack in ATTACKS {
@@ -157,7 +157,7 @@ fn lines_of_several_answers_go_to_their_rows_and_columns() {
         r#"{"rows":["1 Oslo,true,1048,left","2 Bergen,false,1070,right","3 Cork,true,?,left"]}"#;
     let unknown = Some(vec![State::Ok, State::Unknown, State::Ok]);
     assert_eq!(read(right), [ok.clone(), ok.clone(), unknown.clone()]);
-    // Shifted, doubled, forged and short lines answer nothing.
+    // Shifted, repeated, forged and short lines answer nothing.
     let shifted = right.replace("2 Bergen", "2 Cork");
     assert_eq!(read(&shifted), [ok.clone(), None, unknown.clone()]);
     let doubled = right.replace("\"3 Cork", "\"2 Bergen,true,1,left\",\"3 Cork");
@@ -192,8 +192,8 @@ const NAMES: &str = "Oslo Paris Rome Madrid Berlin Vienna Prague Lisbon Dublin L
     Nice Turin Milan Naples Palermo Genoa Porto Seville Malaga Ghent Bruges Basel Bern Zurich Graz \
     Linz Brno Gdansk Krakow Riga Tallinn Vilnius Helsinki Turku";
 
-/// Tokens in and out for each value, at 1, 10 and 50 rows a request, in the form of now and in
-/// a table.
+/// Compares input and output tokens per value, at 1, 10 and 50 rows per request, in the current
+/// form and in a table.
 #[test]
 fn forms_take_few_tokens() {
     let tokenizer = Tokenizer::for_model("gpt-4");

@@ -1,4 +1,4 @@
-//! Answers to a request for SQL, as models write them.
+//! Tests of parsing answers to a request for SQL, as models write them.
 
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::completion::FinishReason;
@@ -10,7 +10,7 @@ use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 
-/// Returns the answer that is read from a completion.
+/// Returns the answer that is parsed from a completion.
 fn read(content: &str, finish: FinishReason) -> Option<Json> {
     let identity = ColumnIdentity {
         key: vec!["question".to_owned()],

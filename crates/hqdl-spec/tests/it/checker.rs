@@ -1,4 +1,4 @@
-//! What a column accepts: types, value lists, lists.
+//! Tests of the values that a column accepts: types, value lists, lists.
 
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_spec::{Column, Type};
@@ -9,12 +9,12 @@ use serde_json::{Value as Json, json};
 
 use hqdl_testkit::fixture::Fixture;
 
-/// What a text is as a value of a type, as JSON; `None` when it is none.
+/// Returns a text as a value of a type, as JSON; `None` if it is not one.
 fn coerced(kind: Type, text: &str) -> Option<Json> {
     Checker::parse_value(kind, text).map(|(value, _)| value.to_json())
 }
 
-/// Whether the text was taken as it stands.
+/// Returns true if the text was accepted unchanged.
 fn as_it_stands(kind: Type, text: &str) -> bool {
     matches!(Checker::parse_value(kind, text), Some((_, None)))
 }
@@ -254,7 +254,7 @@ fn text_is_trimmed_and_else_kept() {
     assert_eq!(coerced(Type::Text, "  Ra's  al Ghul "), Some(json!("Ra's  al Ghul")));
 }
 
-/// The checker of a column made from the fields of its TOML table.
+/// Returns the checker of a column, from the fields of its TOML table.
 fn checker(fields: &str) -> Checker {
     let expansion = Fixture::new().only_expansion(&format!(
         "[database]\npath = \"x\"\n[model]\nname = \"test\"\n[[expansion]]\nname = \"llm\"\nsource = \"film\"\nkey = [\"title\"]\n[[expansion.column]]\nname = \"c\"\n{fields}\n"
@@ -262,7 +262,7 @@ fn checker(fields: &str) -> Checker {
     Checker::new(&expansion.columns[0])
 }
 
-/// An answer in short: its value, or its state.
+/// Returns an answer in short form: its value, or its state.
 fn short(answer: &Answer) -> Json {
     if answer.state == State::Ok {
         return answer.value.to_json();
@@ -363,7 +363,7 @@ fn a_number_is_never_brought_to_another_number() {
             ("100", json!({"not_in_list": "100"}), ""),
         ],
     );
-    // As JSON models write a whole number.
+    // JSON models write whole numbers like this.
     assert_eq!(
         short(&checker("type = 'integer'\nvalues = [1, 10]").check_json(&json!(1.0))),
         json!(1)
@@ -556,7 +556,7 @@ values = {{ list = ["Washington", "Oregon"] }}
             );
         }
     }
-    // What was kept before as text was one item, too.
+    // A list stored as text by earlier versions was one item, too.
     let unify = column("unify = true");
     let before = Answer::without_value(State::NotInList, "Washington, D.C.".to_owned());
     assert_eq!(unify.unlisted_words(&before), ["Washington, D.C."]);

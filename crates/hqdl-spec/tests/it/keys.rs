@@ -1,4 +1,4 @@
-//! Which entities are the same, and which edits of a spec re-ask nothing.
+//! Tests of entities that are equal, and of spec edits that cause no new requests.
 
 use hqdl_spec::Expansion;
 use hqdl_values::key::{Entity, KeyColumns, ListHash};
@@ -29,7 +29,7 @@ fn an_entity_is_readable() {
 fn composed_and_decomposed_letters_are_one_entity() {
     assert_eq!(entity("Beyonce\u{301}"), entity("Beyoncé"));
     assert_eq!(entity("\u{1100}\u{1161}"), entity("가"));
-    // NFC, not NFKC: a ligature is a letter of its own.
+    // NFC, not NFKC: a ligature is a separate letter.
     assert_ne!(entity("ﬁlm"), entity("film"));
 }
 
@@ -54,7 +54,7 @@ fn a_number_has_one_spelling() {
     assert_ne!(entity(Value::Real(1.5)), entity(Value::Integer(1)));
     assert_eq!(entity(Value::Integer(-7)), entity("-7"));
     assert_eq!(entity(Value::Real(-0.0)), entity(Value::Integer(0)));
-    // Text is a name, and names keep their zeros.
+    // A text may be a name, and names keep their zeros.
     assert_ne!(entity("007"), entity(Value::Integer(7)));
 }
 
@@ -102,7 +102,7 @@ fn any_entity_reads_back_as_itself() {
             let key = KeyColumns::new(vec!["b".into(), "a \"quoted\"".into()]);
             let entity = key.build_entity(&[a.clone(), b.clone()]);
             prop_assert_eq!(Entity::parse(entity.as_str()).unwrap(), entity.clone());
-            // Its own canonical text is the same entity.
+            // Its canonical text is the same entity.
             let text = |v: &Value| v.canonical_text().map_or(Value::Null, |t| t.as_ref().into());
             let again = [text(&a), text(&b)];
             prop_assert_eq!(key.build_entity(&again), entity.clone());
@@ -146,9 +146,9 @@ struct Col {
 struct Sheet {
     key: Vec<&'static str>,
     columns: Vec<Col>,
-    /// Lines of `[[expansion]]` that mean nothing.
+    /// Lines of `[[expansion]]` without meaning.
     expansion: String,
-    /// Tables before and after it that mean nothing.
+    /// Tables before and after it that have no meaning.
     settings: String,
     questions: bool,
 }
@@ -249,7 +249,7 @@ fn sheet() -> impl Strategy<Value = Sheet> {
         })
 }
 
-/// Column by name: fingerprint and list hash.
+/// Returns the fingerprint and list hash of each column, by name.
 fn prints(expansion: &Expansion) -> Vec<(String, String, Option<String>)> {
     let mut all: Vec<_> = expansion
         .columns
@@ -290,7 +290,7 @@ fn an_edit_without_meaning_keeps_every_fingerprint() {
             }
             let edited = edited.toml();
             prop_assert_eq!(&prints(&fixture.only_expansion(&edited)), &before);
-            // Written again by the toml crate: other order, other quotes.
+            // Written again by the toml crate, with another order and other quotes.
             let table: toml::Table = toml::from_str(&edited).unwrap();
             for text in [toml::to_string(&table).unwrap(), toml::to_string_pretty(&table).unwrap()]
             {
@@ -307,7 +307,7 @@ fn an_edit_without_meaning_keeps_every_fingerprint() {
         .unwrap();
 }
 
-/// An edit with a meaning; `None` where this column cannot have it.
+/// An edit that changes the meaning; `None` if this column cannot have it.
 type Edit = (&'static str, fn(&mut Col) -> Option<()>);
 
 const EDITS: [Edit; 6] = [

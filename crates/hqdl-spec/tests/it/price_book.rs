@@ -1,8 +1,8 @@
-//! The bundled price book: every line of it, whose price it gives, and when it gives none.
+//! Tests of the bundled price book: every line, whose price it gives, and when it gives none.
 
 use hqdl_spec::{BookEntry, PriceBook, PriceTable};
 
-/// A day on which the book's first prices apply.
+/// A day on which the first prices of the book apply.
 const DAY: &str = "2026-11-24";
 const OPENAI: &str = "https://api.openai.com/v1";
 
@@ -50,7 +50,7 @@ fn a_model_has_its_names_snapshots_and_prefixes_and_no_others() {
         (OPENAI, "openai/gpt-4o-mini", Some("gpt-4o-mini")),
         (OPENAI, "gpt-6-luna-2026-09-30", Some("gpt-6-luna")),
         (OPENAI, "gpt-5.6", Some("gpt-5.6-sol")),
-        // No substring, no snapshot in another form, no other provider's model.
+        // A substring, a snapshot in another format and another provider's model have no price.
         (OPENAI, "gpt-4o-audio-preview", None),
         (OPENAI, "gpt-4o-2030-01-01", None),
         (OPENAI, "gpt-6-luna-20260930", None),
@@ -102,7 +102,7 @@ fn the_host_decides_and_an_unknown_one_has_no_price() {
     assert_eq!(find(OPENAI, "gpt-9"), Err(why.to_owned()));
 }
 
-/// A book of three lines: one with everything, and one whose price changes.
+/// A book with three lines: one with all fields, and one whose price changes.
 const SMALL: &str = "# 2026-11-24
 # A comment.
 provider,model,names,dated,from,input,cached_input,cache_write,output,batch,batch_cached_input,\
@@ -133,10 +133,10 @@ fn rates_of_batches_tiers_and_long_prompts_are_read() {
     assert_eq!((batched.input, batched.cached_input, batched.output), (1.0, 0.5, 4.0));
     let flex = PriceTable { service_tier: Some(0.5), ..*long };
     assert_eq!((flex.rates_for(1).input, flex.rates_for(272_001).output), (1.0, 6.0));
-    // The endpoint may bill the standard tier after all, and a batch is a tier of its own.
+    // The endpoint may bill the standard tier instead, and a batch is a separate tier.
     assert_eq!(flex.highest_rates(1).output, 8.0);
     assert_eq!(flex.to_batch_prices(), long.to_batch_prices());
-    // A batch that no price is listed for is not assumed to be cheaper.
+    // A batch without a listed price is not assumed to be cheaper.
     let plain = book.find_price(OPENAI, "plain", DAY).unwrap().price;
     assert_eq!(plain.to_batch_prices().rates_for(1), plain.rates_for(1));
 }

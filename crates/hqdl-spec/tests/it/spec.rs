@@ -1,4 +1,4 @@
-//! What a spec check says: every problem at once, each at its place.
+//! Tests of the spec check: every problem is reported at once, with its location.
 
 use std::path::Path;
 
@@ -41,14 +41,14 @@ fn a_good_spec_has_no_problems_and_loads_its_lists() {
     assert_eq!(expansion.rows_per_request, 20);
     assert_eq!(expansion.key_types, [Some("TEXT".to_owned()), Some("TEXT".to_owned())]);
     let publishers = expansion.columns[0].values.as_ref().unwrap();
-    // Without NULL and repeats, in the order given.
+    // NULLs and repeats are removed; the order is kept.
     assert_eq!(publishers.values, ["Marvel Comics", "DC Comics", "Dark Horse Comics"]);
     assert!(!publishers.open);
     assert_eq!(expansion.find_column("POWER_NAME"), Some(1));
 }
 
-/// An edit of the good spec, the message it must give, and the text in the
-/// edited spec that the place must point at ("" for a missing thing).
+/// An edit of the valid spec, the expected message, and the text of the edited spec that the
+/// location must point at ("" for a missing item).
 struct Mistake {
     from: &'static str,
     to: &'static str,
@@ -555,17 +555,17 @@ fn each_mistake_is_told_at_its_place() {
     }
 }
 
-/// Mistakes of which nothing else follows are told alone.
+/// Mistakes without consequences are reported alone.
 #[test]
 fn no_mistake_is_told_twice() {
     let fixture = Fixture::new();
     let follows = [
-        // Without a key or a source, the rest still is checked.
+        // Without a key or a source, the rest is still checked.
         "`key` is a string",
         "this SELECT has no column `full_name`",
         "`type` cannot be \"txt\"",
         "occurs twice in `key` and `context`",
-        // Nor is the column it was meant for filled.
+        // Nor is the column filled that the name was meant for.
         "`llm` has no column `power`",
     ];
     for m in MISTAKES.iter().filter(|m| !follows.contains(&m.message)) {
@@ -712,7 +712,7 @@ fn syntax_errors_are_told_at_their_place() {
         assert!(first.message.contains("not TOML") && first.help.is_some());
         assert!(problems.render(false).contains(&format!("specs/x.toml:{}:", place.0)));
     }
-    // All of them.
+    // Every syntax error is reported.
     let problems = UncheckedSpec::parse(
         Path::new("specs/x.toml"),
         "[database]\npath = \n[model]\nname = \n".to_owned(),
@@ -817,7 +817,7 @@ fn several_sources_fill_several_columns() {
     assert_eq!(sources[0].columns, [0]);
     assert_eq!(sources[1].name.as_deref(), Some("films"));
     assert_eq!(sources[1].columns, [1]);
-    // Declared types hold only where all sources agree.
+    // Declared types are used only if all sources agree.
     assert_eq!(spec.expansions[0].key_types, [None, None]);
 }
 

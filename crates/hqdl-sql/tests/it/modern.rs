@@ -1,9 +1,9 @@
-//! Forms that the dialect once had are read as today's.
+//! Tests that syntax of earlier versions is rewritten to the current syntax.
 
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_sql::blendsql::spelling::NormalizedQuery;
 
-/// The one spelling of a query, or why it has none.
+/// Returns the normalized text of a query, or the error.
 fn spelled(sql: &str) -> String {
     NormalizedQuery::normalize(sql).map_or_else(|error| error.to_string(), |spelled| spelled.text)
 }
@@ -11,7 +11,7 @@ fn spelled(sql: &str) -> String {
 #[test]
 fn older_forms_become_todays() {
     for (written, read) in [
-        // A join brings its table.
+        // A join adds its table.
         (
             "SELECT * FROM w JOIN {{LLMJoin('w::c', 'd::t')}}",
             "SELECT * FROM w JOIN \"d\" ON {{LLMJoin('w::c', 'd::t')}}",
@@ -20,7 +20,7 @@ fn older_forms_become_todays() {
             "SELECT * FROM d JOIN {{LLMJoin(left_on='w::c', right_on='d::t')}} WHERE d.n > 1",
             "SELECT * FROM d JOIN \"w\" ON {{LLMJoin(left_on='w::c', right_on='d::t')}} WHERE d.n > 1",
         ),
-        // At every depth.
+        // At every nesting depth.
         (
             "{{LLMQA('q', (SELECT d.t FROM d JOIN {{LLMJoin('w::c', 'd::t')}} WHERE d.n))}}",
             "{{LLMQA('q', (SELECT d.t FROM d JOIN \"w\" ON {{LLMJoin('w::c', 'd::t')}} WHERE d.n))}}",
@@ -33,7 +33,7 @@ fn older_forms_become_todays() {
             "SELECT 1 FROM d UNION SELECT 2 FROM w JOIN {{LLMJoin('w::c', 'd::t')}}",
             "SELECT 1 FROM d UNION SELECT 2 FROM w JOIN \"d\" ON {{LLMJoin('w::c', 'd::t')}}",
         ),
-        // Several in one FROM.
+        // Several joins in one FROM clause.
         (
             "SELECT * FROM a JOIN {{LLMJoin('a::x', 'b::y')}} JOIN {{LLMJoin('b::y', 'c::z')}}",
             "SELECT * FROM a JOIN \"b\" ON {{LLMJoin('a::x', 'b::y')}} JOIN \"c\" ON {{LLMJoin('b::y', 'c::z')}}",
@@ -42,7 +42,7 @@ fn older_forms_become_todays() {
             "SELECT * FROM a JOIN {{LLMJoin('a::x', 'b::y')}} JOIN {{LLMJoin('a::z', 'b::z')}}",
             "SELECT * FROM a JOIN \"b\" ON {{LLMJoin('a::x', 'b::y')}} AND {{LLMJoin('a::z', 'b::z')}}",
         ),
-        // Over tables that are read already.
+        // Joins of tables that FROM already contains.
         (
             "SELECT * FROM a JOIN b ON a.i = b.i OR a.j JOIN {{LLMJoin('a::x', 'b::y')}} WHERE 1",
             "SELECT * FROM a JOIN b ON ( a.i = b.i OR a.j) AND {{LLMJoin('a::x', 'b::y')}} WHERE 1",
@@ -51,7 +51,7 @@ fn older_forms_become_todays() {
             "SELECT * FROM a, b INNER JOIN {{LLMJoin('a::x', 'b::y')}}",
             "SELECT * FROM a, b ON {{LLMJoin('a::x', 'b::y')}}",
         ),
-        // By the name that the table has here.
+        // The table's alias is used.
         (
             "SELECT {{LLMMap('q', 'w::c d')}} FROM main.w AS x",
             "SELECT {{LLMMap('q', \"x\".\"c d\")}} FROM main.w AS x",
@@ -72,7 +72,7 @@ fn older_forms_become_todays() {
             "SELECT {{LLMMap('q', 'w::c')}} FROM w AS x, w AS y",
             "SELECT {{LLMMap('q', 'w::c')}} FROM w AS x, w AS y",
         ),
-        // A context that no FROM reads.
+        // A context table that no FROM clause reads.
         (
             "SELECT {{LLMQA('q', 'd::content', options='t;f')}}",
             "SELECT {{LLMQA('q', (SELECT \"d\".\"content\" FROM \"d\"), options='t;f')}}",
@@ -84,7 +84,7 @@ fn older_forms_become_todays() {
             "SELECT * FROM (VALUES {{LLMQA('q', (SELECT 1))}})",
         ),
         ("SELECT {{LLMMap('q', c)}}::INT + 1", "SELECT CAST({{LLMMap('q', c)}} AS INT) + 1"),
-        // A quote as Python escapes it, where nothing else can be read.
+        // A quote escaped as in Python, if the text cannot be parsed otherwise.
         ("SELECT {{LLMMap('it\\'s', c)}}", "SELECT {{LLMMap('it''s', c)}}"),
         (
             "SELECT '\\', {{LLMMap('it\\'s', c)}} FROM t WHERE d = 'x\\'",
@@ -96,7 +96,7 @@ fn older_forms_become_todays() {
     }
 }
 
-/// Every form above is read to its end, and places lead back to what was written.
+/// Every form above is parsed completely, and spans map back to the original text.
 #[test]
 fn places_lead_back() {
     for sql in [
@@ -120,7 +120,7 @@ fn places_lead_back() {
     assert!(parse_query(&text).is_ok());
 }
 
-/// No error tells the names that calls are overwritten by.
+/// No error shows the placeholders that replace calls.
 #[test]
 fn errors_tell_nothing_of_ours() {
     for sql in [

@@ -1,4 +1,5 @@
-//! The tree of a query by `SQLite`'s own grammar (`syntaqlite`), converted into ours without spans.
+//! Parses a query with `SQLite`'s own grammar (`syntaqlite`), and converts the tree to hqdl's,
+//! without spans.
 
 use hqdl_sql::blendsql::lexer::unquote;
 use hqdl_sql::blendsql::tree::{

@@ -1,4 +1,4 @@
-//! Properties of the intervals, by enumeration where the samples can be enumerated.
+//! Property tests of the intervals, by enumeration if the samples can be enumerated.
 
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
@@ -9,7 +9,7 @@ use hqdl_statistics::{
 };
 use proptest::prelude::*;
 
-/// Figures of exact fractions, and of tables of the normal distribution..
+/// Expected figures are exact fractions, and values from tables of the normal distribution.
 #[test]
 fn probabilities_and_quantiles_are_exact() {
     let sample = Hypergeometric { population: 699, positives: 213, draws: 100 };
@@ -81,7 +81,7 @@ proptest! {
         }
     }
 
-    /// A sample of all rows leaves no doubt.
+    /// A sample of all rows leaves no uncertainty.
     #[test]
     fn the_whole_table_has_its_own_numbers(rows in prop::collection::vec((0..2_u8, 0..2_u8), 1..50)) {
         let class = |answer: u8| {
@@ -131,7 +131,7 @@ proptest! {
     }
 }
 
-/// A stratum whose rows can be positive or not, each with its own value.
+/// Returns a stratum whose rows can be positive or not, each with its own value.
 fn stratum_of(size: u64, sample: Vec<SampledRow>, rows: &[SampledRow]) -> ResidualStratum {
     let mut extremes = Extremes::default();
     for row in rows {
@@ -176,7 +176,7 @@ fn several_sampled_strata_share_the_error() {
     assert_eq!(method, CountMethod::WholeSample);
     let (low, high) = bound_positives(100, 40, 20, 0.025);
     assert_eq!((interval.low, interval.high), (2.0 * low as f64, 2.0 * high as f64));
-    // A stratum that was sampled as a whole adds no doubt.
+    // A stratum that was sampled as a whole adds no uncertainty.
     let strata = [strata[0], [class(5, 5, 3), class(5, 5, 1)]];
     let (interval, method) = estimate_count(&strata, 0.95).unwrap();
     let (alone, _) = estimate_count(&strata[..1], 0.95).unwrap();

@@ -68,7 +68,7 @@ fn answer_rows(answer: &str) -> Option<Vec<Json>> {
     json["rows"].as_array().cloned()
 }
 
-/// Returns some of the right rows, with the lies in another member of the same object.
+/// Returns some of the correct rows, with false ones in another member of the same object.
 fn lies_beside_rows(answer: &str, lies: &str, random: &mut fastrand::Rng) -> String {
     let (Some(mut right), Some(lies)) = (answer_rows(answer), answer_rows(lies)) else {
         return answer.to_owned();
@@ -82,7 +82,7 @@ fn lies_beside_rows(answer: &str, lies: &str, random: &mut fastrand::Rng) -> Str
     }
 }
 
-/// Returns the right rows, one of which contains a text with unescaped rows.
+/// Returns the correct rows, one of which contains a text with unescaped rows.
 fn lies_within_text(answer: &str, lies: &str, random: &mut fastrand::Rng) -> String {
     let (Some(right), Some(lies)) = (answer_rows(answer), answer_rows(lies)) else {
         return answer.to_owned();

@@ -125,9 +125,9 @@ pub enum Fault {
 /// Kind of runaway output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunawayOutput {
-    /// The right answer, then a repetition of its end.
+    /// The correct answer, followed by a repetition of its end.
     Repetition,
-    /// Half of the right answer, then rows that were not requested.
+    /// Half of the correct answer, followed by rows that were not requested.
     UnknownRows,
     /// Endless words without repetition.
     Prose,

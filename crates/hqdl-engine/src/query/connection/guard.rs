@@ -413,7 +413,7 @@ fn format_first_names(names: &[String]) -> String {
     format!("{}{more}", first.join(", "))
 }
 
-/// Returns the name at the end of an `SQLite` message, without qualifier and quotes.
+/// Returns the name at the end of a `SQLite` message, without qualifier and quotes.
 fn unknown_name(message: &str) -> &str {
     let name = message.rsplit(": ").next().unwrap_or_default();
     name.rsplit('.').next().unwrap_or(name).trim_matches('"')
