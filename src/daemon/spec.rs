@@ -201,7 +201,7 @@ impl SpecState {
     }
 
     /// Returns the cause of a new check if a file changed since the last one.
-    pub(super) fn changed_cause(&self) -> Option<Cause> {
+    pub(super) fn cause_of_change(&self) -> Option<Cause> {
         let at = self
             .files
             .iter()
@@ -288,7 +288,7 @@ impl SpecState {
     }
 
     /// Updates the fingerprint of the output copy after a run. Only runs write the copy, so its
-    /// change is no reason for another run.
+    /// change does not cause another run.
     pub(super) fn refresh_copy_fingerprint(&mut self) -> Option<PathBuf> {
         let copy = self.active_spec.as_ref()?.spec.output.clone()?;
         for (path, fingerprint) in self.files.iter_mut().filter(|(path, _)| *path == copy) {

@@ -288,7 +288,7 @@ impl EventLoop {
         let Some(spec) = self.specs.get(name) else { return };
         // Watch first, so that later changes are reported.
         self.files.set_files(name, spec.files.iter().map(|(file, _)| file.as_path()));
-        if let Some(cause) = spec.changed_cause() {
+        if let Some(cause) = spec.cause_of_change() {
             self.schedule_check(name, cause);
         }
     }
@@ -372,7 +372,7 @@ impl EventLoop {
         self.notify_spec(&name);
         let Some(spec) = self.specs.get(&name) else { return };
         self.files.set_files(&name, spec.files.iter().map(|(file, _)| file.as_path()));
-        if spec.changed_cause().is_some() {
+        if spec.cause_of_change().is_some() {
             // A file may have changed during the check without an event.
             schedule_file_check(spec.path.clone(), self.context.events.clone());
         }

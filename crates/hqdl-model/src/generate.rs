@@ -290,7 +290,7 @@ async fn process_batch(
             let pending = PendingRequest { row_batch, attempt, piece_since };
             let (to_retry, deferred_request) =
                 send_request(&context, pending, &control).instrument(span).await?;
-            // Reverse them, because `stack` is a stack.
+            // Push the rows in reverse order, so that the first one is taken from `stack` first.
             stack.extend(to_retry.into_iter().rev());
             outcome.deferred.extend(deferred_request);
         }
@@ -529,7 +529,7 @@ impl Context {
         // A row that was already requested in the simplest format would get the same prompt again.
         let is_answered = frame.has_simplest_form()
             && row_batch.missing_rows.len() == 1
-            && reply.finish_state() == FinishReason::Stop
+            && reply.finish_reason() == FinishReason::Stop
             && !reply.content.trim().is_empty();
         let attempts =
             if frame.has_simplest_form() { MAX_SINGLE_ROW_ATTEMPTS } else { MAX_ATTEMPTS };

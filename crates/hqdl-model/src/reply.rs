@@ -127,7 +127,7 @@ impl Reply {
 
     /// Returns how the completion ended.
     #[must_use]
-    pub fn finish_state(&self) -> FinishReason {
+    pub fn finish_reason(&self) -> FinishReason {
         match (self.truncated, self.is_unfinished) {
             (true, _) => FinishReason::Truncated,
             (false, true) => FinishReason::Unknown,

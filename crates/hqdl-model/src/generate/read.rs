@@ -42,7 +42,7 @@ impl Context {
         let shown = prompt.shown_evidence();
         let (mut outcomes, quotes) = frame.parse_answer_with_quotes(
             &reply.content,
-            reply.finish_state(),
+            reply.finish_reason(),
             &keys,
             &key_names,
             &checkers,
