@@ -103,7 +103,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let model = match (&options.batch_file, session.spec.model.provider) {
             // Writing files needs no key; only the user who submits them does.
             (Some(_), provider) if provider != Provider::Replay => {
-                model::connect_for_files(&session.spec)?
+                model::connect_for_export(&session.spec)?
             }
             _ => session.connect_model()?,
         };

@@ -235,7 +235,7 @@ fn per_minute(limits: &Limits) -> PerMinute {
 ///
 /// # Errors
 /// [`SetupError::Client`].
-pub fn connect_for_files(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+pub fn connect_for_export(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(Endpoint::without_a_key(&spec.model)?))
 }
 

@@ -234,7 +234,7 @@ pub(super) struct AdmittedRequest {
 
 impl AdmittedRequest {
     /// Counts the bytes of a response, and keeps the guard until the response ends.
-    pub(super) fn count_body(self, body: Body) -> Body {
+    pub(super) fn count_body_bytes(self, body: Body) -> Body {
         Body::new(CountedBody { body, admitted: self })
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn check_request(
                 Ok(()) => next.run(request).await,
                 Err(refusal) => refusal.into_response(),
             };
-            response.map(|body| admitted.count_body(body))
+            response.map(|body| admitted.count_body_bytes(body))
         }
         Err(refusal) => refusal.into_response(),
     };

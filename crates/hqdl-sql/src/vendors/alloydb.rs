@@ -14,16 +14,16 @@ pub(super) const FUNCTIONS: Functions = Functions {
         ("google_ml.generate", |call| rewrite_ask(call, ANSWER, STR)),
         ("ai.summarize", |call| {
             let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
-            call.ask_about(prompt, "Summarize the text.", STR)
+            call.write_question_about(prompt, "Summarize the text.", STR)
         }),
         ("ai.analyze_sentiment", |call| {
             let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
             let options = ", options=('positive', 'negative', 'neutral'), return_type='str'";
-            call.ask_about(prompt, SENTIMENT, options)
+            call.write_question_about(prompt, SENTIMENT, options)
         }),
         ("ai.agg_summarize", |call| {
             let [input] = call.match_arguments(["input"])?;
-            call.reduce(input, SUMMARIZE_GROUP)
+            call.write_reduction(input, SUMMARIZE_GROUP)
         }),
     ],
     prefixes: &["ai.", "google_ml."],
@@ -33,5 +33,5 @@ pub(super) const FUNCTIONS: Functions = Functions {
 /// Ignores `model_id`, because hqdl uses its own model.
 fn rewrite_ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
     let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
-    call.ask(prompt, default, options)
+    call.write_prompt(prompt, default, options)
 }

@@ -15,14 +15,16 @@ pub(super) const FUNCTIONS: Functions = Functions {
         ("ai.classify", |call| {
             let [input, categories, _, _] =
                 call.match_arguments(["input", "categories", "connection_id", "endpoint"])?;
-            call.classify(input, categories, "")
+            call.write_classification(input, categories, "")
         }),
         ("ai.agg", |call| {
             let [input, instruction, _, _] =
                 call.match_arguments(["input", "instruction", "connection_id", "endpoint"])?;
             match instruction {
-                Some(_) => call.reduce(input, &call.require_text(instruction, "an instruction")?),
-                None => call.reduce(input, SUMMARIZE_GROUP),
+                Some(_) => {
+                    call.write_reduction(input, &call.require_text(instruction, "an instruction")?)
+                }
+                None => call.write_reduction(input, SUMMARIZE_GROUP),
             }
         }),
     ],
@@ -40,5 +42,5 @@ fn rewrite_ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<
         "output_schema",
     ])?;
     call.refuse(schema, "output_schema")?;
-    call.ask(prompt, default, options)
+    call.write_prompt(prompt, default, options)
 }

@@ -10,7 +10,6 @@ use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql::quote_text;
 
-/// A call of a function.
 pub(super) struct FunctionCall<'q> {
     pub translator: Translator<'q>,
     /// Name with its schema, in lower case: `ai.if`.
@@ -210,7 +209,7 @@ impl<'q> FunctionCall<'q> {
         argument: Option<FunctionArgument<'q>>,
         name: &str,
     ) -> Result<String, SqlError> {
-        self.translator.render(self.require(argument, name)?.tokens)
+        self.translator.translate_expression(self.require(argument, name)?.tokens)
     }
 
     /// Returns a required prompt.
@@ -222,19 +221,20 @@ impl<'q> FunctionCall<'q> {
         VendorPrompt::parse(self.translator, argument.tokens)
     }
 
-    /// Writes the prompt of an argument as an ingredient; `default` is the question if it has no text.
-    pub fn ask(
+    /// Writes an ingredient that asks the prompt of an argument; `default` is the question if it
+    /// has no text.
+    pub fn write_prompt(
         &self,
         argument: Option<FunctionArgument<'q>>,
         default: &str,
         options: &str,
     ) -> Result<String, SqlError> {
         let prompt = self.require_prompt(argument)?;
-        prompt.ask(default, options).ok_or_else(|| self.slot_error())
+        prompt.write_ingredient(default, options).ok_or_else(|| self.slot_error())
     }
 
     /// Writes a question about each value of a required expression.
-    pub fn ask_about(
+    pub fn write_question_about(
         &self,
         argument: Option<FunctionArgument<'q>>,
         question: &str,
@@ -246,7 +246,7 @@ impl<'q> FunctionCall<'q> {
     }
 
     /// Writes an instruction about all values of a group.
-    pub fn reduce(
+    pub fn write_reduction(
         &self,
         argument: Option<FunctionArgument<'q>>,
         instruction: &str,

@@ -6,36 +6,36 @@ use crate::blendsql::SqlError;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("ai_query", query),
+        ("ai_query", rewrite_query),
         ("ai_gen", |call| {
             let [prompt] = call.match_arguments(["prompt"])?;
-            call.ask(prompt, ANSWER, STR)
+            call.write_prompt(prompt, ANSWER, STR)
         }),
         ("ai_classify", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
-            call.classify(content, labels, "")
+            call.write_classification(content, labels, "")
         }),
         ("ai_analyze_sentiment", |call| {
             let [content] = call.match_arguments(["content"])?;
             let options =
                 ", options=('positive', 'negative', 'neutral', 'mixed'), return_type='str'";
-            call.ask_about(content, SENTIMENT, options)
+            call.write_question_about(content, SENTIMENT, options)
         }),
-        ("ai_summarize", summarize),
+        ("ai_summarize", rewrite_summarize),
         ("ai_translate", |call| {
             let [content, to] = call.match_arguments(["content", "to_lang"])?;
             let to = call.require_text(to, "the target language")?;
-            call.ask_about(content, &format!("Translate the text to {to}."), STR)
+            call.write_question_about(content, &format!("Translate the text to {to}."), STR)
         }),
         ("ai_fix_grammar", |call| {
             let [content] = call.match_arguments(["content"])?;
-            call.ask_about(content, "Correct the grammatical errors of the text.", STR)
+            call.write_question_about(content, "Correct the grammatical errors of the text.", STR)
         }),
         ("ai_mask", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
             let labels = call.require_texts(labels, "labels")?.join(", ");
             let question = format!("Replace each of these in the text with [MASKED]: {labels}.");
-            call.ask_about(content, &question, STR)
+            call.write_question_about(content, &question, STR)
         }),
     ],
     prefixes: &["ai_", "vector_search"],
@@ -43,7 +43,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
 };
 
 /// Ignores the endpoint, because hqdl uses its own model.
-fn query(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn rewrite_query(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [_, request, return_type, _, _] = call.match_arguments([
         "endpoint",
         "request",
@@ -61,20 +61,24 @@ fn query(call: &FunctionCall<'_>) -> Result<String, SqlError> {
             _ => return Err(call.error_at(&name, "hqdl has no equivalent of this returnType")),
         },
     };
-    call.ask(request, ANSWER, options)
+    call.write_prompt(request, ANSWER, options)
 }
 
-fn summarize(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn rewrite_summarize(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [content, max_words] = call.match_arguments(["content", "max_words"])?;
     let words = match max_words {
         None => "50".to_owned(),
-        Some(words) => call.translator.render(words.tokens)?,
+        Some(words) => call.translator.translate_expression(words.tokens)?,
     };
     if words == "0" {
-        return call.ask_about(content, "Summarize the text.", STR);
+        return call.write_question_about(content, "Summarize the text.", STR);
     }
     if words.parse::<u32>().is_err() {
         return Err(call.error_at_name("`ai_summarize` needs max_words as a number"));
     }
-    call.ask_about(content, &format!("Summarize the text in at most {words} words."), STR)
+    call.write_question_about(
+        content,
+        &format!("Summarize the text in at most {words} words."),
+        STR,
+    )
 }

@@ -85,5 +85,5 @@ fn read_column(
         return Err(call.error_at_name(&message));
     }
     let name = field("name").map(|name| call.read_text(name, "name")).transpose()?;
-    Ok((call.translator.render(data)?, name))
+    Ok((call.translator.translate_expression(data)?, name))
 }

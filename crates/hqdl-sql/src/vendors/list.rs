@@ -66,7 +66,7 @@ impl<'q> FunctionCall<'q> {
 
     /// Writes `LLMClassify` with the labels of a list. A label can have a description: an object
     /// with `label` and `description`, or a pair.
-    pub fn classify(
+    pub fn write_classification(
         &self,
         value: Option<FunctionArgument<'q>>,
         labels: Option<FunctionArgument<'q>>,

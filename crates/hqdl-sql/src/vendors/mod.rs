@@ -248,8 +248,8 @@ impl Translator<'_> {
         Err(SqlError::new(span, format!("more than {MAX_DEPTH} nested calls"), "one too many"))
     }
 
-    /// Returns the translated text of an expression.
-    fn render(self, tokens: &[Token]) -> Result<String, SqlError> {
+    /// Translates the calls in an expression.
+    fn translate_expression(self, tokens: &[Token]) -> Result<String, SqlError> {
         let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
             return Ok(String::new());
         };

@@ -37,23 +37,26 @@ impl VendorPrompt {
             .find_map(|word| inside_brackets(sql, tokens, Some(word), b'('))
             .or_else(|| inside_brackets(sql, tokens, None, b'(').filter(|i| !is_query(i)));
         if let Some(inside) = list {
-            return Self::join(translator, &split_at_commas(inside));
+            return Self::from_elements(translator, &split_at_commas(inside));
         }
         if let Some(inside) = inside_brackets(sql, tokens, Some("PROMPT"), b'(') {
             return Self::parse_template(translator, &split_at_commas(inside));
         }
         let parts = split_at_pipes(tokens);
         if parts.len() > 1 {
-            return Self::join(translator, &parts);
+            return Self::from_elements(translator, &parts);
         }
         let part = match tokens {
             [one] if translator.is_string(*one) => PromptPart::Text(one.unquoted_text(sql)),
-            _ => PromptPart::Value(translator.render(tokens)?, column_name(sql, tokens)),
+            _ => PromptPart::Value(
+                translator.translate_expression(tokens)?,
+                column_name(sql, tokens),
+            ),
         };
         Ok(Self { parts: vec![part] })
     }
 
-    fn join(translator: Translator<'_>, elements: &[&[Token]]) -> Result<Self, SqlError> {
+    fn from_elements(translator: Translator<'_>, elements: &[&[Token]]) -> Result<Self, SqlError> {
         let mut parts = Vec::new();
         for element in elements {
             parts.extend(Self::parse(translator, element)?.parts);
@@ -82,7 +85,10 @@ impl VendorPrompt {
             let value = slot.parse::<usize>().ok().and_then(|n| arguments.get(n + 1));
             let value = value.ok_or_else(|| error(&format!("no value for {{{slot}}}")))?;
             parts.push(PromptPart::Text(text.to_owned()));
-            parts.push(PromptPart::Value(translator.render(value)?, column_name(sql, value)));
+            parts.push(PromptPart::Value(
+                translator.translate_expression(value)?,
+                column_name(sql, value),
+            ));
             rest = after;
         }
         parts.push(PromptPart::Text(rest.to_owned()));
@@ -91,9 +97,9 @@ impl VendorPrompt {
 
     /// Writes the prompt as an ingredient. `default` is the question of a prompt without text.
     /// Returns `None` if a text contains `{}`, which the ingredient would replace with a value.
-    pub fn ask(&self, default: &str, options: &str) -> Option<String> {
+    pub fn write_ingredient(&self, default: &str, options: &str) -> Option<String> {
         let values = self.distinct_values();
-        let question = self.question(default, &values)?;
+        let question = self.build_question(default, &values)?;
         Some(write_question(&question, &values, options))
     }
 
@@ -111,7 +117,7 @@ impl VendorPrompt {
 
     /// Returns the question. A single value at its end is left out, because the model sees it
     /// anyway. Returns `None` if a text contains `{}`.
-    fn question(&self, default: &str, values: &[(&str, Option<&str>)]) -> Option<String> {
+    fn build_question(&self, default: &str, values: &[(&str, Option<&str>)]) -> Option<String> {
         let is_value = |part: &PromptPart| matches!(part, PromptPart::Value(..));
         let is_single = self.parts.iter().filter(|part| is_value(part)).count() == 1;
         let is_blank =

@@ -8,36 +8,38 @@ use hqdl_values::sql::quote_text;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("ai_filter", filter),
-        ("ai_classify", classify),
-        ("ai_complete", complete),
-        ("ai_agg", aggregate),
+        ("ai_filter", rewrite_filter),
+        ("ai_classify", rewrite_classify),
+        ("ai_complete", rewrite_complete),
+        ("ai_agg", rewrite_aggregate),
         ("ai_summarize_agg", |call| {
             let [text] = call.match_arguments(["expr"])?;
-            call.reduce(text, SUMMARIZE_GROUP)
+            call.write_reduction(text, SUMMARIZE_GROUP)
         }),
         ("ai_sentiment", |call| {
             let [text, categories] = call.match_arguments(["text", "categories"])?;
             call.refuse(categories, "categories")?;
             let options = ", options=('positive', 'negative', 'neutral', 'mixed', 'unknown'), return_type='str'";
-            call.ask_about(text, SENTIMENT, options)
+            call.write_question_about(text, SENTIMENT, options)
         }),
-        ("ai_translate", translate_text),
+        ("ai_translate", rewrite_translate),
     ],
     prefixes: &["ai_", "snowflake.cortex."],
     has_double_quoted_strings: false,
 };
 
-fn filter(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn rewrite_filter(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [predicate, input] = call.match_arguments(["predicate", "input"])?;
     match input {
-        Some(_) => call.ask_about(input, &call.require_text(predicate, "the predicate")?, BOOL),
-        None => call.ask(predicate, IS_TRUE, BOOL),
+        Some(_) => {
+            call.write_question_about(input, &call.require_text(predicate, "the predicate")?, BOOL)
+        }
+        None => call.write_prompt(predicate, IS_TRUE, BOOL),
     }
 }
 
 /// The result is the label, or a JSON list of labels in multi mode.
-fn classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn rewrite_classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [input, categories, config] =
         call.match_arguments(["input", "list_of_categories", "config_object"])?;
     let mut options = String::new();
@@ -59,25 +61,25 @@ fn classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
             }
         }
     }
-    call.classify(input, categories, &options)
+    call.write_classification(input, categories, &options)
 }
 
-fn complete(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn rewrite_complete(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [_, prompt, _, format] =
         call.match_arguments(["model", "prompt", "model_parameters", "response_format"])?;
     call.refuse(format, "response_format")?;
-    call.ask(prompt, ANSWER, STR)
+    call.write_prompt(prompt, ANSWER, STR)
 }
 
-fn aggregate(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn rewrite_aggregate(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [value, task] = call.match_arguments(["expr", "task_description"])?;
-    call.reduce(value, &call.require_text(task, "a task")?)
+    call.write_reduction(value, &call.require_text(task, "a task")?)
 }
 
-fn translate_text(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn rewrite_translate(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [text, from, to] = call.match_arguments(["text", "source_language", "target_language"])?;
     let from = call.require_text(from, "the source language")?;
     let to = call.require_text(to, "the target language")?;
     let from = if from.is_empty() { String::new() } else { format!(" from {from}") };
-    call.ask_about(text, &format!("Translate the text{from} to {to}."), STR)
+    call.write_question_about(text, &format!("Translate the text{from} to {to}."), STR)
 }

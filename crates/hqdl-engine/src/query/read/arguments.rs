@@ -27,7 +27,6 @@ fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
     names.join(", ")
 }
 
-/// An argument of a call.
 #[derive(Clone)]
 pub(in crate::query) struct CallArgument {
     pub(in crate::query) keyword: Option<Token>,

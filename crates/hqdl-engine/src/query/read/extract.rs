@@ -89,7 +89,7 @@ impl CallText<'_> {
             let Some(argument) = argument else { continue };
             arguments.push_str(&format!(", {keyword}={}", expand(argument.span())?));
         }
-        let fields = self.fields(schema)?;
+        let fields = self.parse_fields(schema)?;
         if arguments.len() * fields.len() > MAX_SIZE {
             return Err(self.error_at_name(
                 format!("the value of `{}` is too long", self.name_token.text(self.text)),
@@ -130,7 +130,7 @@ impl CallText<'_> {
     }
 
     /// Reads the fields of a schema: a JSON Schema, or an object of types.
-    fn fields(&self, schema: &CallArgument) -> Result<Vec<ExtractedField>, QueryError> {
+    fn parse_fields(&self, schema: &CallArgument) -> Result<Vec<ExtractedField>, QueryError> {
         let error = |message: String| {
             QueryError::in_sql(
                 message,

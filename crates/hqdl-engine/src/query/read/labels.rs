@@ -52,7 +52,7 @@ impl CallText<'_> {
             return Err(self.missing_argument_error("a value and its labels"));
         };
         value.ok_or_else(|| self.missing_argument_error("a value"))?;
-        let is_many = many.map_or(Ok(false), |many| self.flag(many, "many"))?;
+        let is_many = many.map_or(Ok(false), |many| self.parse_flag(many, "many"))?;
         let other_label = other.map_or(Ok(None), |other| self.other_label(other))?;
         let mut edits = Vec::new();
         for removed in [question, many, other].into_iter().flatten() {
@@ -70,7 +70,7 @@ impl CallText<'_> {
             None => "Which label fits {}?".to_owned(),
         };
         let options = &self.with_list_tokens(options);
-        match self.labels(options)? {
+        match self.parse_labels(options)? {
             Some(mut labels) => {
                 labels.extend(other_label.map(|name| Label {
                     literal: sql::quote_text(&name),
@@ -99,7 +99,7 @@ impl CallText<'_> {
     }
 
     /// Returns the value of an argument that is true or false.
-    fn flag(&self, argument: &CallArgument, name: &str) -> Result<bool, QueryError> {
+    fn parse_flag(&self, argument: &CallArgument, name: &str) -> Result<bool, QueryError> {
         let word = match argument.tokens.as_slice() {
             [one] => one.text(self.text).to_ascii_lowercase(),
             _ => String::new(),
@@ -120,7 +120,7 @@ impl CallText<'_> {
     fn other_label(&self, argument: &CallArgument) -> Result<Option<String>, QueryError> {
         match argument.text_content(self.text) {
             Some(label) => Ok(Some(label)),
-            None => Ok(self.flag(argument, "other")?.then(|| OTHER.to_owned())),
+            None => Ok(self.parse_flag(argument, "other")?.then(|| OTHER.to_owned())),
         }
     }
 
@@ -142,7 +142,7 @@ impl CallText<'_> {
     }
 
     /// Returns the labels of a list; `None` for a column or a query.
-    fn labels(&self, options: &CallArgument) -> Result<Option<Vec<Label>>, QueryError> {
+    fn parse_labels(&self, options: &CallArgument) -> Result<Option<Vec<Label>>, QueryError> {
         let tokens = options.tokens.as_slice();
         if let [open, .., close] = tokens
             && open.is_symbol(b'{')
@@ -173,12 +173,12 @@ impl CallText<'_> {
         if !is_list && !is_tuple {
             return Ok(None);
         }
-        let labels = split_items(items).into_iter().map(|item| self.label(item));
+        let labels = split_items(items).into_iter().map(|item| self.parse_label(item));
         labels.collect::<Result<_, _>>().map(Some)
     }
 
     /// Reads a label: a literal, or `{'label': …, 'about': …}`.
-    fn label(&self, item: &[Token]) -> Result<Label, QueryError> {
+    fn parse_label(&self, item: &[Token]) -> Result<Label, QueryError> {
         let whole = CallArgument { keyword: None, tokens: item.to_vec(), full_span: 0..0 };
         match item {
             [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
