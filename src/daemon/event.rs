@@ -66,7 +66,6 @@ pub(super) struct SpecChecked {
     pub(super) result: Result<Arc<ActiveSpec>, Arc<Failure>>,
 }
 
-/// Result of a run.
 pub(super) struct RunResult {
     pub(super) id: u64,
     pub(super) seconds: f64,

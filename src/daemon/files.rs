@@ -63,7 +63,6 @@ impl FileIndex {
         self.dependencies.insert(spec.to_owned(), current);
     }
 
-    /// Removes a spec.
     pub(super) fn remove_spec(&mut self, spec: &str) {
         let Some(previous) = self.dependencies.remove(spec) else { return };
         self.remove_names(spec, previous.names.iter());

@@ -119,7 +119,6 @@ pub(super) struct MeteredModel {
 }
 
 impl MeteredModel {
-    /// Wraps a model.
     pub(super) fn wrap_model(model: Arc<dyn Model>, metrics: &Arc<Metrics>) -> Arc<dyn Model> {
         Arc::new(Self { model, metrics: Arc::clone(metrics) })
     }

@@ -60,7 +60,6 @@ impl DaemonRuns {
         self.running.len()
     }
 
-    /// Starts a run.
     pub(super) fn start_run(&mut self, begin: RunStart, context: &DaemonContext) {
         let RunStart { order, ended } = begin;
         let limits = &order.active_spec.spec.limits;

@@ -29,7 +29,6 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// changes constantly does not keep the daemon busy.
 const REST_FACTOR: u32 = 4;
 
-/// State of a spec.
 pub(super) struct SpecState {
     pub(super) name: String,
     pub(super) path: PathBuf,
@@ -243,7 +242,6 @@ impl SpecState {
         self.check_cause = None;
     }
 
-    /// Returns true if a run is pending.
     pub(super) fn has_pending_run(&self) -> bool {
         self.active_spec.is_some()
             && (self.pending_cause.is_some() || !self.requested_runs.is_empty())

@@ -21,7 +21,6 @@ struct SpendingSums {
     days: BTreeMap<(String, ColumnName), (f64, u64)>,
 }
 
-/// Cost of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ColumnCost {
     pub(super) column: ColumnName,

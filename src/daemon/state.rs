@@ -275,7 +275,6 @@ impl EventLoop {
         self.update_watch_state();
     }
 
-    /// Compares all files.
     fn compare_all_files(&mut self) {
         self.rescan_specs(Cause::Spec);
         let names: Vec<String> = self.specs.names().cloned().collect();

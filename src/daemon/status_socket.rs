@@ -4,7 +4,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns the path of the socket.
 fn socket_path(dir: &Path) -> PathBuf {
     dir.join("socket")
 }

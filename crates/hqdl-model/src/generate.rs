@@ -243,7 +243,6 @@ impl PendingRequest {
     }
 }
 
-/// The outcome of a task.
 #[derive(Default)]
 struct TaskOutcome {
     /// Requests that are deferred until the endpoint answers.

@@ -6,7 +6,6 @@ use reqwest::header::HeaderMap;
 
 use super::limits::{PerMinute, RateLimitHint};
 
-/// Returns the text of a header.
 pub(super) fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }

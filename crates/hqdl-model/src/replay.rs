@@ -235,7 +235,6 @@ impl Model for Recordings {
     }
 }
 
-/// A recorded fact.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordedFact<'l> {

@@ -26,7 +26,6 @@ const MAX_KEY_WORDS: usize = 100;
 /// Initial number of hash digits of a tag.
 const MIN_HASH_DIGITS: usize = 3;
 
-/// Word of a key.
 struct KeyWord<'k> {
     text: &'k str,
     normalized: Cow<'k, str>,

@@ -254,7 +254,6 @@ fn has_scheme(text: &str, scheme: &str) -> bool {
     text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
-/// Decodes a data URL.
 fn decode_data_url(url: &str) -> Result<Vec<u8>, &'static str> {
     let (header, data) = url.split_once(',').ok_or("a data URL without data")?;
     if !header.to_ascii_lowercase().ends_with(";base64") {

@@ -134,7 +134,6 @@ pub(super) async fn read_bytes(body: Body) -> Result<axum::body::Bytes, HttpRefu
     }
 }
 
-/// Reads a JSON body.
 pub(super) async fn read_json_body<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,

@@ -10,7 +10,6 @@ use super::values::ColumnDecoder;
 use crate::StoreError;
 use hqdl_values::sql;
 
-/// Keys of a table.
 #[derive(Default)]
 struct TableKeys {
     primary: Vec<String>,

@@ -149,7 +149,6 @@ pub fn split_words(name: &str) -> Vec<String> {
     words
 }
 
-/// Irregular plurals.
 const IRREGULAR_PLURALS: [(&str, &str); 20] = [
     ("people", "person"),
     ("persons", "person"),

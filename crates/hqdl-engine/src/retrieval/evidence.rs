@@ -53,7 +53,6 @@ pub fn load_evidence(spec: &Spec, expansion: &Expansion, db: &Database) -> Resul
     Ok(())
 }
 
-/// Returns the documents of a SELECT.
 fn select_documents(select: &str, db: &Database) -> Result<Vec<NamedText>, String> {
     let rows = db.select_rows(select, MAX_DOCUMENTS + 1)?;
     if rows.len() > MAX_DOCUMENTS {

@@ -112,7 +112,6 @@ pub fn add_suggestions(
     Ok((edited, additions))
 }
 
-/// Returns the columns of an expansion.
 fn get_expansion_columns(document: &mut DocumentMut, index: usize) -> Option<&mut ArrayOfTables> {
     let expansion = document.get_mut("expansion")?.as_array_of_tables_mut()?.get_mut(index)?;
     let columns = expansion.entry("column");

@@ -5,7 +5,7 @@ use hqdl_values::key::Entity;
 
 /// Length in bytes up to which the text itself is the key.
 const MAX_KEY_BYTES: usize = 1000;
-/// Number of bytes that the key of a longer text keeps.
+/// Number of bytes of a longer text that its key contains.
 const PREFIX_BYTES: usize = 900;
 
 /// An entity as its row stores it.
@@ -24,7 +24,6 @@ pub(super) fn to_stored_entity(entity: &Entity) -> StoredEntity<'_> {
     StoredEntity { key: format!("{}{hash}", key_prefix(text)), entity: Some(text) }
 }
 
-/// Returns the key of an entity.
 pub(super) fn entity_key(entity: &Entity) -> String {
     to_stored_entity(entity).key
 }

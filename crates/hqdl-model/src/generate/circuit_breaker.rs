@@ -49,7 +49,6 @@ pub(super) enum EndpointHealth {
 }
 
 impl CircuitBreaker {
-    /// Records an answer.
     pub(super) fn record_answer(&self) {
         let mut state = self.lock_state();
         *state = CircuitState { answers: state.answers + 1, ..CircuitState::default() };

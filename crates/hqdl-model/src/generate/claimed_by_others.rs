@@ -63,7 +63,6 @@ impl Backlog {
         self.unchecked.len() >= MAX_DEFERRED || !self.missing.is_empty()
     }
 
-    /// Returns the next step.
     pub(super) fn next_step(&mut self) -> Option<NextStep> {
         self.missing.pop_front().map(NextStep::Wait).or_else(|| {
             let count = self.unchecked.len().min(LOOKUP_BATCHES);
@@ -72,7 +71,6 @@ impl Backlog {
     }
 }
 
-/// Executes a step.
 pub(super) async fn execute_step(
     context: Arc<Context>,
     step: NextStep,

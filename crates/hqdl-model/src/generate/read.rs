@@ -25,7 +25,6 @@ pub(super) struct ParsedReply {
 }
 
 impl Context {
-    /// Parses a reply.
     pub(super) fn parse_reply(
         &self,
         row_batch: &RowBatch,

@@ -364,7 +364,6 @@ struct Intro {
 const TYPES: [Type; 6] =
     [Type::Boolean, Type::Integer, Type::Real, Type::Date, Type::Url, Type::Text];
 
-/// Returns an example of an answer.
 fn example_answer(data_type: Type, is_many: bool, has_options: bool) -> String {
     let item = match data_type {
         Type::Boolean => json!(true),
@@ -395,7 +394,6 @@ fn build_system_message(intro: &Intro, column: &Column) -> String {
     system
 }
 
-/// Adds the format of an answer.
 fn add_answer_format(system: &mut String, column: &Column) {
     if let Some(example) = &column.example {
         system.push_str(&format!("\nAn answer looks like {}.", json!(example)));

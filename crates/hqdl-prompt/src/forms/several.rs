@@ -33,7 +33,6 @@ pub(super) fn build_system_message(intro: &Intro, asked: &[&Column]) -> String {
     system
 }
 
-/// Returns a cell of an example.
 pub(super) fn example_cell(column: &Column) -> Json {
     let one = example_value(column.kind, column.values.is_some());
     if column.many.is_some() { json!([one]) } else { one }

@@ -118,7 +118,6 @@ pub(super) enum FunctionEffect {
     Computes(Flow),
 }
 
-/// Returns the effect of a function.
 pub(super) fn function_effect(name: &str) -> FunctionEffect {
     match name {
         "coalesce" | "ifnull" => FunctionEffect::PassesThrough(usize::MAX),

@@ -26,7 +26,6 @@ struct Planner<'q> {
     current_select: usize,
 }
 
-/// Returns the plan of a query.
 pub(crate) fn plan_query(mut analysis: Analysis<'_>, parsed: &ParsedQuery) -> DemandPlan {
     analysis.read_query(parsed);
     let mut planner = Planner { analysis, plan: DemandPlan::default(), current_select: usize::MAX };

@@ -349,7 +349,6 @@ pub(super) fn parse_boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses a number.
 pub(super) fn parse_number(text: &str) -> Option<Sql> {
     let text = text.trim();
     if let Ok(whole) = text.parse::<i64>() {
@@ -724,7 +723,6 @@ fn compare_elements(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-/// Returns the elements of an array.
 fn array_elements(value: ValueRef<'_>) -> Vec<Json> {
     let text = match value {
         ValueRef::Text(bytes) => String::from_utf8_lossy(bytes),

@@ -164,7 +164,6 @@ fn redirect_to(path: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, path.to_owned())]).into_response()
 }
 
-/// Reads a form.
 async fn read_form<T: DeserializeOwned>(request: Request) -> Result<T, ErrorPage> {
     match tokio::time::timeout(FORM_TIMEOUT, Form::<T>::from_request(request, &())).await {
         Ok(Ok(Form(form))) => Ok(form),

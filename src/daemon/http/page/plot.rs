@@ -99,7 +99,6 @@ pub(super) fn tick_labels(scale: &ValueScale) -> Vec<(f64, String)> {
     ticks.into_iter().step_by(every).map(|(value, label)| (scale.x(value), label)).collect()
 }
 
-/// Formats a coordinate.
 pub(super) fn format_coordinate(value: f64) -> String {
     format!("{value:.1}")
 }

@@ -26,7 +26,6 @@ pub(super) struct ShownValue {
     pub(super) number: Option<f64>,
 }
 
-/// Kind of a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChartKind {
     Bar,

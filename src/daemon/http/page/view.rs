@@ -17,7 +17,6 @@ pub(super) const CONDITIONS: [(&str, &str); 6] = [
     ("state", "has the state"),
 ];
 
-/// A column of a view.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ViewColumn {
     pub(super) name: String,

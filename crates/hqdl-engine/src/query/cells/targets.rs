@@ -135,7 +135,6 @@ impl TargetExpansion {
         self.cells.resize(self.entities.len() * self.expansion.columns.len(), Cell::NotLookedUp);
     }
 
-    /// Returns the position of a cell.
     fn cell_position(&self, entity: usize, column: usize) -> usize {
         entity * self.expansion.columns.len() + column
     }

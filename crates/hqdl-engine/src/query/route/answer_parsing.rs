@@ -226,7 +226,6 @@ pub(in crate::query) fn fill_slots(question: &str, names: &[String]) -> String {
     text
 }
 
-/// Returns an ad-hoc column.
 pub(in crate::query) fn build_ad_hoc_column(
     question: &str,
     data_type: Type,

@@ -349,7 +349,6 @@ impl DemandPlan {
 }
 
 impl SelectPlan {
-    /// Returns the conjuncts at a stage.
     pub(crate) fn conjuncts_at_stage(&self, stage: ConditionStage) -> impl Iterator<Item = &Expr> {
         self.conjuncts.iter().filter(move |c| c.stage == stage).map(|c| &c.expr)
     }

@@ -132,7 +132,6 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// Leaves a call.
     pub(in crate::blendsql) fn leave_call(&mut self) {
         self.depth -= 1;
     }

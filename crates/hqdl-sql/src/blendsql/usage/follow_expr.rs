@@ -509,7 +509,6 @@ fn names_id(names: &SelectNames<'_>) -> *const () {
     std::ptr::from_ref(names).cast()
 }
 
-/// Returns the flow of a name.
 fn name_flow(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
     match names.find_column(table, column) {
         Some((_, field)) => field.flow.clone(),
