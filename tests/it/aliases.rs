@@ -52,7 +52,7 @@ fn cells(project: &Project) -> Vec<Vec<Json>> {
 }
 
 #[test]
-fn kept_answers_are_read_by_aliases_and_nothing_is_asked() {
+fn stored_answers_are_read_through_aliases_without_requests() {
     let endpoint = endpoint();
     let project = Project::new(&endpoint, PLACES, &spec(""));
     project.run_materialize(&[]).expect_exit_code(1);
@@ -120,7 +120,7 @@ fn open_lists_and_lists_of_values_have_aliases() {
 }
 
 #[test]
-fn aliases_that_cannot_be_are_told() {
+fn invalid_aliases_are_reported() {
     let endpoint = endpoint();
     let project = Project::new(&endpoint, PLACES, &spec(""));
     std::fs::write(project.path("specs/three.csv"), "said,means\na,UK,b\n").unwrap();
@@ -210,7 +210,7 @@ fn a_column_without_a_list_has_aliases() {
 }
 
 #[test]
-fn a_daemon_sees_an_alias_file_change() {
+fn a_daemon_notices_a_changed_alias_file() {
     let endpoint = endpoint();
     let project = Project::new(&endpoint, PLACES, &spec("aliases = \"words.csv\""));
     let write = |lines: &str| {

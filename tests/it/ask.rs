@@ -205,7 +205,7 @@ fn a_third_failure_prints_the_error_and_the_query() {
 }
 
 #[test]
-fn an_answer_that_is_no_query_is_reported() {
+fn an_answer_without_a_query_is_reported() {
     let declining = endpoint(&[]);
     let declined = ask(&project(&declining), &["How heavy is Hulk?"]).expect_exit_code(1);
     assert!(

@@ -43,7 +43,7 @@ fn events<'e>(ended: &'e CommandResult, name: &str) -> Vec<&'e Json> {
 }
 
 #[test]
-fn a_batch_is_written_sent_looked_at_and_collected() {
+fn a_batch_is_written_sent_polled_and_collected() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     let ended = batch(&project, &[]).expect_exit_code(0);
@@ -89,7 +89,7 @@ fn a_batch_is_split_at_its_limits() {
 }
 
 #[test]
-fn requests_that_fail_are_sent_again_and_only_those() {
+fn only_failed_requests_are_resent() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::status(500, "oops", "server_error"), Frequency::Once);
     let project = heroes(&endpoint, "");
@@ -101,7 +101,7 @@ fn requests_that_fail_are_sent_again_and_only_those() {
 }
 
 #[test]
-fn a_request_that_always_fails_is_given_up_and_told() {
+fn a_request_that_always_fails_is_given_up_and_reported() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault_where(
         Fault::status(429, "slow down", "rate_limit"),
@@ -120,7 +120,7 @@ fn a_request_that_always_fails_is_given_up_and_told() {
 }
 
 #[test]
-fn rows_that_failed_are_asked_again_in_smaller_requests() {
+fn failed_rows_are_requested_again_in_smaller_requests() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::MissingRows, Frequency::First(3));
     let project = heroes(&endpoint, "");
@@ -135,7 +135,7 @@ fn rows_that_failed_are_asked_again_in_smaller_requests() {
 }
 
 #[test]
-fn asking_again_has_an_end() {
+fn the_number_of_attempts_is_limited() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Empty, Frequency::Always);
     let project = heroes(&endpoint, "");
@@ -155,7 +155,7 @@ fn a_request_too_long_is_split() {
 }
 
 #[test]
-fn what_an_expired_batch_answered_is_kept_and_the_rest_sent_again_once() {
+fn answers_of_an_expired_batch_are_kept_and_the_rest_is_resent_once() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::Expired(1));
     let project = heroes(&endpoint, "");
@@ -178,7 +178,7 @@ fn what_an_expired_batch_answered_is_kept_and_the_rest_sent_again_once() {
 }
 
 #[test]
-fn a_batch_that_fails_as_a_whole_is_sent_again_once() {
+fn a_batch_that_fails_as_a_whole_is_resent_once() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::Failed("invalid_request", "line 1 is odd"));
     let project = heroes(&endpoint, "");
@@ -199,7 +199,7 @@ fn a_batch_that_fails_as_a_whole_is_sent_again_once() {
 }
 
 #[test]
-fn a_full_queue_is_waited_for() {
+fn a_run_waits_for_a_full_queue() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::Completed(3));
     let full = || BatchOutcome::Failed("token_limit_exceeded", "Enqueued token limit reached");
@@ -234,7 +234,7 @@ fn killed_at(endpoint: &Endpoint, project: &Project, at: SilencePoint) {
 }
 
 #[test]
-fn killed_at_any_step_a_run_goes_on_with_the_same_batch() {
+fn a_run_killed_at_any_step_is_resumed_with_the_same_batch() {
     let steps = [
         (SilencePoint::BeforeUpload, 1, 1),
         (SilencePoint::AfterUpload, 1, 1),
@@ -261,7 +261,7 @@ fn killed_at_any_step_a_run_goes_on_with_the_same_batch() {
 }
 
 #[test]
-fn killed_while_collecting_no_answer_is_taken_twice() {
+fn a_kill_while_collecting_stores_no_answer_twice() {
     for kills in 0..6 {
         let endpoint = truthful_endpoint();
         let project = heroes(&endpoint, "");
@@ -304,7 +304,7 @@ fn a_batch_is_found_among_many() {
 }
 
 #[test]
-fn a_creation_in_doubt_is_looked_up_before_it_is_asked_for_again() {
+fn an_unconfirmed_creation_is_looked_up_before_it_is_repeated() {
     let endpoint = truthful_endpoint();
     endpoint.lie_about_creation(500);
     let project = heroes(&endpoint, "");
@@ -333,7 +333,7 @@ fn an_interrupted_wait_leaves_the_batch_to_the_next_run() {
 }
 
 #[test]
-fn a_plain_run_leaves_out_what_a_batch_asks_for() {
+fn a_plain_run_skips_cells_in_a_batch() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
@@ -367,7 +367,7 @@ fn a_plain_run_leaves_out_what_a_batch_asks_for() {
 }
 
 #[test]
-fn answers_that_come_after_the_spec_has_changed_are_kept_as_they_were_asked() {
+fn answers_that_arrive_after_a_spec_change_are_stored_as_requested() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
@@ -392,7 +392,7 @@ fn answers_that_come_after_the_spec_has_changed_are_kept_as_they_were_asked() {
 }
 
 #[test]
-fn a_budget_is_never_overshot_and_what_fits_is_sent() {
+fn a_budget_is_never_exceeded_and_what_fits_is_sent() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "batch_requests = 1");
     // The budget covers one request after the other: the worst case is far above the actual cost.
@@ -411,7 +411,7 @@ fn a_budget_is_never_overshot_and_what_fits_is_sent() {
 
 /// As in a live run, the part that fits is requested, and the rest once answers have freed budget.
 #[test]
-fn a_request_that_the_budget_does_not_hold_is_sent_in_parts() {
+fn a_request_beyond_the_budget_is_sent_in_parts() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     project.write_spec(&project.spec_text().replace("test-model", "gpt-4o-mini"));
@@ -453,7 +453,7 @@ fn a_request_that_the_budget_does_not_hold_is_sent_in_parts() {
 
 /// The output file was deleted by the user, or has expired.
 #[test]
-fn an_output_that_is_gone_is_told_and_asked_again() {
+fn a_missing_output_is_reported_and_requested_again() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     endpoint.reject_requests("GET files/", 404);
@@ -483,7 +483,7 @@ fn an_output_that_is_gone_is_told_and_asked_again() {
 }
 
 #[test]
-fn what_is_under_way_counts_against_the_budget_after_a_kill() {
+fn requests_in_flight_count_against_the_budget_after_a_kill() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "budget_tokens = 20000");
@@ -533,7 +533,7 @@ fn an_endpoint_that_refuses_ends_the_run() {
 }
 
 #[test]
-fn a_batch_that_the_endpoint_has_lost_is_told_and_asked_again() {
+fn a_batch_that_the_endpoint_lost_is_reported_and_requested_again() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
@@ -548,7 +548,7 @@ fn a_batch_that_the_endpoint_has_lost_is_told_and_asked_again() {
 }
 
 #[test]
-fn an_endpoint_that_is_away_for_a_while_is_waited_for() {
+fn a_run_waits_for_a_temporarily_unreachable_endpoint() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
@@ -564,7 +564,7 @@ fn an_endpoint_that_is_away_for_a_while_is_waited_for() {
 }
 
 #[test]
-fn all_expansions_go_together_and_the_budget_of_the_day_holds_them() {
+fn all_expansions_share_a_batch_and_the_daily_budget() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
@@ -592,7 +592,7 @@ fn all_expansions_go_together_and_the_budget_of_the_day_holds_them() {
 }
 
 #[test]
-fn recordings_take_no_batches() {
+fn recordings_support_no_batches() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     std::fs::write(project.path("r.jsonl"), "").unwrap();
@@ -602,7 +602,7 @@ fn recordings_take_no_batches() {
 }
 
 #[test]
-fn files_that_somebody_else_sends_are_written_and_their_answers_taken_in() {
+fn exported_files_are_written_and_their_answers_imported() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "batch_requests = 2");
     let ended = project.run_materialize(&["--batch-file", "out"]).expect_exit_code(0);
@@ -642,7 +642,7 @@ fn files_that_somebody_else_sends_are_written_and_their_answers_taken_in() {
 }
 
 #[test]
-fn failures_of_an_import_are_asked_for_by_the_next_run() {
+fn failures_in_an_import_are_requested_by_the_next_run() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     let ended = project.run_materialize(&["--batch-file", "out"]).expect_exit_code(0);
@@ -668,7 +668,7 @@ fn left_usd(project: &Project, flags: &[&str]) -> f64 {
 }
 
 #[test]
-fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
+fn costs_spent_in_doubt_and_in_flight_count_once_each() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "budget_usd_per_day = 1");
@@ -716,7 +716,7 @@ fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
 }
 
 #[test]
-fn a_run_with_batches_under_way_leaves_no_note_of_what_was_not_sent() {
+fn a_run_with_open_batches_leaves_no_reservation_of_unsent_requests() {
     let endpoint = truthful_endpoint();
     endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
@@ -734,7 +734,7 @@ fn a_run_with_batches_under_way_leaves_no_note_of_what_was_not_sent() {
 }
 
 #[test]
-fn a_batch_tells_what_each_column_used() {
+fn a_batch_reports_the_usage_of_each_column() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     let done = batch(&project, &[]).expect_exit_code(0).done_event().clone();
@@ -748,7 +748,7 @@ fn a_batch_tells_what_each_column_used() {
 }
 
 #[test]
-fn a_refresh_through_batches_goes_on_after_a_kill_and_then_begins_anew() {
+fn a_refresh_through_batches_is_resumed_after_a_kill_and_then_starts_over() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     batch(&project, &[]).expect_exit_code(0);
@@ -772,7 +772,7 @@ fn a_refresh_through_batches_goes_on_after_a_kill_and_then_begins_anew() {
 }
 
 #[test]
-fn what_a_cancelled_batch_left_of_a_refresh_is_asked_by_the_next_run() {
+fn the_next_run_requests_what_a_cancelled_batch_left_of_a_refresh() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     batch(&project, &[]).expect_exit_code(0);
@@ -808,7 +808,7 @@ fn in_files(project: &Project, written: &[&Json]) -> BTreeMap<String, usize> {
 
 /// Cells in an unanswered file are reported, and exported again only on request.
 #[test]
-fn what_stands_in_a_file_is_not_written_twice() {
+fn cells_in_an_unanswered_file_are_not_exported_twice() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "batch_requests = 2");
     let write =
@@ -856,7 +856,7 @@ fn what_stands_in_a_file_is_not_written_twice() {
 /// Imported answers are known. Requests that failed can be exported again, and a late answer is
 /// still accepted.
 #[test]
-fn half_an_import_leaves_the_other_half_in_its_file() {
+fn a_partial_import_leaves_the_other_cells_in_their_file() {
     let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     let other = project.spec_text().replace("\"llm\"", "\"llm2\"");
@@ -915,7 +915,7 @@ fn half_an_import_leaves_the_other_half_in_its_file() {
 /// and is resumed. No answer is lost or paid for twice. `HQDL_TEST_ROUNDS` sets the number of
 /// rounds.
 #[test]
-fn whatever_goes_wrong_every_cell_is_answered_once() {
+fn every_cell_is_answered_once_despite_any_fault() {
     let rounds = std::env::var("HQDL_TEST_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
     let seed = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1u64);
     let mut most = 0;

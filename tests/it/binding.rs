@@ -117,7 +117,7 @@ fn live(project: &Project, sql: &str) {
 }
 
 #[test]
-fn a_value_is_followed_to_the_columns_it_is_made_of() {
+fn a_value_is_traced_to_the_columns_it_consists_of() {
     let (project, _endpoint) = project();
     let melbourne = json!([["Albert Park", "Australia"], ["Old Park", "New Zealand"]]);
     for sql in [
@@ -170,7 +170,7 @@ CREATE VIEW last AS SELECT max(name) AS n, location AS l FROM circuits GROUP BY 
 
 /// Values are traced through a view as through a subquery.
 #[test]
-fn a_value_is_followed_through_views() {
+fn a_value_is_traced_through_views() {
     let endpoint = Endpoint::start_with(truth);
     let project = Project::new(&endpoint, &[CIRCUITS, VIEWS].concat(), &[MODEL, SPEC].concat());
     project.run_materialize(&[]);
@@ -297,7 +297,7 @@ fn a_key_with_a_null_part_gives_null() {
 }
 
 #[test]
-fn what_determines_no_key_is_asked_live() {
+fn values_that_determine_no_key_are_asked_live() {
     let (project, _endpoint) = project();
     for sql in [
         // Two circuits have the same location.
@@ -329,7 +329,7 @@ fn what_determines_no_key_is_asked_live() {
 }
 
 #[test]
-fn a_column_gives_what_the_call_says() {
+fn a_column_gives_the_type_that_the_call_declares() {
     let (project, _endpoint) = project();
     let count =
         |call: &str| format!("SELECT count(*) FROM circuits AS c WHERE c.id < 4 AND {call}");
@@ -403,7 +403,7 @@ questions = ["What was the result?"]
 /// A key may consist of rows of several tables, if the query joins them as the source of the keys
 /// does.
 #[test]
-fn a_value_made_of_joined_tables_is_of_the_row_that_joins_them() {
+fn a_value_from_joined_tables_identifies_the_joining_row() {
     let result = |_: &str, key: &[Json]| -> Json {
         let text = |n: usize| key.get(n).and_then(Json::as_str).unwrap_or("-");
         format!("{} {} {}", text(0), text(1), text(2)).into()
@@ -474,7 +474,7 @@ fn a_value_made_of_joined_tables_is_of_the_row_that_joins_them() {
 }
 
 #[test]
-fn a_slot_takes_values_that_are_there() {
+fn a_slot_accepts_existing_values() {
     let (project, _endpoint) = project();
     let sql = |value: &str| {
         format!(

@@ -207,7 +207,7 @@ fn query_text(case: &Json) -> &str {
 }
 
 #[test]
-fn blendsql_cases_for_real_models_end_well() {
+fn blendsql_cases_for_real_models_succeed() {
     let Some(folder) = engine::shared_folder("blendsql") else { return };
     let cases: Vec<Json> = read(&folder).into_iter().filter(|c| c["sql"].is_null()).collect();
     assert_eq!(cases.len(), 57);

@@ -27,7 +27,7 @@ fn usd(json: &Json) -> f64 {
 }
 
 #[test]
-fn a_plan_says_when_the_budget_will_not_do_and_how_many_cells_fit() {
+fn a_plan_reports_an_insufficient_budget_and_how_many_cells_fit() {
     let endpoint = truthful_endpoint();
     let project = limited(&endpoint, "");
     let plan = project.run_plan(&[]);
@@ -68,7 +68,7 @@ fn a_plan_says_when_the_budget_will_not_do_and_how_many_cells_fit() {
 }
 
 #[test]
-fn a_run_warns_before_it_begins_when_the_budget_will_not_do() {
+fn a_run_warns_of_an_insufficient_budget_before_it_begins() {
     let endpoint = truthful_endpoint();
     let project = limited(&endpoint, "budget_tokens = 900");
     let plan = project.run_plan(&[]);
@@ -90,7 +90,7 @@ fn a_run_warns_before_it_begins_when_the_budget_will_not_do() {
 }
 
 #[test]
-fn a_hint_names_the_budget_that_is_spent() {
+fn a_hint_names_the_exhausted_budget() {
     for (limits, message, hint) in [
         ("budget_usd = 0.0001", "the budget is reached", "--budget"),
         ("budget_usd_per_day = 0.0001", "the budget of the day is reached", "`budget_usd_per_day`"),
@@ -186,7 +186,7 @@ fn a_request_in_flight_at_a_kill_counts_as_spent() {
 /// However often the run is killed, everything that the endpoint billed, or may have billed, stays
 /// within the budget.
 #[test]
-fn kills_again_and_again_do_not_overspend() {
+fn repeated_kills_do_not_overspend() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(30)), Frequency::Always);
     let project = thrifty(&endpoint, "budget_usd = 0.006");
@@ -216,7 +216,7 @@ fn kills_again_and_again_do_not_overspend() {
 }
 
 #[test]
-fn a_request_that_broke_on_the_way_counts_and_is_told() {
+fn a_request_that_broke_off_counts_and_is_reported() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::DroppedMidBody, Frequency::First(1));
     endpoint.add_fault(
@@ -396,7 +396,7 @@ fn a_run_answers_about_as_many_cells_as_the_plan_says() {
 
 /// A plan derives its duration from the model's latest answers.
 #[test]
-fn a_plans_time_is_learnt_from_earlier_answers() {
+fn a_plans_duration_is_estimated_from_earlier_answers() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let seconds = || project.run_plan(&[])["totals"]["seconds"].as_f64().unwrap();

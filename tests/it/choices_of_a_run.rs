@@ -30,7 +30,7 @@ fn warnings(ended: &CommandResult) -> Vec<String> {
 }
 
 #[test]
-fn where_applies_where_its_columns_are_and_says_where_not() {
+fn where_applies_to_expansions_with_its_columns_and_reports_the_others() {
     let (endpoint, project) = two();
     let ended = project.run_materialize(&["--where", "year > 1992"]).expect_exit_code(0);
     let mut asked: Vec<Json> = endpoint
@@ -65,7 +65,7 @@ fn a_column_is_named_with_its_expansion() {
 }
 
 #[test]
-fn a_limit_that_was_fulfilled_is_a_success_and_a_plan_tells_scripts_what_is_missing() {
+fn a_fulfilled_limit_is_a_success_and_a_plan_reports_missing_cells_to_scripts() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
@@ -94,7 +94,7 @@ fn an_unknown_value_is_an_answer_unless_values_are_required() {
 }
 
 #[test]
-fn a_persons_word_is_looked_at_before_it_is_taken() {
+fn an_override_is_checked_before_it_is_stored() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     let set = |words: &[&str]| {
@@ -120,7 +120,7 @@ fn a_persons_word_is_looked_at_before_it_is_taken() {
 }
 
 #[test]
-fn what_is_sent_can_be_read_before() {
+fn prompts_can_be_printed_before_a_run() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     let ended =

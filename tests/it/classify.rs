@@ -56,7 +56,7 @@ fn query(project: &Project, flags: &[&str], sql: &str) -> CommandResult {
 }
 
 #[test]
-fn other_words_mean_the_values_that_mean_the_same() {
+fn other_words_match_values_with_the_same_meaning() {
     let endpoint = Endpoint::start_answering(meant);
     let project = project(&endpoint, "");
     let cases: [(&str, &str, usize); 11] = [
@@ -106,7 +106,7 @@ fn other_words_mean_the_values_that_mean_the_same() {
 }
 
 #[test]
-fn the_spec_says_it_of_a_column() {
+fn the_spec_enables_it_for_a_column() {
     let endpoint = Endpoint::start_answering(meant);
     let project = project(&endpoint, "classify = true");
     project.run_materialize(&[]).expect_exit_code(0);

@@ -83,7 +83,7 @@ fn a_context_that_is_too_long_is_an_error_with_the_numbers() {
 }
 
 #[test]
-fn a_context_is_cut_to_whole_rows_and_the_meta_says_so() {
+fn a_context_is_truncated_to_whole_rows_and_the_meta_reports_it() {
     let endpoint = oracle::start_endpoint();
     let project = notes(&endpoint, 100);
     let ended = query(&project, &["--truncate"], SIZE).expect_exit_code(0);
@@ -150,7 +150,7 @@ fn a_row_that_fits_nowhere_is_an_error_even_so() {
 
 /// A query after the value of `LLMMap` is its context, with all rows and columns.
 #[test]
-fn a_query_behind_the_value_of_a_map_is_all_its_rows() {
+fn a_query_after_the_value_of_a_map_is_its_context() {
     let endpoint = oracle::start_endpoint();
     let project = notes(&endpoint, 3);
     let asked = |context: &str| {
@@ -237,7 +237,7 @@ fn a_pattern_is_shown_to_the_model() {
 
 /// An answer that must be part of a text but is not counts as unreadable, and is requested again.
 #[test]
-fn a_part_of_a_text_that_is_none_is_no_answer() {
+fn an_answer_that_is_not_part_of_the_text_is_rejected() {
     let endpoint = oracle::start_endpoint();
     let project = notes(&endpoint, 3);
     let sql = "SELECT id, {{LLMMap('fn:say:NOTE 2', text, return_type='substring')}} FROM note ORDER BY 1";

@@ -30,7 +30,7 @@ fn seeds(target: &str) -> Vec<(PathBuf, String, bool)> {
 }
 
 #[test]
-fn the_scanners_seeds_are_read_or_refused() {
+fn the_scanners_seeds_are_accepted_or_rejected() {
     for (path, sql, reads) in seeds("scanner") {
         match scan_calls(&sql) {
             Ok(calls) => {
@@ -52,7 +52,7 @@ impl Schema for Tables {
 }
 
 #[test]
-fn the_scanners_seeds_are_rewritten_without_a_call_left() {
+fn rewriting_the_scanners_seeds_leaves_no_call() {
     let mut count = 0;
     for (path, sql, reads) in seeds("scanner") {
         let Ok(spelled) = NormalizedQuery::normalize(&sql) else { continue };
@@ -70,7 +70,7 @@ fn the_scanners_seeds_are_rewritten_without_a_call_left() {
 }
 
 #[test]
-fn the_specs_seeds_are_read_or_refused() {
+fn the_specs_seeds_are_accepted_or_rejected() {
     for (path, text, reads) in seeds("spec") {
         match UncheckedSpec::parse(&path, text) {
             Ok(draft) => {
@@ -154,7 +154,7 @@ fn mutated(rng: &mut fastrand::Rng, text: &str) -> String {
 }
 
 #[test]
-fn mutated_seeds_are_read_or_refused_too() {
+fn mutated_seeds_are_accepted_or_rejected() {
     // The same stack size as for queries.
     let thread = std::thread::Builder::new().stack_size(64 << 20);
     thread.spawn(mutate).unwrap().join().unwrap();

@@ -46,7 +46,7 @@ fn head(stream: &TcpStream) -> String {
 }
 
 #[test]
-fn event_streams_leave_room_for_short_requests() {
+fn event_streams_do_not_block_short_requests() {
     let (_endpoint, _project, daemon) = waiting();
     let ask = format!("GET /v1/runs/events HTTP/1.1\r\nHost: {}\r\n\r\n", daemon.address);
     let streams: Vec<TcpStream> = (0..600).map(|_| sent(&daemon, ask.as_bytes())).collect();
@@ -68,7 +68,7 @@ fn event_streams_leave_room_for_short_requests() {
 }
 
 #[test]
-fn clients_that_wait_for_runs_leave_room_for_others() {
+fn clients_that_wait_for_runs_do_not_block_others() {
     let (_endpoint, _project, daemon) = waiting();
     let body = json!({ "wait": true, "timeout": 600, "where": "(WITH RECURSIVE c(x) AS
         (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c) > 0" })
@@ -95,7 +95,7 @@ fn clients_that_wait_for_runs_leave_room_for_others() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_let_go_of() {
+fn a_client_that_does_not_read_is_disconnected() {
     let (_endpoint, _project, daemon) = waiting();
     let ask = format!("GET /v1/openapi.json HTTP/1.1\r\nHost: {}\r\n\r\n", daemon.address);
     // More bytes than all buffers on the way can store.
@@ -172,7 +172,7 @@ fn malformed(rng: &mut fastrand::Rng, host: &str) -> Vec<u8> {
 }
 
 #[test]
-fn malformed_requests_are_refused_and_harm_nobody() {
+fn malformed_requests_are_rejected_and_affect_no_one_else() {
     let seed = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok());
     let seed: u64 = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("HQDL_TEST_SEED={seed}");
@@ -253,7 +253,7 @@ fn complete(daemon: &Daemon, specs: usize) {
 }
 
 #[test]
-fn what_a_spec_costs_does_not_depend_on_how_many_there_are() {
+fn the_cost_of_a_spec_does_not_depend_on_their_number() {
     let endpoint = truthful_endpoint();
     let looks = |specs: usize| {
         let project = many(&endpoint, specs);

@@ -24,7 +24,7 @@ fn waiting() -> (Endpoint, Project, Daemon) {
 }
 
 #[test]
-fn rows_come_as_json_lines_with_columns_before_and_meta_after() {
+fn rows_are_json_lines_between_columns_and_meta() {
     let (_endpoint, _project, daemon) = filled();
     let asked = json!({ "spec": "x", "sql": "SELECT name, height, x'0aff' AS b, 1.5 AS r FROM hero
                         WHERE height > :h ORDER BY 2 LIMIT 2", "params": { "h": 180 } });
@@ -41,7 +41,7 @@ fn rows_come_as_json_lines_with_columns_before_and_meta_after() {
 }
 
 #[test]
-fn a_query_asks_what_is_missing_and_explain_asks_nothing() {
+fn a_query_requests_missing_cells_and_explain_requests_nothing() {
     let (endpoint, _project, daemon) = waiting();
     let sql = "SELECT name FROM hero WHERE height > 180 AND {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
     let explained = daemon.post("/v1/explain", &json!({ "sql": sql })).expect_status(200).json();
@@ -75,7 +75,7 @@ fn errors_are_those_of_the_command_line() {
 }
 
 #[test]
-fn requests_that_cannot_be_answered_say_why() {
+fn requests_that_cannot_be_answered_report_the_reason() {
     let (endpoint, _project, daemon) = waiting();
     let post = |path: &str, body: serde_json::Value| daemon.post(path, &body);
     assert!(
@@ -123,7 +123,7 @@ fn requests_that_cannot_be_answered_say_why() {
 }
 
 #[test]
-fn an_error_on_the_way_ends_the_lines() {
+fn an_error_after_some_rows_ends_the_lines() {
     let (_endpoint, _project, daemon) = filled();
     let many = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100000) SELECT i, hex(zeroblob(20)) FROM n", "max_rows": 50_000 });
     let lines = daemon.post("/v1/query", &many).expect_status(200).json_lines();
@@ -151,7 +151,7 @@ fn facts_are_looked_up_and_filled_in_batches() {
 }
 
 #[test]
-fn why_tells_where_a_cell_came_from() {
+fn why_reports_where_a_cell_came_from() {
     let (_endpoint, _project, daemon) = filled();
     let why = daemon
         .get("/v1/why?table=llm&key=Zed&key=Zed%20Zedsson&column=motto")
@@ -163,7 +163,7 @@ fn why_tells_where_a_cell_came_from() {
 }
 
 #[test]
-fn a_plan_has_a_price_and_asks_nothing() {
+fn a_plan_has_a_price_and_sends_no_request() {
     let (endpoint, _project, daemon) = waiting();
     let plan = daemon.post("/v1/plan", &json!({ "columns": ["born"] })).expect_status(200).json();
     assert_eq!(plan["totals"]["cells"], HERO_COUNT);
@@ -172,7 +172,7 @@ fn a_plan_has_a_price_and_asks_nothing() {
 }
 
 #[test]
-fn runs_are_told_as_they_happen() {
+fn runs_are_reported_as_they_happen() {
     let (_endpoint, _project, daemon) = waiting();
     let ended =
         |event: &str, data: &serde_json::Value| event == "run" && data["state"] == "complete";
@@ -185,7 +185,7 @@ fn runs_are_told_as_they_happen() {
 }
 
 #[test]
-fn the_cost_of_a_run_says_what_of_it_is_assumed() {
+fn the_cost_of_a_run_reports_its_assumed_part() {
     let endpoint = truthful_endpoint();
     endpoint.set_usage_fn(|_, input, output| {
         json!({ "prompt_tokens": input, "completion_tokens": output,
@@ -204,7 +204,7 @@ fn the_cost_of_a_run_says_what_of_it_is_assumed() {
 }
 
 #[test]
-fn strangers_are_not_let_in() {
+fn requests_from_other_sites_are_rejected() {
     let (endpoint, _project, daemon) = waiting();
     let ask = |head: &str| daemon.send_raw(&format!("{head}\r\n\r\n"));
     let own = daemon.address.clone();
@@ -235,7 +235,7 @@ fn strangers_are_not_let_in() {
 }
 
 #[test]
-fn a_token_is_demanded_where_there_is_one() {
+fn a_configured_token_is_required() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let refused = project.run_hqdl(&["daemon", "--listen", "0.0.0.0:0"]).expect_exit_code(2);
@@ -269,7 +269,7 @@ fn a_token_is_demanded_where_there_is_one() {
 }
 
 #[test]
-fn the_document_names_every_route_and_no_other() {
+fn the_document_names_exactly_the_existing_routes() {
     let (_endpoint, _project, daemon) = waiting();
     let document = daemon.get("/v1/openapi.json").expect_status(200).json();
     let source = std::fs::read_to_string(

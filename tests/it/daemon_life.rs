@@ -13,7 +13,7 @@ use hqdl_testkit::project::{
 const CELLS: usize = HERO_COUNT * COLUMN_NAMES.len();
 
 #[test]
-fn a_daemon_that_is_killed_goes_on_where_it_was() {
+fn a_killed_daemon_continues_where_it_stopped() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(150)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -56,7 +56,7 @@ fn a_signal_lets_requests_in_flight_finish_and_keeps_them() {
 }
 
 #[test]
-fn what_is_in_flight_when_the_grace_is_over_counts_as_spent() {
+fn requests_in_flight_after_the_grace_period_count_as_spent() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     // The very first request is sent alone.
@@ -78,7 +78,7 @@ fn what_is_in_flight_when_the_grace_is_over_counts_as_spent() {
 }
 
 #[test]
-fn fifty_clients_that_ask_the_same_ask_once() {
+fn fifty_equal_queries_send_each_request_once() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -114,7 +114,7 @@ fn two_daemons_do_not_share_a_cache_or_a_port() {
 }
 
 #[test]
-fn status_prints_what_the_daemon_says() {
+fn status_prints_the_daemons_status() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let none = run_status(&project, &[]).expect_exit_code(2);
@@ -133,7 +133,7 @@ fn status_prints_what_the_daemon_says() {
 }
 
 #[test]
-fn a_hangup_reads_everything_again_and_opens_the_log_again() {
+fn a_hangup_rereads_everything_and_reopens_the_log() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let log = project.path("run.log");
@@ -147,7 +147,7 @@ fn a_hangup_reads_everything_again_and_opens_the_log_again() {
 }
 
 #[test]
-fn a_client_that_goes_away_stops_its_query() {
+fn a_client_that_disconnects_stops_its_query() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -176,7 +176,7 @@ fn a_client_that_goes_away_stops_its_query() {
 }
 
 #[test]
-fn a_service_manager_is_told_how_it_goes() {
+fn a_service_manager_is_notified() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let path = project.path("notify");
@@ -206,7 +206,7 @@ fn a_service_manager_is_told_how_it_goes() {
 }
 
 #[test]
-fn a_command_line_beside_the_daemon_says_the_same() {
+fn a_command_beside_the_daemon_prints_the_same() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
@@ -235,7 +235,7 @@ fn a_command_line_beside_the_daemon_says_the_same() {
 }
 
 #[test]
-fn a_command_line_and_the_daemon_ask_nothing_twice() {
+fn a_command_and_the_daemon_request_nothing_twice() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(150)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -274,7 +274,7 @@ fn a_command_on_the_cache_outlives_the_daemon() {
 /// The status shows the latest answers and the elapsed time, even if nothing happens for a long
 /// time afterwards.
 #[test]
-fn the_last_answer_before_a_silence_is_shown() {
+fn the_last_answer_before_a_long_pause_is_shown() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Every(3));
     let project = heroes_project(&endpoint, "csv");

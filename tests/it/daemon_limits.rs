@@ -21,7 +21,7 @@ fn waiting(flags: &[&str]) -> (Endpoint, Project, Daemon) {
 }
 
 #[test]
-fn a_plan_that_does_not_end_is_broken_off() {
+fn an_endless_plan_is_aborted() {
     let (endpoint, _project, daemon) = waiting(&[]);
     let asked = json!({ "where": ENDLESS, "timeout": 0.3 });
     let said = daemon.post("/v1/plan", &asked).expect_status(400);
@@ -33,7 +33,7 @@ fn a_plan_that_does_not_end_is_broken_off() {
 }
 
 #[test]
-fn clients_that_take_all_places_leave_the_pages_to_others_and_their_places_when_they_go() {
+fn clients_that_use_all_query_slots_do_not_block_pages_and_release_them() {
     let (_endpoint, _project, daemon) = waiting(&[]);
     let body = json!({ "where": ENDLESS, "timeout": 600 }).to_string();
     let plans: Vec<std::net::TcpStream> = (0..20)
@@ -63,7 +63,7 @@ fn clients_that_take_all_places_leave_the_pages_to_others_and_their_places_when_
 }
 
 #[test]
-fn a_run_whose_where_does_not_end_can_be_ended_and_ends_by_itself() {
+fn a_run_with_an_endless_where_can_be_interrupted_and_times_out() {
     let (endpoint, _project, daemon) = waiting(&[]);
     let asked = json!({ "where": ENDLESS, "timeout": 600 });
     let id = daemon.post("/v1/runs", &asked).expect_status(202).json()["run"].as_u64().unwrap();
@@ -91,7 +91,7 @@ fn memory(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn one_query_does_not_take_all_memory() {
+fn one_query_does_not_use_all_memory() {
     let (_endpoint, _project, daemon) = waiting(&["--max-bytes", "2000000"]);
     let said = daemon
         .post("/v1/query", &json!({ "sql": "SELECT hex(zeroblob(200000000))" }))
@@ -111,7 +111,7 @@ fn one_query_does_not_take_all_memory() {
 }
 
 #[test]
-fn readers_that_read_nothing_lose_their_places() {
+fn readers_that_read_nothing_lose_their_slots() {
     use std::io::Write;
     let (_endpoint, _project, daemon) = waiting(&[]);
     let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 9000)
@@ -138,7 +138,7 @@ fn readers_that_read_nothing_lose_their_places() {
 }
 
 #[test]
-fn a_reader_that_is_slow_frees_the_database() {
+fn a_slow_reader_does_not_block_the_database() {
     use std::io::{Read, Write};
     let (_endpoint, project, daemon) = waiting(&["--read-within", "1"]);
     let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 9000)
@@ -182,7 +182,7 @@ fn retry_after(head: &str) -> u64 {
 }
 
 #[test]
-fn a_client_beyond_its_requests_waits_and_others_notice_nothing() {
+fn a_client_beyond_its_requests_waits_and_others_are_unaffected() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let socket = project.path("hqdl.sock");
@@ -253,7 +253,7 @@ fn waiting_for_one(flags: &[&str]) -> (Endpoint, Project, Daemon) {
 }
 
 #[test]
-fn a_client_has_few_streams_and_others_have_theirs() {
+fn the_streams_of_each_client_are_limited() {
     let flags = ["--client-requests", "0", "--client-streams", "2", "--trusted-proxy", "127.0.0.1"];
     let (_endpoint, _project, daemon) = waiting(&flags);
     let open = |from: &str| {
@@ -280,7 +280,7 @@ fn a_client_has_few_streams_and_others_have_theirs() {
 }
 
 #[test]
-fn a_client_beyond_its_bytes_waits_when_its_stream_has_ended() {
+fn a_client_beyond_its_bytes_waits_after_its_stream_has_ended() {
     let flags =
         ["--client-requests", "0", "--client-megabytes", "1", "--trusted-proxy", "127.0.0.1"];
     let (_endpoint, _project, daemon) = waiting(&flags);

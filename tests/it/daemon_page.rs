@@ -37,7 +37,7 @@ fn page(daemon: &Daemon, path: &str) -> String {
 }
 
 #[test]
-fn what_a_model_says_is_text_on_every_page() {
+fn model_output_is_escaped_on_every_page() {
     let (_endpoint, _project, daemon) = evil();
     let cell = "/specs/x/cell?table=llm&column=motto&key=Zed&key=Zed%20Zedsson";
     let pages = [
@@ -64,7 +64,7 @@ fn what_a_model_says_is_text_on_every_page() {
 }
 
 #[test]
-fn pages_are_whole_without_a_script() {
+fn pages_are_complete_without_a_script() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
@@ -117,7 +117,7 @@ fn pages_are_whole_without_a_script() {
 }
 
 #[test]
-fn a_cell_is_overridden_by_a_form_of_its_own_page_alone() {
+fn a_cell_is_overridden_only_by_the_form_on_its_page() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
@@ -211,7 +211,7 @@ fn the_query_box_explains_and_runs() {
 
 #[test]
 #[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
-fn a_real_browser_shows_the_pages_and_runs_nothing_of_the_models() {
+fn a_real_browser_shows_the_pages_and_runs_no_model_output() {
     let program = find_chromium().expect("Chromium, which was there when this was built");
     let (_endpoint, project, daemon) = evil();
     let mut browser = Browser::start(&program, &project.path("."));
@@ -240,7 +240,7 @@ fn a_real_browser_shows_the_pages_and_runs_nothing_of_the_models() {
 
 /// A successful run shows no error; unpublished tables and columns are named.
 #[test]
-fn a_table_that_is_being_filled_is_no_error() {
+fn a_table_that_is_being_filled_is_not_an_error() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Always);
     let project = heroes_project(&endpoint, "json");

@@ -75,7 +75,7 @@ fn new_rows_of_a_database_are_new_keys() {
 }
 
 #[test]
-fn a_database_with_a_write_ahead_log_is_seen_to_change() {
+fn a_change_in_a_write_ahead_log_is_noticed() {
     let (endpoint, project, daemon) = filled();
     let connection = project.connect();
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
@@ -88,7 +88,7 @@ fn a_database_with_a_write_ahead_log_is_seen_to_change() {
 }
 
 #[test]
-fn files_behind_links_are_seen_to_change() {
+fn changes_of_linked_files_are_noticed() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let there = project.path("elsewhere");
@@ -114,7 +114,7 @@ fn files_behind_links_are_seen_to_change() {
 }
 
 #[test]
-fn what_the_daemon_publishes_does_not_wake_it_for_ever() {
+fn the_daemons_own_publishing_does_not_wake_it_repeatedly() {
     let (_endpoint, project, daemon) = filled();
     std::thread::sleep(Duration::from_millis(700));
     let ticks = || {
@@ -133,7 +133,7 @@ fn what_the_daemon_publishes_does_not_wake_it_for_ever() {
 }
 
 #[test]
-fn a_broken_spec_leaves_the_last_good_one_in_force() {
+fn a_broken_spec_leaves_the_last_valid_one_active() {
     let (endpoint, project, daemon) = filled();
     let good = project.spec_text();
     project.write_spec(&good.replace("type = \"integer\"", "type = \"number\""));
@@ -151,7 +151,7 @@ fn a_broken_spec_leaves_the_last_good_one_in_force() {
 }
 
 #[test]
-fn a_daemon_that_begins_with_a_broken_spec_serves_and_waits() {
+fn a_daemon_that_starts_with_a_broken_spec_serves_and_waits() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let good = project.spec_text();
@@ -166,7 +166,7 @@ fn a_daemon_that_begins_with_a_broken_spec_serves_and_waits() {
 }
 
 #[test]
-fn an_atomic_save_counts_once_and_files_come_and_go() {
+fn an_atomic_save_counts_once_and_files_can_appear_and_disappear() {
     let (endpoint, project, daemon) = filled();
     let before = endpoint.request_count();
     // Save as an editor does: a backup, a new file, and a rename over the old one.
@@ -189,7 +189,7 @@ fn an_atomic_save_counts_once_and_files_come_and_go() {
 }
 
 #[test]
-fn a_folder_and_a_database_that_appear_later_are_seen() {
+fn a_folder_and_a_database_that_appear_later_are_noticed() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     std::fs::rename(project.path("specs"), project.path("elsewhere")).unwrap();
@@ -251,7 +251,7 @@ fn overrides_show_at_once() {
 }
 
 #[test]
-fn polling_sees_what_the_system_does_not_tell() {
+fn polling_finds_changes_that_the_system_does_not_report() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--poll", "1"]);
@@ -262,7 +262,7 @@ fn polling_sees_what_the_system_does_not_tell() {
 }
 
 #[test]
-fn without_spending_it_plans_and_waits_for_a_go() {
+fn without_spending_it_plans_and_waits_for_approval() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
@@ -289,7 +289,7 @@ fn without_spending_it_plans_and_waits_for_a_go() {
 }
 
 #[test]
-fn an_endpoint_that_refuses_is_not_asked_again_until_something_changes() {
+fn a_rejecting_endpoint_gets_no_request_until_something_changes() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::status(401, "bad key", "invalid_api_key"), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -307,7 +307,7 @@ fn an_endpoint_that_refuses_is_not_asked_again_until_something_changes() {
 }
 
 #[test]
-fn a_budget_that_is_reached_waits_for_a_go() {
+fn an_exhausted_budget_waits_for_approval() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let spec =
@@ -326,7 +326,7 @@ fn a_budget_that_is_reached_waits_for_a_go() {
 }
 
 #[test]
-fn a_budget_that_is_spent_is_not_spent_again_by_saving_the_same_spec() {
+fn saving_the_same_spec_does_not_restore_its_budget() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let spec =
@@ -349,7 +349,7 @@ fn a_budget_that_is_spent_is_not_spent_again_by_saving_the_same_spec() {
 }
 
 #[test]
-fn the_budget_of_a_day_is_waited_for_until_the_next() {
+fn the_daemon_waits_until_the_next_day_for_a_daily_budget() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let day = "concurrency = 1\nbudget_usd_per_day = 0.001";
@@ -370,7 +370,7 @@ fn the_budget_of_a_day_is_waited_for_until_the_next() {
 }
 
 #[test]
-fn a_part_that_a_client_asks_for_decides_nothing_about_the_rest() {
+fn a_partial_run_of_a_client_does_not_affect_the_rest() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::status(401, "bad key", "invalid_api_key"), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -393,7 +393,7 @@ fn a_part_that_a_client_asks_for_decides_nothing_about_the_rest() {
 }
 
 #[test]
-fn overrides_that_cannot_be_read_are_told_until_they_are_mended() {
+fn unreadable_overrides_are_reported_until_they_are_fixed() {
     let (endpoint, project, daemon) = filled();
     let path = project.path("specs/x.overrides.csv");
     std::fs::write(&path, "name,full_name,column,value\nZed,Zed Zedsson,born,never\n").unwrap();
@@ -411,7 +411,7 @@ fn overrides_that_cannot_be_read_are_told_until_they_are_mended() {
 }
 
 #[test]
-fn a_run_that_a_client_ends_stays_ended() {
+fn a_run_that_a_client_interrupts_is_not_restarted() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -436,7 +436,7 @@ fn a_run_that_a_client_ends_stays_ended() {
 }
 
 #[test]
-fn a_part_that_a_client_ends_holds_nothing_back() {
+fn interrupting_a_partial_run_holds_nothing_back() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -457,7 +457,7 @@ fn a_part_that_a_client_ends_holds_nothing_back() {
 }
 
 #[test]
-fn values_that_were_known_are_counted_wherever_they_are_used() {
+fn reused_values_are_counted_everywhere() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     // Without change events, it does not check what it published itself.
@@ -482,7 +482,7 @@ fn values_that_were_known_are_counted_wherever_they_are_used() {
 }
 
 #[test]
-fn a_spec_that_is_mended_is_another_chance() {
+fn a_fixed_spec_is_tried_again() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::status(404, "no such model", "model_not_found"), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -495,7 +495,7 @@ fn a_spec_that_is_mended_is_another_chance() {
 }
 
 #[test]
-fn a_copy_that_is_taken_away_is_made_again_and_asks_nothing() {
+fn a_deleted_copy_is_recreated_without_requests() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let text = project.spec_text();

@@ -4,7 +4,7 @@ use hqdl_testkit::project::{check_cells, check_complete, heroes_project, truthfu
 
 /// Damaged answers are counted and requested again.
 #[test]
-fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
+fn a_damaged_answer_is_reported_by_every_command_and_requested_again() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -39,7 +39,7 @@ fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
 
 /// A flipped bit anywhere in a cache causes at most an error that names the file and the remedy.
 #[test]
-fn whatever_bit_of_the_cache_turns_no_cell_is_wrong() {
+fn no_flipped_bit_in_the_cache_makes_a_cell_wrong() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -81,7 +81,7 @@ fn whatever_bit_of_the_cache_turns_no_cell_is_wrong() {
 
 /// A completion may be damaged in any way: the answers are stored separately.
 #[test]
-fn a_damaged_completion_keeps_nobody_from_the_answers() {
+fn a_damaged_completion_does_not_block_the_answers() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -102,7 +102,7 @@ fn a_damaged_completion_keeps_nobody_from_the_answers() {
 
 /// A journal of an earlier version has no checksums: it opens, and they are added.
 #[test]
-fn a_journal_without_checksums_gets_them() {
+fn checksums_are_added_to_a_journal_without_them() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);

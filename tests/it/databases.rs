@@ -11,7 +11,7 @@ use hqdl_testkit::project::{
 };
 
 #[test]
-fn a_table_that_hqdl_did_not_make_is_never_touched() {
+fn a_table_that_hqdl_did_not_create_is_never_changed() {
     for name in ["llm", "llm_power", "LLM"] {
         let endpoint = truthful_endpoint();
         let project = heroes_project(&endpoint, "csv");
@@ -27,7 +27,7 @@ fn a_table_that_hqdl_did_not_make_is_never_touched() {
 }
 
 #[test]
-fn a_table_put_where_a_dropped_one_was_is_a_strangers() {
+fn a_users_table_in_place_of_a_dropped_one_is_not_hqdls() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -41,7 +41,7 @@ fn a_table_put_where_a_dropped_one_was_is_a_strangers() {
 }
 
 #[test]
-fn a_view_of_a_users_is_left_and_noted() {
+fn a_users_view_is_kept_and_noted() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.execute_sql(
@@ -54,7 +54,7 @@ fn a_view_of_a_users_is_left_and_noted() {
 }
 
 #[test]
-fn everything_else_in_the_database_stays_as_it_was() {
+fn everything_else_in_the_database_is_unchanged() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.execute_sql(
@@ -97,7 +97,7 @@ fn as_nobody(project: &Project, args: &[&str]) -> Option<(i32, String)> {
 }
 
 #[test]
-fn a_read_only_database_is_said_before_any_request_is_sent() {
+fn a_read_only_database_is_reported_before_any_request() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let mode = |path: &str, mode| {
@@ -119,7 +119,7 @@ fn a_read_only_database_is_said_before_any_request_is_sent() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_said_before_any_request_is_sent() {
+fn a_read_only_directory_is_reported_before_any_request() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     std::fs::create_dir(project.path("locked")).unwrap();
@@ -141,7 +141,7 @@ fn a_directory_that_cannot_be_written_is_said_before_any_request_is_sent() {
 }
 
 #[test]
-fn a_locked_database_is_said_before_any_request_is_sent() {
+fn a_locked_database_is_reported_before_any_request() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let stranger = project.connect();
@@ -175,7 +175,7 @@ fn a_database_locked_at_the_end_loses_nothing() {
 }
 
 #[test]
-fn a_reader_sees_the_old_table_until_the_new_one_is_whole() {
+fn a_reader_sees_the_old_table_until_the_new_one_is_complete() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.execute_sql("PRAGMA journal_mode = WAL");
@@ -192,7 +192,7 @@ fn a_reader_sees_the_old_table_until_the_new_one_is_whole() {
 }
 
 #[test]
-fn what_is_no_database_is_said_with_its_place_in_the_spec() {
+fn a_file_that_is_not_a_database_is_reported_with_its_location() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     std::fs::write(project.path("text.sqlite"), "this is no database\n".repeat(100)).unwrap();
@@ -215,7 +215,7 @@ fn what_is_no_database_is_said_with_its_place_in_the_spec() {
 }
 
 #[test]
-fn an_output_that_hqdl_did_not_make_is_never_overwritten() {
+fn an_output_that_hqdl_did_not_create_is_never_overwritten() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let stranger = rusqlite::Connection::open(project.path("theirs.sqlite")).unwrap();

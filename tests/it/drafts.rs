@@ -81,7 +81,7 @@ fn ask(seed: u64) -> (usize, usize) {
 }
 
 #[test]
-fn a_wrong_answer_beside_the_right_one_is_no_value() {
+fn a_wrong_answer_beside_the_correct_one_is_never_a_value() {
     let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seed: u64 = setting("HQDL_PROPERTY_SEED").unwrap_or(1);
     let cases: u64 = setting("HQDL_PROPERTY_CASES").unwrap_or(24);

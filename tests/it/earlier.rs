@@ -64,7 +64,7 @@ fn published(dir: &Path) -> Vec<Vec<Sql>> {
 /// Each access finds all facts: with the existing index, without it, and with tables published
 /// again from the journal alone.
 #[test]
-fn what_earlier_versions_wrote_is_found_and_nothing_is_asked() {
+fn facts_of_earlier_versions_are_found_without_requests() {
     for fixture in fixtures() {
         let expected: Json =
             serde_json::from_str(&std::fs::read_to_string(fixture.join("expected.json")).unwrap())
@@ -159,7 +159,7 @@ fn earlier_own_tables_are_read_migrated_and_cleaned() {
 /// Facts are found by their column's fingerprint, so the fingerprints of all columns and questions
 /// stored so far must not change.
 #[test]
-fn fingerprints_are_made_as_they_were() {
+fn fingerprints_have_not_changed() {
     for fixture in fixtures() {
         let expected: Json =
             serde_json::from_str(&std::fs::read_to_string(fixture.join("expected.json")).unwrap())

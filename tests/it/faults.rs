@@ -57,7 +57,7 @@ fn each_in(
 }
 
 #[test]
-fn trouble_that_passes_is_waited_out() {
+fn temporary_faults_are_retried() {
     let html = ("content-type", "text/html".to_owned());
     let faults = vec![
         (Fault::Latency(Duration::from_millis(300)), Frequency::Always),
@@ -96,7 +96,7 @@ fn trouble_that_passes_is_waited_out() {
 }
 
 #[test]
-fn the_endpoints_wish_to_wait_is_heard() {
+fn the_endpoints_requested_pause_is_respected() {
     let waits = [
         (Fault::too_many("retry-after", "2"), 2.0),
         (Fault::too_many("retry-after-ms", "1500"), 1.5),
@@ -118,7 +118,7 @@ fn the_endpoints_wish_to_wait_is_heard() {
 
 /// The rows of one malformed reply are requested again, and the table is complete.
 #[test]
-fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
+fn a_malformed_reply_is_repaired_or_its_rows_requested_again() {
     let once = [
         Fault::Empty,
         Fault::Prose,
@@ -164,7 +164,7 @@ fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
 
 /// A permanent fault leaves exact states, and every value is correct.
 #[test]
-fn a_reply_that_is_always_odd_ends_in_exact_states() {
+fn permanently_malformed_replies_end_in_exact_states() {
     let cells = HERO_COUNT * 4;
     let all = |state: &'static str| Some(vec![(state, cells)]);
     let faults = [
@@ -217,7 +217,7 @@ fn a_reply_that_is_always_odd_ends_in_exact_states() {
 }
 
 #[test]
-fn a_refusal_of_the_request_stops_the_run_with_everything_kept() {
+fn a_rejected_request_stops_the_run_with_everything_kept() {
     let mut cases = Vec::new();
     for (status, code) in [
         (400, "invalid_request"),
@@ -255,7 +255,7 @@ fn a_refusal_of_the_request_stops_the_run_with_everything_kept() {
 }
 
 #[test]
-fn a_first_request_that_is_refused_is_the_only_one() {
+fn a_rejected_first_request_is_the_only_one() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(
         Fault::status(401, "Incorrect API key provided", "invalid_api_key"),
@@ -269,7 +269,7 @@ fn a_first_request_that_is_refused_is_the_only_one() {
 }
 
 #[test]
-fn a_refusal_ends_the_waits_of_other_requests() {
+fn a_rejection_ends_the_waits_of_other_requests() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     // The very first request is sent alone.
@@ -297,7 +297,7 @@ fn a_refusal_ends_the_waits_of_other_requests() {
 }
 
 #[test]
-fn the_key_is_sent_and_is_nowhere_else() {
+fn the_key_appears_only_in_requests() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     let mut said = String::new();
@@ -328,7 +328,7 @@ fn the_key_is_sent_and_is_nowhere_else() {
 }
 
 #[test]
-fn a_key_that_is_not_set_is_said_before_anything_is_sent() {
+fn a_missing_key_is_reported_before_any_request() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     project.write_spec(&heroes_spec().replace("{base_url}", "https://api.example.invalid/v1"));
@@ -340,7 +340,7 @@ fn a_key_that_is_not_set_is_said_before_anything_is_sent() {
 }
 
 #[test]
-fn an_endpoint_that_is_not_there_is_said_and_nothing_is_lost() {
+fn an_unreachable_endpoint_is_reported_and_nothing_is_lost() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&["--limit", "4"]).expect_exit_code(0);
@@ -368,7 +368,7 @@ fn named(cells: impl IntoIterator<Item = (Vec<Json>, String)>) -> Vec<(String, S
 }
 
 #[test]
-fn ctrl_c_keeps_everything_answered_and_the_next_run_asks_only_the_rest() {
+fn ctrl_c_keeps_all_answers_and_the_next_run_requests_the_rest() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(150)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -391,7 +391,7 @@ fn ctrl_c_keeps_everything_answered_and_the_next_run_asks_only_the_rest() {
 }
 
 #[test]
-fn ctrl_c_twice_leaves_what_is_in_flight() {
+fn ctrl_c_twice_abandons_requests_in_flight() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -408,7 +408,7 @@ fn ctrl_c_twice_leaves_what_is_in_flight() {
 }
 
 #[test]
-fn a_long_pause_that_an_endpoint_asks_for_is_told() {
+fn a_long_pause_of_an_endpoint_is_reported() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::too_many("retry-after", "7"), Frequency::Once);
     let project = heroes_project(&endpoint, "csv");
@@ -419,7 +419,7 @@ fn a_long_pause_that_an_endpoint_asks_for_is_told() {
 }
 
 #[test]
-fn ctrl_c_ends_a_wait_between_tries() {
+fn ctrl_c_ends_a_wait_between_attempts() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::too_many("retry-after", "20"), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -433,7 +433,7 @@ fn ctrl_c_ends_a_wait_between_tries() {
 }
 
 #[test]
-fn killed_at_any_moment_no_answer_is_asked_for_again() {
+fn a_kill_at_any_moment_repeats_no_answered_request() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(25)), Frequency::Always);
     let sql = format!(
@@ -517,7 +517,7 @@ fn a_truth_with_unknowns_survives_every_fault_mixed() {
 /// If a repeated request for an unknown value gets an unreadable answer, the earlier "unknown" is
 /// kept.
 #[test]
-fn an_answer_is_not_lost_to_words_that_say_nothing() {
+fn an_unreadable_answer_does_not_replace_an_unknown() {
     let endpoint = Endpoint::start_with(|column, key| {
         if column == "born" && key[0] == "Echo" { Json::Null } else { true_value(column, key) }
     });
@@ -564,7 +564,7 @@ fn on_the_way() -> Vec<Fault> {
 /// A permanent fault for one hero leaves exactly that hero's cells as errors, which the next run
 /// requests again.
 #[test]
-fn trouble_that_never_passes_ends_in_exact_states() {
+fn permanent_faults_end_in_exact_states() {
     let mut cases = Vec::new();
     for fault in on_the_way() {
         for format in ["csv", "json"] {

@@ -80,7 +80,7 @@ fn every_command_has_a_man_page() {
 
 /// Everything that the Dockerfile copies, builds and runs exists.
 #[test]
-fn the_dockerfile_names_what_is_there() {
+fn the_dockerfile_names_existing_files() {
     let text = std::fs::read_to_string(root().join("Dockerfile")).unwrap();
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let rust = manifest.lines().find_map(|l| l.strip_prefix("rust-version = ")).unwrap();
@@ -126,7 +126,7 @@ fn the_dockerfile_names_what_is_there() {
 
 /// The README is short, its links are valid, and its commands exist.
 #[test]
-fn the_readme_is_a_page_that_holds() {
+fn the_readme_is_short_and_correct() {
     let text = std::fs::read_to_string(root().join("README.md")).unwrap();
     let lines = text.lines().count();
     assert!(lines <= 130, "{lines} lines");
@@ -164,7 +164,7 @@ fn the_readme_is_a_page_that_holds() {
 /// Real-world databases get a spec that passes its check, or one that explains why it does not.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
-fn databases_of_others_get_a_spec_that_passes() {
+fn real_world_databases_get_a_valid_spec() {
     let shared =
         std::env::var_os("HQDL_SHARED").map_or_else(|| root().join("../shared"), PathBuf::from);
     let dir = tempfile::tempdir().unwrap();

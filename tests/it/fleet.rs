@@ -79,7 +79,7 @@ const ROWS: [&str; 4] = ["--rows-per-request", "3", "--concurrency", "3"];
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_one_machine_asks_no_other_does_and_all_have_it() {
+fn machines_share_answers_and_repeat_no_request() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(20)), Frequency::Always);
     let cache = postgres::create_database();
@@ -116,7 +116,7 @@ fn what_one_machine_asks_no_other_does_and_all_have_it() {
 /// A run that finds rows claimed by another run continues with unclaimed rows.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn nobody_waits_for_another_while_there_is_something_to_ask() {
+fn no_run_waits_for_another_while_it_can_send_requests() {
     let endpoint = truthful_endpoint();
     // Longer than this test takes.
     endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Once);
@@ -138,7 +138,7 @@ fn nobody_waits_for_another_while_there_is_something_to_ask() {
 /// from.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_is_published_takes_few_words_with_the_server() {
+fn publishing_needs_few_round_trips() {
     let endpoint = truthful_endpoint();
     let cache = postgres::create_database();
     let [first, second] = [machine(&endpoint, &heroes_spec()), machine(&endpoint, &heroes_spec())];
@@ -163,7 +163,7 @@ fn what_is_published_takes_few_words_with_the_server() {
 /// Processes that start at the same time find no schema, and wait for the one that creates it.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn machines_that_come_first_together_make_one_schema() {
+fn machines_that_start_together_create_one_schema() {
     let endpoint = truthful_endpoint();
     let one = machine(&endpoint, &heroes_spec());
     for _ in 0..3 {
@@ -186,7 +186,7 @@ fn machines_that_come_first_together_make_one_schema() {
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn no_machine_spends_what_another_has_of_the_day() {
+fn machines_share_the_daily_budget() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(10)), Frequency::Always);
     let cache = postgres::create_database();
@@ -208,7 +208,7 @@ fn no_machine_spends_what_another_has_of_the_day() {
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn machines_together_keep_the_pace_of_one_limit_whatever_their_keys() {
+fn machines_with_any_keys_share_one_rate_limit() {
     // Returns the minimum number of seconds that all requests take at the pace of one limit, and
     // the actual number.
     let paced = |limits: [&str; 3]| {
@@ -241,7 +241,7 @@ fn machines_together_keep_the_pace_of_one_limit_whatever_their_keys() {
 /// Each machine has its own daemon, and neither needs the other's.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn daemons_of_two_machines_share_what_was_asked() {
+fn daemons_of_two_machines_share_answers() {
     let endpoint = truthful_endpoint();
     let cache = postgres::create_database();
     let all = machines(&endpoint, 2);
@@ -274,7 +274,7 @@ fn daemons_of_two_machines_share_what_was_asked() {
 /// A killed process keeps its claims until its lease ends; then the others take them.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
+fn a_killed_machine_loses_only_requests_in_flight() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(60)), Frequency::Always);
     let cache = postgres::create_database();
@@ -303,7 +303,7 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
 /// its run continues with the remaining budget.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_a_killed_process_held_is_free_on_its_machine_at_once() {
+fn claims_of_a_killed_process_are_released_on_its_machine_at_once() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Once);
     let cache = postgres::create_database();
@@ -322,7 +322,7 @@ fn what_a_killed_process_held_is_free_on_its_machine_at_once() {
 /// A machine that was suspended for longer than its lease sends no further requests; others do.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_machine_that_was_away_for_longer_than_its_lease_ends_its_run() {
+fn a_machine_suspended_beyond_its_lease_ends_its_run() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(60)), Frequency::Always);
     let cache = postgres::create_database();
@@ -368,7 +368,7 @@ fn a_server_that_is_killed_and_comes_back_costs_nothing() {
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_network_that_is_cut_costs_nothing() {
+fn a_network_outage_costs_nothing() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(40)), Frequency::Always);
     let proxy = Proxy::new_to_port(postgres::shared_server().port());
@@ -392,7 +392,7 @@ fn a_network_that_is_cut_costs_nothing() {
 /// Answers that the server does not commit within a second survive a kill.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_was_answered_during_an_outage_survives_a_kill() {
+fn answers_during_an_outage_survive_a_kill() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(400)), Frequency::Always);
     let proxy = Proxy::new_to_port(postgres::shared_server().port());
@@ -428,7 +428,7 @@ const BREAKS: [fn(&Proxy); 4] = [
 /// the request was in flight, and every answer is stored. `HQDL_FLEET_KILLS=10` runs more kills.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_breaking_network_and_kills_cost_only_what_was_in_flight() {
+fn network_failures_and_kills_cost_only_requests_in_flight() {
     let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
     let kills: usize = number("HQDL_FLEET_KILLS").unwrap_or(2);
     let endpoint = truthful_endpoint();
@@ -508,7 +508,7 @@ fn a_breaking_network_and_kills_cost_only_what_was_in_flight() {
 /// its answers are sent later.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_was_answered_while_the_server_was_gone_is_kept() {
+fn answers_are_kept_while_the_server_is_unreachable() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
     let server = Server::start_server();
@@ -539,7 +539,7 @@ fn what_was_answered_while_the_server_was_gone_is_kept() {
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn facts_move_to_a_server_and_back_as_they_are() {
+fn facts_move_to_a_server_and_back_unchanged() {
     let endpoint = truthful_endpoint();
     let one = machine(&endpoint, &heroes_spec());
     one.run_materialize(&["--rows-per-request", "20"]).expect_exit_code(0);
@@ -583,7 +583,7 @@ fn facts_move_to_a_server_and_back_as_they_are() {
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn who_is_not_let_in_is_told_why_and_shown_no_password() {
+fn denied_access_is_explained_without_the_password() {
     let endpoint = truthful_endpoint();
     let one = machine(&endpoint, &heroes_spec());
     let server = postgres::shared_server();
@@ -670,7 +670,7 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
 /// otherwise.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn owner_worker_and_reader_may_what_their_roles_say() {
+fn owner_worker_and_reader_have_their_roles_permissions() {
     let endpoint = truthful_endpoint();
     let one = machine(&endpoint, &heroes_spec());
     let server = Server::start_server();
@@ -756,7 +756,7 @@ fn a_full_disk_of_the_server_costs_nothing() {
 /// is only preferred, it is not checked.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn connections_are_encrypted_and_certificates_looked_at() {
+fn connections_are_encrypted_and_certificates_checked() {
     let endpoint = truthful_endpoint();
     let one = machine(&endpoint, &heroes_spec());
     let server = Server::start_server();
@@ -798,7 +798,7 @@ fn connections_are_encrypted_and_certificates_looked_at() {
 /// A damaged line affects only its own cells.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_damaged_line_is_left_out_and_its_cells_are_asked_again() {
+fn a_damaged_line_is_skipped_and_its_cells_requested_again() {
     let endpoint = truthful_endpoint();
     let cache = postgres::create_database();
     let [one, other] = [machine(&endpoint, &heroes_spec()), machine(&endpoint, &heroes_spec())];
@@ -824,7 +824,7 @@ fn a_damaged_line_is_left_out_and_its_cells_are_asked_again() {
 /// Keys and values that a server's text, or an index, cannot contain.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn values_of_every_kind_and_size_come_back_as_they_were() {
+fn values_of_every_type_and_size_are_stored_unchanged() {
     let endpoint = truthful_endpoint();
     let spec = [MODEL, "[[expansion]]\nname = \"llm\"\nsource = \"page\"\nkey = [\"text\"]\nrows_per_request = 1\n\n[[expansion.column]]\nname = \"motto\"\n"].concat();
     // Keys with a long common prefix, and different endings in another order.
@@ -855,7 +855,7 @@ fn values_of_every_kind_and_size_come_back_as_they_were() {
 /// processors, and prints them.
 #[test]
 #[ignore = "measures for a minute or more: cargo test --test it -- --ignored --nocapture fleet::measure"]
-fn measure_a_shared_limit_and_a_long_way() {
+fn measure_a_shared_limit_and_a_high_latency() {
     let many = |endpoint: &Endpoint, rows: usize, spec: &str| {
         let sql = format!(
             "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})

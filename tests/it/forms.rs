@@ -114,7 +114,7 @@ fn published_forms_of_suql_run() {
 
 /// `PostgreSQL`'s functions return what `PostgreSQL` returns, including NULLs and boundary cases.
 #[test]
-fn functions_of_postgresql_give_what_it_says() {
+fn functions_of_postgresql_return_the_same() {
     let endpoint = Endpoint::start_with(|_, _| Json::Null);
     let project = Project::new(&endpoint, TABLES, SPEC);
     for (expression, value) in [
@@ -151,7 +151,7 @@ fn forms_of_suql_run() {
 
 /// `DISTINCT ON` keeps the first row of each group, in the query's order.
 #[test]
-fn distinct_on_keeps_the_first_of_each() {
+fn distinct_on_keeps_the_first_row_of_each_group() {
     let endpoint = Endpoint::start_with(|_, key| {
         Json::from(key[0].as_str().unwrap_or_default().contains("Loud"))
     });

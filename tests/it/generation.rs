@@ -34,7 +34,7 @@ fn a_complete_run_publishes_the_truth_in_either_format() {
 }
 
 #[test]
-fn the_done_event_says_what_was_used() {
+fn the_done_event_reports_usage() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let first = project.run_materialize(&[]).expect_exit_code(0);
@@ -60,7 +60,7 @@ fn the_done_event_says_what_was_used() {
 }
 
 #[test]
-fn a_second_run_asks_nothing() {
+fn a_second_run_requests_nothing() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -229,7 +229,7 @@ fn a_changed_value_list_asks_only_for_what_it_touches() {
 }
 
 #[test]
-fn another_model_is_asked_unless_any_models_facts_are_reused() {
+fn another_model_is_asked_unless_facts_of_any_model_are_reused() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -255,7 +255,7 @@ fn another_model_is_asked_unless_any_models_facts_are_reused() {
 }
 
 #[test]
-fn the_model_flag_wins_over_the_spec() {
+fn the_model_flag_overrides_the_spec() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&["--model", "flagged"]).expect_exit_code(0);
@@ -265,7 +265,7 @@ fn the_model_flag_wins_over_the_spec() {
 }
 
 #[test]
-fn the_base_url_flag_wins_over_the_spec() {
+fn the_base_url_flag_overrides_the_spec() {
     let (named, flagged) = (truthful_endpoint(), truthful_endpoint());
     let project = heroes_project(&named, "csv");
     project.run_materialize(&["--base-url", &flagged.base_url()]).expect_exit_code(0);
@@ -273,7 +273,7 @@ fn the_base_url_flag_wins_over_the_spec() {
 }
 
 #[test]
-fn error_cells_are_asked_again_by_the_next_run_and_only_those() {
+fn the_next_run_requests_only_error_cells_again() {
     let endpoint = truthful_endpoint();
     // Every request about Zed is too long for this model, even alone.
     endpoint.add_fault_where(Fault::TooLarge(0), Frequency::Always, |q| {
@@ -298,7 +298,7 @@ fn error_cells_are_asked_again_by_the_next_run_and_only_those() {
 }
 
 #[test]
-fn limit_asks_for_the_first_keys_and_the_next_run_goes_on() {
+fn limit_requests_the_first_keys_and_the_next_run_continues() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let ended = project.run_materialize(&["--limit", "3"]).expect_exit_code(0);
@@ -318,7 +318,7 @@ fn limit_asks_for_the_first_keys_and_the_next_run_goes_on() {
 }
 
 #[test]
-fn columns_asks_for_these_columns_only() {
+fn columns_requests_only_these_columns() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&["--columns", "born,powers"]).expect_exit_code(0);
@@ -335,7 +335,7 @@ fn columns_asks_for_these_columns_only() {
 }
 
 #[test]
-fn where_asks_only_for_rows_for_which_it_holds() {
+fn where_requests_only_matching_rows() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&["--where", "height > 180"]).expect_exit_code(0);
@@ -352,7 +352,7 @@ fn where_asks_only_for_rows_for_which_it_holds() {
 }
 
 #[test]
-fn refresh_asks_again_for_a_column_and_takes_the_new_answer() {
+fn refresh_requests_a_column_again_and_uses_the_new_answer() {
     let changed = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&changed);
     let endpoint = Endpoint::start_with(move |column, key| {
@@ -376,7 +376,7 @@ fn refresh_asks_again_for_a_column_and_takes_the_new_answer() {
 }
 
 #[test]
-fn retry_failed_asks_again_for_what_has_no_value() {
+fn retry_failed_requests_cells_without_a_value_again() {
     let wiser = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&wiser);
     let endpoint = Endpoint::start_with(move |column, key| {
@@ -448,7 +448,7 @@ fn no_cache_starts_empty_and_keeps_nothing() {
 }
 
 #[test]
-fn output_leaves_the_source_as_it_is() {
+fn output_leaves_the_source_unchanged() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let bytes = || std::fs::read(project.path("data.sqlite")).unwrap();
@@ -468,7 +468,7 @@ fn output_leaves_the_source_as_it_is() {
 }
 
 #[test]
-fn every_null_has_a_state_behind_it() {
+fn every_null_has_a_state() {
     // Names that end in a vowel are unknown; some eyes are plaid.
     let endpoint = Endpoint::start_with(|column, key| match key[0].as_str() {
         Some(name) if name.ends_with(['a', 'e', 'o']) => Json::Null,
@@ -604,7 +604,7 @@ fn blobs_and_broken_text_are_reported_and_skipped() {
 }
 
 #[test]
-fn rows_whose_source_is_gone_are_counted_and_then_disappear() {
+fn rows_without_a_source_are_counted_and_then_disappear() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -628,7 +628,7 @@ fn rows_whose_source_is_gone_are_counted_and_then_disappear() {
 
 /// A plan with nothing known, and one with most cells known, each compared with the actual cost.
 #[test]
-fn a_plan_asks_nothing_and_comes_true() {
+fn a_plan_sends_no_request_and_is_accurate() {
     for format in ["csv", "json"] {
         let endpoint = truthful_endpoint();
         let project = heroes_project(&endpoint, format);
@@ -685,7 +685,7 @@ fn a_plan_asks_nothing_and_comes_true() {
 }
 
 #[test]
-fn a_plan_leaves_cache_and_database_as_they_are() {
+fn a_plan_leaves_cache_and_database_unchanged() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let bytes = || std::fs::read(project.path("data.sqlite")).unwrap();
@@ -698,7 +698,7 @@ fn a_plan_leaves_cache_and_database_as_they_are() {
 }
 
 #[test]
-fn the_end_tells_what_each_column_used_and_how_its_cells_ended() {
+fn the_done_event_reports_usage_and_states_of_each_column() {
     let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str()) {
         ("born", Some("Zed")) => Json::Null,
         ("eye_color", Some("007")) => "Plaid".into(),

@@ -85,7 +85,7 @@ fn no_guide_is_longer_than_120_lines() {
 
 /// The systemd unit in the guide has no line that the example does not have.
 #[test]
-fn the_unit_in_the_guide_is_the_example() {
+fn the_unit_in_the_guide_matches_the_example() {
     let page = std::fs::read_to_string(page_of("daemon_service")).unwrap();
     let unit = page.split("```ini\n").nth(1).unwrap().split("```").next().unwrap();
     let example =

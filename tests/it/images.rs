@@ -95,7 +95,7 @@ fn rows(project: &Project, sql: &str) -> Json {
 }
 
 #[test]
-fn an_image_is_shown_however_it_is_named_and_asked_about_once() {
+fn an_image_is_asked_about_once_whatever_its_name() {
     let endpoint = endpoint();
     let url = "https://example.org/horse.png";
     let photos = [
@@ -151,7 +151,7 @@ fn an_image_is_shown_however_it_is_named_and_asked_about_once() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
+fn images_that_cannot_be_shown_get_a_state_and_cost_nothing() {
     let endpoint = endpoint();
     let photos = [
         "'img/none.png'",
@@ -255,7 +255,7 @@ fn an_expansion_shows_images_of_its_key_and_context() {
 }
 
 #[test]
-fn a_budget_holds_what_an_image_may_cost() {
+fn a_budget_covers_the_maximum_cost_of_an_image() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'", "'https://x.org/a.png'"]);
     // At most 1,445 tokens per image: 85, and 170 for each of eight tiles.
@@ -279,7 +279,7 @@ fn a_budget_holds_what_an_image_may_cost() {
 }
 
 #[test]
-fn a_model_that_sees_nothing_says_so_once() {
+fn a_model_without_image_input_reports_it_once() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'"]);
     let words = "Invalid content type. image_url is only supported by certain models.";
@@ -299,7 +299,7 @@ fn a_model_that_sees_nothing_says_so_once() {
 
 /// Ollama and llama.cpp report it with status 500.
 #[test]
-fn a_server_that_fails_at_images_is_not_asked_again() {
+fn a_server_that_fails_at_images_gets_no_second_request() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'"]);
     let words = "image input is not supported - hint: you may need to provide the mmproj";
@@ -340,7 +340,7 @@ fn a_refused_image_fails_for_its_row() {
 }
 
 #[test]
-fn recordings_answer_by_what_an_image_is_known_by() {
+fn recordings_answer_by_the_identity_of_an_image() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'https://x.org/a.png'", "'img/none.png'"]);
     let facts = [
@@ -357,7 +357,7 @@ fn recordings_answer_by_what_an_image_is_known_by() {
 }
 
 #[test]
-fn what_a_spec_says_of_images_is_checked() {
+fn image_settings_of_a_spec_are_checked() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'"]);
     let spec = project.spec_text();
@@ -396,7 +396,7 @@ fn what_a_spec_says_of_images_is_checked() {
 }
 
 #[test]
-fn media_that_a_call_does_not_name_are_refused_and_cost_nothing() {
+fn undeclared_media_are_rejected_and_cost_nothing() {
     let endpoint = endpoint();
     let url = format!("'{}'", data_url(PNG));
     for (photo, told) in [

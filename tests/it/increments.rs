@@ -260,7 +260,7 @@ impl Changing {
 }
 
 #[test]
-fn what_is_published_row_by_row_is_what_is_published_from_nothing() {
+fn publishing_row_by_row_equals_publishing_from_scratch() {
     let steps = std::env::var("HQDL_TEST_STEPS").ok().and_then(|n| n.parse().ok());
     let first = std::env::var("HQDL_TEST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     for seed in first..first + SEEDS {
@@ -335,7 +335,7 @@ fn one_more_row_is_one_row_written() {
 }
 
 #[test]
-fn a_cell_that_somebody_writes_by_hand_is_told_and_mended() {
+fn a_manually_edited_cell_is_reported_and_restored() {
     let changing = Changing::new(0);
     changing.ends(&["materialize", "specs/x.toml"]);
     let project = &changing.project;

@@ -140,7 +140,7 @@ fn an_ingredient_of_a_spec_asks_its_question() {
 
 /// `SQLite` reads a quoted name that is not a column as a text, which was not intended.
 #[test]
-fn a_column_that_is_none_is_no_text_to_ask_about() {
+fn a_quoted_name_that_is_not_a_column_is_an_error() {
     let endpoint = endpoint();
     let project = project(&endpoint);
     for call in [
@@ -158,7 +158,7 @@ fn a_column_that_is_none_is_no_text_to_ask_about() {
 }
 
 #[test]
-fn what_a_call_lacks_is_told_with_its_place() {
+fn missing_arguments_are_reported_with_their_location() {
     let endpoint = endpoint();
     let project = project(&endpoint);
     let bare = query(&project, "SELECT LLMMap('Which?', name) FROM t").expect_exit_code(2);
@@ -205,7 +205,7 @@ fn what_a_call_lacks_is_told_with_its_place() {
 }
 
 #[test]
-fn narrower_ingredients_are_others_with_more_said() {
+fn narrower_ingredients_are_rewritten_to_others() {
     let endpoint = endpoint();
     let project = project(&endpoint);
     for (sql, expected) in [
@@ -238,7 +238,7 @@ fn narrower_ingredients_are_others_with_more_said() {
 }
 
 #[test]
-fn a_question_about_documents_is_asked_of_all_of_them_once() {
+fn a_question_about_documents_is_asked_once_about_all() {
     let endpoint = Endpoint::start_answering(|_, row| {
         let text = row.context.iter().map(ToString::to_string).collect::<String>();
         Json::from(text.contains("Plums are blue.") && text.contains("Apples are red."))
@@ -266,7 +266,7 @@ fn a_question_about_documents_is_asked_of_all_of_them_once() {
 }
 
 #[test]
-fn what_is_wrong_with_an_ingredient_is_told() {
+fn mistakes_in_an_ingredient_are_reported() {
     let endpoint = endpoint();
     let project = project(&endpoint);
     let fruit = "name = \"IsFruit\"\nquestion = \"Is {thing} a fruit?\"\narguments = [\"thing\"]";
@@ -291,7 +291,7 @@ fn what_is_wrong_with_an_ingredient_is_told() {
 
 /// One-word answers should not change between runs.
 #[test]
-fn a_question_about_one_value_is_asked_at_temperature_0_if_the_endpoint_takes_one() {
+fn a_question_about_one_value_is_asked_at_temperature_0_if_possible() {
     let endpoint = endpoint();
     let project = project(&endpoint);
     let asked = |question: &str| {

@@ -52,7 +52,7 @@ fn init(dir: &Path) -> String {
 }
 
 #[test]
-fn things_are_proposed_with_what_they_belong_to_and_persons_are_not() {
+fn entities_are_proposed_with_their_owners_and_persons_are_not() {
     let dir = folder_with(SHOP);
     let toml = init(dir.path());
     let expansions: Vec<&str> = toml.lines().filter(|l| l.starts_with("name = \"llm_")).collect();
@@ -68,7 +68,7 @@ fn things_are_proposed_with_what_they_belong_to_and_persons_are_not() {
 }
 
 #[test]
-fn a_select_shows_its_rows_with_what_was_asked_of_them() {
+fn a_select_shows_its_rows_with_their_answers() {
     let endpoint = Endpoint::start_with(|column, key| format!("{column} {}", key.len()).into());
     let dir = folder_with(SHOP);
     init(dir.path());
@@ -87,7 +87,7 @@ fn a_select_shows_its_rows_with_what_was_asked_of_them() {
 }
 
 #[test]
-fn a_model_on_this_machine_is_a_matter_of_following_the_comment() {
+fn a_local_model_works_by_following_the_comment() {
     let dir = folder_with(SHOP);
     let toml = init(dir.path());
     let ours: Vec<&str> = toml
@@ -107,7 +107,7 @@ fn a_model_on_this_machine_is_a_matter_of_following_the_comment() {
 }
 
 #[test]
-fn a_database_that_is_not_there_is_told_as_a_file() {
+fn a_missing_database_is_reported_as_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let ended = hqdl(dir.path(), &["init", "nothere.db", "-s", "specs/a.toml"]).expect_exit_code(2);
     assert!(ended.stderr.contains("there is no file at nothere.db"), "{}", ended.stderr);
@@ -157,7 +157,7 @@ fn csv_files_become_a_database_beside_them() {
 }
 
 #[test]
-fn clean_takes_away_what_hqdl_made_and_nothing_else() {
+fn clean_removes_what_hqdl_created_and_nothing_else() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let schema = "SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2";
@@ -216,7 +216,7 @@ fn proposed(sql: &str, wanted: &[(&str, &str)]) {
 
 /// Categories are not entities, however many of them a table combines.
 #[test]
-fn measurements_are_no_entities() {
+fn measurements_are_not_entities() {
     let rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60)";
     let word =
         |n: usize| format!("CASE i % {n} WHEN 0 THEN 'Low' WHEN 1 THEN 'Mid' ELSE 'Top' END");
@@ -245,7 +245,7 @@ fn measurements_are_no_entities() {
 /// The key consists of the rows' names, and of the year that distinguishes rows with the same name,
 /// but not of the persons who run them.
 #[test]
-fn rows_are_known_by_their_own_names() {
+fn rows_are_identified_by_their_own_names() {
     proposed(
         "CREATE TABLE schools (id INTEGER PRIMARY KEY, Phone TEXT, School TEXT, City TEXT,
                                AdmFName1 TEXT, AdmLName1 TEXT);

@@ -147,7 +147,7 @@ fn a_question_names_the_values_of_sources_with_parts() {
 
 /// Facts whose other key parts were explicitly NULL are known.
 #[test]
-fn facts_of_keys_with_spelled_out_nulls_are_those_of_the_parts() {
+fn facts_of_keys_with_explicit_nulls_are_reused() {
     let endpoint = truthful_endpoint();
     let before = spec("csv")
         .replace(
@@ -246,7 +246,7 @@ fn no_value_of_a_key_is_hidden() {
 }
 
 #[test]
-fn a_key_that_is_no_part_is_told_with_its_place() {
+fn a_key_that_is_not_a_part_is_reported_with_its_location() {
     let fixture = Fixture::new();
     let toml = |key: &str| {
         format!(

@@ -42,7 +42,7 @@ fn all_come_in(endpoint: &Endpoint) -> usize {
 }
 
 #[test]
-fn no_kill_loses_more_than_what_is_in_flight() {
+fn no_kill_loses_more_than_requests_in_flight() {
     let mut chance = fastrand::Rng::with_seed(seed());
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(8)), Frequency::Always);
@@ -128,7 +128,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
 
 /// The tables are published again from the facts, whenever publishing was interrupted.
 #[test]
-fn a_kill_while_publishing_leaves_the_tables_as_they_were_or_as_they_shall_be() {
+fn a_kill_while_publishing_leaves_the_old_or_the_new_tables() {
     let mut chance = fastrand::Rng::with_seed(seed());
     let endpoint = truthful_endpoint();
     let project = many(&endpoint);

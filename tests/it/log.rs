@@ -24,7 +24,7 @@ fn logged(project: &Project, args: &[&str], filter: Option<&str>, exit: i32) -> 
 }
 
 #[test]
-fn a_log_tells_each_step_and_never_the_key() {
+fn a_log_shows_each_step_and_never_the_key() {
     let endpoint = truthful_endpoint();
     let echo = format!("Slow down, owner of {SECRET}");
     endpoint.add_fault(
@@ -71,7 +71,7 @@ fn a_log_tells_each_step_and_never_the_key() {
 }
 
 #[test]
-fn a_filter_says_how_much_is_logged() {
+fn a_filter_decides_how_much_is_logged() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let args = ["materialize", "specs/x.toml"];
@@ -91,7 +91,7 @@ fn a_filter_says_how_much_is_logged() {
 }
 
 #[test]
-fn without_log_nothing_is_written_and_the_variable_stands_for_the_flag() {
+fn without_log_nothing_is_written_and_the_variable_replaces_the_flag() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(5)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");

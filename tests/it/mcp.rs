@@ -246,7 +246,7 @@ fn find_approval(project: &Project, id: &Json) -> std::path::PathBuf {
 }
 
 #[test]
-fn spending_keeps_to_the_limits_of_the_server() {
+fn spending_respects_the_limits_of_the_server() {
     let endpoint = endpoint(LIVE);
     let project = project(&endpoint);
     let mut client = Client::start(&project, &["--allow-usd", "0.5"]);
@@ -339,7 +339,7 @@ fn a_page_of_stored_answers_needs_no_approval() {
 
 /// SQL can contain lines that imitate the plan. The price comes first, and the SQL is indented.
 #[test]
-fn a_plan_is_shown_without_tricks() {
+fn a_plan_cannot_be_forged() {
     let endpoint = endpoint(LIVE);
     let project = project(&endpoint);
     let accepts = json!({ "action": "decline" });

@@ -14,7 +14,7 @@ fn rejects(project: &Project, args: &[&str], code: i32, parts: &[&str]) {
 }
 
 #[test]
-fn an_argument_that_cannot_be_used_is_named_with_what_is_expected() {
+fn an_invalid_argument_is_named_with_the_expected_form() {
     let project = heroes_project(&truthful_endpoint(), "json");
     let amount = "expected an amount in USD, 0 or more";
     for budget in ["-1", "nan", "free"] {
@@ -34,7 +34,7 @@ fn an_argument_that_cannot_be_used_is_named_with_what_is_expected() {
 }
 
 #[test]
-fn a_wrong_field_shows_how_it_is_written() {
+fn a_wrong_field_is_shown_with_the_correct_syntax() {
     let project = heroes_project(&truthful_endpoint(), "json");
     let is_other = |line: &&str| !line.starts_with("provider") && !line.starts_with("price");
     let text = project.spec_text();
@@ -78,14 +78,14 @@ fn a_cache_that_is_only_read_must_exist() {
 }
 
 #[test]
-fn why_says_that_its_first_argument_is_a_table() {
+fn why_explains_that_its_first_argument_is_a_table() {
     let project = heroes_project(&truthful_endpoint(), "json");
     let args = ["why", "nope", "Batman", "powers"];
     rejects(&project, &args, 2, &["no spec in specs/ defines a table `nope`", "--spec"]);
 }
 
 #[test]
-fn a_query_with_a_wrong_name_says_which_names_there_are() {
+fn a_query_with_a_wrong_name_lists_the_existing_names() {
     let project = heroes_project(&truthful_endpoint(), "json");
     project.execute_sql("CREATE TABLE other (title TEXT)");
     for (sql, help) in [
@@ -151,7 +151,7 @@ fn a_csv_column_that_gets_another_name_is_noted() {
 }
 
 #[test]
-fn a_run_that_can_read_no_answer_names_json() {
+fn a_run_with_unreadable_answers_suggests_json() {
     let endpoint = Endpoint::start_with(|_, _| "no number".into());
     let project = heroes_project(&endpoint, "csv");
     let ended = project.run_hqdl(&["materialize", "specs/x.toml", "--columns", "born"]);
@@ -159,7 +159,7 @@ fn a_run_that_can_read_no_answer_names_json() {
 }
 
 #[test]
-fn keys_with_a_null_part_are_noted_by_check_alone() {
+fn keys_with_a_null_part_are_noted_only_by_check() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     let note = "a part that is NULL";

@@ -110,7 +110,7 @@ fn each_expansion_is_asked_of_its_model_at_its_price() {
 }
 
 #[test]
-fn a_budget_holds_for_all_models_together() {
+fn a_budget_covers_all_models_together() {
     let (small, large, project) = project();
     let ended = project.run_materialize(&["--budget", "0.012"]);
     let paid = bill(&small, 1.0, 2.0) + bill(&large, 10.0, 30.0);
@@ -163,7 +163,7 @@ fn a_call_names_its_model() {
 }
 
 #[test]
-fn a_price_is_unknown_where_one_model_has_none() {
+fn a_price_is_unknown_if_one_model_has_none() {
     let (_small, _large, project) = project();
     let text = project.spec_text().replace("price = { input = 10.0, output = 30.0 }\n", "");
     project.write_spec(&text.replace("budget_usd = 1.0", ""));
@@ -193,7 +193,7 @@ fn a_column_answers_a_call_that_names_its_model_and_no_other() {
 }
 
 #[test]
-fn names_that_no_model_has_are_told() {
+fn unknown_model_names_are_reported() {
     let (small, large, project) = project();
     let ended = query(&project, "SELECT {{LLMQA('Why?', model='lagre')}}", &[]).expect_exit_code(2);
     for told in
@@ -236,7 +236,7 @@ fn names_that_no_model_has_are_told() {
 }
 
 #[test]
-fn what_is_asked_of_another_model_is_estimated_by_its_rows() {
+fn requests_to_another_model_are_estimated_by_its_rows() {
     let (_, large, project) = project();
     std::fs::write(project.path("specs/said.jsonl"), "{\"keys\":[\"Leeds\"],\"content\":\"x\"}\n")
         .unwrap();
@@ -260,7 +260,7 @@ fn what_is_asked_of_another_model_is_estimated_by_its_rows() {
 
 /// `[model.NAME]` tables that mean the same endpoint share one API key.
 #[test]
-fn an_endpoint_written_otherwise_is_the_same_endpoint() {
+fn another_spelling_of_an_endpoint_is_the_same_endpoint() {
     use hqdl::spec::file::{ModelTable, OtherModelTable};
     let openai = "https://api.openai.com/v1";
     let key = |first: Option<&str>, other: &str| {

@@ -113,7 +113,7 @@ fn each_odd_value_has_the_answer_about_itself() {
 }
 
 #[test]
-fn odd_rows_are_counted_and_joined_as_they_are() {
+fn odd_rows_are_counted_and_joined_unchanged() {
     let endpoint = oracle::start_endpoint();
     let project = odd_project(&endpoint);
     assert_eq!(

@@ -87,7 +87,7 @@ fn follow(changing: &Changing, url: &str) {
 /// edits of the tables.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
+fn publishing_on_a_server_equals_publishing_in_a_file() {
     let first = std::env::var("HQDL_TEST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
     let steps = std::env::var("HQDL_TEST_STEPS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
     for seed in first..first + 2 {
@@ -143,7 +143,7 @@ fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
+fn a_spec_over_a_server_supports_every_command() {
     let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     let checked = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
@@ -286,7 +286,7 @@ fn keys_of_every_type_join_their_source_again() {
 /// Sources can be views, SELECTs, in other schemas, and several with different types.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn sources_of_a_server_may_be_views_selects_and_of_other_types() {
+fn sources_on_a_server_can_be_views_selects_and_other_types() {
     let endpoint = truthful_endpoint();
     let url = postgres::create_database();
     sql_at(
@@ -331,7 +331,7 @@ fn fails(project: &Project, args: &[&str], said: &[&str]) -> CommandResult {
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
+fn problems_of_a_server_are_reported_before_any_request() {
     let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     let sound = project.spec_text();
@@ -401,7 +401,7 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
 /// Texts that a server does not accept, and keys that it cannot index.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn odd_texts_are_published_and_keys_too_long_are_told() {
+fn odd_texts_are_published_and_long_keys_are_reported() {
     let endpoint = Endpoint::start_with(|column: &str, key: &[Json]| match column {
         "motto" => "a\0b \\u0000 'quoted' \u{1f9b8}".into(),
         other => true_value(other, key),
@@ -429,7 +429,7 @@ fn odd_texts_are_published_and_keys_too_long_are_told() {
 /// A user's view depends on a published table: rows can change, columns cannot.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_hangs_on_a_published_table_is_kept_or_told() {
+fn dependents_of_a_published_table_are_kept_or_reported() {
     let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     project.run_materialize(&[]).expect_exit_code(0);
@@ -466,7 +466,7 @@ fn start(project: &Project, flags: &[&str]) -> RunningCommand {
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn two_who_publish_at_once_publish_one_after_the_other() {
+fn concurrent_publishers_are_serialized() {
     let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     for round in 0..3 {
@@ -541,7 +541,7 @@ fn earlier_own_tables_on_a_server_are_migrated() {
 /// publishes the answers without requesting anything.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_publisher_that_is_killed_leaves_what_stood() {
+fn a_killed_publisher_leaves_the_previous_tables() {
     let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     project.run_materialize(&[]).expect_exit_code(0);
@@ -580,7 +580,7 @@ fn a_publisher_that_is_killed_leaves_what_stood() {
 /// answers are kept.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
+fn a_source_or_server_that_disappears_costs_nothing() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);
     let (project, url) = project(&endpoint);
@@ -613,7 +613,7 @@ fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
 /// The generated spec is the same for the same data, in a file and on a server.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_first_spec_is_made_from_a_server_as_from_a_file() {
+fn a_first_spec_is_the_same_from_a_server_and_a_file() {
     let endpoint = truthful_endpoint();
     let shop = "CREATE TABLE artist (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
         CREATE TABLE album (id INTEGER PRIMARY KEY, title TEXT NOT NULL, year INTEGER,
@@ -652,7 +652,7 @@ fn a_first_spec_is_made_from_a_server_as_from_a_file() {
 /// The daemon notices new rows on a server, and shows what is published there.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn a_daemon_fills_what_comes_to_a_server() {
+fn a_daemon_fills_new_rows_on_a_server() {
     let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     let daemon = Daemon::start(&project, &["--poll", "1"]);
@@ -701,7 +701,7 @@ fn asked(project: &Project, sql: &str, flags: &[&str]) -> (Vec<Vec<Json>>, Json)
 /// Queries with calls return the same rows on a server as in a file, without requests.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
+fn queries_on_a_server_are_joins_with_the_same_rows_as_in_a_file() {
     let endpoint = truthful_endpoint();
     let bound = "{ ask = \"Does the hero have {value} eyes?\", sql = \"eye_color = {value}\" }";
     let text = heroes_spec()
@@ -774,7 +774,7 @@ fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
 /// support.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn what_a_query_on_a_server_cannot_do_is_told() {
+fn unsupported_queries_on_a_server_are_reported() {
     let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     let eyes =

@@ -42,7 +42,7 @@ fn first_sizes(endpoint: &Endpoint) -> Vec<usize> {
 }
 
 #[test]
-fn requests_shrink_to_what_the_model_can_do_and_only_failed_rows_are_asked_again() {
+fn requests_shrink_to_the_models_ability_and_only_failed_rows_are_repeated() {
     let endpoint = truthful_endpoint();
     // The model loses every second row if it gets more than six.
     endpoint.add_fault_where(Fault::MissingRows, Frequency::Always, |q| q.rows.len() > 6);

@@ -319,7 +319,7 @@ fn all(walk: &mut Walk) {
 
 #[test]
 #[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
-fn in_every_state_the_page_fits_its_window_and_can_be_read() {
+fn the_page_is_readable_in_every_state() {
     let program = find_chromium().expect("Chromium, which was there when this was built");
     let home = tempfile::tempdir().unwrap();
     let mut walk = Walk {

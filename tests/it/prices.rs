@@ -36,7 +36,7 @@ fn plan(project: &Project, flags: &[&str]) -> String {
 }
 
 #[test]
-fn a_plan_says_where_its_price_is_from() {
+fn a_plan_names_the_source_of_its_price() {
     let endpoint = truthful_endpoint();
     let project = without_price(&endpoint, "gpt-4o-mini");
     let book = format!("(gpt-4o-mini: book of {})", PriceBook::bundled().date);
@@ -124,7 +124,7 @@ fn usage(tier: &str) -> Fault {
 /// A service tier has its own price factor. A reply that reports another tier, or none, never
 /// counts as cheaper than it may be.
 #[test]
-fn a_service_tier_is_billed_at_its_part_of_the_price() {
+fn a_service_tier_is_billed_at_its_own_factor() {
     for (tier, part, reported, billed) in [
         ("flex", "0.5", "flex", 0.5),
         ("flex", "0.5", "default", 1.0),
@@ -150,7 +150,7 @@ fn a_service_tier_is_billed_at_its_part_of_the_price() {
 }
 
 #[test]
-fn a_service_tier_of_unknown_price_is_refused_under_a_budget() {
+fn a_service_tier_of_unknown_price_is_rejected_with_a_budget() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     edit(&project, "[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
@@ -176,7 +176,7 @@ fn a_service_tier_of_unknown_price_is_refused_under_a_budget() {
 /// A budget in a request to the daemon or to `hqdl map` is rejected if it cannot be enforced:
 /// without a price, it would limit nothing.
 #[test]
-fn a_budget_of_a_request_needs_a_price_too() {
+fn a_budget_in_a_request_needs_a_price() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     edit(&project, PRICE, "");

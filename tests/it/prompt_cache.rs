@@ -171,7 +171,7 @@ fn repeated_prefixes_are_read_from_the_cache() {
 
 /// Requests to other endpoints and models are unchanged.
 #[test]
-fn only_documented_models_are_told() {
+fn only_documented_models_get_cache_fields() {
     for (url, model, field, has_key) in [
         ("http://openrouter.ai/api/v1", "anthropic/claude-opus-5", "cache_control", false),
         ("http://openrouter.ai/api/v1", "openai/gpt-6-sol", "prompt_cache_breakpoint", false),

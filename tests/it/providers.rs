@@ -33,7 +33,7 @@ fn run(project: &Project, env: &[(&str, &str)], flags: &[&str]) -> CommandResult
 }
 
 #[test]
-fn providers_are_told_by_their_urls() {
+fn providers_are_recognized_by_their_urls() {
     for (url, name, variable) in [
         ("https://api.openai.com/v1", "OpenAI", Some("OPENAI_API_KEY")),
         (
@@ -61,7 +61,7 @@ fn providers_are_told_by_their_urls() {
 }
 
 #[test]
-fn a_key_is_the_named_variables_and_a_401_says_which() {
+fn the_key_comes_from_the_named_variable_and_a_401_names_it() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::status(401, "No.", "invalid_api_key"), Frequency::Always);
     let project = keyless(&endpoint);
@@ -116,7 +116,7 @@ fn the_provider_names_the_variable_that_is_missing() {
 }
 
 #[test]
-fn azures_classic_url_keeps_its_query_and_takes_its_own_header() {
+fn azures_classic_url_keeps_its_query_and_has_its_own_header() {
     let endpoint = truthful_endpoint();
     let base = endpoint.base_url().replace("/v1", "/openai/deployments/gpt-4o");
     for (given, wanted) in [
@@ -137,7 +137,7 @@ fn azures_classic_url_keeps_its_query_and_takes_its_own_header() {
 }
 
 #[test]
-fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
+fn rejected_features_are_left_out_and_reported_once() {
     let all = ["max_tokens", "temperature", "response_format", "stream_options"];
     for parameters in [
         &["max_tokens"][..],
@@ -182,7 +182,7 @@ fn sending(endpoint: &Endpoint, from: usize, parameters: &[&str]) -> usize {
 
 /// No command repeats a request that an earlier one found to be rejected.
 #[test]
-fn the_next_command_does_not_send_what_was_refused() {
+fn the_next_command_does_not_send_rejected_features() {
     let lists: [&[&str]; 3] = [
         &["max_tokens"],
         &["response_format", "stream"],
@@ -205,7 +205,7 @@ fn the_next_command_does_not_send_what_was_refused() {
 
 /// Rejections are not remembered for another model or temperature, nor after a day.
 #[test]
-fn what_was_refused_is_asked_again_of_others_and_in_time() {
+fn rejected_features_are_tried_with_other_models_and_after_a_day() {
     let refused = ["temperature"];
     for what in ["model", "temperature", "a day"] {
         let endpoint = truthful_endpoint();
@@ -234,7 +234,7 @@ fn what_was_refused_is_asked_again_of_others_and_in_time() {
 
 /// If leaving a feature out no longer works, all features are sent again.
 #[test]
-fn what_was_refused_once_and_is_demanded_now_is_sent() {
+fn rejected_features_that_are_required_now_are_sent() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::RejectsParameters(&["temperature"]), Frequency::Always);
     let project = heroes_project(&endpoint, "json");
@@ -290,7 +290,7 @@ fn a_plan_counts_the_reasoning() {
 }
 
 #[test]
-fn a_complaint_about_how_much_is_asked_for_is_no_refusal_of_the_parameter() {
+fn an_error_about_a_value_is_not_a_rejection_of_the_parameter() {
     let endpoint = truthful_endpoint();
     let words = "max_tokens is too large: 4096. This model supports at most 100 tokens.";
     endpoint.add_fault(Fault::status(400, words, "invalid_value"), Frequency::Always);
@@ -326,7 +326,7 @@ fn nobody() -> u16 {
 }
 
 #[test]
-fn an_endpoint_that_is_not_there_is_told_in_a_line() {
+fn an_unreachable_endpoint_is_reported_in_one_line() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     let url = format!("http://127.0.0.1:{}/v1", nobody());
@@ -397,7 +397,7 @@ fn secured(cert: &[u8], key: &[u8], to: std::net::SocketAddr) -> std::net::Socke
 }
 
 #[test]
-fn a_certificate_that_signs_itself_is_told_of_as_tls_and_taken_from_the_systems_store() {
+fn a_self_signed_certificate_is_a_tls_error_unless_the_system_trusts_it() {
     let dir = tempfile::tempdir().unwrap();
     let authority = create_certificate(dir.path(), true).expect("openssl makes a certificate");
     let server = create_certificate(dir.path(), false).expect("openssl makes a certificate");

@@ -54,7 +54,7 @@ fn publishes(project: &Project) {
 }
 
 #[test]
-fn a_run_killed_while_it_publishes_goes_on_with_the_budget_it_had_left() {
+fn a_run_killed_while_publishing_is_resumed_with_its_remaining_budget() {
     let endpoint = truthful_endpoint();
     let project = short_of_money(&endpoint);
     endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
@@ -82,7 +82,7 @@ fn a_run_killed_while_it_publishes_goes_on_with_the_budget_it_had_left() {
 
 /// The next run publishes them even if its budget is spent.
 #[test]
-fn what_was_answered_and_never_published_is_published_by_a_run_that_brings_nothing() {
+fn unpublished_answers_are_published_by_a_run_without_requests() {
     let endpoint = truthful_endpoint();
     let project = short_of_money(&endpoint);
     project.run_materialize(&["--limit", "2"]).expect_exit_code(0);
@@ -100,7 +100,7 @@ fn what_was_answered_and_never_published_is_published_by_a_run_that_brings_nothi
 }
 
 #[test]
-fn a_run_that_cannot_publish_goes_on_with_the_budget_it_had_left() {
+fn a_run_that_cannot_publish_is_resumed_with_its_remaining_budget() {
     let endpoint = truthful_endpoint();
     let project = short_of_money(&endpoint);
     endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
@@ -117,7 +117,7 @@ fn a_run_that_cannot_publish_goes_on_with_the_budget_it_had_left() {
 }
 
 #[test]
-fn a_run_killed_when_all_was_asked_is_over_once_its_tables_stand() {
+fn a_run_killed_after_its_last_answer_ends_once_its_tables_are_published() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project
@@ -136,7 +136,7 @@ fn a_run_killed_when_all_was_asked_is_over_once_its_tables_stand() {
 }
 
 #[test]
-fn copies_that_killed_runs_left_are_swept_and_nothing_else_is() {
+fn only_copies_of_killed_runs_are_removed() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let mut gone = std::process::Command::new("true").spawn().unwrap();
@@ -178,7 +178,7 @@ fn other_file(project: &Project) {
 }
 
 #[test]
-fn a_database_replaced_while_a_run_asks_is_told_and_published_from_what_is_true() {
+fn a_database_replaced_during_a_run_is_reported_and_published_from_its_new_content() {
     for output in [None, Some("out.sqlite")] {
         let endpoint = truthful_endpoint();
         let project = heroes_project(&endpoint, "csv");
@@ -221,7 +221,7 @@ fn a_file_where_the_index_belongs_is_kept() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_spec_whose_name_is_not_utf_8_is_told() {
+fn a_spec_whose_name_is_not_utf_8_is_reported() {
     use std::os::unix::ffi::OsStrExt;
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
@@ -236,7 +236,7 @@ fn a_spec_whose_name_is_not_utf_8_is_told() {
 /// A process that is killed during a transaction leaves a rollback journal, which is needed to read
 /// the database.
 #[test]
-fn a_database_that_a_killed_process_left_half_written_is_read_all_the_same() {
+fn a_database_with_a_rollback_journal_can_be_read() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -337,7 +337,7 @@ fn published_tables_declare_their_keys() {
 }
 
 #[test]
-fn a_key_column_renamed_during_a_run_is_an_error_and_the_tables_stay() {
+fn a_key_column_renamed_during_a_run_is_an_error_that_keeps_the_tables() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);

@@ -93,7 +93,7 @@ fn meta<'e>(ended: &'e CommandResult, name: &str) -> &'e Json {
 const COUNT: &str = "SELECT count(*) FROM hero h WHERE h.height > 170 AND {{LLMMap('Is the publisher Marvel?', h.name)}}";
 
 #[test]
-fn a_complete_table_answers_and_nothing_is_asked() {
+fn a_complete_table_answers_without_requests() {
     let (endpoint, project) = project();
     project.run_materialize(&[]).expect_exit_code(0);
     let before = endpoint.request_count();
@@ -140,7 +140,7 @@ fn a_complete_table_answers_and_nothing_is_asked() {
 }
 
 #[test]
-fn an_incomplete_expansion_is_filled_for_just_the_keys_that_are_needed() {
+fn an_incomplete_expansion_is_filled_only_for_the_needed_keys() {
     let (endpoint, project) = project();
     let ended = query(&project, COUNT, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[10]]));
@@ -157,7 +157,7 @@ fn an_incomplete_expansion_is_filled_for_just_the_keys_that_are_needed() {
 }
 
 #[test]
-fn a_part_of_the_key_is_enough_where_it_determines_the_rest() {
+fn a_part_of_the_key_is_enough_if_it_determines_the_rest() {
     let (_endpoint, project) = project();
     let sql = "SELECT hero FROM (SELECT DISTINCT name AS hero FROM hero WHERE id < 4) AS d WHERE {{LLMMap('Is the publisher Marvel?', d.hero)}}";
     let ended = query(&project, sql, &[]).expect_exit_code(0);
@@ -171,7 +171,7 @@ fn a_part_of_the_key_is_enough_where_it_determines_the_rest() {
 }
 
 #[test]
-fn a_bare_part_of_the_key_is_the_rows_own() {
+fn a_bare_part_of_the_key_belongs_to_the_row() {
     let (_endpoint, project) = project();
     let sql = "WITH t AS (SELECT name FROM hero WHERE id IN (3, 4)) SELECT name, {{LLMMap('Who is the publisher?', name)}} AS p FROM t ORDER BY name";
     let ended = query(&project, sql, &[]).expect_exit_code(0);
@@ -179,7 +179,7 @@ fn a_bare_part_of_the_key_is_the_rows_own() {
 }
 
 #[test]
-fn a_value_that_is_not_in_the_list_is_no_route() {
+fn a_value_that_is_not_in_the_list_prevents_a_route() {
     let (_endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Is the publisher Image?', hero.name)}}";
     let ended = query(&project, sql, &[]).expect_exit_code(0);
@@ -189,7 +189,7 @@ fn a_value_that_is_not_in_the_list_is_no_route() {
 }
 
 #[test]
-fn a_persons_word_beats_the_model_in_queries_too() {
+fn an_override_takes_precedence_in_queries_too() {
     let (_endpoint, project) = project();
     project.run_materialize(&[]).expect_exit_code(0);
     project
@@ -209,7 +209,7 @@ fn a_persons_word_beats_the_model_in_queries_too() {
 }
 
 #[test]
-fn an_empty_purse_ends_a_query_with_3_and_everything_kept() {
+fn an_exhausted_budget_ends_a_query_with_3_and_everything_kept() {
     let (endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
     let ended =
@@ -223,7 +223,7 @@ fn an_empty_purse_ends_a_query_with_3_and_everything_kept() {
 }
 
 #[test]
-fn a_killed_query_asks_only_what_is_missing() {
+fn a_killed_query_requests_only_what_is_missing() {
     let (endpoint, project) = project();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(60)), Frequency::Always);
     let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
@@ -240,7 +240,7 @@ fn a_killed_query_asks_only_what_is_missing() {
 }
 
 #[test]
-fn what_an_answer_is_compared_with_is_its_example() {
+fn the_compared_value_is_shown_as_an_example() {
     let (endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Which state is it?', hero.name)}} = 'CA'";
     query(&project, sql, &[]).expect_exit_code(0);
@@ -253,7 +253,7 @@ fn what_an_answer_is_compared_with_is_its_example() {
 }
 
 #[test]
-fn explain_asks_nothing_and_names_the_price() {
+fn explain_sends_no_request_and_names_the_price() {
     let (endpoint, project) = project();
     let ended = project
         .run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", COUNT])
@@ -267,7 +267,7 @@ fn explain_asks_nothing_and_names_the_price() {
 
 /// Arguments without effect in hqdl are reported.
 #[test]
-fn arguments_that_do_nothing_are_told_of() {
+fn arguments_without_effect_are_reported() {
     let (_endpoint, project) = project();
     let sql = "SELECT {{LLMMap('Is it old?', hero.name, batch_size=5, options_searcher=x)}}, \
                {{LLMQA('Who?', (SELECT name FROM hero), max_tokens=9)}} FROM hero WHERE id < 3";
@@ -374,7 +374,7 @@ fn a_query_within_a_query_was_a_run_of_its_own() {
 }
 
 #[test]
-fn what_was_asked_in_vain_is_asked_again_when_told_so() {
+fn failed_cells_are_requested_again_on_demand() {
     let (endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
     endpoint.add_fault(Fault::RefusalInWords, Frequency::First(3));
@@ -397,7 +397,7 @@ fn what_was_asked_in_vain_is_asked_again_when_told_so() {
 }
 
 #[test]
-fn hundreds_of_conditions_with_calls_are_as_few() {
+fn hundreds_of_conditions_with_calls_behave_like_a_few() {
     let (endpoint, project) = project();
     let chain = |word: &str, not: &str| {
         let call = |i| format!("{not} {{{{LLMMap('Is it {i}?', h.name)}}}}");
@@ -467,7 +467,7 @@ fn a_query_without_a_spec_could_have_no_budget() {
 }
 
 #[test]
-fn a_view_whose_table_is_gone_is_no_trouble_of_other_tables() {
+fn a_view_without_its_table_does_not_affect_other_tables() {
     let (_endpoint, project) = project();
     project.execute_sql("CREATE VIEW lost AS SELECT gone.x FROM gone");
     let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Is the publisher Marvel?', hero.name)}}";

@@ -59,7 +59,7 @@ fn fails(ended: CommandResult, code: i32, says: &[&str]) {
 }
 
 #[test]
-fn csv_keeps_every_value_apart() {
+fn csv_distinguishes_every_value() {
     let ended = query(&values(), &["--format", "csv", "SELECT * FROM v"]).expect_exit_code(0);
     let expected = "id,t,r,b\n\
         1,plain,1.0,X''\n\
@@ -74,7 +74,7 @@ fn csv_keeps_every_value_apart() {
 }
 
 #[test]
-fn csv_keeps_bytes_that_are_no_text() {
+fn csv_keeps_bytes_that_are_not_text() {
     let project = values();
     let mut command = project.hqdl_command(&["query", "--db", "data.sqlite", "--format", "csv"]);
     let output = command.arg("SELECT CAST(x'41ff42' AS TEXT) AS x").output().unwrap();
@@ -135,7 +135,7 @@ fn jsonl_gives_repeated_names_a_number() {
 }
 
 #[test]
-fn markdown_is_a_table_whatever_is_in_it() {
+fn markdown_is_a_table_whatever_it_contains() {
     let ended =
         query(&values(), &["--format", "markdown", "SELECT id, t, b FROM v"]).expect_exit_code(0);
     let expected = "| id | t | b |\n| --- | --- | --- |\n\
@@ -151,7 +151,7 @@ fn markdown_is_a_table_whatever_is_in_it() {
 }
 
 #[test]
-fn a_table_is_aligned_and_steers_no_terminal() {
+fn a_table_is_aligned_and_cannot_control_the_terminal() {
     let ended = query(&values(), &["SELECT * FROM v"]).expect_exit_code(0);
     let expected = "                 id  t                               r  b\n\
         -------------------  -----------------------  --------  ---------\n\
@@ -170,7 +170,7 @@ fn a_table_is_aligned_and_steers_no_terminal() {
 
 /// The first rows determine the widths; later wider values are not truncated.
 #[test]
-fn a_table_cuts_nothing_that_comes_late() {
+fn a_table_does_not_truncate_late_values() {
     let sql = format!(
         "{ENDLESS} SELECT x, CASE WHEN x = 2000 THEN printf('%.*c', 5000, 'w') ELSE 'y' END AS t, x FROM c LIMIT 2500"
     );
@@ -276,7 +276,7 @@ fn a_query_comes_from_an_argument_a_file_or_stdin() {
 }
 
 #[test]
-fn what_is_wrong_is_shown_in_its_place() {
+fn errors_point_at_their_location() {
     let project = values();
     let cases = [
         ("SELECT * FORM v", ":1:10", "near \"FORM\": syntax error", ""),
@@ -306,7 +306,7 @@ fn what_is_wrong_is_shown_in_its_place() {
 
 /// Output that began as JSON ends as valid JSON.
 #[test]
-fn an_error_on_the_way_leaves_json_that_can_be_read() {
+fn an_error_after_some_rows_leaves_valid_json() {
     let sql = "SELECT abs(column1) AS x FROM (VALUES (1), (-9223372036854775807 - 1))";
     let ended = query(&values(), &["--json", sql]).expect_exit_code(2);
     assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
@@ -404,7 +404,7 @@ fn nothing_but_reading_is_allowed() {
 
 /// A write-ahead log from a crash is read and kept.
 #[test]
-fn a_database_with_a_log_is_read_and_left_as_it_is() {
+fn a_database_with_a_log_is_read_and_left_unchanged() {
     let project = values();
     let writer = project.connect();
     writer
@@ -467,7 +467,7 @@ fn a_name_in_double_quotes_that_is_a_text_is_noted() {
 }
 
 #[test]
-fn one_value_does_not_take_all_memory() {
+fn one_value_does_not_use_all_memory() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let ended = query(&project, &["SELECT length(randomblob(1000000000))"]);
@@ -475,7 +475,7 @@ fn one_value_does_not_take_all_memory() {
 }
 
 #[test]
-fn a_timeout_ends_a_query_that_has_no_end() {
+fn a_timeout_ends_an_endless_query() {
     let project = values();
     let began = Instant::now();
     let endless = format!("{ENDLESS} SELECT count(*) FROM c");
@@ -496,7 +496,7 @@ fn a_timeout_ends_a_query_that_has_no_end() {
 }
 
 #[test]
-fn a_slow_reader_is_no_slow_query() {
+fn a_slow_reader_does_not_cause_a_timeout() {
     let project = values();
     let sql = format!("{ENDLESS} SELECT x, printf('%.*c', 1000, 'x') FROM c LIMIT 5000");
     let mut child = project
@@ -548,7 +548,7 @@ fn memory(project: &Project, sql: &str, format: &str) -> (usize, i32, u64) {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_million_rows_take_the_memory_of_a_few() {
+fn a_million_rows_need_the_memory_of_a_few() {
     let project = values();
     let sql = format!("{ENDLESS} SELECT x, 'row ' || x AS t FROM c LIMIT 1000000");
     for format in ["csv", "table"] {
@@ -560,7 +560,7 @@ fn a_million_rows_take_the_memory_of_a_few() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     let project = values();
     for format in ["csv", "table", "json", "jsonl", "markdown"] {
         let sql = format!("{ENDLESS} SELECT x, 'some text' FROM c");
@@ -581,7 +581,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 // Expected values are literals, not the similar constants of Rust.
 #[allow(clippy::approx_constant)]
 #[test]
-fn math_functions_are_as_sqlite_has_them() {
+fn math_functions_match_sqlites() {
     let project = values();
     let near = |sql: &str, expected: f64| {
         let got = value(&project, sql);
@@ -665,7 +665,7 @@ fn math_functions_are_as_sqlite_has_them() {
 
 /// A real number is formatted as `SQLite` does, and parses as the same number.
 #[test]
-fn reals_are_spelled_as_sqlite_spells_them() {
+fn reals_are_formatted_like_sqlites() {
     let project = values();
     let db = project.connect();
     db.execute_batch("CREATE TABLE r (x REAL, short INTEGER); BEGIN").unwrap();
@@ -702,7 +702,7 @@ fn reals_are_spelled_as_sqlite_spells_them() {
 }
 
 #[test]
-fn a_spec_is_asked_about_where_it_is_published() {
+fn a_spec_is_queried_where_it_is_published() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let text = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
@@ -758,7 +758,7 @@ fn flags_of_a_query_without_a_spec_are_checked() {
 }
 
 #[test]
-fn meta_and_explain_tell_how() {
+fn meta_and_explain_describe_the_query() {
     let project = values();
     let ended =
         query(&project, &["--meta", "--format", "csv", "SELECT 1 AS x"]).expect_exit_code(0);
@@ -791,7 +791,7 @@ fn meta_and_explain_tell_how() {
 }
 
 #[test]
-fn meta_is_the_object_that_was_promised() {
+fn meta_has_the_documented_fields() {
     let meta = Meta {
         requests: 2,
         values_asked: 7,
@@ -839,7 +839,7 @@ fn guard(project: &Project, timeout: Option<Duration>) -> (Guard, watch::Sender<
 
 /// The engine creates temporary tables beside the user's, which stay unchanged.
 #[test]
-fn the_guard_lets_the_engine_have_temporary_tables() {
+fn the_guard_allows_the_engines_temporary_tables() {
     let project = values();
     let before = std::fs::read(project.path("data.sqlite")).unwrap();
     let (guard, _send) = guard(&project, None);
@@ -880,7 +880,7 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
 }
 
 #[test]
-fn the_guards_clock_stands_still_aside_and_starts_again() {
+fn the_guards_time_limit_can_be_paused_and_restarted() {
     let project = values();
     let (guard, send) = guard(&project, Some(Duration::from_secs(2)));
     guard.lock_temp().unwrap();
@@ -922,7 +922,7 @@ impl RowSink for Full {
 }
 
 #[test]
-fn rows_come_as_values_and_a_sink_that_is_full_ends_the_query() {
+fn a_full_sink_ends_the_query() {
     let project = values();
     let path = project.path("data.sqlite");
     let (_send, interrupt) = watch::channel(false);
@@ -955,7 +955,7 @@ fn rows_come_as_values_and_a_sink_that_is_full_ends_the_query() {
 /// `explain`, the query and a repeated query report the same number of known values. Values of a
 /// spec column and live answers count once each.
 #[test]
-fn what_is_known_is_said_alike_before_and_after() {
+fn known_values_are_counted_alike_before_and_after() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     project.run_materialize(&[]).expect_exit_code(0);

@@ -229,7 +229,7 @@ fn clone(step: &Step) -> Step {
 /// The expectations themselves are valid: every plain statement runs, every bound counts something,
 /// and every query without an error can be parsed.
 #[test]
-fn expectations_of_the_cases_are_sound() {
+fn expectations_of_the_cases_are_valid() {
     let cases = read_cases(&folder());
     let databases = Databases::new(&cases);
     let numbered: Vec<(usize, &Case)> = cases.iter().enumerate().collect();

@@ -245,7 +245,7 @@ impl World {
 }
 
 #[test]
-fn no_minute_holds_more_than_is_known_to_be_allowed() {
+fn no_minute_exceeds_the_known_limit() {
     let seeds = std::env::var("HQDL_TEST_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(300);
     let mut arrivals = 0;
     for seed in 0..seeds {
@@ -319,7 +319,7 @@ fn busiest_minute(all: &[(std::time::Instant, u64)]) -> u64 {
 }
 
 #[test]
-fn what_an_endpoint_allows_is_kept_over_kills() {
+fn an_endpoints_limits_survive_kills() {
     for is_shared in [false, true] {
         let endpoint = truthful_endpoint();
         endpoint.add_fault(Fault::Latency(Duration::from_millis(20)), Frequency::Always);
@@ -337,7 +337,7 @@ fn what_an_endpoint_allows_is_kept_over_kills() {
 }
 
 #[test]
-fn tokens_are_counted_over_kills() {
+fn token_counts_survive_kills() {
     let endpoint = truthful_endpoint();
     let project = many(&endpoint, "tokens_per_minute = 3000");
     let kills = kill_again_and_again(&endpoint, &project, 1);
@@ -348,7 +348,7 @@ fn tokens_are_counted_over_kills() {
 
 /// A request that is larger than the limit is sent alone.
 #[test]
-fn what_is_larger_than_the_limit_goes_alone() {
+fn a_request_larger_than_the_limit_is_sent_alone() {
     let endpoint = truthful_endpoint();
     let project = many(&endpoint, "tokens_per_minute = 50");
     let running = project.start_hqdl(&["materialize", "specs/x.toml"]);

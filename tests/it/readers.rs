@@ -521,7 +521,7 @@ fn run(seeds: std::ops::Range<u64>) -> (BTreeMap<String, (usize, usize)>, Vec<St
 }
 
 #[test]
-fn whatever_is_written_each_cell_that_is_read_is_the_truth() {
+fn every_cell_that_is_read_is_the_truth() {
     let number = |name: &str, default| {
         std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
     };
@@ -555,7 +555,7 @@ fn labels_differ_between_any_two_rows() {
 }
 
 #[test]
-fn a_name_is_told_apart_by_a_word_of_its_own() {
+fn a_name_is_distinguished_by_a_unique_word() {
     let keys: [&[Value]; 4] = [
         &["Captain America".into(), "Steve Rogers".into()],
         &["Captain Marvel".into(), "Carol Danvers".into()],
@@ -599,7 +599,7 @@ const YEAR: &str = "[[expansion.column]]\nname = \"y\"\ntype = \"integer\"\n";
 const SPORTS: &str = "[[expansion.column]]\nname = \"m\"\nmany = { table = \"m\", column = \"v\" }\nvalues = [\"Archery\", \"Rowing\"]\n";
 
 #[test]
-fn a_comma_too_many_leaves_only_what_is_certain() {
+fn an_extra_comma_leaves_only_certain_cells() {
     let k: &[&[Value]] = &[&["K".into()]];
     let columns = [T, U, SPORTS].concat();
     for line in ["1,K,Paris, France,nice,Archery", "1 K,Paris,France,nice,Archery"] {
@@ -619,7 +619,7 @@ fn a_comma_too_many_leaves_only_what_is_certain() {
 }
 
 #[test]
-fn keys_that_hold_lines_quotes_and_fences_harm_no_row() {
+fn keys_with_line_breaks_quotes_and_fences_harm_no_row() {
     let streets: &[&[Value]] = &[&["12 Main St\nSpringfield".into()], &["Springfield".into()]];
     for line in ["1,\"12 Main St\nSpringfield\",A", "1,12 Main St\nSpringfield,A"] {
         assert_eq!(read(T, streets, line)[1], Json::Null, "{line}");
@@ -647,7 +647,7 @@ fn the_label_of_a_number_is_not_the_key_of_another_row() {
 }
 
 #[test]
-fn a_key_that_contradicts_is_nobodys() {
+fn a_contradicting_key_is_discarded() {
     let batman: &[&[Value]] = &[&["Batman".into(), "DC".into()]];
     let columns = [T, YEAR].concat();
     for line in
@@ -669,7 +669,7 @@ fn a_key_that_contradicts_is_nobodys() {
 }
 
 #[test]
-fn an_answer_that_says_nothing_is_none_and_an_empty_text_may_be_one() {
+fn an_empty_field_is_not_an_answer_and_an_empty_text_may_be_one() {
     let k: &[&[Value]] = &[&["K".into()]];
     for nothing in ["[[[[", "", "1 K,[[[[", "1 K,''"] {
         let read = read(SPORTS, k, nothing);
@@ -692,7 +692,7 @@ fn an_answer_that_says_nothing_is_none_and_an_empty_text_may_be_one() {
 /// The words for "unknown" are not part of the question: stored answers are read by the current
 /// words, without requests.
 #[test]
-fn kept_answers_are_read_by_the_words_for_not_known() {
+fn stored_answers_are_read_by_the_words_for_unknown() {
     let endpoint = Endpoint::start_with(|column, key| match column {
         "motto" if key[0] == "Zed" => "-".into(),
         _ => true_value(column, key),

@@ -104,7 +104,7 @@ fn answers_that_are_too_long_together_leave_no_value() {
 }
 
 #[test]
-fn parts_that_the_model_knows_nothing_about_do_not_count() {
+fn unknown_parts_do_not_count() {
     let endpoint = Endpoint::start_answering(|column, row| {
         let text = row.context[0].as_str().unwrap_or_default();
         let known = text.contains("Note 007919 ") || text == "it is blue";

@@ -126,7 +126,7 @@ fn made_up(rng: &mut fastrand::Rng) -> Json {
 }
 
 #[test]
-fn no_budget_is_exceeded_whatever_the_endpoint_says_of_its_usage() {
+fn no_budget_is_exceeded_whatever_usage_is_reported() {
     let seed = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok());
     let seed: u64 = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("HQDL_TEST_SEED={seed}");
@@ -158,7 +158,7 @@ fn no_budget_is_exceeded_whatever_the_endpoint_says_of_its_usage() {
 }
 
 #[test]
-fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() {
+fn usage_beyond_the_reservation_stops_the_run_and_keeps_the_answers() {
     let shape = json!({ "prompt_tokens": "in", "completion_tokens": 100_000 });
     each(in_formats(["price", "no price"]), |(price, format)| {
         let endpoint = truthful_endpoint();
@@ -190,7 +190,7 @@ fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() 
 }
 
 #[test]
-fn usage_is_read_or_replaced_and_never_nothing() {
+fn usage_is_read_or_replaced_and_never_zero() {
     let all = (any_json(), 1u64..5000, 1u64..5000);
     let run = random_runner(2000).run(&all, |(shape, input, output)| {
         let counted = Tokens { input, output, ..Tokens::default() };
@@ -213,7 +213,7 @@ fn usage_is_read_or_replaced_and_never_nothing() {
 
 /// An answer counts as runaway only if it repeats itself endlessly, and never before.
 #[test]
-fn a_sound_answer_is_never_taken_for_one_without_end() {
+fn a_valid_answer_is_never_treated_as_runaway() {
     let text = heroes_spec().replace("{base_url}", "http://127.0.0.1:9/v1");
     let project = Project::new(&truthful_endpoint(), HEROES, &text);
     let draft = hqdl::spec::UncheckedSpec::read(&project.path("specs/x.toml")).unwrap();
@@ -280,7 +280,7 @@ fn any_json() -> impl Strategy<Value = Json> {
 }
 
 #[test]
-fn a_stream_is_read_however_it_is_written() {
+fn streams_of_any_format_are_read() {
     let wrongs = [
         StreamFault::NotStreamed,
         StreamFault::NoDone,
@@ -306,7 +306,7 @@ fn a_stream_is_read_however_it_is_written() {
 
 /// The part before a stream broke is kept, and its cost is in doubt.
 #[test]
-fn a_stream_that_breaks_loses_only_what_did_not_come() {
+fn a_broken_stream_loses_only_the_missing_part() {
     let wrongs =
         [StreamFault::CutMidEvent, StreamFault::Error, StreamFault::Garbage, StreamFault::Filter];
     each(in_formats(wrongs), |(wrong, format)| {
@@ -336,7 +336,7 @@ fn a_stream_that_breaks_loses_only_what_did_not_come() {
 }
 
 #[test]
-fn an_endpoint_that_does_not_stream_is_asked_without_and_that_is_remembered() {
+fn missing_streaming_support_is_remembered() {
     let refusals = [
         "Unrecognized request argument supplied: stream_options",
         "Streaming is not supported by this model",
@@ -362,7 +362,7 @@ fn an_endpoint_that_does_not_stream_is_asked_without_and_that_is_remembered() {
 }
 
 #[test]
-fn a_body_without_end_is_not_read_to_its_end() {
+fn an_endless_body_is_not_read_completely() {
     const SIZE: usize = 200 << 20;
     let faults = [
         Fault::Huge(200, SIZE),
@@ -391,7 +391,7 @@ fn a_body_without_end_is_not_read_to_its_end() {
 
 /// Rows without any answer are alone in the end, and no other row lacks an answer.
 #[test]
-fn rows_at_fault_stand_alone_and_their_neighbours_are_answered() {
+fn failing_rows_are_isolated_and_their_neighbours_answered() {
     let places: [(&str, &[usize]); 4] = [
         ("scattered", &[3, 41, 77, 110, 149, 190, 202, 255]),
         ("first", &[1, 2, 3, 4, 5, 6, 7, 8]),
@@ -432,7 +432,7 @@ fn rows_at_fault_stand_alone_and_their_neighbours_are_answered() {
 }
 
 #[test]
-fn an_endpoint_that_refuses_all_rows_is_asked_about_each_once_alone() {
+fn an_endpoint_that_rejects_all_rows_gets_each_once_alone() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::azure_filter(), Frequency::Always);
     let project = many(&endpoint, "json", 100, 10, 2);
@@ -469,7 +469,7 @@ fn a_dead_endpoint_ends_the_run_soon() {
 /// However long an unreadable answer is, it causes no more requests than an empty one, and only its
 /// beginning is stored.
 #[test]
-fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
+fn megabytes_of_nonsense_cause_no_more_requests_than_silence() {
     let kinds = [("silence", String::new())].into_iter().chain(malformed_answers(1 << 20));
     let asked = Mutex::new(BTreeMap::new());
     each_of(
@@ -501,7 +501,7 @@ fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
 /// A runaway answer is cut off: by hqdl if it streams, otherwise by its cap, which is close to what
 /// its rows need.
 #[test]
-fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
+fn a_runaway_answer_is_cut_off_and_its_valid_part_kept() {
     let hows = [
         RunawayOutput::Repetition,
         RunawayOutput::UnknownRows,
@@ -593,7 +593,7 @@ fn a_long_answer_is_never_lost_to_the_cap() {
 }
 
 #[test]
-fn a_batch_line_is_billed_split_and_refused_as_a_live_request_is() {
+fn a_batch_line_is_billed_split_and_rejected_like_a_live_request() {
     for format in FORMATS {
         let endpoint = truthful_endpoint();
         endpoint.add_fault_where(Fault::azure_filter(), Frequency::Always, |q| {

@@ -29,7 +29,7 @@ fn keys(endpoint: &Endpoint, from: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_limited_refresh_advances_from_run_to_run_and_then_begins_anew() {
+fn a_limited_refresh_advances_from_run_to_run_and_then_starts_over() {
     let (endpoint, year) = dated();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -60,7 +60,7 @@ fn a_limited_refresh_advances_from_run_to_run_and_then_begins_anew() {
 }
 
 #[test]
-fn a_refresh_that_was_killed_goes_on_where_it_was() {
+fn a_killed_refresh_continues_where_it_stopped() {
     let (endpoint, year) = dated();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -90,7 +90,7 @@ fn a_refresh_that_was_killed_goes_on_where_it_was() {
 
 /// An answer that is worse than the previous value also counts as an answer.
 #[test]
-fn rows_that_are_answered_with_garbage_do_not_hold_a_refresh_up() {
+fn unreadable_answers_do_not_block_a_refresh() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -113,7 +113,7 @@ fn rows_that_are_answered_with_garbage_do_not_hold_a_refresh_up() {
 }
 
 #[test]
-fn a_refresh_of_some_rows_is_a_round_of_its_own() {
+fn a_refresh_of_some_rows_is_a_separate_job() {
     let (endpoint, year) = dated();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -162,7 +162,7 @@ fn a_limited_retry_advances_from_run_to_run() {
 }
 
 #[test]
-fn a_refresh_that_brings_nothing_says_so_and_keeps_the_old_values() {
+fn a_refresh_without_answers_is_reported_and_keeps_the_old_values() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);

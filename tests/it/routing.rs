@@ -145,7 +145,7 @@ fn every_operator_is_sql_over_the_column() {
 }
 
 #[test]
-fn what_does_not_hold_is_asked_live_and_remembered() {
+fn rejected_bindings_are_asked_live_and_remembered() {
     let endpoint = Endpoint::start_answering(answer);
     let project = project(&endpoint);
     let wrong = [
@@ -181,7 +181,7 @@ fn what_does_not_hold_is_asked_live_and_remembered() {
 }
 
 #[test]
-fn a_request_that_fails_is_no_answer() {
+fn a_failed_request_is_not_an_answer() {
     let endpoint = Endpoint::start_answering(answer);
     let project = project(&endpoint);
     project.run_materialize(&[]).expect_exit_code(0);

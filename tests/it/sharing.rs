@@ -247,7 +247,7 @@ fn a_killed_process_leaves_its_claims_and_unconfirmed_costs() {
 }
 
 #[test]
-fn a_killed_process_ends_no_other_command() {
+fn a_killed_process_does_not_end_other_commands() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let holder = start_index_holder(&project);
@@ -271,7 +271,7 @@ fn a_killed_process_ends_no_other_command() {
 }
 
 #[test]
-fn a_stopped_process_delays_no_other_command() {
+fn a_stopped_process_does_not_delay_other_commands() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let holder = start_index_holder(&project);
@@ -356,7 +356,7 @@ fn eight_processes_keep_to_one_limit() {
 }
 
 #[test]
-fn processes_do_not_exceed_the_budget_of_the_day() {
+fn processes_share_the_daily_budget() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(50)), Frequency::Always);
     let day = 0.01;
@@ -393,7 +393,7 @@ fn processes_do_not_exceed_the_budget_of_the_day() {
 
 /// Rows of which half are known, looked up one by one in the order of the table.
 #[test]
-fn a_query_over_many_rows_finds_what_is_known_and_asks_the_rest() {
+fn a_query_over_many_rows_requests_only_unknown_cells() {
     let (one, other) = (truthful_endpoint(), truthful_endpoint());
     let sql = format!(
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1500)
@@ -448,7 +448,7 @@ fn an_interrupted_process_leaves_nothing_in_flight() {
 }
 
 #[test]
-fn batches_of_one_spec_are_one_runs_at_a_time() {
+fn batches_of_a_spec_belong_to_one_run_at_a_time() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.write_spec(&heroes_spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
@@ -473,7 +473,7 @@ fn batches_of_one_spec_are_one_runs_at_a_time() {
 
 /// Threads of one process share the facts as processes do.
 #[test]
-fn runs_of_one_process_ask_nothing_twice() {
+fn runs_of_one_process_request_nothing_twice() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
     let project = heroes_project(&endpoint, "csv");
@@ -505,7 +505,7 @@ fn runs_of_one_process_ask_nothing_twice() {
 
 /// Overrides set concurrently by processes and by threads like the daemon's.
 #[test]
-fn overrides_set_at_once_are_all_kept() {
+fn concurrent_overrides_are_all_kept() {
     let endpoint: Endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let draft = UncheckedSpec::read(&project.path("specs/x.toml")).unwrap();
@@ -545,7 +545,7 @@ fn overrides_set_at_once_are_all_kept() {
 }
 
 #[test]
-fn who_waits_for_a_turn_can_be_interrupted() {
+fn waiting_for_a_lock_can_be_interrupted() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.write_spec(&heroes_spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
@@ -635,7 +635,7 @@ fn an_endpoints_limits_are_kept_for_each_model() {
 
 /// Costs that a run reserved but never used are available to others when it ends.
 #[test]
-fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
+fn a_freed_daily_budget_wakes_waiting_requests() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     let facts = open_with_index(&project);

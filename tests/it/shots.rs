@@ -41,7 +41,7 @@ Blaze,Ann Fire,eye_color,Plaid,not in the list
 ";
 
 #[test]
-fn overrides_serve_as_examples_those_with_most_columns_first() {
+fn overrides_with_most_columns_are_the_first_examples() {
     let endpoint = truthful_endpoint();
     let project = project(&endpoint, "shots = \"overrides\"", "csv", WORDS);
     project.run_materialize(&[]).expect_exit_code(0);
@@ -91,7 +91,7 @@ fn no_row_is_its_own_example() {
 }
 
 #[test]
-fn a_limit_bounds_them_and_no_fingerprint_changes() {
+fn shots_have_a_limit_and_change_no_fingerprint() {
     let endpoint = truthful_endpoint();
     let shots = "shots = { overrides = true, limit = 1 }";
     let project = project(&endpoint, shots, "json", WORDS);

@@ -58,7 +58,7 @@ fn published_columns_are_read_from_their_tables() {
 }
 
 #[test]
-fn rows_that_are_no_entity_or_new_are_left_to_the_function() {
+fn new_rows_and_rows_without_an_entity_use_the_function() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -78,7 +78,7 @@ fn rows_that_are_no_entity_or_new_are_left_to_the_function() {
 }
 
 #[test]
-fn a_value_that_is_not_known_stays_null_and_is_not_asked_again() {
+fn an_unknown_value_stays_null_and_is_not_requested_again() {
     let endpoint = Endpoint::start_with(|column, key| match key[0].as_str() {
         Some("Zed") => Json::Null,
         _ => true_value(column, key),
@@ -90,7 +90,7 @@ fn a_value_that_is_not_known_stays_null_and_is_not_asked_again() {
 }
 
 #[test]
-fn an_override_after_publishing_beats_the_table() {
+fn an_override_after_publishing_takes_precedence_over_the_table() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -111,7 +111,7 @@ fn an_override_after_publishing_beats_the_table() {
 }
 
 #[test]
-fn a_table_of_another_meaning_is_not_read() {
+fn a_table_with_another_meaning_is_not_read() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);
@@ -123,7 +123,7 @@ fn a_table_of_another_meaning_is_not_read() {
 }
 
 #[test]
-fn facts_that_changed_after_publishing_beat_the_table() {
+fn facts_changed_after_publishing_take_precedence_over_the_table() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
     project.run_materialize(&[]).expect_exit_code(0);

@@ -43,7 +43,7 @@ fn suggest(project: &Project, flags: &[&str]) -> Json {
 const WITH: [&str; 2] = ["--spec", "specs/x.toml"];
 
 #[test]
-fn nothing_asked_is_nothing_suggested() {
+fn without_live_questions_nothing_is_suggested() {
     let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     assert_eq!(suggest(&project, &[]), json!({ "questions": [], "bound": [], "written": null }));
@@ -107,7 +107,7 @@ fn a_live_question_becomes_a_column_that_answers_it() {
 }
 
 #[test]
-fn options_lists_and_odd_names_come_along() {
+fn options_lists_and_odd_names_are_included() {
     let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     let sql =
@@ -139,7 +139,7 @@ fn options_lists_and_odd_names_come_along() {
 }
 
 #[test]
-fn answers_kept_are_reused_where_they_are_the_columns_own() {
+fn stored_answers_are_reused_if_they_are_the_columns_own() {
     let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     let sql = "SELECT {{LLMMap('fn:upper', power || '')}} FROM power WHERE power > 'G'";
@@ -182,7 +182,7 @@ fn a_question_of_other_values_is_left_out() {
 }
 
 #[test]
-fn windows_line_ends_stay() {
+fn windows_line_endings_are_kept() {
     let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     query(&project, "SELECT {{LLMMap('fn:upper', power)}} FROM power").expect_exit_code(0);

@@ -133,7 +133,7 @@ fn published_queries_give_the_rows_of_plain_sql() {
 
 /// The original text, and the translated text.
 #[test]
-fn spellings_become_those_of_sqlite() {
+fn postgresql_syntax_becomes_sqlites() {
     let same = [
         // Text that is valid in SQLite, too, is unchanged, byte by byte.
         "SELECT a, \"B c\", t.* FROM t AS t -- so\nWHERE a = 'it''s' AND b IS NOT NULL ORDER BY a DESC NULLS LAST, b LIMIT 3 OFFSET 2;",
@@ -229,7 +229,7 @@ fn spellings_become_those_of_sqlite() {
 
 /// Most of these are from `PostgreSQL`'s documentation.
 #[test]
-fn to_char_says_dates_and_numbers_as_postgres_does() {
+fn to_char_formats_dates_and_numbers_like_postgresql() {
     let connection = Connection::open_in_memory().unwrap();
     hqdl::suql::functions::register(&connection).unwrap();
     let said = |call: &str| {
@@ -275,7 +275,7 @@ fn to_char_says_dates_and_numbers_as_postgres_does() {
 
 /// A construct that `SQLite` cannot express is an error that points at it.
 #[test]
-fn what_sqlite_cannot_say_is_an_error_with_its_place() {
+fn unsupported_syntax_is_an_error_with_its_location() {
     let cases = [
         ("SELECT DISTINCT ON (a) * FROM t", "DISTINCT ON"),
         ("SELECT a FROM t, LATERAL (SELECT t.a) AS x", "LATERAL"),
@@ -303,7 +303,7 @@ fn what_sqlite_cannot_say_is_an_error_with_its_place() {
 
 /// Errors of later steps point into the original query.
 #[test]
-fn errors_point_into_the_query_as_it_was_written() {
+fn errors_point_into_the_original_query() {
     let dir = tempfile::tempdir().unwrap();
     restaurants::create_database(&dir.path().join("data.sqlite"), 3, &[]);
     let endpoint = Endpoint::start_answering(restaurants::answer_cell);
@@ -399,7 +399,7 @@ fn arrays_and_patterns_follow_postgresql() {
 
 /// Whatever is truncated or omitted, a query is translated or rejected.
 #[test]
-fn broken_queries_are_errors_with_a_place() {
+fn broken_queries_are_errors_with_a_location() {
     let queries = [
         "SELECT DISTINCT a::int, unnest(c) AS x, E'i\\t', ARRAY['é', 'b'][1] FROM t, unnest(t.c) u(e) WHERE 'x' = ANY (c) AND a ILIKE '%é%' OR b NOT IN (SELECT 1) ORDER BY a DESC NULLS LAST LIMIT 3 OFFSET 1;",
         "WITH c (x) AS (SELECT now() - INTERVAL '1 day') SELECT answer(x, 'is it? 🎷')::bool, summary(c.x), count(*) FILTER (WHERE x IS NOT NULL) OVER (PARTITION BY x ORDER BY x ROWS 1 PRECEDING) FROM (VALUES (1, 2)) AS v(a, b) LEFT JOIN c ON c.x::text = v.a::text GROUP BY 1 HAVING max(a) > ALL ('{1,2}'::int[])",

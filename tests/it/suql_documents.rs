@@ -83,7 +83,7 @@ fn at_random(text: &str) -> Vec<f32> {
 }
 
 #[test]
-fn limit_asks_about_the_documents_most_like_the_question_first() {
+fn limit_asks_first_about_the_documents_most_similar_to_the_question() {
     let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let embedder = Embedder::new(well);
     let project = project(&endpoint, &embedder.spec_section(), COUNT);
@@ -149,7 +149,7 @@ fn rows_without_an_embeddings_model_are_ordered_by_their_words() {
 }
 
 #[test]
-fn embeddings_that_fail_are_replaced_by_words_and_said() {
+fn failed_embeddings_are_replaced_by_words_and_reported() {
     let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     for (mood, says) in [
         (Behavior::Failing, "out of order"),
@@ -173,7 +173,7 @@ fn embeddings_that_fail_are_replaced_by_words_and_said() {
 }
 
 #[test]
-fn vectors_of_another_width_are_of_another_model() {
+fn vectors_of_another_dimension_belong_to_another_model() {
     let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let embedder = Embedder::new(well);
     let project = project(&endpoint, &embedder.spec_section(), 200);
@@ -250,7 +250,7 @@ fn embeddings_are_paid_from_the_budget() {
 
 /// A false usage report for embeddings costs one request, not as many as may be in flight.
 #[test]
-fn the_first_request_for_embeddings_goes_alone() {
+fn the_first_request_for_embeddings_is_sent_alone() {
     for reported in [1_u64, 1 << 40] {
         let endpoint = Endpoint::start_answering(restaurants::answer_cell);
         let embedder = Embedder::new(well);
@@ -338,7 +338,7 @@ fn a_long_document_is_shown_by_its_passages_within_the_budget() {
 }
 
 #[test]
-fn texts_of_megabytes_and_of_no_letters_are_read_all_the_same() {
+fn texts_of_megabytes_and_without_letters_are_read() {
     let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let project = Project::new(
         &endpoint,
@@ -445,7 +445,7 @@ fn questions_about_documents_are_listed_with_their_cost() {
 }
 
 #[test]
-fn mistakes_in_the_part_of_embeddings_are_told_at_their_place() {
+fn mistakes_in_embeddings_are_reported_with_their_location() {
     let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let project = project(
         &endpoint,

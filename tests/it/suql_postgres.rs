@@ -288,7 +288,7 @@ fn alike(here: Option<&String>, there: Option<&String>) -> bool {
 
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 #[test]
-fn random_expressions_mean_what_postgresql_says() {
+fn random_expressions_have_postgresqls_results() {
     let of = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let (seed, cases) = (of("HQDL_PROPERTY_SEED").unwrap_or(1), of("HQDL_PROPERTY_CASES"));
     let queries: Vec<(u64, String)> =

@@ -298,7 +298,7 @@ fn eight_recordings_score_what_their_models_knew() {
 
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
-fn with_true_values_as_the_model_all_questions_are_right() {
+fn the_oracle_answers_all_questions_correctly() {
     let Some(data) = data() else { return };
     let bench = Bench::new(&data);
     let recording = true_recording(&data, bench.dir.path()).display().to_string();
@@ -324,7 +324,7 @@ fn with_true_values_as_the_model_all_questions_are_right() {
 /// The copy that models and queries see contains none of the hidden data.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
-fn a_prepared_database_does_not_hold_what_is_hidden() {
+fn a_prepared_database_contains_no_hidden_data() {
     let Some(data) = data() else { return };
     let bench = Bench::new(&data);
     let prepared = Connection::open(bench.path("prepared/superhero.sqlite")).unwrap();
@@ -367,7 +367,7 @@ const REQUESTS: u64 = 80;
 /// that knows everything.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
-fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
+fn all_thirty_questions_cost_little_and_nothing_the_second_time() {
     let Some(data) = data() else { return };
     let bench = Bench::new(&data);
     let endpoint = oracle(&data);

@@ -10,7 +10,7 @@ fn of(ours: Json, gold: Json, tested: &str, ordered: bool) -> Grade {
 }
 
 #[test]
-fn swans_rule_and_the_strict_one_differ_where_swans_forgives() {
+fn swans_rule_is_more_lenient_than_the_strict_rule() {
     let cases = [
         // Answer, gold answer, tested query, whether the gold query orders, SWAN's rule, strict
         // rule.
@@ -37,7 +37,7 @@ fn swans_rule_and_the_strict_one_differ_where_swans_forgives() {
 }
 
 #[test]
-fn numbers_are_graded_by_how_far_off_they_are_and_lists_by_f1() {
+fn numbers_are_graded_by_relative_error_and_lists_by_f1() {
     let cases = [
         (json!([[90]]), json!([[100]]), 0.9, Some(0.1), "90 instead of 100"),
         (json!([[300]]), json!([[100]]), 0.0, Some(2.0), "300 instead of 100"),

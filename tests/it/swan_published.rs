@@ -93,7 +93,7 @@ fn california_recording(data: &Path, to: &Path) {
 
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
-fn true_completions_of_california_give_all_that_can_be_right() {
+fn true_completions_of_california_answer_everything_answerable() {
     let Some(data) = shared_folder("swan") else { return };
     let bench = Bench::new(&data, &data);
     california_recording(&data, &bench.dir.path().join("true.jsonl"));
@@ -141,7 +141,7 @@ const EUROPEAN_FOOTBALL_2: &str = include_str!("../swan/european_football_2.sql"
 
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
-fn generated_databases_give_every_question_that_can_be_right() {
+fn generated_databases_answer_everything_answerable() {
     let Some(data) = shared_folder("swan") else { return };
     for (name, sql, kept) in [
         ("formula_1", FORMULA_1, "circuits.url"),
@@ -243,7 +243,7 @@ fn a_team_with_two_short_names_leaves_two_questions_wrong() {
 /// SWAN's eight files can be read unchanged, each kind for its mode.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
-fn swans_own_files_are_read_as_they_are() {
+fn swans_own_files_are_read_unchanged() {
     let Some(data) = shared_folder("swan") else { return };
     for (database, hqdl, blendsql) in [
         ("california_schools", "CASchoolQueries.csv", "CASchool_HybridQueries.csv"),
@@ -349,7 +349,7 @@ fn swans_row_rules_drop_and_keep() {
 /// live.
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
-fn routes_of_the_published_calls_are_told() {
+fn routes_of_the_published_calls_are_printed() {
     let Some(data) = shared_folder("swan") else { return };
     // Number of calls that a column answers in a run with materialized tables, and of all calls.
     for (name, file, sql, of_run) in [

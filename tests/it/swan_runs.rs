@@ -351,7 +351,7 @@ fn the_other_databases_run_with_examples() {
 }
 
 #[test]
-fn what_fails_is_told_and_the_run_goes_on() {
+fn failures_are_reported_and_the_run_continues() {
     let bench = Bench::heroes();
     let ended = bench.run(&[]).expect_exit_code(1);
     let answers = answers(&ended);
@@ -470,7 +470,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
 }
 
 #[test]
-fn a_budget_ends_the_run_and_the_next_one_goes_on() {
+fn a_budget_ends_the_run_and_the_next_one_continues() {
     let bench = Bench::heroes();
     let few = ["--rows-per-request", "1", "--concurrency", "1"];
     // A request costs half a cent, and its worst case is higher: two fit.
@@ -521,7 +521,7 @@ fn questions_share_the_budget_with_the_tables() {
 }
 
 #[test]
-fn an_interrupted_run_goes_on_where_it_was() {
+fn an_interrupted_run_continues_where_it_stopped() {
     let bench = Bench::heroes();
     bench.endpoint.add_fault(Fault::Latency(Duration::from_millis(1500)), Frequency::Always);
     let url = bench.endpoint.base_url();
@@ -607,7 +607,7 @@ fn runs_with_and_without_examples_share_no_facts() {
 }
 
 #[test]
-fn what_cannot_be_run_or_scored_is_said() {
+fn invalid_runs_and_scores_are_reported() {
     let bench = Bench::heroes();
     let says = |args: &[&str], said: &str| {
         let ended = bench.swan(args).expect_exit_code(2);

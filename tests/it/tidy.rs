@@ -144,7 +144,7 @@ fn source_roots() -> Vec<PathBuf> {
 /// No two files depend on each other, except a module and its submodules, so that files can be read
 /// in one direction.
 #[test]
-fn files_do_not_need_each_other_in_circles() {
+fn files_do_not_depend_on_each_other_in_cycles() {
     let mut circles = Vec::new();
     for src in source_roots() {
         let all = modules(&src);
@@ -162,7 +162,7 @@ fn files_do_not_need_each_other_in_circles() {
 /// Folders do not depend on each other in cycles, either: the files of a folder depend only on
 /// those below it. A folder's own file may use those inside.
 #[test]
-fn folders_do_not_need_each_other_in_circles() {
+fn folders_do_not_depend_on_each_other_in_cycles() {
     let mut circles = Vec::new();
     for src in source_roots() {
         let all = modules(&src);
@@ -204,7 +204,7 @@ fn no_phase_of_a_query_uses_the_entry() {
 
 /// Files are named after their subject.
 #[test]
-fn no_file_is_a_drawer() {
+fn files_are_named_after_their_subject() {
     let mut files = sources(&root().join("src"));
     for entry in std::fs::read_dir(root().join("crates")).unwrap().flatten() {
         files.extend(sources(&entry.path().join("src")));
@@ -287,7 +287,7 @@ fn is_path(code: &str) -> bool {
 /// Links and code paths in README.md and `docs/` are valid; links to a section name an existing
 /// heading.
 #[test]
-fn documents_point_at_what_exists() {
+fn documents_refer_to_existing_files() {
     let docs = root().join("docs");
     let mut documents = pages(&docs);
     documents.extend(["README.md", "CONTRIBUTING.md", "tests/README.md"].map(|f| root().join(f)));
@@ -401,7 +401,7 @@ const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
 /// The meaning and cost of a query are decided by its syntax tree and the columns that it uses,
 /// never by words in its text, because a question can contain any word.
 #[test]
-fn no_decision_rests_on_words_in_a_query() {
+fn no_decision_depends_on_words_in_a_query() {
     let search =
         regex::Regex::new(r#"\.(?:contains|starts_with|ends_with|r?find)\(\s*&?""#).unwrap();
     let mut unused: Vec<&(&str, &str, &str)> = TEXT_SEARCHES.iter().collect();

@@ -42,7 +42,7 @@ fn text(json: &Json) -> String {
 /// If the reference equals the endpoint's answers, everything is correct; with one changed cell,
 /// only that one is not.
 #[test]
-fn a_truth_that_says_the_same_finds_everything_right() {
+fn an_equal_reference_finds_everything_correct() {
     let endpoint = truthful_endpoint();
     let project = project(&endpoint);
     let keys = [json!(["Ann", 1962]), json!(["Bob", 1963]), json!(["Cy, the \"Third\"", null])];
@@ -91,7 +91,7 @@ fn a_truth_that_says_the_same_finds_everything_right() {
 /// Cells without a value and missing rows count as wrong; cells that the reference omits do not
 /// count.
 #[test]
-fn what_is_missing_is_wrong_and_what_is_not_told_does_not_count() {
+fn missing_cells_are_wrong_and_omitted_references_do_not_count() {
     let endpoint = truthful_endpoint();
     let project = project(&endpoint);
     let csv = "name,year,born\nAnn,1962,\nNobody,1950,7\nDee,1970,1\n";
@@ -107,7 +107,7 @@ fn what_is_missing_is_wrong_and_what_is_not_told_does_not_count() {
 }
 
 #[test]
-fn what_is_no_truth_is_told() {
+fn invalid_references_are_reported() {
     let endpoint = truthful_endpoint();
     let project = project(&endpoint);
     let says = |csv: &str, said: &str| {

@@ -121,7 +121,7 @@ fn each_word_outside_the_list_is_asked_about_once() {
 }
 
 #[test]
-fn it_reads_what_was_answered_and_is_no_part_of_the_fingerprint() {
+fn unification_applies_to_stored_answers_and_not_to_the_fingerprint() {
     let endpoint = endpoint();
     let project = project(&endpoint, "");
     project.run_materialize(&[]).expect_exit_code(1);
@@ -158,7 +158,7 @@ fn it_reads_what_was_answered_and_is_no_part_of_the_fingerprint() {
 }
 
 #[test]
-fn what_a_plan_says_at_the_most_holds_with_all_words_new() {
+fn the_maximum_of_a_plan_holds_if_all_words_are_new() {
     let endpoint = endpoint();
     let project = project(&endpoint, "unify = true");
     let most = project.run_plan(&[])["totals"]["cost_usd"]["most"].as_f64().unwrap();
@@ -187,7 +187,7 @@ fn values_of_a_list_are_unified_one_by_one() {
 }
 
 #[test]
-fn it_needs_a_closed_list() {
+fn unification_needs_a_closed_list() {
     let endpoint = endpoint();
     for (from, to) in
         [("] }", "], open = true }"), ("values = { list = [\"UK\", \"France\", \"Spain\"] }\n", "")]
@@ -205,7 +205,7 @@ fn it_needs_a_closed_list() {
 /// The meaning of a word depends on its subject: columns with the same name, list and key share
 /// nothing if their tables describe different things.
 #[test]
-fn a_word_means_something_for_its_own_table() {
+fn a_word_has_its_meaning_for_one_table() {
     let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str().unwrap()) {
         ("status", _) => "done".into(),
         _ => Json::Null,

@@ -125,7 +125,7 @@ fn a_long_prompt_is_billed_at_its_own_price() {
 }
 
 #[test]
-fn usage_below_what_is_counted_stops_the_run_after_one_request() {
+fn usage_below_the_count_stops_the_run_after_one_request() {
     let endpoint = truthful_endpoint();
     let shape = json!({ "prompt_tokens": 1, "completion_tokens": 1 });
     endpoint.add_fault(Fault::Usage(shape), Frequency::Always);
@@ -146,7 +146,7 @@ fn usage_below_what_is_counted_stops_the_run_after_one_request() {
 }
 
 #[test]
-fn usage_above_what_is_possible_costs_one_request_and_stays_out_of_the_totals() {
+fn impossible_usage_costs_one_request_and_is_in_no_total() {
     for (tokens, most) in [(2_000, 0.01), (1_000_000_000_000_000_u64, 0.01)] {
         let endpoint = truthful_endpoint();
         let shape = json!({ "prompt_tokens": "in", "completion_tokens": tokens });

@@ -387,7 +387,7 @@ fn generated_queries_are_valid_and_not_all_empty() {
 
 /// Minimized queries that once failed.
 #[test]
-fn queries_that_were_wrong_once_give_the_rows_of_plain_sql() {
+fn queries_that_once_failed_give_the_rows_of_plain_sql() {
     let shared = Shared::new();
     for (n, (query, plain)) in found::QUERIES.iter().enumerate() {
         let (query, plain) = ((*query).to_owned(), (*plain).to_owned());

@@ -142,7 +142,7 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn untyped_calls_mean_what_they_flow_into() {
+fn untyped_calls_adapt_to_their_use() {
     let dir = tempfile::tempdir().unwrap();
     let db: PathBuf = dir.path().join("data.sqlite");
     Connection::open(&db).unwrap().execute_batch(generator::DATABASE).unwrap();

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn requests_leave_alone_until_one_report_is_plausible() {
+    async fn requests_are_sent_alone_until_one_report_is_plausible() {
         let gate = UsageGate::default();
         let first = gate.wait_for_turn().await;
         assert!(first.is_some());

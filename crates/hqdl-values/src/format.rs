@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_people_read_them() {
+    fn numbers_are_formatted_for_people() {
         assert_eq!(
             ["0", "999", "1,000", "1,234,567"],
             [0, 999, 1000, 1_234_567].map(format_thousands).each_ref().map(String::as_str)

@@ -4,7 +4,7 @@ use hqdl_values::value::Value;
 
 /// A prompt and the bookkeeping contain the exact value, whatever its magnitude.
 #[test]
-fn no_value_is_null_in_json_but_null() {
+fn only_null_is_null_in_json() {
     let reals = [f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE, -0.0, 0.1];
     let all = reals.map(Value::Real).into_iter();
     for value in all.chain([Value::Integer(i64::MIN), Value::from(""), Value::from("Inf")]) {

@@ -206,7 +206,7 @@ fn a_complete_audit_gives_the_truth() {
 }
 
 #[test]
-fn groups_have_intervals_of_their_own() {
+fn each_group_has_its_own_interval() {
     let (_endpoint, project) = heroes();
     audit(&project, &[&AUDITED[..], &["--sample", "150"]].concat()).expect_exit_code(0);
     fill(&project, 150, truth);
@@ -233,7 +233,7 @@ fn groups_have_intervals_of_their_own() {
 
 /// `?` counts as true and as false; a sum is then rejected.
 #[test]
-fn what_cannot_be_known_widens_a_count() {
+fn unknowable_truths_widen_a_count() {
     let (_endpoint, project) = heroes();
     audit(&project, &[&AUDITED[..], &["--sample", "100"]].concat()).expect_exit_code(0);
     let count = "SELECT count(*) AS n FROM llm WHERE race = 'Human'";
@@ -249,7 +249,7 @@ fn what_cannot_be_known_widens_a_count() {
 
 /// Later answers, overrides and applied truths change the published result, not its interval.
 #[test]
-fn an_interval_goes_on_using_the_drawn_answers() {
+fn an_interval_keeps_using_the_drawn_answers() {
     let (_endpoint, project) = heroes();
     audit(&project, &[&AUDITED[..], &["--sample", "100"]].concat()).expect_exit_code(0);
     fill(&project, 100, truth);
@@ -367,7 +367,7 @@ fn a_person_can_answer_in_the_terminal() {
 }
 
 #[test]
-fn a_reference_fills_the_sheet_and_the_report_says_what_it_found() {
+fn a_reference_fills_the_sheet_and_the_report_shows_the_result() {
     let (_endpoint, project) = heroes();
     audit(&project, &["--columns", "race", "--sample", "100", "--seed", "1"]).expect_exit_code(0);
     let rows: Vec<String> = (0..HEROES).map(|n| format!("Hero {n},{}\n", true_race(n))).collect();
@@ -452,7 +452,7 @@ fn a_sheet_with_errors_is_rejected() {
 
 /// Every query of `refused.sql` is refused with its reason.
 #[test]
-fn queries_without_an_interval_are_refused_with_the_reason() {
+fn queries_without_an_interval_are_rejected_with_the_reason() {
     let (_endpoint, project) = heroes();
     audit(&project, &[&AUDITED[..], &["--sample", "60"]].concat()).expect_exit_code(0);
     fill(&project, 60, truth);

@@ -93,7 +93,7 @@ fn each_key_is_visited_once_and_the_report_counts_the_rest() {
 }
 
 #[test]
-fn a_source_column_that_is_gone_is_an_error_and_never_a_text() {
+fn a_missing_source_column_is_an_error_and_never_a_text() {
     let fixture = Fixture::new();
     let connection = rusqlite::Connection::open(fixture.database.path()).unwrap();
     connection.execute("INSERT INTO film (k1, k2) VALUES ('a', 'b'), ('c', 'd')", []).unwrap();

@@ -4,7 +4,7 @@ use hqdl_database::migrate::migrate_database;
 use rusqlite::Connection;
 
 #[test]
-fn what_a_newer_program_made_is_left_as_it_is() {
+fn tables_of_a_newer_program_are_left_unchanged() {
     let connection = Connection::open_in_memory().unwrap();
     migrate_database(&connection).unwrap();
     migrate_database(&connection).unwrap();

@@ -132,7 +132,7 @@ fn database() -> (Fixture, Database, Spec) {
 }
 
 #[test]
-fn what_is_published_over_tables_is_what_is_published_from_nothing() {
+fn updating_tables_equals_publishing_from_scratch() {
     let (_fixture, db, spec) = database();
     let mut chance = fastrand::Rng::with_seed(7);
     let mut rows = Rows::new();
@@ -159,7 +159,7 @@ fn what_is_published_over_tables_is_what_is_published_from_nothing() {
 }
 
 #[test]
-fn a_row_that_somebody_writes_by_hand_has_all_be_made_again() {
+fn a_manual_edit_causes_the_tables_to_be_recreated() {
     let (_fixture, db, spec) = database();
     let mut chance = fastrand::Rng::with_seed(8);
     let mut rows = Rows::new();

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ampersand_that_begins_no_reference_stays() {
+    fn an_ampersand_without_a_reference_is_kept() {
         assert_eq!(html_to_text("a & b; &amp; &#67;"), "a & b; & C");
         let many = "&".repeat(100_000);
         assert_eq!(html_to_text(&many), many);

@@ -111,7 +111,7 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
 
 /// A damaged schema causes at most an error that names the file and the remedy.
 #[test]
-fn whatever_bit_turns_around_in_the_schema_no_cell_is_silently_missing() {
+fn no_flipped_bit_in_the_schema_hides_a_cell_silently() {
     let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());
     let dir = tempfile::tempdir().unwrap();
     let (journal, known) = made(dir.path());
@@ -141,7 +141,7 @@ fn whatever_bit_turns_around_in_the_schema_no_cell_is_silently_missing() {
 }
 
 #[test]
-fn whatever_bit_turns_around_a_cell_is_what_was_kept_or_missing_and_told() {
+fn no_flipped_bit_changes_a_cell_silently() {
     let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());
     let flips = flips.unwrap_or(FLIPS);
     let dir = tempfile::tempdir().unwrap();

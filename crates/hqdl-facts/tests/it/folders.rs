@@ -51,7 +51,7 @@ fn a_folder_with_other_files_keeps_its_mode_and_the_cache_in_it_is_private() {
 }
 
 #[test]
-fn a_url_that_is_not_known_is_no_folder() {
+fn an_unknown_url_is_not_used_as_a_folder() {
     let dir = tempfile::tempdir().unwrap();
     for url in ["mysql://x", "postgress://user@host/database"] {
         let path = dir.path().join(url);

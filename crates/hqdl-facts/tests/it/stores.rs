@@ -87,21 +87,21 @@ macro_rules! of_every_store {
 }
 
 of_every_store! {
-    what_one_keeps_the_other_finds_in_records_and_history
-    an_id_is_one_number_for_all_and_stays
-    one_session_at_a_time_has_a_key_and_who_waits_is_told
-    a_session_that_ends_gives_back_what_it_holds
-    all_who_share_a_store_share_the_budget_of_the_day
-    facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all
-    of_many_lines_for_one_cell_the_last_is_imported
-    what_was_written_comes_back_as_it_was
-    a_line_that_takes_the_place_of_a_value_is_told
-    nobody_sees_less_than_they_have_seen
-    a_request_that_is_split_is_whole_or_two
-    what_one_session_is_admitted_for_another_waits_for
-    the_strictest_limit_that_any_key_was_told_applies
+    sessions_share_records_and_history
+    ids_are_shared_and_permanent
+    one_session_at_a_time_owns_a_key_and_waiters_are_notified
+    a_session_that_ends_releases_everything
+    sessions_of_a_store_share_the_daily_budget
+    facts_are_imported_once_and_invalid_ones_never
+    the_last_of_many_lines_for_a_cell_is_imported
+    stored_values_are_read_unchanged
+    replaced_values_outdate_published_tables
+    no_session_sees_older_values_than_before
+    a_split_request_is_one_or_two
+    sessions_share_the_rate_limits
+    the_strictest_limit_reported_to_any_key_applies
     a_column_costs_the_shares_of_its_cells
-    what_an_endpoint_refused_is_known_to_all
+    rejected_features_are_shared
 }
 
 fn entity(name: &str) -> Entity {
@@ -160,7 +160,7 @@ fn values(found: &[Option<Record>]) -> Vec<Option<String>> {
     found.iter().map(|record| record.as_ref().map(value)).collect()
 }
 
-fn what_one_keeps_the_other_finds_in_records_and_history(pairs: Vec<Pair>) {
+fn sessions_share_records_and_history(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
         runtime.block_on(one.commit_unit(unit(one, run, &["B", "A"], "first"))).unwrap();
@@ -195,7 +195,7 @@ fn what_one_keeps_the_other_finds_in_records_and_history(pairs: Vec<Pair>) {
     }
 }
 
-fn an_id_is_one_number_for_all_and_stays(pairs: Vec<Pair>) {
+fn ids_are_shared_and_permanent(pairs: Vec<Pair>) {
     for Pair { what, one, other, .. } in &pairs {
         let (one, other) = (one.history(), other.history());
         for _ in 0..2 {
@@ -209,7 +209,7 @@ fn an_id_is_one_number_for_all_and_stays(pairs: Vec<Pair>) {
     }
 }
 
-fn one_session_at_a_time_has_a_key_and_who_waits_is_told(pairs: Vec<Pair>) {
+fn one_session_at_a_time_owns_a_key_and_waiters_are_notified(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in pairs {
         let key = |name: &str| ClaimKey::Cell { entity: entity(name), identity_id: 1, model: 1 };
         runtime.block_on(async {
@@ -236,7 +236,7 @@ fn one_session_at_a_time_has_a_key_and_who_waits_is_told(pairs: Vec<Pair>) {
 }
 
 /// A session that has ended owns nothing, and the cost of its requests in flight is in doubt.
-fn a_session_that_ends_gives_back_what_it_holds(pairs: Vec<Pair>) {
+fn a_session_that_ends_releases_everything(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in pairs {
         let (gone, stays) = (other, one);
         let run = gone.history().start_run("test", "a spec").unwrap();
@@ -265,7 +265,7 @@ fn a_session_that_ends_gives_back_what_it_holds(pairs: Vec<Pair>) {
     }
 }
 
-fn all_who_share_a_store_share_the_budget_of_the_day(pairs: Vec<Pair>) {
+fn sessions_of_a_store_share_the_daily_budget(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
         let next = other.history().start_run("test", "another spec").unwrap();
@@ -303,7 +303,7 @@ fn all_who_share_a_store_share_the_budget_of_the_day(pairs: Vec<Pair>) {
     }
 }
 
-fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all(pairs: Vec<Pair>) {
+fn facts_are_imported_once_and_invalid_ones_never(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
         runtime.block_on(one.commit_unit(unit(one, run, &["A", "B"], "value"))).unwrap();
@@ -322,7 +322,7 @@ fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all(pairs: Vec<Pai
 }
 
 /// An import with more lines than are held in memory at once, and lines for one cell far apart.
-fn of_many_lines_for_one_cell_the_last_is_imported(pairs: Vec<Pair>) {
+fn the_last_of_many_lines_for_a_cell_is_imported(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
         runtime.block_on(one.commit_unit(unit(one, run, &["A"], "value"))).unwrap();
@@ -346,7 +346,7 @@ fn of_many_lines_for_one_cell_the_last_is_imported(pairs: Vec<Pair>) {
 }
 
 /// A model can write any text, but a server's text cannot contain NUL.
-fn what_was_written_comes_back_as_it_was(pairs: Vec<Pair>) {
+fn stored_values_are_read_unchanged(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
         let long = "text of a page. ".repeat(1 << 20);
@@ -367,7 +367,7 @@ fn what_was_written_comes_back_as_it_was(pairs: Vec<Pair>) {
 
 /// Published tables count as outdated exactly if a value is replaced by a different one, no matter
 /// which session replaces it.
-fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
+fn replaced_values_outdate_published_tables(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
         let of = one.history().column_identity_id(&meaning()).unwrap();
@@ -394,7 +394,7 @@ fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
 /// Whatever two sessions do in whatever order, a session reads one of the values that an entity has
 /// had. It never reads an older value than it has seen, or than the store had when the session last
 /// accessed it in any way.
-fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
+fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
     const NAMES: [&str; 4] = ["A", "B", "C", "D"];
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
@@ -450,7 +450,7 @@ fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
 
 /// The rows of a queued request are always in exactly one queued request, even if the split fails
 /// halfway.
-fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
+fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
     for Pair { what, one, .. } in &pairs {
         let history = one.history();
         let run = history.start_run("test", "a spec").unwrap();
@@ -502,7 +502,7 @@ fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
 /// Ids read from one cache are not used for another cache.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
-fn ids_are_read_again_of_a_cache_in_the_place_of_another() {
+fn ids_are_reread_if_another_cache_replaces_one() {
     let (dir, url) = (tempfile::tempdir().unwrap(), postgres::create_database());
     let begin =
         || Facts::connect_server(&url, dir.path(), "hqdl test", Arc::new(|_: &str| ())).unwrap();
@@ -517,7 +517,7 @@ fn ids_are_read_again_of_a_cache_in_the_place_of_another() {
 }
 
 /// All sessions that share a store share its limits, and the requests admitted under them.
-fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
+fn sessions_share_the_rate_limits(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let limits = PerMinute { requests: None, tokens: Some(1000) };
         let first = one.throttle("an endpoint", "a model", limits).unwrap();
@@ -547,7 +547,7 @@ fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
 
 /// An endpoint may report different limits to several API keys. For each key the last report
 /// counts, and the strictest of all keys applies.
-fn the_strictest_limit_that_any_key_was_told_applies(pairs: Vec<Pair>) {
+fn the_strictest_limit_reported_to_any_key_applies(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let throttle = |facts: &Facts, key: &str| {
             let all = facts.throttle("an endpoint", "a model", PerMinute::default());
@@ -614,7 +614,7 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
     }
 }
 
-fn what_an_endpoint_refused_is_known_to_all(pairs: Vec<Pair>) {
+fn rejected_features_are_shared(pairs: Vec<Pair>) {
     for Pair { what, one, other, .. } in &pairs {
         let (one, other) = (one.history(), other.history());
         assert_eq!(one.endpoint_features("here").unwrap(), None, "{what}");

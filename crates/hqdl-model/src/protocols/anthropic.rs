@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_is_no_answer_and_usage_is_merged() {
+    fn thinking_is_not_an_answer_and_usage_is_merged() {
         let draft = build_draft(&[
             json!({ "type": "message_start", "message": { "type": "message", "content": [],
                 "usage": { "input_tokens": 5, "cache_read_input_tokens": 100, "output_tokens": 1, "service_tier": "standard" } } }),

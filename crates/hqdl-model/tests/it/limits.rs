@@ -68,7 +68,7 @@ fn tokens_a_minute_hold_for_requests_larger_than_a_burst() {
 }
 
 #[test]
-fn tokens_used_beyond_those_admitted_are_paid_back_first() {
+fn tokens_beyond_the_admitted_ones_are_paid_back_first() {
     run(async {
         let limiter = Limiter::new(None, Some(60_000));
         limiter.acquire_permit(1, Need::exactly(10)).await;
@@ -80,7 +80,7 @@ fn tokens_used_beyond_those_admitted_are_paid_back_first() {
 }
 
 #[test]
-fn the_endpoints_last_word_counts_when_it_is_stricter() {
+fn the_endpoints_latest_limit_applies_if_it_is_stricter() {
     run(async {
         let limiter = Limiter::new(Some(60_000), None);
         limiter.apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "120")])));
@@ -116,7 +116,7 @@ fn the_endpoints_last_word_counts_when_it_is_stricter() {
 }
 
 #[test]
-fn nobody_is_admitted_before_a_reset() {
+fn no_request_is_admitted_before_a_reset() {
     run(async {
         let limiter = Limiter::new(None, None);
         limiter.apply_hint(parse_openai_limits(&headers(&[
@@ -130,7 +130,7 @@ fn nobody_is_admitted_before_a_reset() {
 }
 
 #[test]
-fn every_spelling_of_retry_after_is_understood() {
+fn every_format_of_retry_after_is_parsed() {
     let wait = |name: &str, value: &str| parse_retry_after(&headers(&[(name, value)]));
     assert_eq!(wait("retry-after", "2"), Some(Duration::from_secs(2)));
     assert_eq!(wait("retry-after-ms", "250"), Some(Duration::from_millis(250)));
@@ -140,7 +140,7 @@ fn every_spelling_of_retry_after_is_understood() {
 }
 
 #[test]
-fn a_budget_is_never_overshot_whatever_the_schedule() {
+fn no_schedule_exceeds_a_budget() {
     run(async {
         let caps = Caps { usd: Some(1.0), ..Caps::default() };
         let budget = Arc::new(Budget::new(caps, SpentAmount::default()));
@@ -172,7 +172,7 @@ fn a_budget_is_never_overshot_whatever_the_schedule() {
 }
 
 #[test]
-fn tokens_are_capped_where_there_is_no_price() {
+fn tokens_are_capped_without_a_price() {
     run(async {
         let budget = Budget::new(
             Caps { tokens: Some(100), ..Caps::default() },

@@ -14,7 +14,7 @@ fn hold(slots: &Slots, how_long: Duration) {
 }
 
 #[test]
-fn as_many_are_made_ready_as_leave_soon() {
+fn only_requests_that_are_sent_soon_are_prepared() {
     let near = Slots::new(4, false);
     hold(&near, Duration::from_millis(1));
     assert_eq!(near.max_requests(), 4);
@@ -30,7 +30,7 @@ fn as_many_are_made_ready_as_leave_soon() {
 }
 
 #[test]
-fn no_more_than_there_are_are_held_and_none_when_it_is_over() {
+fn no_more_slots_are_held_than_exist_and_none_after_closing() {
     let slots = Slots::new(2, true);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -247,7 +247,7 @@ fn json_cut_anywhere_keeps_the_complete_rows() {
 }
 
 #[test]
-fn garbage_is_no_row() {
+fn garbage_is_not_a_row() {
     for garbage in [
         "asdf",
         "1",
@@ -280,14 +280,14 @@ fn garbage_is_no_row() {
 }
 
 #[test]
-fn an_empty_completion_is_called_empty() {
+fn an_empty_completion_is_reported_as_empty() {
     for empty in ["", " ", "\n\n \t\n"] {
         three(empty, [(); 3].map(|()| json!("invalid: the completion is empty")));
     }
 }
 
 #[test]
-fn prose_around_the_answer_is_overlooked() {
+fn prose_around_the_answer_is_ignored() {
     let json = json_rows().to_string();
     let pretty = serde_json::to_string_pretty(&json_rows()).unwrap();
     for body in [CSV, &json, &pretty] {
@@ -301,7 +301,7 @@ fn prose_around_the_answer_is_overlooked() {
 }
 
 #[test]
-fn prose_around_pretty_json_with_a_key_of_one_column_is_overlooked() {
+fn prose_around_pretty_json_with_a_single_key_column_is_ignored() {
     let asked = Asked::new(FILMS, &[&[Some("Jaws")], &[Some("Alien")]]);
     let answer = json!({"rows": [
         {"row": 1, "key": ["Jaws"], "cells": {"director": "Steven Spielberg", "year": 1975}},
@@ -315,7 +315,7 @@ fn prose_around_pretty_json_with_a_key_of_one_column_is_overlooked() {
 }
 
 #[test]
-fn code_fences_are_taken_off() {
+fn code_fences_are_removed() {
     let json = json_rows().to_string();
     for (language, body) in [("csv", CSV), ("", CSV), ("json", &json), ("", &json)] {
         three(&format!("```{language}\n{body}\n```"), [man(), bat(), abe()]);
@@ -484,7 +484,7 @@ fn quotes_inside_names_do_not_break_a_row() {
 }
 
 #[test]
-fn a_list_split_into_fields_is_put_together() {
+fn a_list_split_into_fields_is_joined() {
     let split = CSV.replace("Agility|Stamina", "Agility,Stamina,Flight");
     three(&split, [json!(["Marvel Comics", 1977, ["Agility", "Stamina", "Flight"]]), bat(), abe()]);
     let spaced = CSV.replace("Agility|Stamina", " Agility, Stamina");
@@ -506,7 +506,7 @@ fn a_list_split_into_fields_is_put_together() {
 }
 
 #[test]
-fn rows_given_twice_are_one_when_they_agree_and_none_when_they_do_not() {
+fn repeated_rows_count_only_if_they_agree() {
     let twice = format!("{CSV}{}", CSV.lines().nth(1).unwrap());
     three(&twice, [man(), bat(), abe()]);
     let other = format!("{CSV}2,Batman,Bruce Wayne,Marvel Comics,1939,Stamina");
@@ -529,7 +529,7 @@ fn a_broken_repetition_does_not_harm_the_good_row() {
 }
 
 #[test]
-fn permuted_rows_land_where_they_belong() {
+fn permuted_rows_are_assigned_correctly() {
     let lines: Vec<&str> = CSV.lines().collect();
     for order in [[2, 1, 0], [1, 2, 0], [0, 2, 1]] {
         three(&order.map(|n| lines[n]).join("\n"), [man(), bat(), abe()]);
@@ -540,7 +540,7 @@ fn permuted_rows_land_where_they_belong() {
 }
 
 #[test]
-fn a_number_and_a_key_that_disagree_are_nobodys() {
+fn a_number_that_contradicts_its_key_is_discarded() {
     // Rows 1 and 2 are swapped: each answer has the number of one and the key of the other.
     let renumbered = CSV
         .replace("1,3-D Man", "9,3-D Man")
@@ -562,7 +562,7 @@ fn a_number_and_a_key_that_disagree_are_nobodys() {
 }
 
 #[test]
-fn a_row_number_is_not_taken_for_a_key_that_is_a_number() {
+fn a_row_number_is_not_mistaken_for_a_numeric_key() {
     let toml = r#"
 [database]
 path = "heroes.sqlite"
@@ -591,7 +591,7 @@ many = { table = "llm_genre", column = "genre" }
 }
 
 #[test]
-fn missing_rows_fail_and_foreign_rows_are_nobodys() {
+fn missing_rows_fail_and_foreign_rows_are_discarded() {
     let lines: Vec<&str> = CSV.lines().collect();
     three(lines[1], [no_answer(), bat(), no_answer()]);
     let foreign = format!(
@@ -606,7 +606,7 @@ fn missing_rows_fail_and_foreign_rows_are_nobodys() {
 }
 
 #[test]
-fn a_header_is_no_row() {
+fn a_header_is_not_a_row() {
     let content = format!("row,superhero_name,full_name,publisher_name,first_year,powers\n{CSV}");
     three(&content, [man(), bat(), abe()]);
 }
@@ -642,7 +642,7 @@ fn a_value_of_another_type_is_invalid() {
 }
 
 #[test]
-fn not_known_is_not_a_value() {
+fn unknown_is_not_a_value() {
     let content = CSV.replace("DC Comics,1939,Stamina", "?,unknown,");
     three(
         &content,
@@ -657,7 +657,7 @@ fn not_known_is_not_a_value() {
 }
 
 #[test]
-fn a_missing_cell_of_a_json_row_is_invalid_and_the_others_stand() {
+fn a_missing_cell_of_a_json_row_does_not_affect_the_others() {
     let mut json = json_rows();
     json["rows"][1]["cells"].as_object_mut().unwrap().remove("first_year");
     three(&json.to_string(), [man(), json!(["DC Comics", {"invalid": null}, ["Stamina"]]), abe()]);
@@ -691,7 +691,7 @@ fn a_refusal_is_refused_for_every_row() {
 }
 
 #[test]
-fn an_html_page_is_no_answer() {
+fn an_html_page_is_not_an_answer() {
     let page = "<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head>\n\
                 <body bgcolor=\"white\">\n<center><h1>502 Bad Gateway</h1></center>\n\
                 <hr><center>nginx/1.18.0 (Ubuntu)</center>\n</body>\n</html>\n";
@@ -701,7 +701,7 @@ fn an_html_page_is_no_answer() {
 }
 
 #[test]
-fn megabytes_of_nonsense_end_soon() {
+fn megabytes_of_nonsense_are_parsed_quickly() {
     let three = Asked::three();
     let one = Asked::one("Abe Sapien", None);
     for (n, (name, content)) in malformed_answers(3 << 20).into_iter().enumerate() {
@@ -792,7 +792,7 @@ fn a_markdown_table_is_read_row_by_row() {
 }
 
 #[test]
-fn the_other_format_than_asked_for_is_an_answer_too() {
+fn an_answer_in_the_other_format_is_accepted() {
     // The parser does not know the format: it tries the one that the text looks like.
     let asked = Asked::three();
     for format in [Format::Csv, Format::Json] {
@@ -813,7 +813,7 @@ fn the_other_format_than_asked_for_is_an_answer_too() {
 }
 
 #[test]
-fn slips_of_local_models_in_json_are_mended() {
+fn json_mistakes_of_local_models_are_repaired() {
     let json = json_rows().to_string();
     three(&json.replace("\"Stamina\"]}}", "\"Stamina\",],},}"), [man(), bat(), abe()]);
     let asked = Asked::new(FILMS, &[&[Some("Jaws")]]);
@@ -837,7 +837,7 @@ fn a_null_key_part_may_be_echoed_in_many_ways() {
 }
 
 #[test]
-fn a_null_key_part_tells_two_rows_apart() {
+fn a_null_key_part_distinguishes_two_rows() {
     let asked = Asked::new(
         HEROES,
         &[
@@ -879,7 +879,7 @@ fn a_null_key_part_tells_two_rows_apart() {
 }
 
 #[test]
-fn keys_that_differ_in_case_only_are_told_apart_by_number() {
+fn keys_that_differ_only_in_case_are_distinguished_by_number() {
     let asked = Asked::new(FILMS, &[&[Some("Alien")], &[Some("ALIEN")]]);
     assert_eq!(asked.read("2,ALIEN,B,2\n1,Alien,A,1"), [json!(["A", 1]), json!(["B", 2])]);
     // Neither spelling matches, so the answer belongs to no row.
@@ -932,7 +932,7 @@ fn hqdl_lines_without_a_number_are_read_for_one_row() {
 }
 
 #[test]
-fn rows_of_another_request_are_not_taken_where_no_word_tells_keys_apart() {
+fn rows_of_another_request_are_rejected_even_without_a_distinguishing_word() {
     let keys = |last: &'static str| -> Asked {
         Asked::new(
             HEROES,
@@ -948,7 +948,7 @@ fn rows_of_another_request_are_not_taken_where_no_word_tells_keys_apart() {
 }
 
 #[test]
-fn a_misspelt_key_is_accepted_where_one_row_was_asked_and_no_other_row_has_it() {
+fn a_misspelt_key_is_accepted_for_a_single_row_if_no_other_row_has_it() {
     let one = |others: &[&[&str]]| Asked::one("Charcoal", Some("Charles Burlingame")).among(others);
     let csv = "1,Charcoal,Charels Burlinghame,Marvel Comics,1965,Stamina";
     let json = json!({"rows": [{"row": 1, "key": ["Charcoal", "Charels Burlinghame"], "cells": {"publisher_name": "Marvel Comics", "first_year": 1965, "powers": ["Stamina"]}}]}).to_string();
@@ -976,7 +976,7 @@ fn a_misspelt_key_is_accepted_where_one_row_was_asked_and_no_other_row_has_it() 
 }
 
 #[test]
-fn a_key_filled_in_is_accepted_where_one_row_was_asked_and_nowhere_else() {
+fn a_completed_key_is_accepted_for_a_single_row_only() {
     let one = Asked::one("Absorbing Man", None);
     let content = "1,Absorbing Man,Carl Creel,Marvel Comics,1965,Super Strength";
     let right = json!(["Marvel Comics", 1965, ["Super Strength"]]);
@@ -1007,7 +1007,7 @@ fn a_key_filled_in_is_accepted_where_one_row_was_asked_and_nowhere_else() {
 }
 
 #[test]
-fn a_better_answer_beats_one_with_a_doubtful_key() {
+fn a_better_answer_replaces_one_with_a_doubtful_key() {
     // In the first line, one key part matches; in the second, both do.
     let asked = Asked::one("Batman", Some("Bruce Wayne"));
     assert_eq!(
@@ -1019,7 +1019,7 @@ fn a_better_answer_beats_one_with_a_doubtful_key() {
 }
 
 #[test]
-fn another_rows_answer_is_not_taken_for_the_only_row() {
+fn another_rows_answer_is_not_assigned_to_the_only_row() {
     let asked = Asked::one("Batman", Some("Bruce Wayne"));
     let cells = json!({"publisher_name": "DC Comics", "first_year": 1938, "powers": ["Flight"]});
     for content in [
@@ -1045,7 +1045,7 @@ fn another_rows_answer_is_not_taken_for_the_only_row() {
 }
 
 #[test]
-fn a_foreign_line_is_no_answer_without_a_key() {
+fn a_foreign_line_without_a_key_is_not_an_answer() {
     let toml = HEROES
         .replace("name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }\n", "name = \"occupation\"\n")
         .replace("[[expansion.column]]\nname = \"first_year\"\ntype = \"integer\"\n", "");
@@ -1056,7 +1056,7 @@ fn a_foreign_line_is_no_answer_without_a_key() {
 }
 
 #[test]
-fn values_alone_are_an_answer_to_one_row_when_a_type_vouches_for_them() {
+fn values_alone_answer_a_single_row_if_a_type_confirms_them() {
     let asked = Asked::one("Batman", Some("Bruce Wayne"));
     for content in [
         "DC Comics,1939,Stamina",
@@ -1216,7 +1216,7 @@ impl Case {
 }
 
 #[test]
-fn what_a_prompt_asks_can_be_read_back() {
+fn prompts_can_be_parsed() {
     let fixture = Fixture::new();
     random_runner(64)
         .run(&case(), |case| {
@@ -1247,7 +1247,7 @@ fn what_a_prompt_asks_can_be_read_back() {
 }
 
 #[test]
-fn a_good_answer_reads_as_exactly_its_values() {
+fn a_well_formed_answer_is_read_exactly() {
     let fixture = Fixture::new();
     random_runner(192)
         .run(&case(), |case| {
@@ -1311,7 +1311,7 @@ fn permuted_and_missing_lines_never_put_a_value_in_another_row() {
 }
 
 #[test]
-fn any_text_gives_one_outcome_a_row() {
+fn any_text_gives_one_outcome_per_row() {
     let three = Asked::three();
     let one = Asked::one("Batman", None);
     let fragments = vec![

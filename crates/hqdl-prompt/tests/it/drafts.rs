@@ -36,7 +36,7 @@ fn has_no_value(read: &[Json]) -> bool {
 }
 
 #[test]
-fn a_closed_block_of_reasoning_is_no_answer() {
+fn a_closed_block_of_reasoning_is_not_an_answer() {
     for (open, close) in TAGS {
         for draft in drafts() {
             assert!(has_no_value(&read(&format!("{open}\n{draft}\n{close}\n"))), "{open}");
@@ -116,7 +116,7 @@ fn a_correction_after_a_fence_conflicts_with_it() {
 }
 
 #[test]
-fn rows_come_only_from_the_array_that_was_asked_for() {
+fn rows_are_read_only_from_the_requested_array() {
     let rows = json_rows();
     let [first, second] = [0, 1].map(|n| rows["rows"][n].clone());
     for beside in [
@@ -131,7 +131,7 @@ fn rows_come_only_from_the_array_that_was_asked_for() {
 }
 
 #[test]
-fn behind_broken_json_nothing_is_a_row() {
+fn nothing_after_broken_json_is_a_row() {
     let rows = json_rows();
     let second = rows["rows"][1].to_string();
     // An unescaped text in row 1 contains an object that looks like a row.
@@ -149,7 +149,7 @@ fn behind_broken_json_nothing_is_a_row() {
 }
 
 #[test]
-fn a_value_whose_quotes_are_not_closed_is_cut() {
+fn a_value_with_unclosed_quotes_is_truncated() {
     let asked = Asked::new(crate::answers::NOTES, &[&[Some("Jaws")], &[Some("Alien")]]);
     for finish in [FinishReason::Stop, FinishReason::Truncated, FinishReason::Unknown] {
         let read = asked.finished("1,Jaws,a shark\n2,Alien,\"He said", finish);
@@ -171,7 +171,7 @@ fn without_a_finish_reason_a_last_line_needs_its_line_break() {
 }
 
 #[test]
-fn a_key_that_nobody_asked_for_and_that_says_nothing_is_ignored() {
+fn an_unrequested_key_without_content_is_ignored() {
     let asked = Asked::new(crate::answers::NOTES, &[&[Some("-")]]);
     let label = asked.label(0);
     for key in [json!(["-"]), json!("-"), json!([null]), json!([])] {
@@ -181,7 +181,7 @@ fn a_key_that_nobody_asked_for_and_that_says_nothing_is_ignored() {
 }
 
 #[test]
-fn a_member_with_two_values_is_no_answer() {
+fn a_member_with_two_values_is_not_an_answer() {
     let sound = json_rows().to_string();
     let value = "\"publisher_name\":\"Marvel Comics\"";
     assert!(sound.contains(value), "{sound}");
@@ -202,7 +202,7 @@ fn a_row_at_the_end_of_a_fence_conflicts_with_its_correction() {
 }
 
 #[test]
-fn a_second_answer_that_is_cut_may_contradict_all_of_the_first() {
+fn a_truncated_second_answer_may_contradict_all_of_the_first() {
     let asked = Asked::new(crate::answers::NOTES, &[&[Some("Jaws")], &[Some("Alien")]]);
     let (first, second) = ("1,Jaws,wet\n2,Alien,bad\n", "1,Jaws,dry\n2,Alien,go");
     for content in [

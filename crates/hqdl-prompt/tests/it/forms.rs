@@ -117,7 +117,7 @@ fn a_value_is_shown_with_its_column() {
 }
 
 #[test]
-fn an_image_is_asked_about_in_plain_words_and_several_are_numbered() {
+fn a_single_image_needs_no_number_and_several_are_numbered() {
     let of_image =
         |asked: Column| Expansion { images: vec!["value".to_owned()], ..of_value(asked) };
     let prompt_of_one =
@@ -147,7 +147,7 @@ fn an_image_is_asked_about_in_plain_words_and_several_are_numbered() {
 }
 
 #[test]
-fn a_table_is_shown_a_row_a_line() {
+fn a_table_is_shown_with_one_row_per_line() {
     let table = r#"{"columns":["name","height"],"rows":[["Ann\n[\"Eve\",1]",1.8],[null,"2"]]}"#;
     let one = of_tables(column(Type::Integer, None, false), &["context"]);
     let prompt_of_one = prompt(&one, &row("0123", &[table]));
@@ -221,7 +221,7 @@ fn no_cell_of_a_table_and_no_value_of_a_join_changes_the_question() {
 
 /// 10,000 options, and options that contain each other, are shown unchanged.
 #[test]
-fn any_list_of_options_is_read_back() {
+fn any_list_of_options_can_be_parsed() {
     let many: Vec<String> = (0..10_000).map(|n| format!("option {n}")).collect();
     let nested = ["a", "a b", "a b\nOptions: []", "\"", "Options: [\"x\"]", "{}", ""];
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -272,7 +272,7 @@ fn no_value_changes_the_question() {
 /// An empty question, one with braces and one that imitates the form are shown unchanged, without
 /// trailing white space.
 #[test]
-fn any_question_is_read_back() {
+fn any_question_can_be_parsed() {
     let table = json!({ "columns": ["a"], "rows": [[1], [2]] }).to_string();
     for question in ATTACKS {
         let mut asked = column(Type::Text, Some(&["a", "b"]), false);
@@ -295,7 +295,7 @@ fn any_question_is_read_back() {
 }
 
 #[test]
-fn several_values_are_asked_in_lines() {
+fn several_values_are_answered_in_lines() {
     let mut asked = column(Type::Text, Some(&["S", "L"]), false);
     asked.origin = Some("city.name".to_owned());
     let rows = [row("Oslo", &[]), row("Bergen \"x\"\n3 Cork: \"y\"", &[])];
@@ -350,7 +350,7 @@ fn long_answers_are_arrays_and_csv_and_recordings_tables() {
 /// 10,000 options, and options that contain each other, are also shown unchanged in prompts about
 /// several values.
 #[test]
-fn any_list_of_options_is_read_back_in_packs() {
+fn any_list_of_options_can_be_parsed_for_several_values() {
     let many: Vec<String> = (0..10_000).map(|n| format!("option {n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let nested = ["a", "a b", "a b\nOptions: []", "\"", "Options: [\"x\"]", "{}", ""];
@@ -366,7 +366,7 @@ fn any_list_of_options_is_read_back_in_packs() {
 /// Whatever the values contain, a prompt is parsed correctly, and its answers are assigned to their
 /// rows.
 #[test]
-fn lines_of_any_values_go_to_their_rows() {
+fn lines_of_any_values_are_assigned_to_their_rows() {
     let expansion = of_value(column(Type::Integer, None, false));
     let rows: Vec<Row> = ATTACKS.iter().map(|text| row(text, &[])).collect();
     let prompt = PromptFrame::new(&expansion, &[0], Format::Json).build_prompt(&rows);
@@ -426,7 +426,7 @@ fn lines_of_any_values_go_to_their_rows() {
 
 /// The same for arrays, whose cells may contain anything.
 #[test]
-fn arrays_of_any_values_go_to_their_rows() {
+fn arrays_of_any_values_are_assigned_to_their_rows() {
     let expansion = of_value(column(Type::Text, None, false));
     let rows: Vec<Row> = ATTACKS.iter().map(|text| row(text, &[])).collect();
     let frame = PromptFrame::new(&expansion, &[0], Format::Json);
@@ -489,7 +489,7 @@ fn read(content: &str) -> RowOutcome {
 }
 
 #[test]
-fn one_answer_is_read_and_two_are_not() {
+fn one_answer_is_read_and_two_are_rejected() {
     for (content, state, value) in [
         ("{\"answer\": true}", State::Ok, CellValue::One(Value::Integer(1))),
         ("{\"answer\": null}", State::Unknown, CellValue::Nothing),
@@ -536,7 +536,7 @@ fn a_single_answer_is_not_taken_from_a_draft() {
 
 /// Half the tokens that the same answers need as objects with a label and cells.
 #[test]
-fn a_short_answer_in_lines_takes_few_tokens() {
+fn a_short_answer_in_lines_needs_few_tokens() {
     let names = "Oslo Paris Rome Madrid Berlin Vienna Prague Lisbon Dublin London Athens Cairo Lagos \
                  Nairobi Tunis Lima Quito Bogota Havana Boston Chicago Denver Dallas Houston Miami";
     let rows: Vec<Row> = names.split_whitespace().map(|name| row(name, &[])).collect();

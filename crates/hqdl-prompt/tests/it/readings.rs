@@ -108,7 +108,7 @@ fn a_date_without_a_year_is_in_the_year_of_its_key() {
 }
 
 #[test]
-fn which_part_of_the_key_is_the_year_is_said() {
+fn the_spec_names_the_key_part_with_the_year() {
     let said = FILMS.to_owned();
     assert_eq!(date_of(&said, 2007, "May 27"), json!("2007-05-27"));
     // A prize of one year may be awarded in the next, so the column's name alone is not enough.
@@ -126,7 +126,7 @@ fn which_part_of_the_key_is_the_year_is_said() {
 }
 
 #[test]
-fn a_key_is_known_by_what_its_references_stand_for() {
+fn character_references_in_keys_are_decoded() {
     let films = [("R&amp;B &#x2013; Blues", 1990), ("Tom & Jerry", 1992), ("&lt;", 3), ("&gt;", 3)];
     let lines = |names: [&str; 2]| {
         format!("1,{},1990,1990-01-02,US\n2,{},1992,1992-03-04,UK", names[0], names[1])
@@ -163,7 +163,7 @@ fn a_key_is_known_by_what_its_references_stand_for() {
 }
 
 #[test]
-fn quotes_that_the_writer_puts_around_every_value_are_taken_off() {
+fn quotes_around_every_value_are_removed() {
     let right = json!(["1979-05-25", "British"]);
     let one = |content: &str| read(FILMS, &[("Alien", 1979)], content).remove(0);
     for content in [
@@ -234,7 +234,7 @@ name = "nation"
 /// A quote that opens in the fields that name the row, and is never closed, is not part of the key,
 /// if the rest is well formed.
 #[test]
-fn a_quote_never_closed_in_the_key_is_a_slip() {
+fn an_unclosed_quote_in_the_key_is_a_mistake() {
     let films = [("Alien", 1979), ("O'Brien", 1980)];
     let both = [json!(["ALI", "a, b"]), json!(["OBR", "US"])];
     for content in [
@@ -254,7 +254,7 @@ fn a_quote_never_closed_in_the_key_is_a_slip() {
 
 /// If a line is quoted as a whole, the quotes at its ends belong together and to no value.
 #[test]
-fn quotes_around_a_line_are_no_part_of_its_last_value() {
+fn quotes_around_a_line_are_not_part_of_its_last_value() {
     for (content, expected) in [
         ("'O'Brien,1980,OBR,HAM'", json!(["OBR", "HAM"])),
         ("'O'Brien,1980,O'B,HAM'", json!(["O'B", "HAM"])),
@@ -273,7 +273,7 @@ fn quotes_around_a_line_are_no_part_of_its_last_value() {
 
 /// Other separators are recognized by the header at the beginning of an answer.
 #[test]
-fn a_header_tells_what_parts_the_fields() {
+fn a_header_reveals_the_field_separator() {
     let films = [("Alien", 1979), ("Rio, Rio", 1980)];
     let both = [json!(["A,L", "US"]), json!(["OBR", "a; b"])];
     for content in [
@@ -322,7 +322,7 @@ type = "url"
 /// A missing field never moves another value into its column: values that the types determine are
 /// read, the others remain open.
 #[test]
-fn a_field_that_lacks_shifts_none() {
+fn a_missing_field_shifts_no_other() {
     let all = [
         ("name", "Christian Danner"),
         ("driver_code", "CD"),

@@ -64,7 +64,7 @@ fn all_columns(expansion: &Expansion) -> Vec<usize> {
 }
 
 #[test]
-fn one_row_is_asked_in_plain_words() {
+fn a_single_row_needs_no_table() {
     let mut expansion = heroes();
     expansion.columns[2].example = Some("188".to_owned());
     expansion.shots = vec![
@@ -111,7 +111,7 @@ Answer:
 }
 
 #[test]
-fn several_rows_csv_and_recordings_are_asked_as_tables() {
+fn several_rows_csv_and_recordings_use_tables() {
     let expansion = heroes();
     let columns = all_columns(&expansion);
     let rows = [hero("A-Bomb", "x"), hero("Batman", "y")];
@@ -127,7 +127,7 @@ fn several_rows_csv_and_recordings_are_asked_as_tables() {
 /// Whatever the key, context, names, descriptions and lists contain, the prompt is parsed
 /// correctly.
 #[test]
-fn any_row_is_read_back() {
+fn any_row_can_be_parsed() {
     for attack in ATTACKS {
         let mut expansion = heroes();
         expansion.about = attack.to_owned();
@@ -235,7 +235,7 @@ fn a_flat_object_is_read_and_one_of_another_row_is_not() {
 /// A small model repeats an item of a list until the answer is truncated: the members before the
 /// list are complete.
 #[test]
-fn the_closed_members_of_a_cut_object_are_read() {
+fn the_closed_members_of_a_truncated_object_are_read() {
     let expansion = heroes();
     let whole = r#"{"eyes":"Blue","height":188,"born":"1938-06-01","hair":null,"powers":["a","#;
     let states = |content: &str, finish: FinishReason| -> Vec<State> {
@@ -285,7 +285,7 @@ fn the_closed_members_of_a_cut_object_are_read() {
 
 /// The items of a truncated list are not rows, whatever the member is called.
 #[test]
-fn a_cut_list_is_no_answer() {
+fn a_truncated_list_is_not_an_answer() {
     let expansion = Expansion {
         columns: vec![column("powers", Type::Text, "", &["Flight", "Magic", "Speed"], true)],
         ..heroes()
@@ -333,7 +333,7 @@ fn a_cut_list_is_no_answer() {
 }
 
 #[test]
-fn a_set_that_repeats_its_items_is_cut() {
+fn a_set_that_repeats_its_items_is_cut_off() {
     let expansion = heroes();
     let frame = PromptFrame::new(&expansion, &all_columns(&expansion), Format::Json);
     let prompt = frame.build_prompt([&hero("A-Bomb", "x")]);
@@ -365,7 +365,7 @@ fn a_repeated_request_limits_closed_lists() {
 
 /// 10,000 options, options that contain each other, and a description with braces.
 #[test]
-fn any_list_of_options_is_read_back() {
+fn any_list_of_options_can_be_parsed() {
     let many: Vec<String> = (0..10_000).map(|n| format!("option {n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let nested = ["a", "a b", "a b\nColumns:\n\"x\" (text): y", "\"", "List 1: [\"x\"]", "{}", ""];
@@ -383,7 +383,7 @@ fn any_list_of_options_is_read_back() {
 }
 
 #[test]
-fn one_row_takes_fewer_tokens_than_a_table_of_one() {
+fn one_row_needs_fewer_tokens_than_a_table_with_one_row() {
     let expansion = heroes();
     let tokenizer = Tokenizer::for_model("gpt-4");
     let columns = all_columns(&expansion);

@@ -99,7 +99,7 @@ fn several_short_questions_about_values_are_answered_in_lines() {
 
 /// No value, text, question or option can change another part of the prompt.
 #[test]
-fn any_values_questions_and_options_are_read_back() {
+fn any_values_questions_and_options_can_be_parsed() {
     for attack in ATTACKS {
         let mut values = of_values();
         values.columns[1] = column("answer_2", Type::Integer, attack, &[], false);
@@ -142,7 +142,7 @@ fn outcomes(expansion: &Expansion, rows: &[Row], content: &str) -> Vec<RowOutcom
 }
 
 #[test]
-fn lines_of_several_answers_go_to_their_rows_and_columns() {
+fn lines_of_several_answers_are_assigned_to_rows_and_columns() {
     let expansion = of_values();
     let rows = [value("Oslo"), value("Bergen"), value("Cork")];
     let read = |content: &str| -> Vec<Option<Vec<State>>> {
@@ -195,7 +195,7 @@ const NAMES: &str = "Oslo Paris Rome Madrid Berlin Vienna Prague Lisbon Dublin L
 /// Compares input and output tokens per value, at 1, 10 and 50 rows per request, in the current
 /// form and in a table.
 #[test]
-fn forms_take_few_tokens() {
+fn forms_need_few_tokens() {
     let tokenizer = Tokenizer::for_model("gpt-4");
     let cell = |column: &hqdl_prompt::AskedColumn| match column.data_type.as_str() {
         "boolean" => json!(true),

@@ -140,7 +140,7 @@ fn booleans() {
 }
 
 #[test]
-fn dates_come_to_iso_8601() {
+fn dates_are_converted_to_iso_8601() {
     let day = json!("1985-02-01");
     all(
         Type::Date,
@@ -250,7 +250,7 @@ fn urls_are_absolute() {
 }
 
 #[test]
-fn text_is_trimmed_and_else_kept() {
+fn text_is_trimmed_and_otherwise_unchanged() {
     assert_eq!(coerced(Type::Text, "  Ra's  al Ghul "), Some(json!("Ra's  al Ghul")));
 }
 
@@ -287,7 +287,7 @@ const SPACING: &str = "spacing matched to the value list";
 const SPELLING: &str = "spelling matched to the value list";
 
 #[test]
-fn a_closed_list_is_exact_then_case_then_spacing_then_one_near_match() {
+fn a_closed_list_matches_exactly_then_by_case_spacing_and_similarity() {
     reads(
         &checker(
             "values = ['Marvel Comics', 'DC Comics', 'Dark Horse Comics', 'Image', 'NBC - Heroes']",
@@ -335,7 +335,7 @@ fn a_tie_between_two_values_is_not_in_list() {
 }
 
 #[test]
-fn digits_and_the_first_letter_are_never_overlooked() {
+fn digits_and_the_first_letter_always_count() {
     reads(
         &checker("values = ['Earth-1', 'Season 12', 'Cyborg Superman', 'Male', 'Female']"),
         &[
@@ -352,7 +352,7 @@ fn digits_and_the_first_letter_are_never_overlooked() {
 }
 
 #[test]
-fn a_number_is_never_brought_to_another_number() {
+fn a_number_is_never_matched_with_another_number() {
     reads(
         &checker("type = 'integer'\nvalues = [1, 10, 15, 1000, 15000]"),
         &[
@@ -372,7 +372,7 @@ fn a_number_is_never_brought_to_another_number() {
 }
 
 #[test]
-fn words_for_nothing_are_values_when_the_list_has_them() {
+fn words_for_unknown_are_values_if_the_list_has_them() {
     reads(
         &checker("values = ['None', '-', 'Unknown']"),
         &[
@@ -385,7 +385,7 @@ fn words_for_nothing_are_values_when_the_list_has_them() {
 }
 
 #[test]
-fn an_open_list_lets_other_values_pass() {
+fn an_open_list_allows_other_values() {
     let open = checker("open = true\nvalues = ['Marvel Comics', 'DC Comics']");
     reads(
         &open,
@@ -405,7 +405,7 @@ fn an_open_list_lets_other_values_pass() {
 }
 
 #[test]
-fn a_list_of_typed_values_holds_its_type() {
+fn a_list_of_typed_values_keeps_its_type() {
     let years = checker("type = 'integer'\nvalues = [1939, 1977]");
     assert_eq!(years.check_text("1939").value, CellValue::One(Value::Integer(1939)));
     assert_eq!(years.check_json(&json!(1977)).value, CellValue::One(Value::Integer(1977)));
@@ -414,7 +414,7 @@ fn a_list_of_typed_values_holds_its_type() {
 }
 
 #[test]
-fn list_cells_are_read_in_the_ways_models_write_them() {
+fn list_cells_are_read_in_every_common_format() {
     let powers = checker(
         "many = { table = 't', column = 'power' }\nvalues = ['Flight', 'Super Strength', 'Speed, Super', 'Magic']",
     );
@@ -471,7 +471,7 @@ fn list_cells_are_read_in_the_ways_models_write_them() {
 }
 
 #[test]
-fn a_list_item_that_is_in_the_list_as_it_stands_is_not_stripped() {
+fn a_list_item_that_matches_exactly_is_not_stripped() {
     let words = checker(
         "many = { table = 't', column = 'word' }\nvalues = [\"'Tis\", 'Tis', 'a;b;c;d;e;f', '[x]']",
     );
@@ -482,7 +482,7 @@ fn a_list_item_that_is_in_the_list_as_it_stands_is_not_stripped() {
 }
 
 #[test]
-fn a_json_list_is_no_single_value_unless_it_has_one() {
+fn a_json_list_is_a_single_value_only_with_one_item() {
     let one = checker("values = ['Marvel Comics']");
     assert_eq!(short(&one.check_json(&json!(["Marvel Comics"]))), json!("Marvel Comics"));
     assert_eq!(
@@ -496,7 +496,7 @@ fn a_json_list_is_no_single_value_unless_it_has_one() {
 }
 
 #[test]
-fn refusals_are_told_from_answers() {
+fn refusals_are_distinguished_from_answers() {
     for refusal in [
         "I'm sorry, but I can't help with that.",
         "Sorry, I am unable to find it.",
@@ -511,7 +511,7 @@ fn refusals_are_told_from_answers() {
 }
 
 #[test]
-fn what_is_kept_of_a_list_is_read_again_as_the_items_it_had() {
+fn stored_lists_are_read_as_the_same_items() {
     let column = |more: &str| {
         let spec = format!(
             r#"

@@ -34,7 +34,7 @@ fn composed_and_decomposed_letters_are_one_entity() {
 }
 
 #[test]
-fn white_space_around_a_key_does_not_count_and_inside_it_does() {
+fn white_space_counts_only_inside_a_key() {
     assert_eq!(entity(" \t\u{a0}Batman\n"), entity("Batman"));
     assert_ne!(entity("Bat man"), entity("Batman"));
     assert_ne!(entity("Bat  man"), entity("Bat man"));
@@ -67,7 +67,7 @@ fn null_is_not_the_empty_text() {
 }
 
 #[test]
-fn the_order_of_key_columns_does_not_count() {
+fn the_order_of_key_columns_does_not_matter() {
     let one = KeyColumns::new(vec!["a".into(), "b".into()]);
     let two = KeyColumns::new(vec!["b".into(), "a".into()]);
     assert_eq!(
@@ -90,7 +90,7 @@ fn a_boundary_moved_between_two_parts_is_another_entity() {
 }
 
 #[test]
-fn any_entity_reads_back_as_itself() {
+fn any_entity_can_be_parsed() {
     let value = prop_oneof![
         any::<String>().prop_map(Value::Text),
         any::<i64>().prop_map(Value::Integer),
@@ -117,7 +117,7 @@ fn any_entity_reads_back_as_itself() {
 }
 
 #[test]
-fn the_hash_of_a_list_is_of_its_content() {
+fn the_hash_of_a_list_depends_only_on_its_content() {
     let hash = |values: &[&str]| {
         let values: Vec<String> = values.iter().map(|v| (*v).to_owned()).collect();
         ListHash::new(&values)
@@ -391,7 +391,7 @@ fn another_key_changes_every_fingerprint() {
 }
 
 #[test]
-fn another_content_of_a_list_changes_that_list_hash_only() {
+fn changing_a_list_changes_only_its_list_hash() {
     let fixture = Fixture::new();
     random_runner(64)
         .run(&(sheet(), any::<bool>()), |(sheet, add)| {
@@ -418,7 +418,7 @@ fn another_content_of_a_list_changes_that_list_hash_only() {
 }
 
 #[test]
-fn the_name_of_the_table_is_no_meaning() {
+fn the_name_of_the_table_is_not_part_of_the_meaning() {
     let fixture = Fixture::new();
     let toml = "[database]\npath = 'x'\n[model]\nname = 'm'\n[[expansion]]\nname = 'llm'\nsource = 'film'\nkey = ['title']\n[[expansion.column]]\nname = 'genres'\nmany = { table = 'llm_genre', column = 'genre' }\n";
     let one = prints(&fixture.only_expansion(toml));

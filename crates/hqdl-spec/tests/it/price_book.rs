@@ -15,7 +15,7 @@ fn find(url: &str, model: &str) -> Result<&'static BookEntry, String> {
 }
 
 #[test]
-fn every_line_is_a_sound_price_with_a_source() {
+fn every_line_is_a_valid_price_with_a_source() {
     let parsed = PriceBook::parse(include_str!("../../src/prices.csv")).unwrap();
     assert_eq!(parsed.entries, book().entries);
     assert!((60..=120).contains(&book().entries.len()), "{}", book().entries.len());

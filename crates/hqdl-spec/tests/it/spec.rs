@@ -32,7 +32,7 @@ questions = [{ ask = "Does the hero have {value}?", sql = "EXISTS {value}" }]
 "#;
 
 #[test]
-fn a_good_spec_has_no_problems_and_loads_its_lists() {
+fn a_valid_spec_has_no_problems_and_loads_its_lists() {
     let (spec, warnings) = Fixture::new().check_spec(GOOD).unwrap();
     assert_eq!(warnings.problems, []);
     assert_eq!(spec.database, Path::new("specs/heroes.sqlite"));
@@ -542,7 +542,7 @@ const MISTAKES: &[Mistake] = &[
 ];
 
 #[test]
-fn each_mistake_is_told_at_its_place() {
+fn each_mistake_is_reported_with_its_location() {
     let fixture = Fixture::new();
     for m in MISTAKES {
         assert_eq!(GOOD.matches(m.from).count().min(1), 1, "{:?}", m.from);
@@ -557,7 +557,7 @@ fn each_mistake_is_told_at_its_place() {
 
 /// Mistakes without consequences are reported alone.
 #[test]
-fn no_mistake_is_told_twice() {
+fn no_mistake_is_reported_twice() {
     let fixture = Fixture::new();
     let follows = [
         // Without a key or a source, the rest is still checked.
@@ -611,7 +611,7 @@ many = { table = "publisher", column = "power_name" }
 "#;
 
 #[test]
-fn a_dozen_mistakes_are_told_at_once_in_the_order_of_the_text() {
+fn a_dozen_mistakes_are_reported_together_in_text_order() {
     let problems = Fixture::new().spec_problems(TWELVE);
     let expected = [
         ("[database] has no `path`", position_of(TWELVE, "[database]")),
@@ -696,7 +696,7 @@ fn a_rendered_problem_has_file_line_column_and_a_caret_under_it() {
 }
 
 #[test]
-fn syntax_errors_are_told_at_their_place() {
+fn syntax_errors_are_reported_with_their_location() {
     for (toml, place) in [
         ("[database]\npath = \n", (2, 8)),
         ("[database\npath = 'x'\n", (1, 10)),
@@ -725,7 +725,7 @@ fn syntax_errors_are_told_at_their_place() {
 }
 
 #[test]
-fn an_empty_spec_says_what_is_missing() {
+fn an_empty_spec_is_reported_with_what_is_missing() {
     let problems = Fixture::new().spec_problems("");
     find_problem(&problems, "the spec has no `database`");
     find_problem(&problems, "the model has no name");
@@ -768,7 +768,7 @@ fn a_shot_without_columns_is_a_warning() {
 }
 
 #[test]
-fn two_expansions_may_not_make_one_table() {
+fn two_expansions_cannot_create_the_same_table() {
     let second = GOOD.split("[[expansion]]").nth(1).unwrap();
     let toml = format!(
         "{GOOD}[[expansion]]{}",
@@ -788,7 +788,7 @@ fn two_expansions_may_not_make_one_table() {
 }
 
 #[test]
-fn a_table_that_hqdl_made_may_be_made_again() {
+fn a_table_that_hqdl_created_can_be_recreated() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.sqlite");
     let connection = rusqlite::Connection::open(&path).unwrap();
@@ -822,7 +822,7 @@ fn several_sources_fill_several_columns() {
 }
 
 #[test]
-fn a_spec_that_is_not_there_is_said_so() {
+fn a_missing_spec_is_reported() {
     let error = UncheckedSpec::read(Path::new("no/such/spec.toml")).unwrap_err();
     assert!(matches!(error, ReadError::File { .. }));
     assert!(error.to_string().starts_with("cannot read spec no/such/spec.toml: "));

@@ -9,7 +9,7 @@ fn spelled(sql: &str) -> String {
 }
 
 #[test]
-fn older_forms_become_todays() {
+fn older_syntax_becomes_current_syntax() {
     for (written, read) in [
         // A join adds its table.
         (
@@ -98,7 +98,7 @@ fn older_forms_become_todays() {
 
 /// Every form above is parsed completely, and spans map back to the original text.
 #[test]
-fn places_lead_back() {
+fn spans_map_back_to_the_original() {
     for sql in [
         "SELECT * FROM a JOIN b ON a.i OR a.j JOIN {{LLMJoin('a::x', 'b::y')}} WHERE marked",
         "SELECT {{LLMQA('q', 'd::content')}}, {{LLMMap('q', 'w::c')}}::REAL, marked FROM w AS x",
@@ -122,7 +122,7 @@ fn places_lead_back() {
 
 /// No error shows the placeholders that replace calls.
 #[test]
-fn errors_tell_nothing_of_ours() {
+fn errors_show_no_placeholders() {
     for sql in [
         "SELECT FROM {{LLMQA('q', (SELECT 1))}} x y",
         "SELECT a AS {{LLMMap('q', c)}} b FROM t",

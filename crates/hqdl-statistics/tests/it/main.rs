@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn samples_have_the_wanted_rows_of_each_stratum(
+    fn samples_have_the_requested_rows_of_each_stratum(
         strata in prop::collection::vec(0..3_usize, 30..80),
         seed: u64,
     ) {
@@ -187,7 +187,7 @@ fn several_sampled_strata_share_the_error() {
 
 /// A sample without errors does not claim that there are none.
 #[test]
-fn a_perfect_sample_leaves_doubt() {
+fn a_perfect_sample_leaves_uncertainty() {
     let row = SampledRow { y: 7.0, x: 1.0, model_y: 7.0, model_x: 1.0 };
     let rows = vec![row; 100];
     let sum = estimate_sum(&[stratum_of(100, rows[..20].to_vec(), &rows)], 0.95).unwrap();
