@@ -9,11 +9,12 @@ use super::{root, sources};
 
 /// A habit of comments: its name, how to recognize it, and the percentage of comment blocks
 /// that may have it.
-const HABITS: [(&str, &str, f64); 4] = [
+const HABITS: [(&str, &str, f64); 5] = [
     ("begins with What, Who or Whose", r"^(What|Who|Whom|Whose|Whoever)\b", 0.3),
     ("nobody or whoever for code", r"(?i)\b(nobody|somebody|whoever|anybody|whom)\b", 0.1),
     ("is told, tells, says so", r"(?i)\b(is told|are told|tells|says so|is said)\b", 0.1),
     ("stands", r"(?i)\b(stands|stand|stood)\b", 0.1),
+    ("goes on, anew, any more", r"(?i)\b(goes on|gone on|anew|any more)\b", 0.1),
 ];
 /// Percentage of functions, with trait implementations, whose name may be one word.
 const ONE_WORD: f64 = 45.0;
@@ -28,6 +29,14 @@ fn program() -> Vec<PathBuf> {
         }
     }
     files
+}
+
+/// Returns the sources that are not part of the program: tests, benchmarks and examples.
+fn test_sources() -> Vec<PathBuf> {
+    let crates = std::fs::read_dir(root().join("crates")).unwrap();
+    let folders = crates.map(|entry| entry.unwrap().path().join("tests"));
+    let own = ["tests", "benches", "examples"].map(|folder| root().join(folder));
+    folders.chain(own).filter(|folder| folder.is_dir()).flat_map(|dir| sources(&dir)).collect()
 }
 
 /// Returns every run of consecutive comment lines, with the number of its first line.
@@ -54,7 +63,7 @@ fn comments_are_plain_english() {
     let habits = HABITS.map(|(name, pattern, limit)| (name, Regex::new(pattern).unwrap(), limit));
     let mut found: [Vec<String>; HABITS.len()] = Default::default();
     let mut blocks = 0;
-    for file in program() {
+    for file in program().into_iter().chain(test_sources()) {
         let text = std::fs::read_to_string(&file).unwrap();
         for (line, block) in comment_blocks(&text) {
             blocks += 1;
