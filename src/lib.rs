@@ -47,8 +47,8 @@
 // ── the engine: each crate depends only on those above it ──
 pub use hqdl_database as database;
 pub use hqdl_engine::{
-    approval, ask, audit, init, interval, materialize, query, retrieval, routing, session, suggest,
-    truth,
+    approval, ask, audit, init, interval, materialize, private_dir, query, retrieval, routing,
+    session, suggest, truth,
 };
 pub use hqdl_facts::{self as facts, limits};
 pub use hqdl_model::{self as model, dispatch, generate, plan};

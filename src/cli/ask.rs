@@ -1,5 +1,6 @@
 //! Implements `hqdl ask`.
 
+use std::cell::Cell;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,15 +14,20 @@ use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE};
 use super::input::{self, open_for_query};
 use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
-use super::{ModelFlags, OutputOptions, interrupt, meta, session};
-use crate::ask::{self, AskError, AskPlan, AskQuestion, Asker, MaxCost, WritingLimit, Written};
+use super::{ModelFlags, OutputOptions, interrupt, meta, session, spec_file};
+use crate::ask::{
+    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, Turn, WritingLimit, Written,
+};
+use crate::database::Database;
 use crate::format::{count_noun, format_usd, on_one_line};
 use crate::generate::StopReason;
 use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::result::json::write_json;
 use crate::query::{Meta, QueryError, QueryResult};
 use crate::session::Session;
+use crate::spec::file::ExampleTable;
 use crate::spec::{Provider, Spec};
+use crate::suggest::edit;
 use crate::usage::Usage;
 
 /// Default time limit for the database's work in one pass, because a query that a model wrote may
@@ -33,16 +39,8 @@ pub struct Options {
     /// Question in plain words; - reads it from stdin.
     #[arg(value_name = "QUESTION")]
     question: String,
-    /// Spec whose tables, columns, questions and examples the model sees.
-    #[arg(long, value_name = "SPEC")]
-    spec: Option<PathBuf>,
-    /// Run without approval as long as the question's queries cost at most this many USD together.
-    /// A query on a database server always needs approval [default: 0].
-    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
-    yes_under: Option<f64>,
-    /// Run the query without approval, whatever it costs.
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    ask: AskFlags,
     /// Run exactly the plan with this id, which an earlier call printed.
     #[arg(long, value_name = "PLAN_ID", conflicts_with_all = ["yes", "yes_under"])]
     approve: Option<String>,
@@ -52,6 +50,24 @@ pub struct Options {
     /// Print how the query would run, like `hqdl explain`, and do not run it.
     #[arg(long, conflicts_with = "sql_only")]
     explain: bool,
+    /// Add the question and its query to the spec as an [[example]], if the query has rows.
+    #[arg(long, requires = "spec", conflicts_with_all = ["sql_only", "explain"])]
+    keep: bool,
+}
+
+/// Flags of the commands that answer questions in plain words.
+#[derive(Debug, clap::Args)]
+pub struct AskFlags {
+    /// Spec whose tables, columns, questions and examples the model sees.
+    #[arg(long, value_name = "SPEC")]
+    pub spec: Option<PathBuf>,
+    /// Run without approval as long as the question's queries cost at most this many USD together.
+    /// A query on a database server always needs approval [default: 0].
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
+    yes_under: Option<f64>,
+    /// Run the query without approval, whatever it costs.
+    #[arg(long)]
+    yes: bool,
     /// Ask the model for SQL again, even if SQL or a refusal is stored for the question.
     #[arg(long)]
     rewrite: bool,
@@ -68,47 +84,90 @@ pub struct Options {
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]
-    flags: ModelFlags,
+    pub flags: ModelFlags,
+}
+
+impl AskFlags {
+    /// Returns the output format of the rows.
+    ///
+    /// # Errors
+    /// The failure if `--json` is combined with another format.
+    pub fn rows_format(&self, output_options: OutputOptions) -> Result<RowsFormat, Failure> {
+        if output_options.json && self.format.is_some_and(|format| format != RowsFormat::Json) {
+            return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
+        }
+        Ok(self.format.unwrap_or(RowsFormat::Table))
+    }
+
+    /// Opens the spec or database. Returns the database to query.
+    pub fn open(
+        &self,
+        command: &str,
+        output_options: OutputOptions,
+    ) -> Result<(Session, PathBuf), Failure> {
+        let Self { spec, flags, budget, .. } = self;
+        let (mut session, target) =
+            open_for_query(spec.as_deref(), flags, *budget, command, output_options)?;
+        if let Some(tokens) = self.context_tokens {
+            session.spec.ask.context_tokens = tokens.max(ask::MIN_CONTEXT_TOKENS);
+        }
+        Ok((session, target))
+    }
+}
+
+/// What is done with a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlanUse<'a> {
+    /// Run it after approval.
+    Run {
+        /// Id of the plan that was approved.
+        approved: Option<&'a str>,
+    },
+    /// Run it after approval on the terminal.
+    RunInChat,
+    /// Print its SQL.
+    PrintSql,
+    /// Print how it would run.
+    Explain,
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let format = options.format.unwrap_or(RowsFormat::Table);
-    if output_options.json && options.format.is_some_and(|format| format != RowsFormat::Json) {
-        return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
-    }
+    let format = options.ask.rows_format(output_options)?;
     let text = read_question(&options.question)?;
-    let Options { spec, budget, flags, .. } = options;
-    let (mut session, target) =
-        open_for_query(spec.as_deref(), flags, *budget, "ask", output_options)?;
-    if let Some(tokens) = options.context_tokens {
-        session.spec.ask.context_tokens = tokens.max(ask::MIN_CONTEXT_TOKENS);
-    }
+    let (session, target) = options.ask.open("ask", output_options)?;
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
-    let conversation = Conversation::open(options, &session, output_options)?;
-    let (writing_spec, limit) = ask::limit_writing_cost(&session.spec)?;
-    let announce = || announce_limit(limit, &session.spec, output_options);
-    let question = AskQuestion {
-        text: &text,
-        request: conversation.build_request(&target, interrupt)?,
-        writing_spec: &writing_spec,
-        budget_usd: *budget,
-        planning_model: model::connect_for_planning(&session.spec)?,
-        rewrites: options.rewrite,
-        before_request: &announce,
+    let plan_use = match options {
+        Options { sql_only: true, .. } => PlanUse::PrintSql,
+        Options { explain: true, .. } => PlanUse::Explain,
+        Options { approve, .. } => PlanUse::Run { approved: approve.as_deref() },
     };
-    let mut asker = Asker::new(question).map_err(|error| conversation.to_failure(error))?;
-    let outcome = conversation.answer(&mut asker);
-    let repairs: Vec<Json> =
-        asker.repairs.iter().map(|r| json!({ "sql": r.sql, "error": r.error })).collect();
-    let usage = asker.finish(outcome.is_ok())?;
-    match outcome? {
+    let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
+    match ask_run.ask(&text, &[], interrupt)? {
         AskOutcome::Stopped(code) => Ok(ExitCode::from(code)),
-        AskOutcome::Answered(answered) if output_options.json => {
-            anstream::println!("{}", answered.to_json(&text, &repairs, &usage));
-            Ok(ExitCode::from(answered.exit_code()))
+        AskOutcome::Answered(answered) => {
+            let code = answered.print(format, output_options)?;
+            if let (true, Some(spec)) =
+                (options.keep && answered.row_count() > 0, &options.ask.spec)
+            {
+                keep_example(spec, &session.database, &answered.example(), output_options)?;
+            }
+            Ok(code)
         }
-        AskOutcome::Answered(answered) => answered.print(format, output_options),
     }
+}
+
+/// Adds an example to a spec and prints a note about it.
+pub fn keep_example(
+    spec: &Path,
+    database: &Database,
+    example: &ExampleTable,
+    output_options: OutputOptions,
+) -> Result<(), Failure> {
+    spec_file::edit_spec(spec, database, |text| edit::add_example(text, example))?;
+    if !output_options.quiet {
+        anstream::eprintln!("kept as an [[example]] in {}", spec.display());
+    }
+    Ok(())
 }
 
 fn read_question(text: &str) -> Result<String, Failure> {
@@ -136,40 +195,62 @@ fn announce_limit(limit: WritingLimit, spec: &Spec, output_options: OutputOption
 }
 
 /// Outcome of a question.
-enum AskOutcome {
+pub enum AskOutcome {
     Answered(Box<Answered>),
     /// Everything was printed; contains the exit code.
     Stopped(u8),
 }
 
 /// The rows that answer a question, and how hqdl found them.
-struct Answered {
+pub struct Answered {
+    question: String,
     plan: AskPlan,
     result: QueryResult,
     searched: String,
     /// Descriptions of the relaxations.
     relaxed: Vec<String>,
+    /// Queries that failed and were repaired, with their errors.
+    repairs: Vec<FailedQuery>,
+    /// Usage of the requests for SQL.
+    writing: Usage,
 }
 
-/// State of a run that does not depend on the question.
-struct Conversation<'s> {
-    options: &'s Options,
+/// USD spent by the questions of a run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SpentUsd {
+    /// On requests for SQL.
+    pub writing: f64,
+    /// On running queries.
+    pub queries: f64,
+}
+
+/// Answers questions; its state does not depend on the question.
+pub struct AskRun<'s> {
+    flags: &'s AskFlags,
+    plan_use: PlanUse<'s>,
     session: &'s Session,
+    target: &'s Path,
     output_options: OutputOptions,
     model: Option<Arc<dyn Model>>,
     /// Reason why the model could not be connected.
     connect_failure: Option<Failure>,
+    planning_model: Arc<dyn Model>,
+    /// Copy of the spec that limits the requests for SQL, and the limit.
+    writing: (Spec, WritingLimit),
+    spent: Cell<SpentUsd>,
 }
 
-impl<'s> Conversation<'s> {
-    fn open(
-        options: &'s Options,
+impl<'s> AskRun<'s> {
+    pub fn open(
+        flags: &'s AskFlags,
+        plan_use: PlanUse<'s>,
         session: &'s Session,
+        target: &'s Path,
         output_options: OutputOptions,
     ) -> Result<Self, Failure> {
         session::print_cache_location(session.facts()?, output_options);
         let settings = &session.spec.model;
-        let is_named = options.spec.is_some() || options.flags.model.is_some();
+        let is_named = flags.spec.is_some() || flags.flags.model.is_some();
         if settings.provider != Provider::Replay && !is_named {
             return Err(Failure::wrong_input(
                 "a question needs a model, but none is named",
@@ -182,22 +263,73 @@ impl<'s> Conversation<'s> {
             Err(missing @ SetupError::NoKey(_)) => (None, Some(missing.into())),
             Err(error) => return Err(error.into()),
         };
-        Ok(Self { options, session, output_options, model, connect_failure })
+        Ok(Self {
+            flags,
+            plan_use,
+            session,
+            target,
+            output_options,
+            model,
+            connect_failure,
+            planning_model: model::connect_for_planning(&session.spec)?,
+            writing: ask::limit_writing_cost(&session.spec)?,
+            spent: Cell::default(),
+        })
     }
 
-    fn build_request<'r>(
-        &'r self,
-        target: &'r Path,
+    /// Returns the USD spent so far.
+    pub fn spent_usd(&self) -> SpentUsd {
+        self.spent.get()
+    }
+
+    /// Answers a question that may refer to earlier ones.
+    pub fn ask(
+        &self,
+        text: &str,
+        earlier: &[Turn],
         interrupt: watch::Receiver<bool>,
-    ) -> Result<crate::query::Request<'r>, Failure> {
+    ) -> Result<AskOutcome, Failure> {
+        let announce = || announce_limit(self.writing.1, &self.session.spec, self.output_options);
+        let question = AskQuestion {
+            text,
+            request: self.build_request(interrupt)?,
+            writing_spec: &self.writing.0,
+            budget_usd: self.flags.budget,
+            planning_model: Arc::clone(&self.planning_model),
+            rewrites: self.flags.rewrite,
+            before_request: &announce,
+        };
+        let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
+        asker.continue_conversation(earlier);
+        let outcome = self.answer(&mut asker);
+        let repairs = std::mem::take(&mut asker.repairs);
+        let queries_usd = asker.spent_usd();
+        let usage = asker.finish(outcome.is_ok())?;
+        let spent = self.spent.get();
+        self.spent.set(SpentUsd {
+            writing: spent.writing + usage.cost_usd,
+            queries: spent.queries + queries_usd,
+        });
+        let mut outcome = outcome?;
+        if let AskOutcome::Answered(answered) = &mut outcome {
+            text.clone_into(&mut answered.question);
+            (answered.repairs, answered.writing) = (repairs, usage);
+        }
+        Ok(outcome)
+    }
+
+    fn build_request(
+        &self,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<crate::query::Request<'_>, Failure> {
         Ok(crate::query::Request {
             model: self.model.clone(),
-            rows_per_request: self.options.flags.rows_per_request,
-            timeout: Some(self.options.timeout.unwrap_or(DEFAULT_TIMEOUT)),
+            rows_per_request: self.flags.flags.rows_per_request,
+            timeout: Some(self.flags.timeout.unwrap_or(DEFAULT_TIMEOUT)),
             command: "ask",
             listener: Progress::for_query(self.output_options),
             interrupt,
-            ..self.session.new_query(target, "")?
+            ..self.session.new_query(self.target, "")?
         })
     }
 
@@ -238,7 +370,7 @@ impl<'s> Conversation<'s> {
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
                 (other, None) => return Ok(self.report_missing_query(&other)),
             };
-            if self.options.sql_only || self.options.explain {
+            if matches!(self.plan_use, PlanUse::PrintSql | PlanUse::Explain) {
                 self.print_plan(&plan);
                 return Ok(AskOutcome::Stopped(0));
             }
@@ -267,7 +399,15 @@ impl<'s> Conversation<'s> {
             }
             let searched = asker.describe_search(&result.meta);
             let has_rows = !result.rows.is_empty();
-            let answered = Answered { plan, result, searched, relaxed: relaxed.clone() };
+            let answered = Answered {
+                question: String::new(),
+                plan,
+                result,
+                searched,
+                relaxed: relaxed.clone(),
+                repairs: Vec::new(),
+                writing: Usage::default(),
+            };
             if has_rows {
                 return Ok(AskOutcome::Answered(Box::new(answered)));
             }
@@ -304,7 +444,11 @@ impl<'s> Conversation<'s> {
         let (message, json) = match written {
             Written::Declined(reason) => {
                 let reason = if reason.is_empty() { "the model gives no reason" } else { reason };
-                let message = format!("the database cannot answer this: {}", on_one_line(reason));
+                let reason = on_one_line(reason);
+                let message = match self.plan_use {
+                    PlanUse::RunInChat => format!("no query was run; the model says: {reason}"),
+                    _ => format!("the database cannot answer this: {reason}"),
+                };
                 (message, json!({ "event": "declined", "reason": reason }))
             }
             Written::Failed(failed) => {
@@ -332,7 +476,7 @@ impl<'s> Conversation<'s> {
     fn print_plan(&self, plan: &AskPlan) {
         if self.output_options.json {
             anstream::println!("{}", plan_to_json(plan));
-        } else if self.options.sql_only {
+        } else if self.plan_use == PlanUse::PrintSql {
             anstream::println!("{}", plan.sql.trim());
         } else {
             let explained = meta::format_explained(&plan.explained, &self.session.spec);
@@ -356,11 +500,11 @@ impl<'s> Conversation<'s> {
     /// Asks for approval if the plan may cost more than the user allowed. Returns the exit code if
     /// the user declines.
     fn require_approval(&self, plan: &AskPlan, asker: &Asker<'_>) -> Result<Option<u8>, Failure> {
-        let unapproved = self.options.yes_under.unwrap_or(0.0) - asker.spent_usd();
+        let unapproved = self.flags.yes_under.unwrap_or(0.0) - asker.spent_usd();
         let costs = plan.max_cost.exceeds(unapproved);
         let is_replay = self.session.spec.model.provider == Provider::Replay;
         let needs = (costs && !is_replay) || asker.is_on_server();
-        if !needs || self.options.yes {
+        if !needs || self.flags.yes {
             return Ok(None);
         }
         let cost = match &plan.max_cost {
@@ -371,12 +515,12 @@ impl<'s> Conversation<'s> {
             }
             MaxCost::Nothing => return Ok(None),
         };
-        if let Some(approved) = &self.options.approve {
-            if *approved == plan.id {
+        if let PlanUse::Run { approved: Some(approved) } = self.plan_use {
+            if approved == plan.id {
                 return Ok(None);
             }
             let message = format!("plan {approved} is not the present one: {cost}");
-            return Err(to_approval_failure(plan, message));
+            return Err(self.to_approval_failure(plan, message));
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             anstream::eprint!("{cost}. Run it? [y/N] ");
@@ -386,15 +530,17 @@ impl<'s> Conversation<'s> {
             let approved = read > 0 && (word == "y" || word == "yes");
             return Ok((!approved).then_some(APPROVAL));
         }
-        Err(to_approval_failure(plan, format!("approval needed: {cost}")))
+        Err(self.to_approval_failure(plan, format!("approval needed: {cost}")))
     }
-}
 
-fn to_approval_failure(plan: &AskPlan, message: String) -> Failure {
-    Failure::Message {
-        message,
-        hint: format!("run it with --approve {}, or with --yes", plan.id),
-        exit: APPROVAL,
+    fn to_approval_failure(&self, plan: &AskPlan, message: String) -> Failure {
+        let hint = match self.plan_use {
+            PlanUse::RunInChat => {
+                "approve it on a terminal, or start the chat with --yes-under USD".to_owned()
+            }
+            _ => format!("run it with --approve {}, or with --yes", plan.id),
+        };
+        Failure::Message { message, hint, exit: APPROVAL }
     }
 }
 
@@ -430,17 +576,31 @@ fn plan_to_json(plan: &AskPlan) -> Json {
 }
 
 impl Answered {
-    fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         let meta = &self.result.meta;
         if meta.values_missing == meta.values_unknown { 0 } else { INCOMPLETE }
     }
 
+    /// Returns the number of rows of the result.
+    pub fn row_count(&self) -> usize {
+        self.result.rows.len()
+    }
+
+    /// Returns the question with its query, as an example for later questions.
+    pub fn example(&self) -> ExampleTable {
+        ExampleTable { question: self.question.clone(), sql: self.plan.sql.trim().to_owned() }
+    }
+
     /// Prints the rows on stdout and the searched tables on stderr.
-    fn print(
+    pub fn print(
         &self,
         format: RowsFormat,
         output_options: OutputOptions,
     ) -> Result<ExitCode, Failure> {
+        if output_options.json {
+            anstream::println!("{}", self.to_json());
+            return Ok(ExitCode::from(self.exit_code()));
+        }
         let mut rows = rows::stdout_writer(format);
         match self.write_rows(rows.as_mut()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
@@ -458,7 +618,7 @@ impl Answered {
         Ok(ExitCode::from(self.exit_code()))
     }
 
-    fn write_rows(&self, out: &mut dyn RowsOut) -> std::io::Result<()> {
+    pub fn write_rows(&self, out: &mut dyn RowsOut) -> std::io::Result<()> {
         out.write_columns(&self.result.columns)?;
         for row in &self.result.rows {
             let values: Vec<rusqlite::types::ValueRef<'_>> = row.iter().map(Into::into).collect();
@@ -468,7 +628,10 @@ impl Answered {
         out.close_output(Ok(&self.result.meta.to_json())).map(drop)
     }
 
-    fn to_json(&self, question: &str, repairs: &[Json], usage: &Usage) -> Json {
+    fn to_json(&self) -> Json {
+        let repair = |failed: &FailedQuery| json!({ "sql": failed.sql, "error": failed.error });
+        let repairs: Vec<Json> = self.repairs.iter().map(repair).collect();
+        let usage = &self.writing;
         let cell = |value: &rusqlite::types::Value| {
             let mut bytes = Vec::new();
             let _ = write_json(&mut bytes, value.into());
@@ -478,7 +641,7 @@ impl Answered {
             self.result.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
         let meta: &Meta = &self.result.meta;
         json!({
-            "event": "answered", "question": question, "plan": self.plan.id, "sql": self.plan.sql,
+            "event": "answered", "question": self.question, "plan": self.plan.id, "sql": self.plan.sql,
             "dialect": self.plan.dialect.name(), "assumptions": self.plan.assumptions,
             "repairs": repairs, "relaxed": self.relaxed, "searched": self.searched,
             "writing": { "requests": usage.requests, "cost_usd": usage.cost_usd },

@@ -65,6 +65,15 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --yes --budget 0.50 --timeout 10",
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --rewrite --sql-only --context-tokens 8000",
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --explain",
+            "hqdl ask --spec specs/superhero.toml \"Which heroes are taller than 2 m?\" --keep",
+        ],
+    ),
+    (
+        "chat",
+        &[
+            "hqdl chat --spec specs/superhero.toml",
+            "hqdl chat --spec specs/superhero.toml --resume",
+            "hqdl chat --db my.db --model gpt-4o-mini --yes-under 0.05 --format csv < questions.txt",
         ],
     ),
     (

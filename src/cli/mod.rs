@@ -5,6 +5,7 @@ mod approve;
 mod ask;
 mod audit;
 mod cache;
+mod chat;
 mod check;
 mod clean;
 mod daemon;
@@ -28,6 +29,7 @@ mod query;
 mod rows;
 mod score;
 mod session;
+mod spec_file;
 mod status;
 mod suggest;
 mod swan;
@@ -104,6 +106,8 @@ enum Command {
     Query(query::Options),
     /// Answer a question in plain words: a model writes the SQL, you approve its price, hqdl runs it.
     Ask(ask::Options),
+    /// Answer questions that follow each other: each may refer to the earlier ones.
+    Chat(chat::Options),
     /// Serve the database to an assistant with the Model Context Protocol, on stdin and stdout.
     Mcp(mcp::Options),
     /// Approve a plan of an assistant: show its query and price, and ask.
@@ -272,6 +276,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Import(options) => import::run(&options, cli.output_options),
         Command::Query(options) => query::run(&options, cli.output_options),
         Command::Ask(options) => ask::run(&options, cli.output_options),
+        Command::Chat(options) => chat::run(&options, cli.output_options),
         Command::Mcp(options) => mcp::run(&options, cli.output_options),
         Command::Approve(options) => approve::run(&options, cli.output_options),
         Command::Map(options) => map::run(&options, cli.output_options),

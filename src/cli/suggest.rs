@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::failure::Failure;
-use super::{CacheFlags, OutputOptions, session};
+use super::{CacheFlags, OutputOptions, session, spec_file};
 use crate::database::Database;
 use crate::format::{count_noun, format_thousands};
 use crate::session::{Cache, Session, SpecOverrides};
@@ -75,32 +75,13 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Adds the suggestions to the spec. Writes nothing that would not pass `hqdl check`.
 fn write_spec(path: &Path, database: &Database, all: &Suggestions) -> Result<Additions, Failure> {
-    let failed = |e: &std::io::Error| {
-        let message =
-            format!("cannot read or write {}: {}", path.display(), crate::format::io_reason(e));
-        Failure::wrong_input(message, "nothing was added; check the path and its permissions")
-    };
-    let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
-    let by_hand = |e: edit::EditError| {
-        Failure::wrong_input(
-            e.to_string(),
-            "nothing was added; copy the TOML that is printed without --write",
-        )
-    };
-    let (new_text, additions) = edit::add_suggestions(&text, all).map_err(by_hand)?;
-    if additions.is_empty() {
-        return Ok(additions);
-    }
-    UncheckedSpec::parse(path, new_text.clone())?.check(database)?;
-    // Resolve links first, and replace the file atomically.
-    let file = path.canonicalize().map_err(|e| failed(&e))?;
-    let part = file.with_extension("toml.part");
-    let mode = std::fs::metadata(&file).map_err(|e| failed(&e))?.permissions();
-    std::fs::write(&part, new_text)
-        .and_then(|()| std::fs::set_permissions(&part, mode))
-        .and_then(|()| std::fs::rename(&part, &file))
-        .map_err(|e| failed(&e))?;
-    Ok(additions)
+    let mut added = Additions::default();
+    spec_file::edit_spec(path, database, |text| {
+        let (edited, additions) = edit::add_suggestions(text, all)?;
+        added = additions;
+        Ok(edited)
+    })?;
+    Ok(added)
 }
 
 /// Formats a suggestion for the terminal.

@@ -45,6 +45,7 @@ guides! {
     audit_answers,
     queries,
     ask,
+    chat,
     assistant,
     documents,
     evidence,

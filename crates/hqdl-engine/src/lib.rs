@@ -5,6 +5,7 @@
 //! the true result of a query can be from what the model's answers say. [`ask`] answers questions in
 //! plain words, and [`approval`] holds what an assistant may spend.
 
+pub mod private_dir;
 pub mod materialize;
 pub mod retrieval;
 pub mod routing;

@@ -15,7 +15,8 @@ use crate::guides::steady;
 use crate::swan_runs::{SUPERHERO, questions};
 
 /// Commands whose output is not JSON, with the reason for the page.
-const WITHOUT: [(&str, &str); 7] = [
+const WITHOUT: [(&str, &str); 8] = [
+    ("chat", "a line for each question, as `hqdl ask` prints it"),
     ("completions", "a shell script"),
     ("man", "files"),
     ("mcp", "messages of the Model Context Protocol, with and without the flag"),

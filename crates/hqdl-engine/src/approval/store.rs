@@ -2,12 +2,13 @@
 //! `hqdl approve` are different processes.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::private_dir::{FileError, create_private_dir, read_json, write_json};
 use crate::query::Dialect;
 use hqdl_values::format::{escape_invisible, format_usd};
 
@@ -17,9 +18,6 @@ pub const APPROVAL_MINUTES: i64 = 15;
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Length of a plan's id.
 const ID_LENGTH: usize = 12;
-/// Permissions of the directory: only the user may read and write.
-#[cfg(unix)]
-const PRIVATE: u32 = 0o700;
 
 /// Plan of a query or a question, as the approver sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -140,13 +138,8 @@ pub enum ApprovalError {
     #[error("the plan changed after it was approved: its query, schema, model or price differs")]
     Changed,
     /// A file cannot be read or written.
-    #[error("cannot use {}: {error}", path.display())]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 /// Directory of plans and approvals.
@@ -159,13 +152,9 @@ impl PlanStore {
     /// Opens the directory, creates it if necessary, and deletes old plans.
     ///
     /// # Errors
-    /// [`ApprovalError::Io`].
+    /// [`ApprovalError::File`].
     pub fn open(dir: &Path) -> Result<Self, ApprovalError> {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, PRIVATE);
-        builder.create(dir).map_err(|error| ApprovalError::Io { path: dir.to_owned(), error })?;
+        create_private_dir(dir)?;
         let store = Self { dir: dir.to_owned() };
         store.delete_old_files();
         Ok(store)
@@ -191,9 +180,9 @@ impl PlanStore {
     /// Stores a plan that waits for approval.
     ///
     /// # Errors
-    /// [`ApprovalError::Io`].
+    /// [`ApprovalError::File`].
     pub fn save_plan(&self, plan: &PlanRecord) -> Result<(), ApprovalError> {
-        write_file(&self.path(&plan.id(), "plan")?, plan)
+        Ok(write_json(&self.path(&plan.id(), "plan")?, plan)?)
     }
 
     /// Returns a stored plan.
@@ -201,17 +190,17 @@ impl PlanStore {
     /// # Errors
     /// [`ApprovalError`] if there is none.
     pub fn load_plan(&self, id: &str) -> Result<PlanRecord, ApprovalError> {
-        let plan: Option<PlanRecord> = read_file(&self.path(id, "plan")?)?;
+        let plan: Option<PlanRecord> = read_json(&self.path(id, "plan")?)?;
         plan.filter(|plan| plan.id() == id).ok_or_else(|| ApprovalError::NoPlan(id.to_owned()))
     }
 
     /// Approves a plan as it was shown to a person. `now` is a Unix time in seconds.
     ///
     /// # Errors
-    /// [`ApprovalError::Io`].
+    /// [`ApprovalError::File`].
     pub fn approve(&self, shown: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         let approval = Approval { plan: shown.clone(), approved_at: now };
-        write_file(&self.path(&shown.id(), "approval")?, &approval)
+        Ok(write_json(&self.path(&shown.id(), "approval")?, &approval)?)
     }
 
     /// Uses up the approval of a plan, if there is one. If several callers try at once, only one
@@ -221,7 +210,7 @@ impl PlanStore {
     /// [`ApprovalError`] if there is an approval that is not valid for this plan.
     pub fn take_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
         let path = self.path(&plan.id(), "approval")?;
-        let Some(approval) = read_file::<Approval>(&path)? else { return Ok(false) };
+        let Some(approval) = read_json::<Approval>(&path)? else { return Ok(false) };
         let age = now - approval.approved_at;
         if !(0..APPROVAL_MINUTES * 60).contains(&age) {
             return Err(ApprovalError::Expired);
@@ -232,29 +221,7 @@ impl PlanStore {
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(ApprovalError::Io { path, error }),
+            Err(error) => Err(FileError { path, error }.into()),
         }
-    }
-}
-
-/// Writes a file atomically, so that no other process reads an incomplete one.
-fn write_file(path: &Path, content: &impl Serialize) -> Result<(), ApprovalError> {
-    let to_error = |error| ApprovalError::Io { path: path.to_owned(), error };
-    let partial = path.with_extension(format!("{}.tmp", std::process::id()));
-    let write = || {
-        let text = serde_json::to_vec_pretty(content)?;
-        let mut file = fs::File::create(&partial)?;
-        file.write_all(&text)?;
-        fs::rename(&partial, path)
-    };
-    write().map_err(to_error)
-}
-
-/// Reads a file; `None` if it does not exist or has another format.
-fn read_file<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, ApprovalError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ApprovalError::Io { path: path.to_owned(), error }),
     }
 }

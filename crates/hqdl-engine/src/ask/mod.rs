@@ -4,8 +4,11 @@
 //! An [`Asker`] writes a plan ([`Asker::plan`]), which the caller shows and approves, and runs it
 //! ([`Asker::run`]). A query with an error is repaired with hqdl's own message
 //! ([`Asker::repair`]). If it has no rows, [`Asker::relax`] writes one with a weaker condition. All
-//! requests for SQL share one budget ([`WritingLimit`]), and their answers are facts.
+//! requests for SQL share one budget ([`WritingLimit`]), and their answers are facts. A question may
+//! continue a conversation ([`Asker::continue_conversation`]).
 
+mod conversation;
+mod conversation_store;
 mod plan;
 mod prompt;
 mod schema;
@@ -17,6 +20,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+pub use self::conversation::Turn;
+use self::conversation::{CONVERSATION_RULE, format_turns};
+pub use self::conversation_store::{Conversation, ConversationStore};
 pub use self::plan::{AskPlan, CostLimits, MaxCost, check_cost_is_known, plan_query, run_within};
 use self::prompt::{DescriptionBuilder, build_instructions};
 pub use self::schema::TableCard;
@@ -176,7 +182,7 @@ pub struct AskQuestion<'a> {
 }
 
 /// The model's answer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct WrittenStatement {
     sql: Option<String>,
     dialect: Dialect,
@@ -187,11 +193,15 @@ struct WrittenStatement {
 /// Writes and runs the queries that answer one question.
 pub struct Asker<'a> {
     question: String,
+    /// Earlier questions with their queries, as the model sees them.
+    earlier: Option<String>,
     request: Request<'a>,
     budget_usd: Option<f64>,
     planning_model: Arc<dyn Model>,
     before_request: &'a dyn Fn(),
     writer: StatementWriter<'a>,
+    /// Whether to ignore stored SQL and examples.
+    rewrites: bool,
     database: Database,
     cards: Vec<TableCard>,
     schema_hash: String,
@@ -250,6 +260,8 @@ impl<'a> Asker<'a> {
         let writing = Request { spec: writing_spec, sql: "ask", ..request.clone() };
         Ok(Self {
             question: text,
+            earlier: None,
+            rewrites,
             writer: StatementWriter::new(&writing, rewrites)?,
             budget_usd,
             planning_model,
@@ -268,14 +280,48 @@ impl<'a> Asker<'a> {
         })
     }
 
+    /// Makes the question a part of a conversation: the model sees the newest earlier questions
+    /// with their queries, in at most a [`QUESTION_SHARE`]th of a prompt's tokens.
+    pub fn continue_conversation(&mut self, turns: &[Turn]) {
+        let max_tokens = self.request.spec.ask.context_tokens / QUESTION_SHARE;
+        self.earlier = format_turns(turns, self.tokenizer, max_tokens);
+        if self.earlier.is_some() {
+            self.instructions.push_str(CONVERSATION_RULE);
+            let shown = [&self.schema_hash, CONVERSATION_RULE].concat();
+            self.schema_hash = hash_schema(&self.cards, &shown);
+        }
+    }
+
     /// Writes a query for the question, and repairs it if it has an error.
     ///
     /// # Errors
     /// [`AskError`] if a request fails or would exceed the writing limit.
     pub fn plan(&mut self) -> Result<Written, AskError> {
-        let key = vec![("question", self.question.clone())];
-        let statement = self.find_or_request(key, "")?;
+        let statement = match self.find_example() {
+            Some(sql) => Some(WrittenStatement { sql: Some(sql), ..WrittenStatement::default() }),
+            None => self.find_or_request(self.question_key(), "")?,
+        };
         self.check_statement(statement)
+    }
+
+    /// Returns the query of the spec's example with exactly this question, which needs no request.
+    fn find_example(&self) -> Option<String> {
+        let normalize = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut examples = self.request.spec.ask.examples.iter();
+        let example = examples.find(|example| normalize(&example.question) == self.question)?;
+        (self.earlier.is_none() && !self.rewrites).then(|| example.sql.clone())
+    }
+
+    /// Returns the names and texts that identify the question.
+    fn question_key(&self) -> Vec<(&'static str, String)> {
+        let earlier = self.earlier.clone().map(|turns| ("earlier", turns));
+        earlier.into_iter().chain([("question", self.question.clone())]).collect()
+    }
+
+    /// Returns the question with the earlier ones, whose words also find tables, values and
+    /// examples.
+    fn search_text(&self) -> String {
+        [self.question.as_str(), self.earlier.as_deref().unwrap_or_default()].join(" ")
     }
 
     /// Writes a new query in place of one that failed when it ran.
@@ -373,11 +419,8 @@ impl<'a> Asker<'a> {
                 format!("{} … ({})", &text[..end], &digest[..16])
             }
         };
-        let key = vec![
-            ("question", self.question.clone()),
-            ("query", shorten(sql)),
-            ("problem", shorten(problem)),
-        ];
+        let mut key = self.question_key();
+        key.extend([("query", shorten(sql)), ("problem", shorten(problem))]);
         self.find_or_request(key, sql)
     }
 
@@ -423,7 +466,7 @@ impl<'a> Asker<'a> {
             instruction_tokens: self.tokenizer.count_tokens(&self.instructions),
             tokenizer: self.tokenizer,
         };
-        Ok(builder.build(&self.question, asked, &matches)?)
+        Ok(builder.build(&self.search_text(), asked, &matches)?)
     }
 
     /// Returns the stored values that words of the question, or of an earlier query, match.
@@ -435,7 +478,7 @@ impl<'a> Asker<'a> {
             Some(index) => index,
             None => StoredValueIndex::build(&self.database, &self.cards)?,
         };
-        let matches = index.find_matches(&format!("{} {earlier}", self.question))?;
+        let matches = index.find_matches(&[self.search_text().as_str(), earlier].join(" "))?;
         self.values = Some(index);
         Ok(matches)
     }

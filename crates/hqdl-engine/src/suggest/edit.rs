@@ -4,6 +4,7 @@
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::{BoundQuestion, NewColumn, Suggestions};
+use hqdl_spec::file::ExampleTable;
 
 /// Maximum length of a one-line array, in bytes; longer arrays get one item per line.
 const MAX_LINE_BYTES: usize = 90;
@@ -34,6 +35,9 @@ pub enum EditError {
     /// The expansion is written inline, so no table can be added.
     #[error("expansion `{0}` is not written as [[expansion]] and [[expansion.column]]")]
     Inline(String),
+    /// The examples are written inline, so none can be added.
+    #[error("the examples are not written as [[example]]")]
+    InlineExample,
 }
 
 /// Formats a column as TOML.
@@ -105,11 +109,42 @@ pub fn add_suggestions(
     if additions.is_empty() {
         return Ok((text.to_owned(), additions));
     }
-    let mut edited = document.to_string();
-    if text.contains("\r\n") {
-        edited = edited.replace("\r\n", "\n").replace('\n', "\r\n");
+    Ok((format_document(&document, text), additions))
+}
+
+/// Returns the spec's text with an example. An example with the same question is replaced.
+///
+/// # Errors
+/// Returns [`EditError`] if the text cannot be edited.
+pub fn add_example(text: &str, example: &ExampleTable) -> Result<String, EditError> {
+    let mut document: DocumentMut = text.parse()?;
+    let examples = document.entry("example");
+    let examples = examples.or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
+    let examples = examples.as_array_of_tables_mut().ok_or(EditError::InlineExample)?;
+    let is_same = |table: &Table| {
+        table.get("question").and_then(Item::as_str) == Some(example.question.as_str())
+    };
+    let existing = examples.iter().position(is_same);
+    match existing.and_then(|at| examples.get_mut(at)) {
+        Some(table) => table["sql"] = value(&example.sql),
+        None => {
+            let mut table = Table::new();
+            table["question"] = value(&example.question);
+            table["sql"] = value(&example.sql);
+            table.decor_mut().set_prefix("\n");
+            examples.push(table);
+        }
     }
-    Ok((edited, additions))
+    Ok(format_document(&document, text))
+}
+
+/// Formats an edited document with the line ends of the original text.
+fn format_document(document: &DocumentMut, text: &str) -> String {
+    let edited = document.to_string();
+    if text.contains("\r\n") {
+        return edited.replace("\r\n", "\n").replace('\n', "\r\n");
+    }
+    edited
 }
 
 fn get_expansion_columns(document: &mut DocumentMut, index: usize) -> Option<&mut ArrayOfTables> {

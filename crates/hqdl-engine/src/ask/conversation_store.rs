@@ -1,0 +1,95 @@
+//! Conversations as files of a directory, so that they can be continued later.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::conversation::Turn;
+use crate::private_dir::{FileError, create_private_dir, read_json, write_json};
+
+/// Number of conversations that are kept; the oldest are deleted.
+const MAX_KEPT: usize = 100;
+
+/// A conversation about one database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conversation {
+    /// Path or URL of the database, absolute.
+    pub database: String,
+    /// Its questions, oldest first.
+    pub turns: Vec<Turn>,
+}
+
+/// Directory of conversations.
+#[derive(Debug, Clone)]
+pub struct ConversationStore {
+    dir: PathBuf,
+}
+
+impl ConversationStore {
+    /// Opens the directory, creates it if necessary, and deletes the oldest conversations.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn open(dir: &Path) -> Result<Self, FileError> {
+        create_private_dir(dir)?;
+        let store = Self { dir: dir.to_owned() };
+        for id in store.list_ids().iter().rev().skip(MAX_KEPT) {
+            // Another process may have deleted it.
+            let _ = fs::remove_file(store.path(id));
+        }
+        Ok(store)
+    }
+
+    /// Returns an id for a new conversation, later than all others. `now` is the present time.
+    #[must_use]
+    pub fn create_id(now: jiff::Timestamp) -> String {
+        format!("{}-{}", now.strftime("%Y%m%dT%H%M%SZ"), std::process::id())
+    }
+
+    /// Stores a conversation, in place of an earlier state of it.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn save(&self, id: &str, conversation: &Conversation) -> Result<(), FileError> {
+        write_json(&self.path(id), conversation)
+    }
+
+    /// Returns a conversation, if it exists.
+    ///
+    /// # Errors
+    /// [`FileError`] if its file cannot be read.
+    pub fn load(&self, id: &str) -> Result<Option<Conversation>, FileError> {
+        if !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+            return Ok(None);
+        }
+        read_json(&self.path(id))
+    }
+
+    /// Returns the id of the newest conversation about a database.
+    ///
+    /// # Errors
+    /// [`FileError`] if a file cannot be read.
+    pub fn find_newest(&self, database: &str) -> Result<Option<String>, FileError> {
+        for id in self.list_ids().into_iter().rev() {
+            if self.load(&id)?.is_some_and(|found| found.database == database) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the ids, oldest first.
+    fn list_ids(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut ids: Vec<String> =
+            names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned)).collect();
+        ids.sort();
+        ids
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+}

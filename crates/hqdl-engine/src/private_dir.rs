@@ -1,0 +1,61 @@
+//! Directories of small JSON files that only the user can read: plans that wait for approval, and
+//! conversations.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Permissions of the directory: only the user may read and write.
+#[cfg(unix)]
+const PRIVATE: u32 = 0o700;
+
+/// A file or directory that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {}: {}", path.display(), hqdl_values::format::io_reason(error))]
+pub struct FileError {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Error of the operating system.
+    pub error: io::Error,
+}
+
+/// Creates the directory if necessary.
+///
+/// # Errors
+/// [`FileError`] if it cannot be created.
+pub fn create_private_dir(dir: &Path) -> Result<(), FileError> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, PRIVATE);
+    builder.create(dir).map_err(|error| FileError { path: dir.to_owned(), error })
+}
+
+/// Writes a file in one step, so that no other process reads half of it.
+///
+/// # Errors
+/// [`FileError`] if it cannot be written.
+pub fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError> {
+    let partial = path.with_extension(format!("{}.tmp", std::process::id()));
+    let write = || {
+        let text = serde_json::to_vec_pretty(content)?;
+        let mut file = fs::File::create(&partial)?;
+        file.write_all(&text)?;
+        fs::rename(&partial, path)
+    };
+    write().map_err(|error| FileError { path: path.to_owned(), error })
+}
+
+/// Reads a file; `None` if it does not exist or has another format.
+///
+/// # Errors
+/// [`FileError`] if it cannot be read.
+pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, FileError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(FileError { path: path.to_owned(), error }),
+    }
+}
