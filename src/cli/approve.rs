@@ -12,7 +12,7 @@ use crate::approval::APPROVAL_MINUTES;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Id of the plan, as the assistant or `plan` names it.
+    /// Id of the plan, which the assistant shows.
     #[arg(value_name = "PLAN_ID")]
     plan: String,
     /// Approve without asking.

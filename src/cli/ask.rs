@@ -36,7 +36,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Question in plain words; - reads it from stdin.
+    /// Question in plain words, or - to read it from stdin.
     #[arg(value_name = "QUESTION")]
     question: String,
     #[command(flatten)]
@@ -44,10 +44,10 @@ pub struct Options {
     /// Run exactly the plan with this id, which an earlier call printed.
     #[arg(long, value_name = "PLAN_ID", conflicts_with_all = ["yes", "yes_under"])]
     approve: Option<String>,
-    /// Print the query and do not run it.
+    /// Print the query without running it.
     #[arg(long)]
     sql_only: bool,
-    /// Print how the query would run, like `hqdl explain`, and do not run it.
+    /// Print how the query would run, like `hqdl explain`, without running it.
     #[arg(long, conflicts_with = "sql_only")]
     explain: bool,
     /// Add the question and its query to the spec as an [[example]], if the query has rows.
@@ -61,8 +61,8 @@ pub struct AskFlags {
     /// Spec whose tables, columns, questions and examples the model sees.
     #[arg(long, value_name = "SPEC")]
     pub spec: Option<PathBuf>,
-    /// Run without approval as long as the question's queries cost at most this many USD together.
-    /// A query on a database server always needs approval [default: 0].
+    /// Run without approval if all queries of the question cost at most this many USD in total. A
+    /// query on a database server always needs approval [default: 0].
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     yes_under: Option<f64>,
     /// Run the query without approval, whatever it costs.
@@ -74,13 +74,13 @@ pub struct AskFlags {
     /// Output format of the rows [default: table].
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<RowsFormat>,
-    /// Most tokens of a request for SQL [default: 4000].
+    /// Maximum number of tokens in a request for SQL [default: 4000].
     #[arg(long, value_name = "N", value_parser = super::parse_whole_number::<u64>)]
     context_tokens: Option<u64>,
-    /// Time limit for the database's work in one pass [default: 60].
+    /// Time limit in seconds for the database's work in one pass [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds)]
     timeout: Option<Duration>,
-    /// Most USD that the question's queries may spend together.
+    /// Maximum total cost in USD of the question's queries.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]

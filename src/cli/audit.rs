@@ -36,42 +36,42 @@ const PERSON: &str = "person";
 pub struct Options {
     /// Spec file.
     spec: PathBuf,
-    /// Columns to audit, of one expansion [default: all].
+    /// Columns to audit, all from the same expansion [default: all].
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     columns: Vec<String>,
     /// Number of rows to draw.
     #[arg(long, value_name = "N", default_value = "100", value_parser = super::parse_count)]
     sample: u32,
-    /// How rows are drawn. `leverage` draws those for certain that can change the result of --for
+    /// Sampling design. `leverage` always includes the rows that can change the result of --for the
     /// most [default: leverage if --for has SUM or AVG].
     #[arg(long, value_enum, value_name = "DESIGN")]
     design: Option<DesignName>,
-    /// Query that the audit is for. It chooses the columns and the design.
+    /// Query whose result you want to judge. hqdl chooses the columns and the design for it.
     #[arg(long = "for", value_name = "SQL")]
     query: Option<String>,
-    /// Seed of the random numbers, to draw the same rows again.
+    /// Random seed. The same seed draws the same rows again.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Ask for the truths here, one cell at a time: a value, Enter to confirm the answer, `?` if it
-    /// cannot be known, Ctrl-D to stop.
+    /// Enter the true values in the terminal, one cell at a time: type a value, Enter to confirm
+    /// the answer, `?` if the truth cannot be known, Ctrl-D to stop.
     #[arg(long, conflicts_with_all = ["truth", "report", "apply"])]
     ask_me: bool,
     /// Fill the sheet from a reference: a CSV file whose header names key columns and columns of
     /// the spec. With --report, compare all published cells with it, as `hqdl score` does.
     #[arg(long, value_name = "CSV", conflicts_with = "apply")]
     truth: Option<PathBuf>,
-    /// Print what the audit says about each column.
+    /// Print the accuracy of each audited column.
     #[arg(long, conflicts_with = "apply")]
     report: bool,
-    /// Write the truths that differ from the answers as overrides. Intervals go on using the
+    /// Write the true values that differ from the answers as overrides. Intervals still use the
     /// answers.
     #[arg(long)]
     apply: bool,
-    /// Fill the sheet with the answers of the model that the flags name. They are compared as
-    /// agreement, never as truth.
+    /// Fill the sheet with answers from the model that the flags name. The report counts them as
+    /// agreement between models, never as true values.
     #[arg(long, conflicts_with_all = ["truth", "report", "apply", "ask_me"])]
     ask_model: bool,
-    /// Most USD that --ask-model may spend.
+    /// Maximum cost of --ask-model in USD.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]

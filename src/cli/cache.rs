@@ -28,10 +28,10 @@ pub struct Options {
 enum Command {
     /// List facts: entity, column, state, value, model.
     List {
-        /// Only entities whose key contains this text.
+        /// List only entities whose key contains this text.
         #[arg(value_name = "TEXT")]
         filter: Option<String>,
-        /// Most facts to list.
+        /// Maximum number of facts to list.
         #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::parse_count)]
         limit: Option<u32>,
     },
@@ -44,7 +44,7 @@ enum Command {
     },
     /// Read facts that `export` wrote.
     Import {
-        /// Input file; - reads stdin.
+        /// Input file, or - for stdin.
         file: PathBuf,
     },
     /// Verify the checksum of every stored answer.

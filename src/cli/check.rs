@@ -18,7 +18,7 @@ pub struct Options {
     /// Spec files, or directories whose *.toml files are specs.
     #[arg(required_unless_present = "schema")]
     spec: Vec<PathBuf>,
-    /// Database to check against, instead of the spec's.
+    /// Database to check against instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
     /// Print the JSON Schema of specs, for editors.

@@ -13,10 +13,10 @@ use crate::database::clean::clean_database;
 pub struct Options {
     /// Spec file.
     spec: PathBuf,
-    /// Database, instead of the spec's.
+    /// Database to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Copy with the expanded tables, instead of the spec's `output`.
+    /// Copy with the expanded tables, to use instead of the spec's `output`.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
 }

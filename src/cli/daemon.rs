@@ -29,10 +29,11 @@ pub struct Options {
     /// clients must send the token in `HQDL_TOKEN`.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address, default_value = daemon::LISTEN)]
     listen: SocketAddr,
-    /// Unix socket to listen on, too. Its file mode is 0660: this user and this group may connect.
+    /// Also listen on this Unix socket. Its file mode is 0660, so that this user and group can
+    /// connect.
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
-    /// Host name that clients may use for this machine, besides its addresses.
+    /// Host name that clients may use for this machine, in addition to its addresses.
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
     /// Send no request without approval: plan, publish what is known, and wait.
@@ -42,17 +43,17 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     poll: Option<u64>,
-    /// Time for requests in flight to finish at shutdown.
+    /// Time limit for requests in flight to finish at shutdown.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
-    /// Most rows of one HTTP query.
+    /// Maximum number of rows that one HTTP query returns.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
     max_rows: u64,
-    /// Most bytes of one HTTP query's rows.
+    /// Maximum size in bytes of the rows that one HTTP query returns.
     #[arg(long, value_name = "N", default_value_t = 1 << 30, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
     max_bytes: u64,
-    /// Time in which a client must read a query's rows, in addition to the query's timeout. After
-    /// that hqdl ends the query.
+    /// Time limit for a client to read a query's rows, in addition to the query's timeout. After
+    /// it, the daemon ends the query.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     read_within: u64,
     #[command(flatten)]
@@ -64,17 +65,19 @@ pub struct Options {
 /// Limits of each client: of an address, or of a user on the Unix socket.
 #[derive(Debug, clap::Args)]
 struct ClientFlags {
-    /// Most requests a second of one client; above that the daemon answers 429. 0 disables this
-    /// limit, and each of the following.
+    /// Maximum number of requests per second from one client. Above it, the daemon answers with
+    /// status 429. 0 means no limit.
     #[arg(long, value_name = "N", default_value_t = 50, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
     client_requests: u32,
-    /// Most requests of one client at once.
+    /// Maximum number of requests that one client may send in a burst, above --client-requests.
     #[arg(long, value_name = "N", default_value_t = 100, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
     client_burst: u32,
-    /// Most event streams and POST requests (queries, plans, runs) of one client at a time.
+    /// Maximum number of event streams and POST requests (queries, plans, runs) that one client may
+    /// have open at once. 0 means no limit.
     #[arg(long, value_name = "N", default_value_t = 8, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
     client_streams: u32,
-    /// Most megabytes a minute that the daemon sends to one client.
+    /// Maximum number of megabytes that the daemon sends to one client per minute. 0 means no
+    /// limit.
     #[arg(long, value_name = "MB", default_value_t = 256)]
     client_megabytes: u32,
     /// Address of a proxy whose `X-Forwarded-For` header names the client.

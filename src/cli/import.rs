@@ -18,14 +18,14 @@ pub struct Options {
     /// Output and error files of the batches: JSON lines, plain or .gz.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Database to expand, instead of the spec's.
+    /// Database to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
     /// Write the expanded tables to a copy of the database at this path.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
-    /// Exit with 1 if a cell has no value because the model does not know it. By default such a
-    /// cell counts as answered.
+    /// Exit with code 1 if the model does not know a value. By default, such a cell counts as
+    /// answered.
     #[arg(long)]
     require_values: bool,
     #[command(flatten)]

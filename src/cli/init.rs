@@ -19,8 +19,8 @@ use crate::spec::is_server;
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("db", |arg| arg.hide(true)), mut_arg("output", |arg| arg.hide(true)))]
 pub struct Options {
-    /// Database, or a CSV file or a directory of CSV files, from which hqdl makes a database beside
-    /// them.
+    /// Database, CSV file, or directory of CSV files. hqdl imports CSV files into a database next
+    /// to them.
     #[arg(value_name = "DB")]
     source: PathBuf,
     /// Output file [default: stdout]. An existing file is never overwritten.
@@ -30,7 +30,7 @@ pub struct Options {
     /// price first.
     #[arg(long)]
     ask: bool,
-    /// Most USD that --ask may spend.
+    /// Maximum cost of --ask in USD.
     #[arg(long, value_name = "USD", requires = "ask", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]

@@ -38,7 +38,7 @@ fn dialect_parser() -> impl TypedValueParser<Value = Dialect> {
 #[derive(Debug, Clone, clap::Args)]
 #[group(id = "query", multiple = false, args = ["sql", "file"])]
 pub struct Options {
-    /// Query; - reads it from stdin.
+    /// Query, or - to read it from stdin.
     #[arg(value_name = "SQL")]
     sql: Option<String>,
     /// Read the query from this file.
@@ -47,32 +47,32 @@ pub struct Options {
     /// Spec whose columns can answer the query's calls.
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
-    /// Query parameter: a name (with or without : @ $) or a position, then a number, null or text.
-    /// '…' is always text.
+    /// Value of a query parameter. N is a name (with or without : @ $) or a position. V is a
+    /// number, null or text; '…' is always text.
     #[arg(long, value_name = "N=V")]
     param: Vec<String>,
-    /// SQL dialect of the query. `suql` accepts `PostgreSQL` syntax (`ILIKE`, `ANY`, `unnest`, `c::int`);
-    /// the others accept the AI functions of an engine.
+    /// SQL dialect of the query. `suql` accepts `PostgreSQL` syntax (`ILIKE`, `ANY`, `unnest`,
+    /// `c::int`); the others accept the AI functions of the systems they are named after.
     #[arg(long, value_parser = dialect_parser(), default_value = "sqlite", value_name = "DIALECT")]
     dialect: Dialect,
-    /// If a column has few distinct values and a word of the query is none of them, ask the model
-    /// once which of them it means.
+    /// If a query compares a column of few distinct values with a word that is none of them, ask
+    /// the model once which values the word means.
     #[arg(long)]
     classify: bool,
-    /// Cut a context that is too long for the model instead of failing.
+    /// If a context is too long for the model, cut it instead of failing.
     #[arg(long)]
     truncate: bool,
-    /// Ask again for needed cells that were answered without a value.
+    /// Ask again for cells that this query needs and that were answered without a value.
     #[arg(long)]
     retry_failed: bool,
     /// Ask again for all cells that this query needs.
     #[arg(long)]
     refresh: bool,
-    /// Time limit for the database's work in one pass. Waiting for the model or for the reader of
-    /// the rows does not count.
+    /// Time limit for the database's work in one pass. Waiting for the model, or for a client to
+    /// read the rows, does not count.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
-    /// Most USD that this query may spend.
+    /// Maximum cost of this query in USD.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]

@@ -27,7 +27,7 @@ pub struct Options {
     /// Spec whose model and limits apply.
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
-    /// Most USD that a request may spend, unless the request sets its own `budget`.
+    /// Maximum cost of a request in USD, unless the request sets its own `budget`.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ struct MapRequest {
     kind: Option<String>,
     /// Allowed answers.
     options: Option<Vec<Json>>,
-    /// What the values are, such as `city.name`.
+    /// Kind of the values, such as `city.name`.
     #[serde(rename = "kind")]
     value_kind: Option<String>,
     /// Whether to ask the model for answers that are not stored.

@@ -25,7 +25,7 @@ pub struct Options {
     spec: PathBuf,
     #[command(flatten)]
     select: SelectionFlags,
-    /// Most USD that this run may spend.
+    /// Maximum cost of this run in USD.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     /// Ask through the endpoint's Batch API: answers within a day, usually at half the price. If
@@ -40,8 +40,8 @@ pub struct Options {
     /// files, you pay twice).
     #[arg(long, requires = "batch_file")]
     again: bool,
-    /// Exit with 1 if a cell has no value because the model does not know it. By default such a
-    /// cell counts as answered.
+    /// Exit with code 1 if the model does not know a value. By default, such a cell counts as
+    /// answered.
     #[arg(long)]
     require_values: bool,
     #[command(flatten)]
@@ -63,8 +63,8 @@ pub struct SelectionFlags {
     /// Ask again for all cells of a column. If the run ends early, the next one continues.
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     refresh: Vec<String>,
-    /// Ask again for cells whose answer was given other passages than the documents of
-    /// [expansion.evidence] have now.
+    /// Ask again for cells whose passages from the documents of [expansion.evidence] have changed
+    /// since the answer.
     #[arg(long)]
     refresh_evidence: bool,
     /// Ask again for cells that were answered without a value.

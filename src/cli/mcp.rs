@@ -22,16 +22,16 @@ pub struct Options {
     /// Spec whose database, columns, questions and examples the assistant sees.
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
-    /// Most USD that the server spends without your approval, all queries together.
+    /// Maximum total cost in USD of the queries that run without your approval.
     #[arg(long, value_name = "USD", default_value = "0", allow_hyphen_values = true, value_parser = super::parse_budget)]
     allow_usd: f64,
-    /// Most USD that the server spends altogether, whatever is approved.
+    /// Maximum total cost in USD of all queries, including those that you approve.
     #[arg(long, value_name = "USD", default_value = "1", allow_hyphen_values = true, value_parser = super::parse_budget)]
     max_usd: f64,
-    /// Time limit for the database's work in one pass [default: 60].
+    /// Time limit in seconds for the database's work in one pass [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds)]
     timeout: Option<Duration>,
-    /// Print the configuration that starts this server from an assistant, and exit.
+    /// Print the configuration with which an assistant starts this server, and exit.
     #[arg(long, value_enum, value_name = "ASSISTANT")]
     print_config: Option<Assistant>,
     #[command(flatten)]

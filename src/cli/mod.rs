@@ -47,7 +47,8 @@ use failure::Failure;
 
 use crate::spec::{PriceTable, Provider};
 
-/// Add columns to a `SQLite` database and fill them with answers from a language model.
+/// Add columns to a `SQLite` or `PostgreSQL` database and fill them with answers from a language
+/// model.
 #[derive(Debug, Parser)]
 #[command(name = "hqdl", version = VERSION, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
@@ -69,7 +70,7 @@ const VERSION: &str = match option_env!("HQDL_VERSION") {
 };
 
 const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered (with --require-values: or have no value), 2 wrong input, \
-3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 6 approval needed, 130 interrupted.";
+3 budget reached, 4 endpoint refused or unreachable, 5 cache cannot be reached, 6 approval needed, 130 interrupted.";
 
 /// Display order of the flags that every command shares: after the command's own flags.
 const LAST: usize = 500;
@@ -96,23 +97,26 @@ enum Command {
     Check(check::Options),
     /// Print what `materialize` would ask, with tokens, price and time. Sends no request.
     Plan(plan::Options),
-    /// Print the bundled price book: what the common models cost at their providers.
+    /// Print the bundled price book: the providers' prices for common models.
     Prices(prices::Options),
     /// Ask the model for the missing cells and publish the expanded tables.
     Materialize(materialize::Options),
     /// Read the answers of batches that were run elsewhere, and publish them.
     Import(import::Options),
-    /// Run a query. Values that its calls need and the cache lacks are asked once and kept.
+    /// Run a query. If its calls need values that are not stored, ask the model once and store the
+    /// answers.
     Query(query::Options),
-    /// Answer a question in plain words: a model writes the SQL, you approve its price, hqdl runs it.
+    /// Answer a question in plain words: a model writes the SQL, you approve the price, hqdl runs
+    /// it.
     Ask(ask::Options),
     /// Answer questions that follow each other: each may refer to the earlier ones.
     Chat(chat::Options),
     /// Serve the database to an assistant with the Model Context Protocol, on stdin and stdout.
     Mcp(mcp::Options),
-    /// Approve a plan of an assistant: show its query and price, and ask.
+    /// Show the query and the price of an assistant's plan, and ask whether to approve it.
     Approve(approve::Options),
-    /// Answer a question about each value of a list: JSON lines on stdin and stdout, for programs.
+    /// Answer a question about each value of a list. Reads and writes JSON lines, for use by
+    /// programs.
     Map(map::Options),
     /// Print how a query would run: routes, SQL, requests and price. Sends no request.
     Explain(explain::Options),
@@ -121,20 +125,21 @@ enum Command {
     /// Compare published cells with a reference you trust: accuracy, F1 and the differences. Same as
     /// `audit --report --truth`.
     Score(score::Options),
-    /// Draw a random sample of rows whose truth you find, and report how accurate the answers are.
+    /// Measure accuracy: draw a random sample of rows, compare the answers with true values that
+    /// you provide, and report how many are right.
     Audit(audit::Options),
-    /// Set cells by hand. Your value wins over the model's answer.
+    /// Set cells by hand. Your values take precedence over the model's answers.
     Override(overrides::Options),
     /// Drop the tables and views that hqdl made for a spec, and nothing else.
     Clean(clean::Options),
-    /// List the questions that queries asked live, their cost, and the TOML that turns each into a
-    /// column.
+    /// List the questions that queries asked the model, with their cost and the TOML that makes
+    /// each a column.
     Suggest(suggest::Options),
     /// List, count, export, import, check or rebuild the stored facts.
     Cache(cache::Options),
     /// Watch specs and keep their tables filled. Serves queries, facts and a page over HTTP.
     Daemon(daemon::Options),
-    /// Print the state of the daemon of a cache: specs, coverage, runs.
+    /// Print the state of the daemon that uses this cache: specs, coverage, runs.
     Status(status::Options),
     /// Evaluate on SWAN, a benchmark of hybrid queries: prepare its databases, run its questions,
     /// score the answers.
@@ -147,7 +152,7 @@ enum Command {
     },
     /// Write a man page for each command into a directory.
     Man {
-        /// Directory, such as ~/.local/share/man/man1.
+        /// Output directory, such as ~/.local/share/man/man1.
         dir: PathBuf,
     },
 }
@@ -155,7 +160,7 @@ enum Command {
 /// Flags of every command that uses a model. They override the spec.
 #[derive(Debug, Clone, Default, Args)]
 struct ModelFlags {
-    /// Database to expand, instead of the spec's.
+    /// Database to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
     /// Write the expanded tables to a copy of the database at this path.
@@ -163,7 +168,7 @@ struct ModelFlags {
     output: Option<PathBuf>,
     #[command(flatten)]
     cache: CacheFlags,
-    /// Kind of endpoint.
+    /// API of the endpoint.
     #[arg(long, value_parser = provider_parser())]
     provider: Option<Provider>,
     /// Model name, as the endpoint knows it.
@@ -182,10 +187,10 @@ struct ModelFlags {
     /// Recorded completions to replay instead of asking a model (implies --provider replay).
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
-    /// Most rows in one request.
+    /// Maximum number of rows in one request.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_count)]
     rows_per_request: Option<u32>,
-    /// Most requests in flight at once.
+    /// Maximum number of requests in flight at once.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_count)]
     concurrency: Option<u32>,
 }
@@ -234,7 +239,8 @@ struct CacheFlags {
     /// [default: hqdl in your data directory].
     #[arg(long, global = true, value_name = "DIR|URL", env = "HQDL_CACHE", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     cache: Option<PathBuf>,
-    /// Start with an empty cache and keep nothing. Overrides --cache and `HQDL_CACHE`.
+    /// Use an empty temporary cache, which is deleted at the end. Overrides --cache and
+    /// `HQDL_CACHE`.
     #[arg(long, global = true)]
     no_cache: bool,
 }

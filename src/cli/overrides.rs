@@ -19,36 +19,36 @@ pub struct Options {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Set a cell. Your value wins over the model's answer.
+    /// Set a cell. Your value takes precedence over the model's answer.
     Set {
         /// Spec file.
         spec: PathBuf,
         /// Table of an expansion or of a one-to-many column.
         table: String,
-        /// Key values in the order of the key (NULL for NULL), then the column, then the value (`|`
-        /// separates the values of a list).
+        /// Values of the key columns in their order (NULL for NULL), then the column's name, then
+        /// the value (`|` separates the values of a list).
         #[arg(required = true, num_args = 3.., value_names = ["KEY", "COLUMN", "VALUE"])]
         words: Vec<String>,
-        /// Reason, stored with the value.
+        /// Reason for the override, stored with it.
         #[arg(long, default_value = "")]
         note: String,
-        /// Accept a key that no source has, or a value outside the value list.
+        /// Accept a key that no source contains, or a value that is not in the value list.
         #[arg(long)]
         force: bool,
     },
-    /// Remove an override. The model's answer counts again.
+    /// Remove an override, so that the model's answer applies again.
     Unset {
-        /// The spec.
+        /// Spec file.
         spec: PathBuf,
         /// Table of an expansion or of a one-to-many column.
         table: String,
-        /// Key values in the order of the key, then the column.
+        /// Values of the key columns in their order (NULL for NULL), then the column's name.
         #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
         words: Vec<String>,
     },
     /// List the overrides of a spec.
     List {
-        /// The spec.
+        /// Spec file.
         spec: PathBuf,
     },
 }

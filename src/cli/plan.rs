@@ -27,16 +27,16 @@ pub struct Options {
     spec: PathBuf,
     #[command(flatten)]
     select: SelectionFlags,
-    /// Plan for the Batch API.
+    /// Plan a run that uses the Batch API.
     #[arg(long)]
     batch: bool,
     /// Print the prompt for the first rows of each expansion.
     #[arg(long)]
     show_prompt: bool,
-    /// Exit with code 1 if any cell is missing or stale, for scripts.
+    /// Exit with code 1 if any cell is missing or stale, for use in scripts.
     #[arg(long)]
     check: bool,
-    /// Most USD that the run may spend.
+    /// Maximum cost of the run in USD.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Print the prices of one model, such as gpt-4o-mini or mistral/codestral-2508.
+    /// Model whose prices to print, such as gpt-4o-mini or mistral/codestral-2508 [default: all].
     model: Option<String>,
     /// Output format [default: table]. --json is --format json.
     #[arg(long, value_enum, value_name = "FORMAT")]

@@ -24,16 +24,17 @@ pub struct Options {
     /// Print routes, requests, price and the executed SQL on stderr.
     #[arg(long)]
     meta: bool,
-    /// Exit with 1 if a value is NULL because the model does not know it. By default such a value
+    /// Exit with code 1 if the model does not know a value. By default, such a value is NULL and
     /// counts as answered.
     #[arg(long)]
     require_values: bool,
-    /// Add the interval of each aggregate over the true values, judged by the spec's audit: columns
-    /// `x_low`, `x_high` and `x_estimate` beside `x`. The value is the confidence in percent
-    /// [default: 95].
+    /// Add a confidence interval to each aggregate `x`, as columns `x_low`, `x_high` and
+    /// `x_estimate`. It covers the aggregate over the true values, which the spec's audit
+    /// estimates. PERCENT is the confidence [default: 95].
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "95")]
     interval: Option<String>,
-    /// With --interval and GROUP BY: the confidence is that of all groups together.
+    /// With --interval and GROUP BY: apply the confidence to all groups together instead of to
+    /// each.
     #[arg(long, requires = "interval")]
     simultaneous: bool,
 }

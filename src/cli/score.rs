@@ -19,17 +19,17 @@ const DIFFERENCES: usize = 5;
 pub struct Options {
     /// Spec file.
     spec: PathBuf,
-    /// Reference values: a CSV file whose header names key columns and columns of the spec. An
-    /// empty field is skipped; `|` separates the values of a list.
+    /// Reference values: a CSV file whose header names key columns and columns of the spec. Empty
+    /// fields are skipped; `|` separates the values of a list.
     #[arg(long, value_name = "CSV")]
     truth: PathBuf,
-    /// Most differences to print for each column.
+    /// Maximum number of differences to print per column.
     #[arg(long, value_name = "N", default_value_t = DIFFERENCES, allow_hyphen_values = true, value_parser = super::parse_whole_number::<usize>)]
     differences: usize,
-    /// Expanded database, instead of the spec's.
+    /// Expanded database to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Copy with the expanded tables, instead of the spec's `output`.
+    /// Copy with the expanded tables, to use instead of the spec's `output`.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
 }

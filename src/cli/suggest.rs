@@ -14,7 +14,7 @@ use crate::suggest::{BoundQuestion, ColumnLocation, Suggestion, Suggestions, sug
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Spec to which the columns would be added.
+    /// Spec to suggest columns for.
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
     /// Add the columns to the spec.

@@ -15,7 +15,7 @@ use crate::spec::{Catalog, UncheckedSpec};
 pub struct Options {
     /// Table of an expansion or of a one-to-many column, or a joined view (`SOURCE_expanded`).
     table: String,
-    /// Key values in the order of the key (NULL for NULL), then the column.
+    /// Values of the key columns in their order (NULL for NULL), then the column's name.
     #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
     key_and_column: Vec<String>,
     /// Expanded database.

@@ -171,7 +171,7 @@ impl DaemonStatus {
     /// Writes the state of the specs and the runs as metrics.
     pub(super) fn write_metrics(&self, out: &mut MetricsText) {
         let name = "hqdl_cells";
-        out.begin_metric(name, "gauge", "Cells of an expansion by state, including missing cells.");
+        out.begin_metric(name, "gauge", "Number of cells, by spec, expansion, column and state.");
         for spec in self.specs.values() {
             for column in spec.columns.iter() {
                 let labels = format!(
@@ -189,12 +189,17 @@ impl DaemonStatus {
         }
         let mut states: BTreeMap<&str, u64> = BTreeMap::new();
         self.specs.values().for_each(|s| *states.entry(s.state_name()).or_default() += 1);
-        out.begin_metric("hqdl_specs", "gauge", "Specs by state.");
+        out.begin_metric("hqdl_specs", "gauge", "Number of specs, by state.");
         for (state, count) in states {
             out.write_sample("hqdl_specs", &format!("state=\"{state}\""), count);
         }
         let queued = self.queued as f64;
-        out.write_metric("hqdl_runs_queued", "gauge", "Runs waiting for other runs.", queued);
+        out.write_metric(
+            "hqdl_runs_queued",
+            "gauge",
+            "Runs waiting for other runs to end.",
+            queued,
+        );
     }
 
     /// Returns a spec by name.

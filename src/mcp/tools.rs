@@ -12,7 +12,7 @@ use crate::query::Dialect;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DescribeArguments {
-    /// Names of the tables; all if it is empty.
+    /// Names of the tables [default: all].
     pub tables: Vec<String>,
 }
 
@@ -28,9 +28,9 @@ pub struct SearchArguments {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanArguments {
-    /// Query. Pass this or `question`.
+    /// SQL query. Pass either this or `question`.
     pub sql: Option<String>,
-    /// Question in plain words, for which a model writes the SQL.
+    /// Question in plain words. A model writes the SQL for it.
     pub question: Option<String>,
     /// SQL dialect of `sql`; `suql` accepts `PostgreSQL` syntax.
     pub dialect: Dialect,
@@ -40,15 +40,15 @@ pub struct PlanArguments {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueryArguments {
-    /// Query. Pass this or `plan_id`.
+    /// SQL query. Pass either this or `plan_id`.
     pub sql: Option<String>,
-    /// Plan to run, as `plan` returned it.
+    /// Id of the plan to run, which `plan` returned.
     pub plan_id: Option<String>,
     /// SQL dialect of `sql`; `suql` accepts `PostgreSQL` syntax.
     pub dialect: Dialect,
     /// Maximum number of rows [default: 100, at most 1000].
     pub limit: Option<usize>,
-    /// `next_cursor` of the previous page.
+    /// The `next_cursor` of the previous result, to continue it.
     pub cursor: Option<String>,
 }
 
@@ -66,11 +66,11 @@ pub struct QuestionArguments {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WhyArguments {
-    /// Table of an expansion, or a joined view.
+    /// Table of an expansion or of a one-to-many column, or a joined view.
     pub table: String,
-    /// Key values in the order of the key, as text.
+    /// Values of the key columns in their order, as text.
     pub key: Vec<String>,
-    /// Column.
+    /// Name of the column.
     pub column: String,
 }
 
@@ -91,13 +91,14 @@ pub fn list_tools() -> Vec<Tool> {
         ),
         tool(
             "search_values",
-            "Find stored values that words match, with their table and column, to spell them as the database does.",
+            "Find stored values that are similar to the given words, with their tables and columns. \
+             Use it to spell values as the database does.",
             schemars::schema_for!(SearchArguments),
             false,
         ),
         tool(
             "plan",
-            "Check a query without running it: routes of its calls, requests and the most that it can cost. \
+            "Check a query without running it: routes of its calls, number of requests, and maximum cost. \
              Returns a plan_id, which approves nothing: only the user can approve a plan.",
             schemars::schema_for!(PlanArguments),
             false,
@@ -118,7 +119,7 @@ pub fn list_tools() -> Vec<Tool> {
         ),
         tool(
             "why",
-            "Return where a cell that a model answered came from: model, time, state, quotes, cost.",
+            "Return the origin of a cell that a model answered: model, time, state, quotes, cost.",
             schemars::schema_for!(WhyArguments),
             false,
         ),

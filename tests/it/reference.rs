@@ -139,8 +139,8 @@ fn is_common(argument: &Arg) -> bool {
 #[test]
 fn every_command_and_flag_is_on_the_page() {
     let mut text = String::from(
-        "# Commands\n\nEvery command of `hqdl`, with its arguments and flags. `hqdl help COMMAND` prints the \
-         same.\n\n",
+        "# Commands\n\nEvery command of `hqdl`, with its arguments and flags. `hqdl help COMMAND` prints \
+         the same text.\n\n",
     );
     let mut root = command();
     root.build();
@@ -175,23 +175,26 @@ fn every_command_and_flag_is_on_the_page() {
 
 /// Environment variables that hqdl reads.
 const VARIABLES: [(&str, &str); 14] = [
-    ("HQDL_CACHE", "cache of facts: a directory or a `postgres://` URL; `--cache` wins"),
-    ("HQDL_LOG_FILE", "file of the log; `--log` wins"),
-    ("RUST_LOG", "level of the log, such as `hqdl=info`"),
-    ("HQDL_TOKEN", "token that clients of the daemon must send, 16 characters or more"),
-    ("HQDL_LEASE", "lease of a session on a PostgreSQL cache in seconds, 90 by default"),
+    (
+        "HQDL_CACHE",
+        "cache of facts: a directory or a `postgres://` URL; `--cache` takes precedence",
+    ),
+    ("HQDL_LOG_FILE", "log file; `--log` takes precedence"),
+    ("RUST_LOG", "log level, such as `hqdl=info`"),
+    ("HQDL_TOKEN", "token that clients of the daemon must send; at least 16 characters"),
+    ("HQDL_LEASE", "lease of a session on a PostgreSQL cache, in seconds; default: 90"),
     (
         "OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, AZURE_OPENAI_API_KEY",
         "API key of the endpoint; see [Endpoints](endpoints.md)",
     ),
     ("PGPASSWORD", "password of a PostgreSQL server"),
-    ("PGPASSFILE", "file of passwords instead of `~/.pgpass`"),
+    ("PGPASSFILE", "password file to use instead of `~/.pgpass`"),
     ("PGUSER", "user of a PostgreSQL server, if the URL names none"),
-    ("HTTP_PROXY, HTTPS_PROXY", "proxy for requests to endpoints, also in lower case"),
-    ("SSL_CERT_FILE", "file with certificates to trust instead of the system's"),
-    ("HQDL", "SQLite extension: the program `hqdl`, if it is not on the path"),
-    ("HQDL_FLAGS", "SQLite extension: flags of `hqdl map`"),
-    ("HQDL_ASK", "SQLite extension: `never` forbids `hqdl_ask`"),
+    ("HTTP_PROXY, HTTPS_PROXY", "proxy for requests to endpoints; lower case works, too"),
+    ("SSL_CERT_FILE", "file of certificates to trust instead of the system's"),
+    ("HQDL", "SQLite extension: path of the program `hqdl`, if it is not in `PATH`"),
+    ("HQDL_FLAGS", "SQLite extension: flags for `hqdl map`"),
+    ("HQDL_ASK", "SQLite extension: `never` disables `hqdl_ask`"),
 ];
 
 /// Variables of the tests and of the build.
@@ -217,17 +220,17 @@ fn every_variable_is_on_the_page() {
 
 /// Explanations of exit codes, longer than those in `hqdl help`.
 const EXIT_CODES: [(&str, &str); 8] = [
-    ("0", "every cell was answered, if only with \"unknown\""),
+    ("0", "every cell has an answer, which may be \"unknown\""),
     (
         "1",
         "`invalid`, `not_in_list`, `refused`, `error`; with `--require-values` also a cell without a value",
     ),
     ("2", "a flag, spec, query, file or database"),
-    ("3", "everything answered is kept; run again with a higher budget"),
-    ("4", "or it cannot be reached"),
-    ("5", "the server with the cache; every answer is kept"),
+    ("3", "hqdl keeps all answers; run again with a higher budget"),
+    ("4", "such as a wrong API key, an unknown model or no connection; hqdl keeps all answers"),
+    ("5", "the PostgreSQL server with the cache; hqdl loses no answer"),
     ("6", "`hqdl ask` without a terminal prints the id of the plan to approve"),
-    ("130", "by Ctrl-C; the next run continues"),
+    ("130", "by Ctrl-C; the next run continues from there"),
 ];
 
 /// Returns the exit codes as `hqdl help` lists them.
@@ -349,10 +352,10 @@ fn every_operation_over_http_is_on_the_page() {
     let document = daemon.get("/v1/openapi.json").expect_status(200).json();
     let mut text = String::from(
         "# HTTP operations of the daemon\n\nThe daemon listens on `127.0.0.1:4735` unless `--listen` says otherwise. \
-         With a token in `HQDL_TOKEN`, send it as `Authorization: Bearer …`. `GET /v1/openapi.json` returns \
+         If `HQDL_TOKEN` is set, send the token as `Authorization: Bearer …`. `GET /v1/openapi.json` returns \
          this page as an OpenAPI 3.1 document. An error is `{\"error\": {\"message\", \"hint\", \"exit\"}}`, with \
-         the exit code of the command line. A client that exceeds its share of the daemon gets 429 \
-         with `Retry-After` (`--client-requests`, `--client-streams`, `--client-megabytes`).\n\n",
+         the exit code of the command line. A client that exceeds its limits \
+         (`--client-requests`, `--client-streams`, `--client-megabytes`) gets status 429 with `Retry-After`.\n\n",
     );
     let mut described = 0;
     for (method, path, target, body) in requests() {

@@ -30,22 +30,22 @@ pub struct SpecFile {
     pub limits: LimitsTable,
     /// Embedding model that compares texts.
     pub embeddings: Option<EmbeddingsTable>,
-    /// How hqdl chooses columns for the questions of queries.
+    /// How hqdl chooses the column that answers a question of a query.
     #[serde(default)]
     pub routing: RoutingTable,
     /// The tables added to the schema.
     #[serde(default)]
     pub expansion: Vec<ExpansionTable>,
-    /// Your own calls for queries.
+    /// User-defined calls for queries.
     #[serde(default)]
     pub ingredient: Vec<IngredientTable>,
-    /// Columns whose values are of the same kind.
+    /// Groups of columns with the same kind of values, such as city names.
     #[serde(default)]
     pub kind: Vec<KindTable>,
     /// How `hqdl ask` writes queries.
     #[serde(default)]
     pub ask: AskTable,
-    /// Questions with the query that answers them, for `hqdl ask`.
+    /// Example questions for `hqdl ask`, each with the query that answers it.
     #[serde(default)]
     pub example: Vec<ExampleTable>,
 }
@@ -97,7 +97,7 @@ pub struct DatabaseTable {
 /// `[model]`, and other models as `[model.NAME]`.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ModelTable {
-    /// Kind of endpoint.
+    /// API of the endpoint.
     #[serde(default)]
     pub provider: Provider,
     /// The model's name, as the endpoint knows it.
@@ -109,14 +109,14 @@ pub struct ModelTable {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Most tokens of an answer. Default: 4096.
+    /// Maximum number of tokens in an answer. Default: 4096.
     pub max_output_tokens: Option<u32>,
-    /// Further fields of each request's body, such as `reasoning_effort`, `service_tier`,
-    /// `top_p` or `seed`. Fields that hqdl sets itself are an error.
+    /// Additional fields for the body of each request, such as `reasoning_effort`, `service_tier`,
+    /// `top_p` or `seed`. hqdl rejects fields that it sets itself.
     #[serde(default)]
     pub parameters: ModelParameters,
-    /// Whether a change of `parameters` counts as another model, so that hqdl asks for its
-    /// cells again. If false, all stored answers stay valid.
+    /// Whether a change of `parameters` makes it a different model, so that hqdl asks for its cells
+    /// again. If false, all stored answers stay valid.
     #[serde(default)]
     pub parameters_identity: bool,
     /// Price in USD per million tokens.
@@ -127,13 +127,13 @@ pub struct ModelTable {
     /// Which stored answers hqdl reuses: those of this model only, or of any model.
     #[serde(default)]
     pub reuse: Reuse,
-    /// How much of a row's key the answer repeats, unless an expansion sets its own.
-    /// Default: a label.
+    /// How much of a row's key the answer repeats: a label (`short`) or the whole key (`full`). An
+    /// expansion can set its own. Default: `"short"`.
     pub echo: Option<Echo>,
-    /// Text by which the model says that it does not know a value, instead of `?`,
-    /// `unknown`, `n/a` and similar. A column can set its own.
+    /// Answers that mean that the model does not know a value, instead of `?`, `unknown`, `n/a` and
+    /// similar. A column can set its own.
     pub unknown: Option<Vec<String>>,
-    /// Other models that an expansion, or a call in a query, may name.
+    /// Other models, which an expansion or a call in a query can name.
     #[serde(flatten)]
     pub others: BTreeMap<String, OtherModelTable>,
 }
@@ -143,7 +143,7 @@ pub struct ModelTable {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct OtherModelTable {
-    /// Kind of endpoint.
+    /// API of the endpoint.
     pub provider: Option<Provider>,
     /// The model's name, as the endpoint knows it.
     #[serde(default)]
@@ -154,9 +154,9 @@ pub struct OtherModelTable {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Most tokens of an answer.
+    /// Maximum number of tokens in an answer. Default: that of `[model]`.
     pub max_output_tokens: Option<u32>,
-    /// Further fields of each request's body. Default: those of `[model]`, if this is the
+    /// Additional fields for the body of each request. Default: those of `[model]`, if this is the
     /// same model at the same endpoint.
     pub parameters: Option<ModelParameters>,
     /// Price in USD per million tokens.
@@ -210,44 +210,44 @@ pub enum LimitScope {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct LimitsTable {
-    /// Most requests per minute.
+    /// Maximum number of requests per minute.
     pub requests_per_minute: Option<u32>,
-    /// Most input and output tokens per minute.
+    /// Maximum number of input and output tokens per minute.
     pub tokens_per_minute: Option<u32>,
-    /// Whether the limits per minute are shared by all requests to the endpoint
-    /// (`endpoint`, the default), or by those of one key (`key`: for keys of different
-    /// accounts). The strictest known limit applies.
+    /// Requests that share the limits per minute: all requests to the endpoint (`endpoint`), or all
+    /// requests with the same API key (`key`, for keys of different accounts). The strictest known
+    /// limit applies.
     #[serde(default)]
     pub per: LimitScope,
-    /// Most requests in flight at once; 16 when left out.
+    /// Maximum number of requests in flight at once. Default: 16.
     pub concurrency: Option<u32>,
-    /// Most USD that a run may spend.
+    /// Maximum cost of a run in USD.
     pub budget_usd: Option<f64>,
-    /// Most USD that all runs of a day (UTC) may spend.
+    /// Maximum total cost in USD of all runs in a day (UTC).
     pub budget_usd_per_day: Option<f64>,
-    /// Most input and output tokens of a run, for models without a price.
+    /// Maximum number of input and output tokens of a run, for models without a price.
     pub budget_tokens: Option<u64>,
-    /// Most tokens of the rows that a question of a query is about. Default: 100000. More
-    /// is an error, unless `--truncate` cuts the rows.
+    /// Maximum number of tokens of the rows that one question of a query covers. Default: 100000. A
+    /// larger context is an error, unless `--truncate` cuts it.
     pub context_tokens: Option<u64>,
-    /// Most tokens of a document that the model sees for a question of a query. Default:
-    /// 4000. Of a longer document, the model sees the passages most similar to the
+    /// Maximum number of tokens of a document that the model sees for a question of a query.
+    /// Default: 4000. If a document is longer, the model sees the passages most similar to the
     /// question.
     pub passage_tokens: Option<u64>,
-    /// Most requests of one batch (`--batch`). Default and maximum: 50000.
+    /// Maximum number of requests in one batch (`--batch`), at most 50000. Default: 50000.
     pub batch_requests: Option<u32>,
-    /// Most bytes of a batch's file. Default and maximum: 200000000.
+    /// Maximum size of a batch file in bytes, at most 200000000. Default: 200000000.
     pub batch_bytes: Option<u64>,
     /// Longest pause between two checks of a batch, in seconds. Default: 60.
     pub batch_poll_seconds: Option<f64>,
 }
 
-/// `[[kind]]`: columns whose values are the same things, so that a question about a value of
-/// one is answered for all.
+/// `[[kind]]`: columns with the same kind of values. An answer about a value applies to all of
+/// these columns.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct KindTable {
-    /// The columns, such as `orders.city` and `city.name`; the first names the kind.
+    /// The columns, such as `orders.city` and `city.name`. The first one is the name of the kind.
     pub columns: Vec<String>,
 }
 
@@ -255,10 +255,10 @@ pub struct KindTable {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct AskTable {
-    /// Most USD that writing the SQL of one question may cost, without the query itself.
-    /// Default: 0.02.
+    /// Maximum cost in USD of writing the SQL for one question, without the cost of the query
+    /// itself. Default: 0.02.
     pub budget_usd: Option<f64>,
-    /// Most tokens of a request for SQL. Default: 4000.
+    /// Maximum number of tokens in a request for SQL. Default: 4000.
     pub context_tokens: Option<u64>,
     /// Whether the model sees sample rows and stored values. Default: true.
     pub values: Option<bool>,
@@ -292,13 +292,13 @@ pub struct EmbeddingsTable {
     pub model: String,
     /// The endpoint's base URL. Default: that of `[model]`.
     pub base_url: Option<String>,
-    /// Name of the environment variable that holds the key. Default: that of `[model]`, if
+    /// Name of the environment variable that contains the API key. Default: that of `[model]`, if
     /// `base_url` is missing too.
     pub api_key_env: Option<String>,
     /// Price in USD per million tokens.
     pub price: Option<f64>,
-    /// Time limit of a request in seconds. Default: 30. After that, hqdl compares texts by
-    /// their words.
+    /// Time limit of a request in seconds. Default: 30. If a request takes longer, hqdl compares
+    /// texts by their words.
     pub timeout_seconds: Option<f64>,
 }
 
@@ -308,7 +308,7 @@ pub struct EmbeddingsTable {
 pub struct ExpansionTable {
     /// Name of the published table.
     pub name: String,
-    /// Sentence that describes the rows to the model.
+    /// A sentence that describes the rows to the model.
     #[serde(default)]
     pub about: String,
     /// Model for this expansion: the NAME of a `[model.NAME]`. Default: `[model]`.
@@ -324,13 +324,13 @@ pub struct ExpansionTable {
     /// data URL, or in `context` a BLOB. Each request then has one row.
     #[serde(default)]
     pub images: Vec<String>,
-    /// Most rows of one request; 20 when left out.
+    /// Maximum number of rows in one request. Default: 20.
     pub rows_per_request: Option<u32>,
-    /// Format of the answers; `json` when left out. Recordings have their own format.
+    /// Format of the answers. Default: `"json"`. Recordings have their own format.
     pub format: Option<Format>,
     /// How much of a row's key the answer repeats. Default: that of `[model]`.
     pub echo: Option<Echo>,
-    /// Example rows: written out, a SELECT, or "overrides".
+    /// Example rows that the model sees: a list of rows, a SELECT, or `"overrides"`.
     pub shots: Option<ShotsField>,
     /// Documents whose passages the model sees with each row. Each request then has one row.
     pub evidence: Option<EvidenceTable>,
@@ -343,13 +343,14 @@ pub struct ExpansionTable {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EvidenceTable {
-    /// SELECT over the database that returns one column with texts, or two with names and texts.
+    /// A SELECT over the database that returns one column (the texts) or two (names and texts).
     pub documents: Option<String>,
-    /// Folder with files that end in `.txt`, `.md`, `.html` or `.htm`, below the spec's folder.
+    /// Folder with files that end in `.txt`, `.md`, `.html` or `.htm`. It must be below the spec's
+    /// folder.
     pub folder: Option<String>,
-    /// Most tokens of the passages that the model sees with a row. Default: 1500.
+    /// Maximum number of tokens of the passages that the model sees with a row. Default: 1500.
     pub evidence_tokens: Option<u32>,
-    /// Whether a value that the model supports with no quotation becomes unknown.
+    /// Whether a value becomes `unknown` if the model does not support it with a quotation.
     #[serde(default)]
     pub require: bool,
 }
@@ -395,8 +396,8 @@ pub struct SourceTable {
     pub table: Option<String>,
     /// A SELECT that returns the key columns (and context columns, if any).
     pub select: Option<String>,
-    /// Key columns that this source has, if it lacks some of the expansion's. The others
-    /// are NULL in its rows, and the model sees only these.
+    /// The key columns that this source contains, if it lacks some of the expansion's. The others
+    /// are NULL in its rows, and the model does not see them.
     pub key: Option<Vec<String>>,
     /// Columns that hqdl asks for the keys of this source. Default: all.
     pub columns: Option<Vec<String>>,
@@ -428,7 +429,8 @@ pub enum ShotsName {
 pub struct ShotsTable {
     /// A SELECT whose columns have the names of the key, the context and the columns.
     pub sql: Option<String>,
-    /// Whether overrides serve as example rows, those with the most columns first.
+    /// Whether overrides serve as example rows, beginning with the keys that have the most
+    /// overridden columns.
     pub overrides: Option<bool>,
     /// Number of example rows. Default: 5.
     pub limit: Option<u32>,
@@ -453,37 +455,37 @@ pub struct ColumnTable {
     /// The type of the values.
     #[serde(rename = "type", default)]
     pub kind: Type,
-    /// Phrase that describes the column to the model.
+    /// A phrase that describes the column to the model.
     #[serde(default)]
     pub about: String,
     /// The allowed values.
     pub values: Option<ValuesField>,
-    /// Other words for these values: `{ "United Kingdom" = "UK" }`, or a CSV file beside
-    /// the spec with a header and two columns: the word, the value. Without `values`, any value
-    /// may be named.
+    /// Synonyms of the values: `{ "United Kingdom" = "UK" }`, or a CSV file next to the spec with a
+    /// header and two columns (synonym, value). If the column has `values`, each synonym must stand
+    /// for one of them.
     pub aliases: Option<AliasesField>,
-    /// Whether hqdl asks the model once about each distinct answer outside a closed list:
-    /// which value of the list means the same, if any.
+    /// Whether hqdl asks the model which listed value means the same as an answer that is not in
+    /// the (closed) list. It asks once about each distinct answer.
     #[serde(default)]
     pub unify: bool,
     /// Whether values outside `values` are allowed.
     pub open: Option<bool>,
-    /// For a date: the key column with the year of a date that is given without one (`May
+    /// For a date column: the key column that contains the year, for answers without one (`May
     /// 27`). Not needed if the column is called `date` and the key column `year`.
     pub year: Option<String>,
-    /// Least and greatest true value of a number. `hqdl query --interval` needs it for SUM and AVG
-    /// of the column.
+    /// Range of the true values of a number: `[smallest, largest]`. `hqdl query --interval` needs
+    /// it for SUM and AVG of the column.
     pub range: Option<[f64; 2]>,
     /// One-to-many: the values go into a separate table.
     pub many: Option<ManyTable>,
-    /// Text by which the model says that it does not know a value, instead of `?`,
-    /// `unknown`, `n/a` and similar. Default: that of `[model]`.
+    /// Answers that mean that the model does not know a value, instead of `?`, `unknown`, `n/a` and
+    /// similar. Default: those of `[model]`.
     pub unknown: Option<Vec<String>>,
-    /// Whether a query may compare the column with words outside `values`. hqdl asks the
+    /// Whether a query may compare the column with a word that is not in `values`. hqdl asks the
     /// model once which values mean the same.
     #[serde(default)]
     pub classify: bool,
-    /// Natural-language questions this column answers.
+    /// Natural-language questions that this column answers.
     #[serde(default)]
     pub questions: Vec<QuestionField>,
 }
@@ -524,9 +526,9 @@ pub struct ValuesTable {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ManyTable {
-    /// The table of the values; its key is the expansion's key.
+    /// Name of the table with the values. Its rows reference the expansion by its key.
     pub table: String,
-    /// The column with the value.
+    /// Name of the column that contains the value.
     pub column: String,
 }
 
@@ -544,9 +546,9 @@ pub enum QuestionField {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct QuestionTable {
-    /// The question, with `{value}`, `{number}` or `{date}` slots.
+    /// The question, with placeholders `{value}`, `{number}` or `{date}`.
     pub ask: String,
-    /// The SQL that answers it, with the same slots.
+    /// The SQL that answers it, with the same placeholders.
     pub sql: String,
 }
 

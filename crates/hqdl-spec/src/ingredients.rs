@@ -12,24 +12,24 @@ use super::literal::Literal;
 pub struct IngredientTable {
     /// Name of the call in a query: `{{NAME(…)}}`.
     pub name: String,
-    /// The question, with `{argument}` in the place of an argument.
+    /// The question. Each `{argument}` is replaced by the argument of that name.
     pub question: String,
-    /// Its arguments, in order. The first value is what the question is about. A text or a
-    /// number given for another argument becomes part of the question.
+    /// Names of the arguments, in order. The question is about the values of the first one. A text
+    /// or a number passed for another argument becomes part of the question.
     pub arguments: Vec<String>,
-    /// Whether the question is about each value, or about all rows of its arguments
-    /// together.
+    /// Whether the question is about each value (`values`), or about all rows of the arguments
+    /// together (`rows`).
     #[serde(default)]
     pub of: AskedOf,
-    /// Type of its answers. Default: the type of what a query compares them with.
+    /// Type of the answers. Default: the type of the values that a query compares them with.
     #[serde(rename = "type")]
     pub kind: Option<Type>,
     /// Whether the answers are lists.
     #[serde(default)]
     pub list: bool,
-    /// Options that its answers are chosen from.
+    /// Allowed answers.
     pub options: Option<Vec<Literal>>,
-    /// Model that it asks: the NAME of a `[model.NAME]`.
+    /// Model that answers the question: the NAME of a `[model.NAME]`. Default: `[model]`.
     pub model: Option<String>,
 }
 

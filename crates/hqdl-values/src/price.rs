@@ -12,19 +12,18 @@ pub struct PriceTable {
     /// Input tokens read from the endpoint's prompt cache. Default: `input`.
     pub cached_input: Option<f64>,
     /// Input tokens written to the endpoint's prompt cache. Default: 1.25 times `input`.
-    /// Example: `1.25`.
     pub cache_write: Option<f64>,
     /// Output tokens.
     pub output: f64,
-    /// Factor for the prices of requests in a batch. Default: 0.5, as at `OpenAI`.
+    /// Multiplier for the prices of requests in a batch. Default: 0.5, as at `OpenAI`.
     pub batch: Option<f64>,
     /// Input tokens that a batch request reads from the prompt cache. Default:
     /// `cached_input` times `batch`.
     pub batch_cached_input: Option<f64>,
     /// Prices of a request with a long prompt.
     pub above: Option<LongPromptPrice>,
-    /// Factor for these prices at the `service_tier` in `parameters`, such as 0.5 for
-    /// `flex`. Ignored without that parameter.
+    /// Multiplier for these prices if `parameters` has a `service_tier`, such as 0.5 for `flex`.
+    /// Ignored without that parameter.
     pub service_tier: Option<f64>,
 }
 

@@ -16,13 +16,14 @@ use crate::swan::{RunScore, RunsRecord, SwanError, questions};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make SWAN's databases from BIRD's: hidden columns removed, the true values kept apart.
+    /// Create SWAN's databases from BIRD's: remove the hidden columns, and store their true values
+    /// separately.
     Prepare(prepare::Options),
     /// Materialize a database with a model and answer every question.
     Run(Box<run::Options>),
     /// Compare the answers of runs with the gold answers.
     Score(score::Options),
-    /// Write the scores of runs as Markdown, JSON and charts, beside the published figures.
+    /// Write the scores of runs as Markdown, JSON and charts, next to the published figures.
     Report(report::Options),
 }
 

@@ -31,22 +31,22 @@ pub struct Options {
     /// Form of the queries to run.
     #[arg(long, value_enum, default_value = "hqdl")]
     mode: ModeFlag,
-    /// Number of examples to show the model: the first N that `prepare` wrote, which are those of
-    /// SWAN's own prompts where the database has them.
+    /// Number of examples to show the model: the first N that `prepare` wrote. They are the
+    /// examples of SWAN's own prompts if the database contains them.
     #[arg(long, value_name = "N", default_value = "0", allow_hyphen_values = true, value_parser = crate::cli::parse_whole_number::<usize>)]
     shots: usize,
-    /// File with the examples [default: beside the database].
+    /// File with the examples [default: next to the database].
     #[arg(long, value_name = "FILE")]
     shots_file: Option<PathBuf>,
-    /// Directory of the run and, without --cache, of its facts. Running again in the same directory
-    /// repeats the questions over the kept facts [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
+    /// Directory of the run and, without --cache, of its facts. Another run in the same directory
+    /// repeats the questions over the stored facts [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Spec file [default: the spec for SWAN's database of this name].
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
     /// Answer from the true values instead of a model, to see what the queries return if every
-    /// answer is right. Names the database with the true values, or the directory that `prepare`
+    /// answer is right. GOLD is the database with the true values, or the directory that `prepare`
     /// wrote.
     #[arg(long, value_name = "GOLD", conflicts_with_all = ["recordings", "provider", "model", "base_url"])]
     true_values: Option<PathBuf>,
@@ -56,7 +56,7 @@ pub struct Options {
     /// Time limit for the database's work in one pass of a query.
     #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds, default_value = "300")]
     timeout: Duration,
-    /// Most USD that the whole run may spend.
+    /// Maximum cost of the whole run in USD.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = crate::cli::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]

@@ -82,7 +82,7 @@ pub(super) struct WantedCells {
     pub(super) spec: Option<String>,
     /// Ask only about the first N keys with missing cells.
     limit: Option<u64>,
-    /// Ask for these columns only.
+    /// Ask only for these columns.
     columns: Option<Vec<String>>,
     /// Ask only about keys of source rows that match this SQL condition.
     #[serde(rename = "where")]
@@ -91,12 +91,12 @@ pub(super) struct WantedCells {
     refresh: Vec<String>,
     /// Ask again for cells that were answered without a value.
     retry_failed: bool,
-    /// Budget of the run in USD, instead of the spec's.
+    /// Maximum cost of the run in USD [default: the spec's budget].
     budget: Option<f64>,
-    /// Time limit in seconds for the database to find the keys that match `where`, and to plan
+    /// Time limit in seconds for the database to find the keys that match `where` and to plan
     /// [default: 30, at most 600].
     timeout: Option<f64>,
-    /// Respond only when the run has ended.
+    /// Wait for the end of the run before responding.
     wait: bool,
 }
 
@@ -348,24 +348,24 @@ fn read_cell(
 pub(super) struct OverrideWord {
     /// Name of the spec. Optional if there is only one.
     pub(super) spec: Option<String>,
-    /// The expansion, or the table of a one-to-many column.
+    /// Table of an expansion or of a one-to-many column.
     pub(super) table: String,
-    /// The key's values in the order of the key; `NULL` for NULL.
+    /// Values of the key columns in their order; `NULL` for NULL.
     pub(super) key: Vec<String>,
-    /// The column.
+    /// Name of the column.
     pub(super) column: String,
-    /// The value; `|` separates the values of a list. Not for DELETE.
+    /// The value; `|` separates the values of a list. Ignored by DELETE.
     #[serde(default)]
     pub(super) value: String,
-    /// Reason, stored with the value.
+    /// Reason for the override, stored with it.
     #[serde(default)]
     pub(super) note: String,
-    /// Accept a key that no source has, or a value outside the value list.
+    /// Accept a key that no source contains, or a value that is not in the value list.
     #[serde(default)]
     pub(super) force: bool,
 }
 
-/// Handles `POST /v1/overrides`: sets a value that wins over the model's answer.
+/// Handles `POST /v1/overrides`: sets a value that takes precedence over the model's answer.
 pub(super) async fn set_override(
     State(state): State<HttpState>,
     headers: HeaderMap,
@@ -376,7 +376,7 @@ pub(super) async fn set_override(
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
 
-/// Handles `DELETE /v1/overrides`: makes the model's answer count again.
+/// Handles `DELETE /v1/overrides`: removes an override, so that the model's answer applies again.
 pub(super) async fn unset_override(
     State(state): State<HttpState>,
     headers: HeaderMap,

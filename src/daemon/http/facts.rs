@@ -32,18 +32,19 @@ const MAX_KEYS: usize = 1000;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AskedCells {
-    /// The spec; may be left out when there is one only.
+    /// Name of the spec. Optional if there is only one.
     spec: Option<String>,
-    /// The expansion; may be left out when there is one only.
+    /// Name of the expansion. Optional if there is only one.
     expansion: Option<String>,
-    /// The keys: each an array in the order of the key, or an object by name.
+    /// The keys. Each is an array in the order of the key columns, or an object of names and
+    /// values.
     keys: Vec<Json>,
-    /// The columns [default: all].
+    /// Names of the columns [default: all].
     columns: Option<Vec<String>>,
-    /// Ask the model for what is missing, for keys that the source has.
+    /// Ask the model for missing cells. Keys that the source does not contain are not asked about.
     #[serde(default)]
     fill: bool,
-    /// Budget of the request in USD, instead of the spec's.
+    /// Maximum cost of the request in USD [default: the spec's budget].
     budget: Option<f64>,
 }
 

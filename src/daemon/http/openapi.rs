@@ -43,28 +43,28 @@ const OPERATIONS: [Operation; 18] = [
             "Show what a run would ask and why, with tokens, price and time. Sends no request.",
         )
     },
-    get_operation("/v1/status", "State of the daemon, its specs and its latest runs."),
-    get_operation("/v1/specs", "List the specs, with their state and the state of their columns."),
-    get_operation("/v1/specs/{spec}", "One spec."),
+    get_operation("/v1/status", "Return the state of the daemon, its specs and its latest runs."),
+    get_operation("/v1/specs", "List the specs, with their states and those of their columns."),
+    get_operation("/v1/specs/{spec}", "Return the state of one spec."),
     get_operation("/v1/runs", "List the latest runs, newest first."),
     Operation {
         body: Some(build_body_schema::<api::WantedCells>),
         ..post_operation(
             "/v1/runs",
-            "Start a run. Returns 202 at once, or with `wait` 200 at the end of the run.",
+            "Start a run. Responds with 202 at once, or with 200 at the end of the run if `wait` is true.",
         )
     },
     Operation {
         answer: "text/event-stream",
         ..get_operation(
             "/v1/runs/events",
-            "Stream the events `run` and `spec`. A reader that is too slow gets the event `missed`.",
+            "Stream the events `run` and `spec`. A client that reads too slowly gets the event `missed`.",
         )
     },
-    get_operation("/v1/runs/{run}", "One run."),
+    get_operation("/v1/runs/{run}", "Return the state of one run."),
     Operation {
         method: "delete",
-        ..get_operation("/v1/runs/{run}", "Stop a run. All answers so far are kept.")
+        ..get_operation("/v1/runs/{run}", "Stop a run. hqdl keeps all answers received so far.")
     },
     Operation {
         body: Some(build_body_schema::<facts::AskedCells>),
@@ -86,18 +86,27 @@ const OPERATIONS: [Operation; 18] = [
     },
     Operation {
         body: Some(build_body_schema::<api::OverrideWord>),
-        ..post_operation("/v1/overrides", "Set an override. It wins over the model's answer.")
+        ..post_operation(
+            "/v1/overrides",
+            "Set an override. It takes precedence over the model's answer.",
+        )
     },
     Operation {
         method: "delete",
         body: Some(build_body_schema::<api::OverrideWord>),
-        ..get_operation("/v1/overrides", "Remove an override.")
+        ..get_operation(
+            "/v1/overrides",
+            "Remove an override, so that the model's answer applies again.",
+        )
     },
     Operation {
         answer: "text/plain",
-        ..get_operation("/healthz", "Health check. Needs no token.")
+        ..get_operation("/healthz", "Check whether the daemon is alive. Needs no token.")
     },
-    Operation { answer: "text/plain", ..get_operation("/metrics", "Metrics for Prometheus.") },
+    Operation {
+        answer: "text/plain",
+        ..get_operation("/metrics", "Return metrics in the text format of Prometheus.")
+    },
 ];
 
 const fn get_operation(path: &'static str, summary: &'static str) -> Operation {
@@ -130,7 +139,7 @@ pub(super) async fn get_openapi_document(State(state): State<HttpState>) -> axum
         "openapi": "3.1.0",
         "info": {
             "title": "hqdl", "version": env!("CARGO_PKG_VERSION"),
-            "description": "The hqdl daemon: queries, plans, runs and facts of the loaded specs.",
+            "description": "API of the hqdl daemon: queries, plans, runs and facts of the loaded specs.",
         },
         "paths": paths,
         "components": { "schemas": { "Error": {
@@ -139,7 +148,7 @@ pub(super) async fn get_openapi_document(State(state): State<HttpState>) -> axum
                 "type": "object", "required": ["message", "exit"],
                 "properties": {
                     "message": { "type": "string" }, "hint": { "type": "string" },
-                    "exit": { "type": "integer", "description": "Exit code of the matching command." },
+                    "exit": { "type": "integer", "description": "Exit code of the corresponding command." },
                     "problems": { "type": "array", "items": { "type": "object" } },
                 },
             } },
@@ -167,13 +176,13 @@ fn describe_operation(operation: &Operation) -> Json {
     });
     let parameters: Vec<Json> = path.chain(query).collect();
     let error = json!({
-        "description": "What went wrong, and what to do next.",
+        "description": "Error message, with a hint what to do next.",
         "content": { JSON: { "schema": { "$ref": "#/components/schemas/Error" } } },
     });
     let mut described = json!({
         "summary": operation.summary, "parameters": parameters,
         "responses": {
-            "200": { "description": "The answer.", "content": { operation.answer: {} } },
+            "200": { "description": "Success.", "content": { operation.answer: {} } },
             "default": error,
         },
     });

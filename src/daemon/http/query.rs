@@ -41,36 +41,39 @@ pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct AskedQuery {
-    /// The spec; may be left out when there is one only.
+    /// Name of the spec. Optional if there is only one.
     pub(super) spec: Option<String>,
-    /// A database of a spec, to query it as it is, without the spec's expansions.
+    /// Path of a spec's database, to query it without the spec's expansions.
     pub(super) db: Option<PathBuf>,
     /// The query.
     pub(super) sql: String,
-    /// Its parameters: an object by name, or an array by position.
+    /// Parameters of the query: an object of names and values, or an array in the order of the
+    /// positions.
     pub(super) params: Json,
-    /// SQL dialect of the query; `suql` accepts `PostgreSQL` syntax, and the others
-    /// the AI functions of an engine.
+    /// SQL dialect of the query; `suql` accepts `PostgreSQL` syntax, and the others accept the AI
+    /// functions of the systems they are named after.
     pub(super) dialect: Dialect,
-    /// If a column has few distinct values and a word of the query is none of them, ask the model
-    /// once which of them it means.
+    /// If a query compares a column of few distinct values with a word that is none of them, ask
+    /// the model once which values the word means.
     pub(super) classify: bool,
-    /// Cut a context that is too long for the model instead of failing.
+    /// If a context is too long for the model, cut it instead of failing.
     pub(super) truncate: bool,
-    /// Maximum number of rows per request.
+    /// Maximum number of rows in one request to the model.
     pub(super) rows_per_request: Option<u32>,
     /// Time limit in seconds for the database's work in one pass [default: 30, at most 600]. The
     /// rows must be read within this time plus the daemon's `--read-within` (60 seconds); otherwise
     /// the last line is an error.
     pub(super) timeout: Option<f64>,
-    /// Maximum number of rows of the result.
+    /// Maximum number of rows in the result.
     pub(super) max_rows: Option<u64>,
-    /// Budget of the query in USD, instead of the spec's.
+    /// Maximum cost of the query in USD [default: the spec's budget].
     pub(super) budget: Option<f64>,
-    /// Confidence in percent, such as 95: adds `x_low`, `x_high` and `x_estimate` to each aggregate
-    /// `x`, judged by the spec's audit.
+    /// Confidence in percent, such as 95. Adds a confidence interval to each aggregate `x`, as
+    /// columns `x_low`, `x_high` and `x_estimate`. It covers the aggregate over the true values,
+    /// which the spec's audit estimates.
     pub(super) interval: Option<f64>,
-    /// With `interval` and GROUP BY: the confidence is that of all groups together.
+    /// With `interval` and GROUP BY: apply the confidence to all groups together instead of to
+    /// each.
     pub(super) simultaneous: bool,
 }
 

@@ -46,7 +46,11 @@ impl Metrics {
         self.write_model_metrics(out);
         let gauge = |counter: &std::sync::atomic::AtomicI64| counter.load(Ordering::Relaxed) as f64;
         for (name, help, value) in [
-            ("hqdl_queries_waiting", "Queries waiting in the queue.", gauge(&self.waiting)),
+            (
+                "hqdl_queries_waiting",
+                "HTTP requests waiting for a free slot.",
+                gauge(&self.waiting),
+            ),
             ("hqdl_clients", "Queries, plans and fills in progress.", clients as f64),
             ("hqdl_connections", "Open connections.", gauge(&self.connections)),
             ("hqdl_event_streams", "Open event streams.", gauge(&self.streams)),
@@ -57,57 +61,79 @@ impl Metrics {
         out.write_metric(
             "hqdl_file_looks_total",
             "counter",
-            "Checks of files for changes.",
+            "Checks of whether a file has changed.",
             checks,
         );
         let in_flight = gauge(&self.requests_in_flight);
         out.write_metric(
             "hqdl_model_requests_in_flight",
             "gauge",
-            "Requests sent to a model.",
+            "Requests to models that have no reply yet.",
             in_flight,
         );
         if let Some((bytes, files)) = read_process_stats() {
             out.write_metric(
                 "process_resident_memory_bytes",
                 "gauge",
-                "Resident memory of the process.",
+                "Resident memory of the process in bytes.",
                 bytes,
             );
-            out.write_metric("process_open_fds", "gauge", "Open file handles.", files);
+            out.write_metric(
+                "process_open_fds",
+                "gauge",
+                "Number of open file descriptors.",
+                files,
+            );
         }
         self.write_histograms(out);
     }
 
     fn write_model_metrics(&self, out: &mut MetricsText) {
         let name = "hqdl_model_requests_total";
-        out.begin_metric(name, "counter", "Requests to models by outcome.");
+        out.begin_metric(name, "counter", "Finished requests to models, by outcome.");
         for (counter, outcome) in self.outcomes.iter().zip(OUTCOMES) {
             let labels = format!("outcome=\"{outcome}\"");
             out.write_sample(name, &labels, counter.load(Ordering::Relaxed));
         }
         let name = "hqdl_cells_answered_total";
-        out.begin_metric(name, "counter", "Cells answered by models.");
+        out.begin_metric(name, "counter", "Cells answered by models, by state.");
         for (counter, state) in self.cells.iter().zip(State::ALL) {
             let labels = format!("state=\"{}\"", state.name());
             out.write_sample(name, &labels, counter.load(Ordering::Relaxed));
         }
         let name = "hqdl_tokens_total";
-        out.begin_metric(name, "counter", "Tokens used.");
+        out.begin_metric(
+            name,
+            "counter",
+            "Tokens of requests to models, by kind: input or output.",
+        );
         for (kind, counter) in [("input", &self.input_tokens), ("output", &self.output_tokens)] {
             out.write_sample(name, &format!("kind=\"{kind}\""), counter.load(Ordering::Relaxed));
         }
         let cost = self.cost.load(Ordering::Relaxed) as f64 / 1e9;
-        out.write_metric("hqdl_cost_usd_total", "counter", "Cost of the used tokens.", cost);
+        out.write_metric(
+            "hqdl_cost_usd_total",
+            "counter",
+            "Cost in USD of requests to models.",
+            cost,
+        );
         let cache_hits = self.cache_hits.load(Ordering::Relaxed) as f64;
-        let help = "Values read from the cache.";
+        let help = "Values found in the cache.";
         out.write_metric("hqdl_cache_hits_total", "counter", help, cache_hits);
     }
 
     fn write_histograms(&self, out: &mut MetricsText) {
-        out.begin_metric("hqdl_model_seconds", "histogram", "Time until the model's reply.");
+        out.begin_metric(
+            "hqdl_model_seconds",
+            "histogram",
+            "Duration in seconds of requests to models.",
+        );
         self.request_seconds.write_text(&mut out.0, "hqdl_model_seconds", "");
-        out.begin_metric("hqdl_http_seconds", "histogram", "Time until a response begins.");
+        out.begin_metric(
+            "hqdl_http_seconds",
+            "histogram",
+            "Time in seconds until the response to an HTTP request begins, by route and status.",
+        );
         let http_seconds = self.http_seconds.lock().unwrap_or_else(PoisonError::into_inner);
         for ((route, status), histogram) in http_seconds.iter() {
             let labels = format!("route=\"{route}\",status=\"{status}\"");

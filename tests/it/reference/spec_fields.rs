@@ -70,22 +70,21 @@ fn anchor(name: &str) -> String {
     name.to_lowercase()
 }
 
-/// Splits a field's description into the meaning and the default that it names, as in `Tokens of an
-/// answer; 4096 when left out.`
-fn split_left_out(about: &str) -> (String, String) {
+/// Splits the description of a field into the meaning and the default, as in
+/// `Factor for batches. Default: 0.5.`
+fn split_default(about: &str) -> (String, String) {
     let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
-    let named = regex::Regex::new(r"; ((?:[^;.]|\.\d)+) when left out").unwrap();
+    let named = regex::Regex::new(r" Default: (.+?)\.(?: |$)").unwrap();
     match named.captures(&about) {
-        Some(found) => (about.replacen(&found[0], "", 1), found[1].to_owned()),
+        Some(found) => (about.replacen(&found[0], " ", 1).trim().to_owned(), found[1].to_owned()),
         None => (about, String::new()),
     }
 }
 
 #[test]
-fn a_default_in_a_description_ends_at_its_words() {
-    let (about, default) =
-        split_left_out("Price of a batch; 0.5 when left out, as OpenAI does. More.");
-    assert_eq!((&*about, &*default), ("Price of a batch, as OpenAI does. More.", "0.5"));
+fn a_default_in_a_description_ends_with_its_sentence() {
+    let (about, default) = split_default("Factor for batches. Default: 0.5, as at OpenAI. More.");
+    assert_eq!((&*about, &*default), ("Factor for batches. More.", "0.5, as at OpenAI"));
 }
 
 /// Returns the examples of fields by table; see the file.
@@ -132,7 +131,7 @@ fn fields(text: &mut String, table: &str, schema: &Json, defs: &Json) {
             value => format!("`{value}`"),
         };
         let about = field["description"].as_str().unwrap_or_default();
-        let (about, computed) = split_left_out(about);
+        let (about, computed) = split_default(about);
         let default = if default.is_empty() { computed } else { default };
         let _ = writeln!(
             text,
@@ -152,7 +151,7 @@ fn every_field_of_a_spec_is_on_the_page() {
     let schema: Json = serde_json::to_value(hqdl::spec::file::json_schema()).unwrap();
     let defs = &schema["$defs"];
     let mut text = String::from(
-        "# Fields of a spec\n\nA spec is a TOML file. `hqdl check --schema` prints the same as a JSON Schema \
+        "# Fields of a spec\n\nA spec is a TOML file. `hqdl check --schema` prints these fields as a JSON Schema, \
          for editors. All fields exist since 0.1.0.\n\n## Top level\n\n",
     );
     fields(&mut text, "SpecFile", &schema, defs);
