@@ -58,7 +58,7 @@ pub fn apply_shots(draft: &mut UncheckedSpec, file: &Path, shots: usize) -> Resu
     let bad = |message: String| {
         SwanError::wrong_input(
             message,
-            "`hqdl swan prepare` writes them beside the database; or pass a file with --shots-file",
+            "`hqdl swan prepare` writes them next to the database; or pass a file with --shots-file",
         )
     };
     let text = std::fs::read_to_string(file).map_err(|e| {

@@ -88,7 +88,7 @@ pub fn chart_by_cost(scored: &[RunScore]) -> Option<Chart> {
     }
     let measure = if priced { "price" } else { "tokens" };
     Some(Chart {
-        title: format!("Score by {measure}; beside each point, its shots"),
+        title: format!("Score by {measure}; each point is labeled with its shots"),
         x: Axis {
             label: if priced { "USD, all questions" } else { "tokens, all questions" }.to_owned(),
             ticks: None,

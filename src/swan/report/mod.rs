@@ -468,41 +468,41 @@ fn push_differences(run: &RunScore, text: &mut String) {
 /// Returns the notes on how to read the figures.
 fn format_reading_notes(scored: &[RunScore]) -> String {
     let mut text = "\n## How to read this\n\n\
-        - Execution accuracy asks for whole results: one wrong hero among hundreds is as wrong as \
-        none right, and a count may be right by chance. The graded scores say how far off an \
-        answer is, and factuality how much the model knew.\n\
-        - SWAN's rule compares rows as sorted tuples and, without ORDER BY, as sets: it forgives \
-        the order of columns, and repeated rows as long as there are as many.\n\
-        - SWAN's count of factuality takes the key of superhero, which is given, as right; a true \
-        value that is NULL counts and is never right; a column with many values adds one F1 a key \
-        but each true value to the total. True data reaches less than 100 %, therefore.\n\
-        - What a query gives on the true values, where that is not right, is said beside it: no \
-        model can answer it by that query. Queries that ask the model beside the columns are not \
-        judged.\n\
-        - Rows shown as examples are asked about like all others, so with shots their cells are \
-        true and questions about them are given away. (SWAN's five shots hold 3-D Man, whom \
+        - Execution accuracy compares whole results: a result with one wrong hero among hundreds \
+        counts as wrong, and a count can be right by chance. The graded scores show how far an \
+        answer is from the truth, and factuality how much the model knew.\n\
+        - SWAN's rule compares rows as sorted tuples and, without ORDER BY, as sets. So it ignores \
+        the order of columns, and repeated rows if both results have the same number of rows.\n\
+        - SWAN's count of factuality counts superhero's key, which is given, as right. A true value \
+        that is NULL counts, but is never right. A column with many values adds one F1 per key, but \
+        each true value to the total. Therefore even true data does not reach 100 %.\n\
+        - If a query is wrong even on the true values, the report shows what it returns there: no \
+        model can answer the question with this query. Queries that also ask the model about other \
+        things than the columns are not judged.\n\
+        - hqdl also asks about the rows that are shown as examples. With shots, their cells are \
+        true, and questions about them are given away. (SWAN's five shots contain 3-D Man, whom \
         superhero-00 asks about.)\n"
         .to_owned();
     if scored.iter().any(|s| s.header.database == "superhero") {
         text.push_str(
-            "- On superhero, exact accuracy hardly measures knowledge: true values dealt out to \
-             the wrong heroes still reach some nine of thirty.\n\
+            "- On superhero, exact accuracy hardly measures knowledge: if the true values are \
+             assigned to the wrong heroes, about nine of thirty answers are still right.\n\
              - superhero-10 depends on the order of rows: two heroes share the greatest height.\n\
-             - Completions recorded in 2024 score otherwise here than then. HQDL's released code \
-             kept the blank after a comma, so that powers matched nothing; took apostrophes in \
-             names for quotes, which moved the fields behind them by one; counted whatever stood \
-             between commas as a power, on the list or not, once or twice; and wrote the key of \
-             the request over what the model echoed. Here a row shifted by a quote or a list is \
-             put right, a value is one of its list or none, and no power counts twice. By SWAN's \
-             rule five questions come out differently: superhero-19 (the most powers) is gained \
-             for GPT-3.5 Turbo with three and five shots, and superhero-15 for GPT-4 Turbo with \
-             none, where two publishers had moved; superhero-02 is lost for GPT-3.5 Turbo with one \
-             shot and superhero-22 for GPT-4 Turbo with none, where two mistakes had made up for \
-             each other.\n",
+             - Completions recorded in 2024 get other scores here than they did then. HQDL's \
+             released code kept the blank after a comma, so that powers matched nothing. It read \
+             apostrophes in names as quotes, which shifted the following fields by one. It counted \
+             every text between commas as a power, in the list or not, once or twice. It replaced \
+             the key in the answer with that of the request. hqdl repairs rows that a quote or a \
+             list has shifted, accepts only values of the list, and counts no power twice. By \
+             SWAN's rule five questions get another result. superhero-19 (the most powers) is now \
+             right for GPT-3.5 Turbo with three and five shots, and superhero-15 for GPT-4 Turbo \
+             without shots, where two publishers had shifted. superhero-02 is now wrong for \
+             GPT-3.5 Turbo with one shot, and superhero-22 for GPT-4 Turbo without shots, where \
+             two mistakes had cancelled each other out.\n",
         );
     }
     if scored.iter().any(|s| s.header.mode == Mode::Blendsql) {
-        text.push_str("- BlendSQL's queries are those published in 2024, as they stand.\n");
+        text.push_str("- BlendSQL's queries are those published in 2024, unchanged.\n");
     }
     text
 }

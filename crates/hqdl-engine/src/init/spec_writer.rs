@@ -193,7 +193,7 @@ impl SpecWriter {
         self.push_line(&format!("key = {}", format_array(&key)));
         let context = choose_context_columns(entity);
         if !context.is_empty() {
-            self.push_line("# Further columns that the model sees beside the key:");
+            self.push_line("# More columns for the model to see with the key:");
             self.push_line(&format!("# context = {}", format_array(&context)));
         }
         let mut columns = ColumnNames::for_entity(entity);

@@ -143,7 +143,7 @@ impl<'s> Review<'s> {
                 h2 { (column.name) }
                 @if !column.about.is_empty() { p.quiet.small { (column.about) } }
                 p.answer { @if answer.is_empty() { span.quiet { (row.states[cell.audited]) } } @else { (cut_text(&answer, 400)) } }
-                @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". What you say now replaces it." } }
+                @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". A new answer replaces it." } }
                 form.answers method="post" action=(path) {
                     input type="hidden" name="at" value=(at);
                     @if !answer.is_empty() { button.main name="value" value=(answer) data-key="Enter" autofocus { "Right" kbd { "Enter" } } }
