@@ -38,7 +38,11 @@ impl Parser<'_> {
         let template = format!("json_array({})", vec!["{}"; all.len()].join(", "));
         let nested = all.iter().any(|p| p.sql_type == SqlType::Array);
         if nested {
-            return Err(build_error(start..end, "an array of arrays", "write a plain one"));
+            return Err(build_error(
+                start..end,
+                "an array of arrays",
+                "write an array of single values",
+            ));
         }
         let operands = all.into_iter().map(|p| p.text).collect();
         Ok(TypedSql {

@@ -116,7 +116,11 @@ impl Parser<'_> {
                     span.clone(),
                 )],
                 Some(None) => {
-                    return Err(build_error(operand.span, "this array", "write ARRAY['a', 'b']"));
+                    return Err(build_error(
+                        operand.span,
+                        "this array literal",
+                        "write ARRAY['a', 'b']",
+                    ));
                 }
                 None => operand.text,
             };
@@ -130,8 +134,8 @@ impl Parser<'_> {
             let SqlType::Literal(text) = &operand.sql_type else {
                 return Err(build_error(
                     span,
-                    "an interval that is computed",
-                    "write INTERVAL '1 day'",
+                    "a computed interval",
+                    "write a literal, such as INTERVAL '1 day'",
                 ));
             };
             return Self::parse_interval_text(&text.clone(), span);
@@ -178,7 +182,7 @@ impl Parser<'_> {
         let target = match found {
             Some((_, target)) => *target,
             None if UNSUPPORTED_TYPES.contains(&name.as_str()) => {
-                let help = format!("{KNOWN_TYPES} are known");
+                let help = format!("the known types are {KNOWN_TYPES}");
                 return Err(build_error(token.span(), &format!("the type `{name}`"), &help));
             }
             None => CastTarget::Unchanged,
@@ -254,7 +258,9 @@ impl Parser<'_> {
                 let sql_type = SqlType::Interval(parts);
                 Ok(TypedSql { sql_type, precedence: OTHER, ..TypedSql::from_source(span) })
             }
-            None => Err(build_error(span, "this interval", "write a literal such as '3 days'")),
+            None => {
+                Err(build_error(span, "this interval", "write numbers and units, such as '3 days'"))
+            }
         }
     }
 }

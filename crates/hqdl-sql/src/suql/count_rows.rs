@@ -47,9 +47,12 @@ impl Parser<'_> {
                     None => is_array.then(|| format!("suql_row({table_name}.value)")),
                 };
                 let Some(row) = row else {
-                    let help =
-                        "count the rows of a query: SELECT count(*) FROM (SELECT DISTINCT …)";
-                    return Err(build_error(span.clone(), "different rows of this", help));
+                    let construct = format!("`count(DISTINCT {table}.*)`");
+                    let help = format!(
+                        "the columns of `{table}` are not known here; count the rows of a query \
+                         instead: SELECT count(*) FROM (SELECT DISTINCT …)"
+                    );
+                    return Err(build_error(span.clone(), &construct, &help));
                 };
                 // The rowid is NULL for a row that an outer join adds.
                 match (has_rowid, is_array) {
@@ -69,8 +72,9 @@ impl Parser<'_> {
                 (!select.has_outer_join).then(|| "*".to_owned())
             };
             let Some(counted_sql) = counted_sql else {
-                let help = "name a column of it that is never NULL";
-                return Err(build_error(span.clone(), "the rows of this that a join found", help));
+                let construct = format!("`count({table}.*)` after an outer join");
+                let help = format!("count a column of `{table}` that is never NULL");
+                return Err(build_error(span.clone(), &construct, &help));
             };
             *fragment = SourceFragment::Generated(counted_sql, span.clone());
         }

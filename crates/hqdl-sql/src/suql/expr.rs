@@ -114,8 +114,8 @@ impl Parser<'_> {
                 SqlType::Date | SqlType::Timestamp | SqlType::Time | SqlType::Boolean => {
                     return Err(build_error(
                         start..operand.span.end,
-                        "a sign without a number",
-                        "",
+                        "a sign before a date, a time or a boolean",
+                        "write a sign before numbers only",
                     ));
                 }
                 _ => SqlType::Integer,
@@ -136,8 +136,8 @@ impl Parser<'_> {
                 if !["C", "POSIX", "ucs_basic"].contains(&name.unquoted_text(self.sql).as_ref()) {
                     return Err(build_error(
                         name.span(),
-                        "a collation of PostgreSQL",
-                        "leave it out",
+                        "a PostgreSQL collation",
+                        "leave COLLATE out; texts are compared byte by byte",
                     ));
                 }
                 let span = start..name.span().end;
@@ -148,7 +148,11 @@ impl Parser<'_> {
                 expr = TypedSql { sql_type, ..TypedSql::new(text, span) };
             } else if self.is_word("AT") && self.is_word_at(1, "TIME") {
                 let span = self.next_start()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
-                return Err(build_error(span, "a time zone", "SQLite's times are in UTC"));
+                return Err(build_error(
+                    span,
+                    "AT TIME ZONE",
+                    "leave it out; all times are in UTC",
+                ));
             } else {
                 return Ok(expr);
             }
@@ -307,7 +311,7 @@ impl Parser<'_> {
         match expr.sql_type {
             SqlType::Interval(_) => Err(build_error(
                 expr.span.clone(),
-                "an interval without a date",
+                "an interval that is not added to a date",
                 "add it to a date: d + INTERVAL '1 day'",
             )),
             _ => Ok(()),
@@ -465,7 +469,7 @@ impl Parser<'_> {
             return Err(build_error(
                 array.span.start..self.next_start() + 1,
                 "a slice of an array",
-                "",
+                "select single elements: a[1]",
             ));
         }
         let end = self.expect_symbol(b']')?;

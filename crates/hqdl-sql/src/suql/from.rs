@@ -70,7 +70,7 @@ impl Parser<'_> {
         if let Some(word) = lateral {
             self.position += 1;
             if self.is_symbol(b'(') {
-                let help = "in SQLite a subquery in FROM cannot refer to the tables beside it";
+                let help = "a subquery in FROM cannot refer to other tables there; move it to the columns of SELECT";
                 return Err(build_error(word.span(), "LATERAL", help));
             }
             exprs.push(TypedSql::new(Vec::new(), word.start..self.next_start()));
@@ -127,7 +127,8 @@ impl Parser<'_> {
         let args = if self.is_symbol(b')') { Vec::new() } else { self.parse_exprs()? };
         let end = self.expect_symbol(b')')?;
         if self.is_word("WITH") && self.is_word_at(1, "ORDINALITY") {
-            return Err(build_error(start..self.previous_token_end(), "WITH ORDINALITY", ""));
+            let help = "leave it out; the elements have no numbers";
+            return Err(build_error(start..self.previous_token_end(), "WITH ORDINALITY", help));
         }
         let call_span = start..end;
         let Some(array) = Self::set_function_array(&function, args.clone(), &call_span)? else {
@@ -197,8 +198,9 @@ impl Parser<'_> {
     ) -> Result<TypedSql, SqlError> {
         let span = start..self.previous_token_end();
         let Some(own) = self.find_columns(table) else {
-            let help = "select them by name in a subquery";
-            return Err(build_error(span, "other names for columns that are not known", help));
+            let construct = format!("the column aliases of `{table}`");
+            let help = "its columns are not known here; name them in a subquery: SELECT a AS b";
+            return Err(build_error(span, &construct, help));
         };
         self.columns = Some(own.clone());
         let typed = self.take_renamed_columns(names)?;

@@ -245,15 +245,16 @@ impl Parser<'_> {
             && FIRST_ARGUMENT_FUNCTIONS.contains(&name.as_str())
             && name != "nullif"
         {
-            let help = "compute with its seconds: extract(epoch FROM …)";
-            return Err(build_error(start..end, &format!("`{name}` of spans of time"), help));
+            let help = "compute with seconds instead: extract(epoch FROM …)";
+            return Err(build_error(start..end, &format!("`{name}` of intervals"), help));
         }
         if COMMON_TYPE_FUNCTIONS.contains(&name.as_str()) || name == "nullif" {
             sql_type = self.coerce_to_common_type(exprs.iter_mut().collect())?;
         }
         if let ("is_relevant", [_, question]) = (name.as_str(), exprs.as_slice()) {
             let SqlType::Literal(question) = &question.sql_type else {
-                return Err(build_error(start..end, "`is_relevant` to what is computed", ""));
+                let construct = "`is_relevant` with a computed question";
+                return Err(build_error(start..end, construct, "write the question as '…'"));
             };
             let question_sql = format!("is this document relevant to: {question}");
             let question_sql = hqdl_values::sql::quote_text(&question_sql);
@@ -285,7 +286,8 @@ impl Parser<'_> {
             let mut expr = if is_plain || template.matches('(').count() == 1 && *count == 1 {
                 self.fill_function(template, exprs, open, start, end)
             } else {
-                return Err(build_error(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
+                let construct = format!("`{name}` with DISTINCT or ORDER BY in its arguments");
+                return Err(build_error(start..end, &construct, "leave them out"));
             };
             if expr.sql_type == SqlType::Unknown {
                 expr.sql_type = sql_type;
@@ -299,8 +301,8 @@ impl Parser<'_> {
             let SqlType::Literal(part) = part.sql_type.clone() else {
                 return Err(build_error(
                     start..end,
-                    &format!("`{name}` of a part that is computed"),
-                    "",
+                    &format!("`{name}` with a computed part"),
+                    "write the part as a text, such as 'year'",
                 ));
             };
             let of = exprs.swap_remove(1);
@@ -480,7 +482,8 @@ impl Parser<'_> {
         let mut exprs = vec![expr];
         if self.is_word("WITHIN") {
             let word = self.take_token()?;
-            return Err(build_error(word.span(), "WITHIN GROUP", ""));
+            let help = "use an aggregate without it, such as avg, min or max";
+            return Err(build_error(word.span(), "WITHIN GROUP", help));
         }
         if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is_symbol(b'(')) {
             self.position += 2;
@@ -538,12 +541,13 @@ impl Parser<'_> {
         let alias = match known {
             Some(alias) => alias,
             None if !self.may_unnest => {
-                return Err(build_error(span, &format!("`{name}` here"), "put it into FROM"));
+                let help = "move it to FROM or to the columns of SELECT";
+                return Err(build_error(span, &format!("`{name}` in this place"), help));
             }
             None if others => {
                 return Err(build_error(
                     span,
-                    "two arrays side by side",
+                    "the elements of two arrays in one SELECT",
                     "unnest one of them in FROM",
                 ));
             }
@@ -585,8 +589,8 @@ impl Parser<'_> {
                 (Some(only), true) => Ok(Some(only)),
                 _ => Err(build_error(
                     span.clone(),
-                    "two arrays side by side",
-                    "unnest them one by one",
+                    "`unnest` of several arrays",
+                    "write one `unnest` for each array",
                 )),
             };
         }

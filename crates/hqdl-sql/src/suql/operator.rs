@@ -207,7 +207,8 @@ impl Parser<'_> {
                     self.position += 1;
                     let escape = self.parse_binary(OTHER)?;
                     if escape.sql_type != SqlType::Literal("\\".to_owned()) {
-                        return Err(build_error(escape.span, "another ESCAPE than `\\`", ""));
+                        let help = "escape with a backslash, and leave ESCAPE out";
+                        return Err(build_error(escape.span, "this ESCAPE character", help));
                     }
                 }
                 match_pattern(left, right, syntax, negated, self.previous_token_end())
@@ -229,7 +230,7 @@ impl Parser<'_> {
         let (left, right) = Self::unify_operands(left, right)?;
         let of_enum = |expr: &TypedSql| matches!(expr.sql_type, SqlType::Enum(_));
         if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
-            let help = "compare it with the values that are meant: IN ('…', '…')";
+            let help = "list the values that you mean: IN ('…', '…')";
             return Err(build_error(
                 span_across(&left, &right),
                 "the order of an ENUM's values",
@@ -242,7 +243,8 @@ impl Parser<'_> {
                 "=" => "suql_same({}, {})",
                 "<>" => "NOT suql_same({}, {})",
                 _ => {
-                    return Err(build_error(span, "an order of arrays", "compare an element"));
+                    let construct = format!("`{sign}` between arrays");
+                    return Err(build_error(span, &construct, "compare single elements: a[1]"));
                 }
             };
             let precedence = if sign == "=" { PRIMARY } else { NOT };
@@ -422,8 +424,8 @@ impl Parser<'_> {
             .iter()
             .any(|p| matches!(p.sql_type, Timestamp | SqlType::Time | ComputedInterval))
         {
-            let help = "add an interval: d + INTERVAL '1 day'";
-            return Err(build_error(span, "this calculation with a time", help));
+            let help = "add or subtract an interval: d + INTERVAL '1 day'";
+            return Err(build_error(span, &format!("this `{sign}` with a time"), help));
         }
         let is_number = |expr: &TypedSql| {
             let text = self.sql.get(expr.span.clone()).unwrap_or_default();
@@ -441,8 +443,8 @@ impl Parser<'_> {
                 ("suql_days_before({}, {})", left, right)
             }
             _ if operands.iter().any(|p| has_type(p, &Date)) => {
-                let help = "add days to a date, or subtract them";
-                return Err(build_error(span, "this calculation with a date", help));
+                let help = "add or subtract a number of days: d + 7";
+                return Err(build_error(span, &format!("this `{sign}` with a date"), help));
             }
             _ => return Ok(None),
         };
@@ -547,8 +549,8 @@ impl Parser<'_> {
         let number =
             self.sql.get(factor.span.clone()).and_then(|text| text.trim().parse::<f64>().ok());
         let Some(times) = number else {
-            let help = "write it out: d + INTERVAL '3 days'";
-            return Err(build_error(span, "an interval times what is computed", help));
+            let help = "write the interval out: d + INTERVAL '3 days'";
+            return Err(build_error(span, "an interval times a computed number", help));
         };
         let parts = parts.iter().map(|(n, unit)| (n * times, *unit)).collect();
         Ok(TypedSql {
@@ -563,7 +565,11 @@ impl Parser<'_> {
         let span = span_across(&left, right);
         let span = span.start.min(right.span.start)..span.end.max(left.span.end);
         let SqlType::Interval(parts) = &right.sql_type else {
-            return Err(build_error(span, "this interval", "write a literal such as '3 days'"));
+            return Err(build_error(
+                span,
+                "a computed interval",
+                "write a literal, such as INTERVAL '3 days'",
+            ));
         };
         Self::ensure_value(&left)?;
         let parts: Vec<String> = parts
@@ -656,7 +662,7 @@ fn translate_json_path(
 ) -> Result<TypedSql, SqlError> {
     let Some(operators) = json_path_operators(path) else {
         let help = "use json_extract(x, '$.path')";
-        return Err(build_error(span, &format!("`{sign}` by a computed path"), help));
+        return Err(build_error(span, &format!("`{sign}` with a computed path"), help));
     };
     let texts = vec![left.parenthesized()];
     Ok(if sign == "#>" {

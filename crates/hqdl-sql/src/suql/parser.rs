@@ -334,10 +334,11 @@ impl TypedSql {
 /// Precedence of expressions without an operator.
 pub(super) const PRIMARY: u8 = 100;
 
-/// Creates an error for a construct that `SQLite` does not support.
-pub(super) fn build_error(span: Range<usize>, noun: &str, help: &str) -> SqlError {
-    let error = SqlError::new(span, format!("SQLite has no equivalent of {noun}"), "here");
-    if help.is_empty() { error } else { error.with_help(help) }
+/// Creates an error for a construct that has no translation to `SQLite`. `help` says what to write
+/// instead.
+pub(super) fn build_error(span: Range<usize>, construct: &str, help: &str) -> SqlError {
+    let message = format!("hqdl cannot translate {construct} to SQLite");
+    SqlError::new(span, message, "here").with_help(help)
 }
 
 /// Prepends the source text that begins at `start` to an operand.

@@ -106,7 +106,7 @@ impl Parser<'_> {
         let mut text = join_exprs(start, exprs, end);
         text.extend(self.parse_limits()?);
         if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
-            return Err(build_error(word.span(), "a lock of rows", "queries are read-only"));
+            return Err(build_error(word.span(), "row locks", "queries are read-only"));
         }
         if let Some(select) = self.selects.last() {
             self.rewrite_row_counts(&mut text, select)?;
@@ -174,7 +174,7 @@ impl Parser<'_> {
                 let help = "name a column, or write SELECT 1 FROM";
                 return Err(build_error(
                     at..self.peek().map_or(at, |t| t.end),
-                    "a row without columns",
+                    "a SELECT without columns",
                     help,
                 ));
             }
@@ -425,7 +425,8 @@ impl Parser<'_> {
                 });
                 let _ = self.take_word("ROWS") || self.take_word("ROW");
                 if self.is_word("WITH") {
-                    return Err(build_error(at..self.next_start() + 4, "WITH TIES", ""));
+                    let help = "write ROWS ONLY instead";
+                    return Err(build_error(at..self.next_start() + 4, "WITH TIES", help));
                 }
                 self.expect_word("ONLY")?;
             } else {

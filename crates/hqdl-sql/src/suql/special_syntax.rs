@@ -101,7 +101,9 @@ impl Parser<'_> {
                 let end = self.expect_symbol(b')')?;
                 if let Some(SqlType::Literal(_)) = from.as_ref().map(|from| &from.sql_type) {
                     if length.is_some() {
-                        return Err(build_error(start..end, "a pattern with an escape", ""));
+                        let construct = "`substring` with a pattern and an escape character";
+                        let help = "use a regular expression: substring(x FROM '…')";
+                        return Err(build_error(start..end, construct, help));
                     }
                     from.as_ref().map_or(Ok(()), |pattern| check_pattern(pattern, "match"))?;
                     let operands =
@@ -188,7 +190,11 @@ impl Parser<'_> {
             Some(template) => {
                 Ok(TypedSql { sql_type, ..TypedSql::from_template(&template, vec![of.text], span) })
             }
-            None => Err(build_error(span, &format!("the part `{part}` of a date"), "")),
+            None => {
+                let construct = format!("the part `{part}` of a date or interval");
+                let help = "use year, quarter, month, day, hour, minute or second";
+                Err(build_error(span, &construct, help))
+            }
         }
     }
 }
