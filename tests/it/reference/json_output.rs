@@ -298,10 +298,10 @@ fn every_json_output_is_on_the_page() {
 fn write_page(outputs: &[(&str, Output)], failure: &Output) {
     let mut text = String::from(
         "# JSON output\n\nWith `--json`, a command prints JSON on stdout: one document, or a line for each event. Each \
-         section has an example, with lists shortened to two items, and a JSON Schema. The schemas come from the lines \
-         of a test: a field in `required` is in every line, and the type of a field includes `null` if the test saw \
-         it.\n\nA release can add fields and events, so ignore those that you do not know. Changes of existing fields are \
-         in the changelog. Commands of a run print events while they work; the last one is `done`. \
+         section has an example, with lists shortened to two items, and a JSON Schema. The schemas are inferred \
+         from the output in a test: a field in `required` is in every line, and the type of a field includes `null` \
+         if it was null in one of them.\n\nA release can add fields and events, so ignore those that you do not know. Changes of existing fields are \
+         in the changelog. A command that starts a run prints an event for each step; the last one is `done`. \
          [Commands](commands.md) describes the flags.\n\n## Errors\n\nA command that fails prints this last, with its exit code.\n\n",
     );
     failure.write(&mut text);
