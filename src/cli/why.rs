@@ -102,7 +102,7 @@ fn print_provenance(cell: &CellProvenance) {
         other => Some(other.to_string()),
     };
     line("value", value);
-    line("said", cell.raw.clone());
+    line("raw answer", cell.raw.clone());
     let shows = matches!(cell.state.as_str(), "ok" | "overridden");
     line(if shows { "repaired" } else { "reason" }, cell.repair.clone());
     line("error", cell.error.clone());
@@ -120,7 +120,7 @@ fn print_provenance(cell: &CellProvenance) {
     {
         let notes = parenthesize(cell.price_note().as_slice());
         line(
-            "its share",
+            "cost share",
             Some(format!("{input:.1} tokens in, {output:.1} out, ${cost:.6}{notes}")),
         );
     }

@@ -14,9 +14,9 @@ use crate::swan::prepare::{PreparedDatabase, find_database, prepare_database};
 /// Describes the source of the databases, for messages.
 const BIRD: &str = "they are part of BIRD's dev set (https://bird-bench.github.io)";
 /// Describes the source of the questions, for messages.
-const SWAN: &str = "SWAN's repository, which its paper names \
-                    (https://arxiv.org/abs/2408.00884), holds the questions: two CSV files a \
-                    database, HQDL's SQL and BlendSQL's";
+const SWAN: &str = "the questions are in SWAN's repository, which its paper names \
+                    (https://arxiv.org/abs/2408.00884): two CSV files per database, with HQDL's \
+                    and BlendSQL's SQL";
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

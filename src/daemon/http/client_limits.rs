@@ -217,7 +217,7 @@ fn limit_exceeded_error(most: &str, wait: Duration) -> LimitExceeded {
     let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
     let refusal = HttpRefusal::new(
         StatusCode::TOO_MANY_REQUESTS,
-        format!("this client exceeds its share of the daemon: {most}"),
+        format!("this client exceeds its limit: {most}"),
         &format!(
             "retry in {}; `hqdl daemon --help` lists the limits of clients",
             format_plural(seconds, "second")
