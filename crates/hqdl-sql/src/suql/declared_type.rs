@@ -10,7 +10,7 @@ use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 
 /// Error label for a text literal that cannot be converted to the other operand's type.
-const UNIFY_LABEL: &str = "read as what is beside it";
+const UNIFY_LABEL: &str = "read with the type of the other value";
 
 /// Parses a column's declared type. Returns [`SqlType::Unknown`] for an unknown one.
 pub(super) fn parse_declared_type(declaration: &str) -> SqlType {
