@@ -1,4 +1,4 @@
-"""Ask a language model about the rows of your data: each value once, ever.
+"""Ask a language model about the rows of your data, once about each distinct value.
 
 The module contains the engine of the command ``hqdl`` and shares its cache. ``open`` opens a
 project, ``map`` asks one question about each of some values, and ``query`` runs SQL that contains
@@ -80,8 +80,8 @@ def map(
 ) -> Answers:
     """Asks one question about each of some values: ``hqdl.map("Is it a city?", names, ...)``.
 
-    The model is asked about each distinct value once, ever. Answers from an earlier call or from
-    another process are reused; with ``kind``, also those of a query's ``LLMMap`` over that column.
+    hqdl asks the model only once about each distinct value. It reuses answers from an earlier
+    call or from another process; with ``kind``, also those of a query's ``LLMMap`` over that column.
     Values are compared like keys: ``1``, ``1.0`` and ``" 1 "`` are one value.
 
     Args:
