@@ -109,7 +109,7 @@ enum Command {
     /// Answer a question in plain words: a model writes the SQL, you approve the price, hqdl runs
     /// it.
     Ask(ask::Options),
-    /// Answer questions that follow each other: each may refer to the earlier ones.
+    /// Answer a series of questions, each of which may refer to the earlier ones.
     Chat(chat::Options),
     /// Serve the database to an assistant with the Model Context Protocol, on stdin and stdout.
     Mcp(mcp::Options),
