@@ -76,7 +76,7 @@ impl<'db> Publication<'db> {
         // With foreign keys on, dropping a table would delete the rows of a user's table that refer
         // to it, although it is recreated in the same transaction.
         connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;
-        // The triggers record writes of other programs, not hqdl's.
+        // The triggers record writes by other programs, not hqdl's.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(error)?;
         let behavior = rusqlite::TransactionBehavior::Immediate;
         let transaction =
@@ -322,7 +322,7 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Creates the triggers that record writes of other programs to the tables.
+    /// Creates the triggers that record writes to the tables by other programs.
     fn create_edit_triggers(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let keys = expansion.key.names();

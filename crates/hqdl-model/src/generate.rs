@@ -578,7 +578,8 @@ impl Context {
         Ok(split_smaller(to_retry, row_batch, attempt + 1, frame))
     }
 
-    /// Returns whether a sound answer was truncated at its cap, so that a longer one may succeed.
+    /// Returns whether a well-formed answer was truncated at its cap, so that a longer one may
+    /// succeed.
     fn is_truncated_at_cap(&self, prompt: &Prompt, reply: &Reply, tokens: Tokens) -> bool {
         if !reply.truncated {
             self.output_cap.adapt_to_answer(prompt, tokens);

@@ -88,7 +88,7 @@ impl Reply {
         tokens
     }
 
-    /// Returns the tokens that the endpoint reports, and hqdl's own count where it reports none.
+    /// Returns the tokens that the endpoint reports, and hqdl's own count if it reports none.
     fn reported_or_counted(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
         let has_output_report =
             self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_words();

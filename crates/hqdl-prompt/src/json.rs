@@ -165,7 +165,7 @@ fn collect_rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<Row
     }
 }
 
-/// Returns the inside of the array with a broken document's rows. Everything before it must be
+/// Returns the content of the array with a broken document's rows. Everything before it must be
 /// valid.
 fn find_rows_array(text: &str) -> Option<&str> {
     if let Some(inside) = text.strip_prefix('[') {

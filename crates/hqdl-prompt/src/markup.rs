@@ -26,7 +26,7 @@ pub fn unescape(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// Returns the character that the inside of a reference names.
+/// Returns the character that a reference names; `name` is the text between `&` and `;`.
 fn named_character(name: &str) -> Option<char> {
     Some(match name {
         "amp" => '&',

@@ -12,7 +12,7 @@ use hqdl_values::value::Value;
 pub struct Question {
     /// Name of the expansion.
     pub table: String,
-    /// The column or expression that the values come from, where the prompt shows it.
+    /// The column or expression that the values come from, if the prompt shows it.
     pub origin: Option<String>,
     /// Names of the key columns.
     pub key: Vec<String>,

@@ -126,7 +126,7 @@ fn find_field_end(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// Unescapes the inside of a quoted field.
+/// Unescapes the content of a quoted field.
 fn unescape_field(inner: &str, quote: char) -> RowField {
     let doubled: String = [quote, quote].iter().collect();
     let escaped: String = ['\\', quote].iter().collect();

@@ -121,17 +121,17 @@ fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
     Box::new(answer.lines().filter_map(|line| parse_row_number(line.split_once(',')?.0)))
 }
 
-/// Returns the inside of an array of lines: `{"rows": ["1 Oslo,true"`.
+/// Returns the content of an array of lines: `{"rows": ["1 Oslo,true"`.
 fn inside_lines(json: &str) -> Option<&str> {
     inside_rows(json).filter(|inside| inside.starts_with('"'))
 }
 
-/// Returns the inside of an array of arrays: `{"rows": [["1 Oslo", true`.
+/// Returns the content of an array of arrays: `{"rows": [["1 Oslo", true`.
 fn inside_arrays(json: &str) -> Option<&str> {
     inside_rows(json).filter(|inside| inside.starts_with('['))
 }
 
-/// Returns the inside of the array that a text begins with: `{"rows": [`.
+/// Returns the content of the array that a text begins with: `{"rows": [`.
 fn inside_rows(json: &str) -> Option<&str> {
     let array = json.strip_prefix('{')?.trim_start().strip_prefix("\"rows\"")?.trim_start();
     Some(array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start())

@@ -38,7 +38,7 @@ pub struct ResidualStratum {
     pub model_y: f64,
     /// Denominator of all rows over the model's answers.
     pub model_x: f64,
-    /// Extremes of the rows, as far as their known values show.
+    /// Extremes of the rows, according to their known values.
     pub extremes: Extremes,
 }
 

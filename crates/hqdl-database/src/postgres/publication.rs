@@ -162,7 +162,7 @@ impl ServerPublication<'_> {
         Ok(())
     }
 
-    /// Creates a table with the triggers that record writes of other clients.
+    /// Creates a table with the triggers that record writes by other clients.
     fn create_table(
         &self,
         expansion: &Expansion,

@@ -47,8 +47,8 @@ impl OutputCap {
         *factor = if needed > *factor { needed } else { *factor + DECAY * (needed - *factor) };
     }
 
-    /// Returns whether a sound answer was truncated at its cap, and doubles the cap for the next
-    /// ones. Several answers truncated at the same cap double it only once.
+    /// Returns whether a well-formed answer was truncated at its cap, and doubles the cap for the
+    /// next ones. Several answers truncated at the same cap double it only once.
     pub(super) fn raise_if_too_small(&self, prompt: &Prompt, tokens: Tokens) -> bool {
         let (cap, planned) = (prompt.max_output as f64, prompt.planned_output.max(1) as f64);
         if (tokens.output as f64) < AT_CAP_SHARE * cap {

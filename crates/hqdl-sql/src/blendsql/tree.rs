@@ -170,7 +170,7 @@ pub enum FromSource {
     Join(Vec<FromItem>),
 }
 
-/// Join type, as far as the rewriter distinguishes it.
+/// Join type; only the differences that matter to the rewriter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinKind {
     /// Comma, INNER or CROSS join, or the first entry.

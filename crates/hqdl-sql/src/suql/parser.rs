@@ -19,7 +19,7 @@ pub(super) struct TypedSql {
     pub span: Range<usize>,
     /// Translated text.
     pub text: SqlText,
-    /// Type of the expression, as far as enclosing expressions need it.
+    /// Type of the expression, with the detail that enclosing expressions need.
     pub sql_type: SqlType,
     /// Precedence of its outermost operator.
     pub precedence: u8,

@@ -57,7 +57,7 @@ impl Document {
             hasher.update(text.as_bytes());
         }
         let digest = hasher.finalize().to_hex();
-        // Read only the beginning, because a text may have megabytes.
+        // Read only the beginning, because a text may be megabytes long.
         let head: String =
             self.texts.iter().flat_map(|t| t.chars().chain([' '])).take(200).collect();
         let words = head.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -156,8 +156,7 @@ impl<'q> Analysis<'q> {
         found
     }
 
-    /// Returns true if a query references rows of an enclosing query, as far as names can be
-    /// resolved.
+    /// Returns true if a name in a query can be resolved to a row of an enclosing query.
     pub fn is_correlated(&self, query: &Query, outer_scope: &Scope<'_>) -> bool {
         let mut is_correlated = false;
         self.resolver().visit_exprs(query, outer_scope, &mut |e, at, _| {
