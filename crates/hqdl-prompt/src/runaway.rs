@@ -106,10 +106,10 @@ fn count_unknown_rows(answer: &str, rows: usize) -> usize {
 fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
     let json = answer.trim_start();
     if json.starts_with(['{', '[']) {
-        if let Some(lines) = inside_lines(json) {
+        if let Some(lines) = lines_content(json) {
             return Box::new(lines.split('"').filter_map(parse_row_number));
         }
-        if let Some(arrays) = inside_arrays(json) {
+        if let Some(arrays) = arrays_content(json) {
             // A list in a cell may begin with a number, too.
             return Box::new(arrays.split("[\"").filter_map(parse_row_number));
         }
@@ -122,17 +122,17 @@ fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
 }
 
 /// Returns the content of an array of lines: `{"rows": ["1 Oslo,true"`.
-fn inside_lines(json: &str) -> Option<&str> {
-    inside_rows(json).filter(|inside| inside.starts_with('"'))
+fn lines_content(json: &str) -> Option<&str> {
+    array_content(json).filter(|inside| inside.starts_with('"'))
 }
 
 /// Returns the content of an array of arrays: `{"rows": [["1 Oslo", true`.
-fn inside_arrays(json: &str) -> Option<&str> {
-    inside_rows(json).filter(|inside| inside.starts_with('['))
+fn arrays_content(json: &str) -> Option<&str> {
+    array_content(json).filter(|inside| inside.starts_with('['))
 }
 
 /// Returns the content of the array that a text begins with: `{"rows": [`.
-fn inside_rows(json: &str) -> Option<&str> {
+fn array_content(json: &str) -> Option<&str> {
     let array = json.strip_prefix('{')?.trim_start().strip_prefix("\"rows\"")?.trim_start();
     Some(array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start())
 }
