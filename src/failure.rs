@@ -122,10 +122,14 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
             "run this again with --batch to wait for the batch, or without --batch to collect it after it has ended".to_owned(),
             INTERRUPTED,
         ),
-        StopReason::Endpoint(ModelError::Refused { status, .. }) => {
+        StopReason::Endpoint(ModelError::Refused { status, message }) => {
             let hint = match status {
+                401 | 403 if message.contains("the spec names no variable") => "name the environment variable that holds the key with --api-key-env (`api_key_env` in [model]); everything answered is kept",
+                401 | 403 if message.contains("hqdl sent no key") => "export that variable with a key of this endpoint; everything answered is kept",
                 401 | 403 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); everything answered is kept",
-                404 => "check `base_url` and the model's `name`; everything answered is kept",
+                404 => "check `base_url` and the model's `name`, and with --batch that the endpoint has a Batch API; everything answered is kept",
+                400 | 422 => "check the model's `name` and `parameters` in [model]; everything answered is kept",
+                402 | 429 => "check the account's credit and quota, then run this again; everything answered is kept",
                 _ => "everything answered is kept; fix the cause and run this again",
             };
             (why.to_string(), hint.to_owned(), REFUSED)
@@ -145,6 +149,11 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
             "everything answered is kept; raise `budget_usd_per_day` in [limits], or run this again tomorrow (UTC)".to_owned(),
             BUDGET,
         ),
+        StopReason::Endpoint(ModelError::Budget(reached)) if reached.is_tokens() => (
+            why.to_string(),
+            "everything answered is kept; raise `budget_tokens` in [limits] and run this again to continue".to_owned(),
+            BUDGET,
+        ),
         StopReason::Endpoint(ModelError::Budget(_)) => (
             why.to_string(),
             "everything answered is kept; run this again with a larger --budget to continue".to_owned(),
@@ -161,6 +170,8 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
                 "lower `requests_per_minute` or `tokens_per_minute` in [limits], or check the account's quota"
             } else if text.contains("the endpoint answers 5") {
                 "the endpoint has a problem: retry later"
+            } else if text.contains("the endpoint's reply is") {
+                "check that `base_url` is the address of the API, such as http://127.0.0.1:11434/v1"
             } else {
                 "check that the endpoint of `base_url` is running"
             };
@@ -188,6 +199,11 @@ impl From<ReadError> for Failure {
             ),
             ReadError::Directory(_) => {
                 Self::wrong_input(error.to_string(), "name a spec file of this directory")
+            }
+            ReadError::File { error: io, .. }
+                if io.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                Self::wrong_input(error.to_string(), "give this user the right to read the file")
             }
             ReadError::NotText(_) | ReadError::File { .. } => Self::wrong_input(
                 error.to_string(),
@@ -306,8 +322,11 @@ impl From<MaterializeError> for Failure {
                 let (message, hint, exit) = describe_stop(&why);
                 Self::Message { message, hint, exit }
             }
-            MaterializeError::UnknownColumn(_) => {
-                Self::wrong_input(error.to_string(), "`hqdl plan SPEC` lists the columns")
+            MaterializeError::UnknownColumn { ref nearest, .. } => {
+                let list = "`hqdl plan SPEC` lists the columns".to_owned();
+                let hint =
+                    nearest.as_ref().map_or(list, |nearest| format!("did you mean `{nearest}`?"));
+                Self::wrong_input(error.to_string(), hint)
             }
             MaterializeError::InvalidWhere(_) => Self::wrong_input(
                 error.to_string(),

@@ -222,7 +222,10 @@ fn find_expansion<'s>(
         [only] => Ok(**only),
         [] => Err(Failure::wrong_input(
             format!("no expansion has the columns {}", columns.join(", ")),
-            "name columns of one expansion",
+            {
+                let all = expansions.iter().flat_map(|e| &e.columns).map(|c| c.name.as_str());
+                format!("name columns of one expansion: {}", all.collect::<Vec<_>>().join(", "))
+            },
         )),
         _ => Err(Failure::wrong_input(
             "the spec has several expansions",

@@ -58,7 +58,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if let Cache::Dir { dir: Some(dir), .. } = &cache
         // A program may list the facts of a cache before anything is stored in it.
         && !matches!(options.command, Command::Import { .. } | Command::List { .. })
-        && !dir.exists()
+        && !dir.join("journal.sqlite").exists()
     {
         return Err(Failure::wrong_input(
             format!("there is no cache at {}", dir.display()),

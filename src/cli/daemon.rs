@@ -41,7 +41,7 @@ pub struct Options {
     no_spend: bool,
     /// Check the files at this interval, for file systems without change events (network drives).
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
-          value_parser = clap::value_parser!(u64).range(1..=3600))]
+          value_parser = parse_poll_seconds)]
     poll: Option<u64>,
     /// Time limit for requests in flight to finish at shutdown.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -81,8 +81,17 @@ struct ClientFlags {
     #[arg(long, value_name = "MB", default_value_t = 256)]
     client_megabytes: u32,
     /// Address of a proxy whose `X-Forwarded-For` header names the client.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_proxy)]
     trusted_proxy: Vec<IpAddr>,
+}
+
+fn parse_poll_seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 1 to 3600".to_owned())
+}
+
+fn parse_proxy(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| "expected an IP address, such as 10.0.0.1".to_owned())
 }
 
 fn parse_address(text: &str) -> Result<SocketAddr, String> {

@@ -58,6 +58,10 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             format!("there is no file at {}", path.display()),
             "name a SQLite database, a CSV file or a directory of CSV files",
         ),
+        StoreError::NotADatabase(path) => Failure::wrong_input(
+            format!("{} is not a SQLite database", path.display()),
+            "name a SQLite database, a CSV file or a directory of CSV files; export other files as CSV first",
+        ),
         other => other.into(),
     })?;
     if let Some(folder) = options.spec.as_deref().and_then(Path::parent) {
@@ -150,7 +154,12 @@ fn resolve_database(path: &Path, output_options: OutputOptions) -> Result<PathBu
             CsvImportError::DatabaseExists(existing) => {
                 format!("if hqdl made it from this file, use it: `hqdl init {}`; otherwise rename one of the two", existing.display())
             }
-            _ => "expected UTF-8 text with the column names in the first line".to_owned(),
+            CsvImportError::NoFiles(_) => {
+                "name a SQLite database, a CSV file or a directory of CSV files".to_owned()
+            }
+            CsvImportError::File { .. } => {
+                "expected UTF-8 text with the column names in the first line, and as many fields in each line".to_owned()
+            }
         };
         Failure::wrong_input(e.to_string(), hint)
     })?;

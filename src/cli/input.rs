@@ -214,11 +214,20 @@ impl<'o> Input<'o> {
     /// Converts a query's error to the failure to print.
     pub fn to_failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
         match (error, no_model) {
-            (QueryError::Sql(problem), _) => Failure::Problems(Problems {
-                path: self.origin.clone(),
-                text: self.sql.clone(),
-                problems: vec![*problem],
-            }),
+            (QueryError::Sql(mut problem), _) => {
+                if let Some(table) = problem.message.strip_prefix("no such table: ")
+                    && self.session.spec.publishes_table(table)
+                {
+                    let command =
+                        format!("`hqdl materialize {}`", self.session.spec.path.display());
+                    problem.help = Some(format!("publish it first with {command}"));
+                }
+                Failure::Problems(Problems {
+                    path: self.origin.clone(),
+                    text: self.sql.clone(),
+                    problems: vec![*problem],
+                })
+            }
             (QueryError::NoModel, Some(failure)) => failure,
             (QueryError::Stopped(StopReason::Interrupted), _) if !self.has_calls() => {
                 Failure::interrupted()
@@ -316,7 +325,10 @@ fn parse_params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
             })?;
         let param = Param::parse(name);
         if params.iter().any(|(p, _)| *p == param) {
-            return Err(Failure::wrong_input(format!("--param sets {param} twice"), ""));
+            return Err(Failure::wrong_input(
+                format!("--param sets {param} twice"),
+                "remove one of the two",
+            ));
         }
         params.push((param, parse_literal(value)));
     }

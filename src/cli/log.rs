@@ -61,10 +61,10 @@ fn open_for_append(path: &Path) -> std::io::Result<File> {
 
 /// Parses a filter and keeps only the directives that apply to hqdl.
 fn parse_filter(text: &str) -> Result<Targets, Failure> {
-    let all: Targets = text.parse().map_err(|e| {
+    let all: Targets = text.parse().map_err(|_| {
         Failure::wrong_input(
-            format!("cannot parse RUST_LOG: {e}"),
-            "write for example \"hqdl=debug\" or \"hqdl::model=trace,hqdl=info\"",
+            format!("RUST_LOG is not a filter: `{text}`"),
+            "write a level (error, warn, info, debug or trace) for each part, as in \"hqdl=debug\" or \"hqdl::model=trace,hqdl=info\"",
         )
     })?;
     let own = all.iter().filter(|(target, _)| target.starts_with("hqdl"));

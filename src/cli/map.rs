@@ -15,6 +15,7 @@ use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::blendsql::ReturnType;
 use crate::cell::Answer;
 use crate::facts::Facts;
+use crate::format::json_reason;
 use crate::generate::{Listener, StopReason};
 use crate::model::{self, SetupError};
 use crate::query::{self, QueryError, Request, ValueQuestion};
@@ -73,7 +74,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             Ok(text) if text.trim().is_empty() => continue,
             Ok(text) => answerer.answer_line(&text).unwrap_or_else(|failure| failure.to_json()),
             Err(error) => {
-                Failure::wrong_input(format!("stdin: {error}"), "lines are UTF-8").to_json()
+                let reason = crate::format::io_reason(&error);
+                Failure::wrong_input(
+                    format!("cannot read stdin: {reason}"),
+                    "write JSON lines in UTF-8",
+                )
+                .to_json()
             }
         };
         // The reader closed stdout.
@@ -104,7 +110,11 @@ fn build_base_spec(options: &Options) -> Result<Spec, Failure> {
     }
     let empty = std::env::temp_dir().join(format!("hqdl-map-{}.sqlite", std::process::id()));
     let made = std::fs::write(&empty, "");
-    made.map_err(|e| Failure::wrong_input(format!("{}: {e}", empty.display()), ""))?;
+    made.map_err(|e| {
+        let reason = crate::format::io_reason(&e);
+        let message = format!("cannot write {}: {reason}", empty.display());
+        Failure::wrong_input(message, "set TMPDIR to a directory that you can write to")
+    })?;
     let opened =
         session::open_without_spec(&empty, &flags, *budget, "map").map(|s: Session| s.spec);
     let _ = std::fs::remove_file(&empty);
@@ -120,8 +130,16 @@ struct LineAnswerer<'o> {
 
 impl LineAnswerer<'_> {
     fn answer_line(&self, line: &str) -> Result<Json, Failure> {
-        let wrong = |e| Failure::wrong_input(format!("a request: {e}"), REQUEST_FORMAT);
+        let wrong =
+            |e| Failure::wrong_input(format!("a request: {}", json_reason(&e)), REQUEST_FORMAT);
         let request: MapRequest = serde_json::from_str(line).map_err(wrong)?;
+        if request.question.trim().is_empty() {
+            return Err(Failure::wrong_input("a request: the question is empty", REQUEST_FORMAT));
+        }
+        if request.options.as_ref().is_some_and(Vec::is_empty) {
+            let hint = "list the options, or leave `options` out";
+            return Err(Failure::wrong_input("a request: `options` is empty", hint));
+        }
         let values = request.values.iter().map(parse_value).collect::<Result<Vec<Value>, _>>()?;
         let options = match &request.options {
             Some(all) => Some(all.iter().map(parse_value).collect::<Result<Vec<Value>, _>>()?),

@@ -151,10 +151,10 @@ fn print_notes(
         let without = match tried - unknown {
             0 => format!("the model does not know {}", count_noun(unknown, "value")),
             failed if unknown == 0 => {
-                format!("hqdl could not read {}", count_noun(failed, "value"))
+                format!("no usable answer for {}", count_noun(failed, "value"))
             }
             failed => format!(
-                "hqdl could not read {}, and the model does not know {}",
+                "no usable answer for {}, and the model does not know {}",
                 count_noun(failed, "value"),
                 format_thousands(unknown)
             ),

@@ -48,7 +48,7 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
     }
     let target_of = |draft: &UncheckedSpec| draft.output().unwrap_or_else(|| draft.database());
     if let Some(spec) = &options.spec {
-        return Ok(target_of(&UncheckedSpec::read(spec)?));
+        return require_output(target_of(&UncheckedSpec::read(spec)?));
     }
     let drafts: Vec<UncheckedSpec> = std::fs::read_dir("specs")
         .into_iter()
@@ -69,7 +69,7 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
         .map(target_of)
         .collect();
     match found.as_slice() {
-        [one] => Ok(one.clone()),
+        [one] => require_output(one.clone()),
         [] => Err(Failure::wrong_input(
             format!("no spec in specs/ defines a table `{}`", options.table),
             "name the table first, and the expanded database with --db or its spec with --spec",
@@ -79,6 +79,17 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
             "name the expanded database with --db, or its spec with --spec",
         )),
     }
+}
+
+/// Fails if a spec's copy does not exist yet.
+fn require_output(target: PathBuf) -> Result<PathBuf, Failure> {
+    if target.exists() || crate::spec::is_server(&target) {
+        return Ok(target);
+    }
+    Err(Failure::wrong_input(
+        format!("{} does not exist yet", target.display()),
+        "create it with `hqdl materialize`",
+    ))
 }
 
 /// Returns whether the spec's target contains this joined view.

@@ -101,7 +101,9 @@ pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuesti
     // SWAN's own files contain one kind of query each; only BlendSQL's queries contain calls.
     let calls = text.contains("{{");
     for row in reader.records() {
-        let row = row.map_err(|e| SwanError::wrong_input(format!("{name}: {e}"), LAYOUTS))?;
+        let row = row.map_err(|e| {
+            SwanError::wrong_input(format!("{name}: {}", hqdl_values::csv::csv_reason(&e)), LAYOUTS)
+        })?;
         let line = row.position().map_or(0, csv::Position::line);
         if std::mem::take(&mut first)
             && row.iter().any(|f| f.trim().eq_ignore_ascii_case("gold_sql"))

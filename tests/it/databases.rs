@@ -201,7 +201,7 @@ fn a_file_that_is_not_a_database_is_reported_with_its_location() {
     for (path, said) in [
         ("missing.sqlite", "no database at"),
         ("text.sqlite", "is not a SQLite database"),
-        ("dir.sqlite", "is not a SQLite database"),
+        ("dir.sqlite", "is a directory, not a SQLite database"),
         ("empty.sqlite", "hero"),
     ] {
         for command in ["materialize", "plan"] {

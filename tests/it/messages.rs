@@ -2,7 +2,9 @@
 
 use std::process::Stdio;
 
-use hqdl_testkit::endpoint::Endpoint;
+use serde_json::Value as Json;
+
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 /// Runs a command with a wrong argument and checks its exit code and stderr.
@@ -181,4 +183,216 @@ fn why_reads_a_joined_view() {
     assert_eq!(why("hero_expanded"), why("llm"));
     let ended = project.run_hqdl(&["why", "hero_expanded", "Zed", "full_name"]);
     assert_eq!(ended.code, 2, "{ended:?}");
+}
+
+/// Words of libraries and of hqdl's own SQL that no message contains.
+const FOREIGN_WORDS: [&str; 12] = [
+    "hq_",
+    "os error",
+    "No such file",
+    "CSV error",
+    " at line ",
+    "error sending",
+    "error decoding",
+    "error connecting",
+    "regex parse error",
+    "invalid type",
+    "unclosed table",
+    "misuse of aggregate",
+];
+
+/// Checks that a command fails with wrong input, and that its message has a next step and no word
+/// of a library.
+fn check_explained(project: &Project, args: &[&str]) {
+    let ended = project.run_hqdl(args).expect_exit_code(2);
+    let has_next_step = ["help:", "expected "].iter().any(|part| ended.stderr.contains(part));
+    assert!(has_next_step, "no next step for {args:?}:\n{}", ended.stderr);
+    for word in FOREIGN_WORDS {
+        assert!(!ended.stderr.contains(word), "{word:?} for {args:?}:\n{}", ended.stderr);
+    }
+}
+
+#[test]
+fn each_error_in_a_query_has_a_next_step() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    project.execute_sql("CREATE TABLE review (text TEXT, stars INTEGER); INSERT INTO review VALUES ('Good.', 4), ('Bad.', 1)");
+    for sql in [
+        "SELEC 1",
+        "SELECT 'abc",
+        "SELECT upper() FROM hero",
+        "SELECT count(*) FROM hero WHERE sum(stars) > 3",
+        "SELECT name FROM hero ORDER BY 7",
+        "SELECT 1 UNION SELECT 1, 2",
+        "SELECT * FROM review a, review b WHERE stars = 1",
+        "SELECT name FROM hero LIMIT abc",
+        "SELECT DISTINCT ON (name) name FROM hero",
+        "SELECT TOP 3 name FROM hero",
+        "SELECT json('{')",
+        "SELECT sum(9223372036854775807) FROM hero",
+        "SELECT AI_FILTER('good?') FROM review",
+        "SELECT AI.IF('good?') FROM review",
+        "SELECT {{LLMMap(name, 'Is it?')}} FROM hero",
+        "SELECT {{LLMMap('Is it?', name)}} FROM",
+        "SELECT {{LLMMap('Is it?', (SELECT name, 1 FROM hero))}}",
+        "SELECT {{LLMMap('Is it?', name, regex='[')}} FROM hero",
+        "SELECT {{LLMMap('Is it?', name, options=[])}} FROM hero",
+        "SELECT {{LLMQA('Which?', (DELETE FROM hero))}}",
+        "SELECT {{LLMClassify(text)}} FROM review",
+        "SELECT {{LLMExtract('Facts', text)}} FROM review",
+        "SELECT {{LLMExtract('Facts', text, '{bad')}} FROM review",
+        "SELECT {{LLMRank('nice')}} FROM review",
+        "SELECT {{LLMTopK('nice', text)}} FROM review",
+        "SELECT {{LLMTopK('nice', text, -1)}} FROM review",
+        "SELECT text FROM review WHERE {{LLMTopK('nice', text, 3)}} = 'x'",
+        "SELECT {{LLMTopK('nice', (SELECT text, stars FROM review), 3)}}",
+        "SELECT text FROM review WHERE {{LLMReduce('Sum', text)}} = 'x'",
+        "SELECT {{LLMReduce('Sum', (SELECT text, stars FROM review))}}",
+        "SELECT {{LLMReduce('Sum', {{LLMReduce('Sum', text)}})}} FROM review",
+        "SELECT sum({{LLMReduce('Sum', text)}}) FROM review",
+        "SELECT {{LLMReduce('Sum', count(text))}} FROM review",
+        "SELECT {{DT('x')}} FROM hero",
+        "SELECT 1 FROM review WHERE {{LLMExtract(text, '{\"food\": \"str\"}')}}.* = 'x'",
+    ] {
+        check_explained(&project, &["query", "--spec", "specs/x.toml", sql]);
+    }
+    for (dialect, sql) in [
+        ("suql", "SELECT name FROM hero WHERE name ILIKE"),
+        ("suql", "SELECT {{LLMClassify(name, ['a'])}} FROM hero"),
+        ("suql", "SELECT regexp_replace(name, '[', 'x') FROM hero"),
+        ("snowflake", "SELECT AI_CLASSIFY(text) FROM review"),
+        ("snowflake", "SELECT AI_SENTIMENT() FROM review"),
+        ("bigquery", "SELECT AI.AGG(text, text) FROM review"),
+        ("databricks", "SELECT ai_mask(text) FROM review"),
+        ("flock", "SELECT llm_complete('x') FROM review"),
+    ] {
+        let args = ["query", "--spec", "specs/x.toml", "--dialect", dialect, sql];
+        check_explained(&project, &args);
+    }
+}
+
+#[test]
+fn an_aggregate_ingredient_is_named_in_its_errors() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    for (sql, message) in [
+        (
+            "SELECT name FROM hero WHERE {{LLMTopK('nice', name, 3)}} = 'x'",
+            "the aggregate `LLMTopK` is not allowed here",
+        ),
+        (
+            "SELECT {{LLMReduce('Sum', (SELECT name, 1 FROM hero))}}",
+            "the query in `LLMReduce` returns 2 columns",
+        ),
+        ("SELECT {{LLMTopK('nice', name, 1.5)}} FROM hero", "k of `LLMTopK` is not a whole number"),
+        ("SELECT AI_FILTER('good?') FROM hero", "use `--dialect snowflake`"),
+        ("SELECT AI.IF('good?') FROM hero", "`--dialect bigquery`"),
+        ("SELECT * FROM llm", "publish it first with `hqdl materialize specs/x.toml`"),
+    ] {
+        rejects(&project, &["query", "--spec", "specs/x.toml", sql], 2, &[message]);
+    }
+}
+
+#[test]
+fn each_error_in_a_spec_has_a_next_step() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let text = project.spec_text();
+    let key = text.lines().find(|line| line.starts_with("key")).unwrap();
+    let source = text.lines().find(|line| line.starts_with("source")).unwrap();
+    for (line, wrong, help) in [
+        ("[model]", "[model", "no closing bracket"),
+        ("[model]", "[model]\nname =", "a value is missing"),
+        (key, "key = [\"name\"", "no closing bracket"),
+        (source, "source = \"nothing\"", "use one of"),
+        (source, "source = [\"hero\"]", "write `source = \"hero\"`"),
+        (source, "source = \"DELETE FROM hero\"", "name a table, or write a SELECT"),
+        ("[[expansion]]", "[expansion]", "write `[[expansion]]`"),
+        ("[[expansion]]", "[[expansion]]\nimages = [\"zz\"]", "add `zz` to `context`"),
+        ("[model]", "[model]\nmax_output_tokens = 0", "expected at least 1"),
+        ("[[expansion]]", "[model.large]\nnam = \"x\"\n[[expansion]]", "did you mean `name`?"),
+        (
+            "[[expansion]]",
+            "[[kind]]\ncolumns = [\"hero.zzzz\", \"hero.name\"]\n[[expansion]]",
+            "use one of",
+        ),
+    ] {
+        assert!(text.contains(line), "{line}");
+        project.write_spec(&text.replacen(line, wrong, 1));
+        let args = ["check", "specs/x.toml"];
+        check_explained(&project, &args);
+        rejects(&project, &args, 2, &[help]);
+        let ended = project.run_hqdl(&args);
+        let errors = ended.stderr.matches("error: ").count();
+        assert!(errors == 1 || line == "[[expansion]]", "{wrong}:\n{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_named_in_plain_words() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let write = |name: &str, bytes: &[u8]| std::fs::write(project.path(name), bytes).unwrap();
+    write("rows.csv", b"a,b\n1,2,3\n");
+    write("truth.csv", b"name,full_name,born\nZed\n");
+    write("bad.jsonl", b"{bad\n");
+    let bytes = std::fs::read(project.path("data.sqlite")).unwrap();
+    write("part.sqlite", &bytes[..bytes.len() / 2]);
+    for (args, message) in [
+        (&["init", "rows.csv"][..], "line 2: the line has 3 fields, but the header has 2"),
+        (&["init", "specs"], "specs contains no CSV file"),
+        (&["init", "specs/x.toml"], "specs/x.toml is not a SQLite database"),
+        (&["query", "--db", ".", "SELECT 1"], ". is a directory, not a SQLite database"),
+        (&["query", "--db", "part.sqlite", "SELECT count(*) FROM hero"], "part.sqlite is damaged"),
+        (&["cache", "import", "bad.jsonl"], "line 1: not JSON at column 2"),
+        (&["cache", "stats", "--cache", "specs"], "there is no cache at specs"),
+        (&["materialize", "specs/x.toml", "--cache", "/proc/none"], "cannot use /proc/none"),
+        (&["materialize", "specs/x.toml", "--batch-file", "data.sqlite"], "cannot use data.sqlite"),
+        (&["plan", "specs/x.toml", "--columns", "borne"], "did you mean `born`?"),
+        (&["plan", "specs/x.toml", "--recordings", "bad.jsonl"], "not JSON at column 2"),
+        (&["why", "llm", "Zed", "born", "--spec", "none.toml"], "none.toml: it does not exist"),
+    ] {
+        check_explained(&project, args);
+        rejects(&project, args, 2, &[message]);
+    }
+}
+
+#[test]
+fn an_endpoint_that_fails_is_described_in_plain_words() {
+    for (fault, message, hint) in [
+        (
+            Fault::Status(402, Vec::new(), "{\"error\":\"no credit\"}".into()),
+            "402: no credit",
+            "credit and quota",
+        ),
+        (
+            Fault::Status(400, Vec::new(), "{\"error\":\"bad\"}".into()),
+            "400: bad",
+            "`parameters` in [model]",
+        ),
+    ] {
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(fault, Frequency::Always);
+        let project = heroes_project(&endpoint, "json");
+        let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(4);
+        for part in [message, hint] {
+            assert!(ended.stderr.contains(part), "{part:?} is not in:\n{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_run_without_a_usable_answer_says_what_to_do() {
+    let refusing = Endpoint::start_with(|_, _| Json::Null);
+    refusing.add_fault(
+        Fault::Status(
+            400,
+            Vec::new(),
+            "{\"error\":{\"message\":\"no\",\"code\":\"content_filter\"}}".into(),
+        ),
+        Frequency::Always,
+    );
+    let project = heroes_project(&refusing, "json");
+    let ended = project.run_hqdl(&["materialize", "specs/x.toml", "--columns", "born"]);
+    assert!(ended.stderr.contains("content filter"), "{ended:?}");
+    let elsewhere = Endpoint::start_with(|_, _| "Purple".into());
+    let project = heroes_project(&elsewhere, "json");
+    let ended = project.run_hqdl(&["materialize", "specs/x.toml", "--columns", "eye_color"]);
+    assert!(ended.stderr.contains("no answer for `eye_color` is in its value list"), "{ended:?}");
 }

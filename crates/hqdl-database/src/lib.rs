@@ -44,6 +44,12 @@ pub enum StoreError {
     /// The file exists, but it is not a `SQLite` database.
     #[error("{} is not a SQLite database", .0.display())]
     NotADatabase(PathBuf),
+    /// The path is a directory.
+    #[error("{} is a directory, not a SQLite database", .0.display())]
+    Directory(PathBuf),
+    /// The file is damaged.
+    #[error("{} is damaged, or only a part of a database", .0.display())]
+    Damaged(PathBuf),
     /// Another process has locked the database.
     #[error("{} is locked by another process", .0.display())]
     Locked(PathBuf),
@@ -120,7 +126,7 @@ pub enum StoreError {
         hint: &'static str,
     },
     /// A file operation failed.
-    #[error("{}: {error}", path.display())]
+    #[error("cannot use {}: {}", path.display(), hqdl_values::format::io_reason(error))]
     File {
         /// Path of the file.
         path: PathBuf,
@@ -136,6 +142,10 @@ impl StoreError {
         let path = path.to_owned();
         match error.sqlite_error_code() {
             Some(ErrorCode::NotADatabase) => Self::NotADatabase(path),
+            Some(ErrorCode::DatabaseCorrupt) => Self::Damaged(path),
+            Some(ErrorCode::CannotOpen) if let Err(error) = std::fs::File::open(&path) => {
+                Self::File { path, error }
+            }
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked(path),
             Some(ErrorCode::ReadOnly) => Self::ReadOnly(path),
             Some(ErrorCode::DiskFull) => Self::DiskFull(path),
@@ -162,6 +172,8 @@ impl StoreError {
             }
             Self::Missing(_) => "check the path: `path` in [database], or --db",
             Self::NotADatabase(_) => "it must be a SQLite 3 database file",
+            Self::Directory(_) => "name the database file in it",
+            Self::Damaged(_) => "restore a backup, or use the output of `sqlite3 FILE .recover`",
             Self::Locked(_) => {
                 "close the program that writes to it, then run this again; nothing was lost"
             }
@@ -279,7 +291,7 @@ impl Database {
             return Err(StoreError::Missing(path.to_owned()));
         }
         if path.is_dir() {
-            return Err(StoreError::NotADatabase(path.to_owned()));
+            return Err(StoreError::Directory(path.to_owned()));
         }
         let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
         // Read the identity before opening the file, so that a later replacement is detected.

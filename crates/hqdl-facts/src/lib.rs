@@ -148,7 +148,7 @@ pub enum FactsError {
         path: PathBuf,
     },
     /// A file operation failed.
-    #[error("{}: {error}", path.display())]
+    #[error("cannot use {}: {}", path.display(), hqdl_values::format::io_reason(error))]
     File {
         /// The file.
         path: PathBuf,
@@ -206,8 +206,18 @@ impl FactsError {
             Self::File { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => {
                 "free some space on this disk, or choose another with --cache"
             }
+            Self::File { error, .. }
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::UnexpectedEof
+                        | std::io::ErrorKind::InvalidData
+                        | std::io::ErrorKind::InvalidInput
+                ) =>
+            {
+                "the file is incomplete, or has another format than its name says"
+            }
             Self::File { .. } => {
-                "check the directory and its permissions, or choose another with --cache"
+                "check that the path is right, and that this user may read and write there"
             }
             Self::NotAFolder(_) => "name a directory with --cache or HQDL_CACHE",
             Self::Unreachable { .. } => {

@@ -26,6 +26,7 @@ use crate::store::CommitUnit;
 use crate::{Facts, FactsError, Outcome};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::evidence::ShownEvidence;
+use hqdl_values::format::json_reason;
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 
 /// Number of lines that are imported at once.
@@ -310,7 +311,7 @@ struct ExportedLine {
 
 impl ExportedLine {
     fn parse(line: &str) -> Result<Self, String> {
-        let json = serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))?;
+        let json = serde_json::from_str(line).map_err(|e| json_reason(&e))?;
         Self::from_json(&json)
     }
 

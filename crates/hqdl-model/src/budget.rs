@@ -72,6 +72,13 @@ impl BudgetExhausted {
         self.caps.is_daily && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
     }
 
+    /// Returns whether the budget of tokens is exhausted, not the one of USD.
+    #[must_use]
+    pub fn is_tokens(&self) -> bool {
+        !self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
+            && self.caps.tokens.is_some()
+    }
+
     fn describe(&self) -> String {
         match (self.caps.usd, self.caps.tokens) {
             (Some(usd), _) if self.spent.usd + self.next.usd > usd => format!(

@@ -96,7 +96,9 @@ pub enum ModelError {
     #[error(transparent)]
     Budget(#[from] BudgetExhausted),
     /// The prompt is longer than the model's context.
-    #[error("the prompt is too long for the model: {0}")]
+    #[error(
+        "the prompt is too long for the model (use another model, or show it less: fewer columns, less `context` or `evidence`): {0}"
+    )]
     TooLong(String),
     /// The endpoint rejects the content of the request, but answers other requests.
     #[error("the endpoint's content filter rejected the request: {0}")]

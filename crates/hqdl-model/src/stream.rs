@@ -200,13 +200,8 @@ impl<'p> EventReader<'p> {
     /// Handles the end of the body.
     fn finish_body(mut self) -> Result<Reply, ModelError> {
         if self.is_events != Some(true) {
-            let text = String::from_utf8_lossy(&self.buffer);
-            let json: Json = serde_json::from_slice(&self.buffer).map_err(|_| {
-                temporary_error(format!(
-                    "the endpoint's reply is not JSON: {}",
-                    wire::shorten_text(&text)
-                ))
-            })?;
+            let json: Json = serde_json::from_slice(&self.buffer)
+                .map_err(|_| wire::not_json_error(&self.buffer))?;
             return protocols::parse_reply(self.protocol, &json);
         }
         // The last line may lack its line break; an incomplete one is not valid JSON.

@@ -96,14 +96,7 @@ impl Transport {
 
     pub(super) async fn fetch_json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
         let body = wire::read_body(self.send_http(request).await?, wire::MAX_REPLY_BYTES).await?;
-        serde_json::from_slice(&body).map_err(|_| ModelError::Temporary {
-            message: format!(
-                "the endpoint's reply is not JSON: {}",
-                shorten_text(&String::from_utf8_lossy(&body))
-            ),
-            wait: None,
-            in_doubt: true,
-        })
+        serde_json::from_slice(&body).map_err(|_| wire::not_json_error(&body))
     }
 
     /// Returns the JSON of a path, with retries.
@@ -147,7 +140,7 @@ impl Transport {
 
 /// Returns the error for a local file that cannot be read or written.
 pub(super) fn file_error(path: &Path, error: &std::io::Error) -> ModelError {
-    ModelError::NoAnswer(format!("{}: {error}", path.display()))
+    ModelError::NoAnswer(format!("{}: {}", path.display(), hqdl_values::format::io_reason(error)))
 }
 
 /// Returns the error for a reply that is not what its request asked for.

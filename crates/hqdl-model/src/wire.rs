@@ -113,7 +113,7 @@ impl ErrorResponse {
         let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         let message =
             text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
-        let mut message = message.map_or_else(|| shorten_text(body), |m| shorten_text(&m));
+        let mut message = message.map_or_else(|| describe_body(body), |m| shorten_text(&m));
         if let Some(param) = text("/error/param").filter(|p| !message.contains(&**p)) {
             message = format!("{message} ({param})");
         }
@@ -176,14 +176,35 @@ pub(super) fn to_exchange_error(error: &reqwest::Error) -> ModelError {
         Some(ModelError::NoConnection { message, .. }) => {
             ModelError::Temporary { message, wait: None, in_doubt: false }
         }
-        _ => ModelError::Temporary { message: error_chain(error), wait: None, in_doubt: true },
+        _ => ModelError::Temporary { message: broken_reason(error), wait: None, in_doubt: true },
+    }
+}
+
+/// Describes an exchange that ended after the connection was made.
+fn broken_reason(error: &reqwest::Error) -> String {
+    let chain = error_chain(error);
+    if error.is_timeout() {
+        "the endpoint does not answer in time".to_owned()
+    } else if chain.contains("end of file before message length")
+        || chain.contains("unexpected EOF")
+    {
+        "the endpoint closed the connection in the middle of its reply".to_owned()
+    } else if chain.contains("(SendRequest)") {
+        "the endpoint closed the connection without a reply".to_owned()
+    } else {
+        // The outermost text names only the URL.
+        let source = std::error::Error::source(error);
+        let cause = source.map_or(chain, error_chain);
+        format!("the connection to the endpoint broke: {cause}")
     }
 }
 
 /// Like [`to_exchange_error`], for a chat, where a timeout depends on the size of the request.
 pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
-        return ModelError::Unfinished(format!("timed out: {}", error_chain(error)));
+        return ModelError::Unfinished(
+            "timed out: the endpoint does not answer in time".to_owned(),
+        );
     }
     connection_error(error).unwrap_or_else(|| to_exchange_error(error))
 }
@@ -220,12 +241,22 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     let message = format!("no connection{target}: {why}");
     let hint = if is_unresolved {
         "check the spelling of `base_url` and that this machine is online".to_owned()
+    } else if let Some(variable) = proxy_variable(error) {
+        format!("check that the proxy in {variable} and the endpoint of `base_url` are running")
     } else {
         "check that the endpoint of `base_url` is running".to_owned()
     };
     // On this machine, a refused connection means that the server is not running, so do not retry.
     let lasting = is_refused && error.url().is_some_and(super::providers::is_loopback);
     Some(ModelError::NoConnection { message, hint, is_permanent: lasting })
+}
+
+/// Returns the environment variable with the proxy of requests to other machines.
+fn proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
+    let is_other = !error.url().is_some_and(super::providers::is_loopback);
+    let variables = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
+    let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
+    variables.into_iter().find(is_set).filter(|_| is_other)
 }
 
 /// Returns the description of a TLS failure and advice for the user.
@@ -279,6 +310,31 @@ fn error_chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Returns the error for a reply that is not JSON.
+pub(super) fn not_json_error(body: &[u8]) -> ModelError {
+    let body = String::from_utf8_lossy(body);
+    let message = if body.trim().is_empty() {
+        "the endpoint's reply is empty".to_owned()
+    } else {
+        format!("the endpoint's reply is not JSON: {}", describe_body(&body))
+    };
+    ModelError::Temporary { message, wait: None, in_doubt: true }
+}
+
+/// Returns the beginning of a body; of a web page, its title.
+fn describe_body(body: &str) -> String {
+    let lower = body.to_ascii_lowercase();
+    if !["<!doctype html", "<html"].iter().any(|start| lower.trim_start().starts_with(start)) {
+        return shorten_text(body);
+    }
+    let title = lower.find("<title>").map(|at| at + "<title>".len());
+    let title = title.zip(lower.find("</title>")).and_then(|(start, end)| body.get(start..end));
+    title.map_or_else(
+        || "a web page".to_owned(),
+        |title| format!("a web page, \"{}\"", shorten_text(title)),
+    )
 }
 
 /// Returns the beginning of a text, on one line.

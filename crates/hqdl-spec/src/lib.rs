@@ -233,6 +233,20 @@ impl Spec {
         views
     }
 
+    /// Returns whether the spec publishes a table or view of this name.
+    #[must_use]
+    pub fn publishes_table(&self, name: &str) -> bool {
+        let many = |e: &Expansion| {
+            let tables = e.columns.iter().filter_map(|c| c.many.as_ref());
+            tables.map(|many| many.table.clone()).collect::<Vec<_>>()
+        };
+        let tables =
+            self.expansions.iter().flat_map(|e| many(e).into_iter().chain([e.name.clone()]));
+        tables
+            .chain(self.expanded_views().into_keys())
+            .any(|table| table.eq_ignore_ascii_case(name))
+    }
+
     /// Returns the database that the materialized views are published to.
     #[must_use]
     pub fn target(&self) -> &PathBuf {

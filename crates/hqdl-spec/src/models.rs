@@ -330,6 +330,10 @@ fn check_endpoint(check: &mut SpecCheck<'_>, table_path: &[Step], model: &ModelT
             "never write a key into a spec; if this is one, revoke it",
         );
     }
+    if model.max_output_tokens == Some(0) {
+        let message = "`max_output_tokens` is 0, so the model could not answer";
+        check.add_error(&field_path("max_output_tokens"), message, "expected at least 1", "");
+    }
     if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
         check.add_error(
             &field_path("temperature"),

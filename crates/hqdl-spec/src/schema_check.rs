@@ -36,6 +36,18 @@ impl From<usize> for Step {
     }
 }
 
+/// Message of the TOML parser for a missing or unquoted value.
+const UNQUOTED: &str = "string values must be quoted";
+
+/// Parts of the TOML parser's messages, and what hqdl writes instead.
+const TOML_MESSAGES: [(&str, &str); 5] = [
+    ("unclosed table", "the name of a table has no closing bracket"),
+    (UNQUOTED, "a value is missing, or a text is not in quotes"),
+    ("invalid basic string", "a text has no closing quote"),
+    ("invalid literal string", "a text has no closing quote"),
+    ("missing comma between array", "a list has no closing bracket, or a comma is missing"),
+];
+
 /// Help for the errors of the TOML parser.
 const TOML_HELP: &str =
     "write each table and field once, texts in quotes, and `key = value` on a line of its own";
@@ -46,15 +58,19 @@ pub struct Tree<'t> {
 }
 
 impl<'t> Tree<'t> {
-    /// Parses the TOML and returns every syntax error.
+    /// Parses the TOML and returns its syntax errors, without those that may follow from another.
     #[must_use]
     pub fn parse(text: &'t str) -> (Self, Vec<Problem>) {
         let (root, errors) = DeTable::parse_recoverable(text);
+        // Only a missing value has no effect on what follows.
+        let first = errors.iter().position(|e| !e.message().contains(UNQUOTED));
+        let count = first.map_or(errors.len(), |first| first + 1);
         let problems = errors
             .into_iter()
+            .take(count)
             .map(|e| Problem {
                 severity: Severity::Error,
-                message: format!("this is not TOML: {}", e.message()),
+                message: format!("this is not TOML: {}", describe_toml_error(&e, text)),
                 span: e.span(),
                 label: "here".to_owned(),
                 help: Some(TOML_HELP.to_owned()),
@@ -147,6 +163,16 @@ impl<'s> SchemaWalk<'s> {
         }
         let branches = self.expand_branches(schema);
         let name = self.field_name();
+        if let Some(text) = self.unneeded_list(&branches, value.get_ref()) {
+            let help = Some(format!("write `{name} = {text:?}`"));
+            self.add_error(
+                format!("`{name}` is a list"),
+                value.span(),
+                "expected text".to_owned(),
+                help,
+            );
+            return None;
+        }
         let Some(branch) = branches.iter().find(|f| accepts_type(f, value.get_ref())) else {
             let mut expected: Vec<String> = branches.iter().map(|f| describe_types(f)).collect();
             expected.dedup();
@@ -259,6 +285,8 @@ impl<'s> SchemaWalk<'s> {
             schema.get("additionalProperties").filter(|o| o.is_object() || accepts_anything(o));
         let table_name = self.table_header();
         let mut repaired = serde_json::Map::new();
+        // Known fields that an unknown one probably means.
+        let mut meant: Vec<String> = Vec::new();
         for (field, value) in table {
             let name: &str = field.get_ref();
             self.path.push(name.into());
@@ -266,7 +294,10 @@ impl<'s> SchemaWalk<'s> {
             let is_match = |o: &&'s Json| {
                 known.is_none_or(serde_json::Map::is_empty)
                     || self.expand_branches(o).iter().any(|f| {
-                        accepts_type(f, value.get_ref()) && shares_field(f, value.get_ref())
+                        let names = known.into_iter().flatten().map(|(name, _)| name.as_str());
+                        accepts_type(f, value.get_ref())
+                            && (shares_field(f, value.get_ref())
+                                || find_nearest(name, names).is_none())
                     })
             };
             if let Some(inner) = declared_schema(name).or(other_schema.filter(is_match)) {
@@ -282,8 +313,14 @@ impl<'s> SchemaWalk<'s> {
                             .to_owned(),
                     )
                 } else {
-                    find_nearest(name, field_names.iter().copied())
-                        .map(|n| format!("did you mean `{n}`?"))
+                    find_nearest(name, field_names.iter().copied()).map(|n| {
+                        meant.push(n.to_owned());
+                        // Errors about the field that is meant follow from this one.
+                        if let Some(last) = self.path.last_mut() {
+                            *last = n.into();
+                        }
+                        format!("did you mean `{n}`?")
+                    })
                 };
                 let label = format!("expected one of {}", field_names.join(", "));
                 self.add_error(
@@ -299,9 +336,16 @@ impl<'s> SchemaWalk<'s> {
             let Some(required) = required.as_str() else {
                 continue;
             };
-            if !table.contains_key(required) {
+            if !table.contains_key(required) && !meant.iter().any(|name| name == required) {
                 self.path.push(required.into());
-                let label = format!("add `{required}` here");
+                let is_table = declared_schema(required).is_some_and(|inner| {
+                    type_names(self.resolve_reference(inner)).contains(&"object")
+                });
+                let label = if is_table && self.path.len() == 1 {
+                    format!("add a table [{required}]")
+                } else {
+                    format!("add `{required}` here")
+                };
                 self.add_error(
                     format!("{table_name} has no `{required}`"),
                     span.clone(),
@@ -319,6 +363,18 @@ impl<'s> SchemaWalk<'s> {
         Json::Object(repaired)
     }
 
+    /// Returns the only text of a list, where a single text is expected.
+    fn unneeded_list<'v>(&self, branches: &[&'s Json], value: &'v DeValue<'_>) -> Option<&'v str> {
+        let DeValue::Array(items) = value else { return None };
+        let [item] = items.iter().collect::<Vec<_>>()[..] else { return None };
+        let DeValue::String(text) = item.get_ref() else { return None };
+        let lists = branches.iter().filter_map(|branch| branch.get("items"));
+        let mut elements = lists.flat_map(|items| self.expand_branches(items));
+        let is_wrong = !elements.any(|element| accepts_type(element, item.get_ref()));
+        let accepts_text = branches.iter().any(|branch| accepts_type(branch, item.get_ref()));
+        (is_wrong && accepts_text).then_some(text.as_ref())
+    }
+
     /// Returns the correct syntax for a value of the wrong type: a single value in the list that
     /// the field expects, or the table with its required fields.
     fn suggest_syntax(
@@ -327,6 +383,9 @@ impl<'s> SchemaWalk<'s> {
         branches: &[&'s Json],
         value: &DeValue<'_>,
     ) -> Option<String> {
+        if let (DeValue::Table(_), [Step::Field(field)]) = (value, &self.path[..]) {
+            return Some(format!("write `[[{field}]]`"));
+        }
         let is_list = |branch: &&&Json| type_names(branch).contains(&"array");
         if let Some(list) = branches.iter().find(is_list)
             && let items =
@@ -398,6 +457,18 @@ impl<'s> SchemaWalk<'s> {
             (dotted, _) => format!("[{dotted}]"),
         }
     }
+}
+
+/// Returns the reason of a syntax error.
+fn describe_toml_error(error: &toml::de::Error, text: &str) -> String {
+    let message = error.message();
+    if message == "duplicate key"
+        && let Some(name) = error.span().and_then(|span| text.get(span))
+    {
+        return format!("`{name}` is set twice");
+    }
+    let known = TOML_MESSAGES.iter().find(|(part, _)| message.contains(part));
+    known.map_or_else(|| message.to_owned(), |(_, own)| (*own).to_owned())
 }
 
 /// Returns true if a schema accepts values of every type.

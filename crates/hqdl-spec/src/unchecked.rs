@@ -245,6 +245,12 @@ impl UncheckedSpec {
                     "",
                     "name a SQLite database in `path`, or a PostgreSQL database in `url`",
                 ),
+                (Some(path), None) if path.is_empty() => check.add_error(
+                    &field_path("path"),
+                    "`path` is empty",
+                    "expected the path of a SQLite database, relative to the spec",
+                    "",
+                ),
                 (None, Some(url)) if !super::is_server(Path::new(url)) => check.add_error(
                     &field_path("url"),
                     "`url` is not the URL of a PostgreSQL database",
@@ -317,8 +323,11 @@ impl UncheckedSpec {
             |path: &schema_check::Path| path.first() == Some(&Step::from("database"));
         let database = &self.file.database;
         let is_ambiguous = database.path.is_some() == database.url.is_some();
-        let has_location_problem =
-            is_ambiguous || self.schema_problems.iter().any(|(path, _)| is_in_database(path));
+        let is_unusable = database.path.as_deref() == Some("")
+            || database.url.as_ref().is_some_and(|url| !super::is_server(Path::new(url)));
+        let has_location_problem = is_ambiguous
+            || is_unusable
+            || self.schema_problems.iter().any(|(path, _)| is_in_database(path));
         if self.database.is_none() && has_location_problem {
             return report;
         }
@@ -379,7 +388,7 @@ impl UncheckedSpec {
         };
         if self.file.expansion.is_empty() && !self.has_no_file && !self.allows_no_expansions {
             check.add_error(
-                &[],
+                &["expansion".into()],
                 "the spec has no expansion",
                 "",
                 "add an [[expansion]] with a name, a source, a key and columns",

@@ -1,4 +1,6 @@
-//! Checks of CSV files that CSV readers do not make.
+//! Checks of CSV files that CSV readers do not make, and their errors.
+
+use crate::format::{count_noun, io_reason};
 
 /// Returns the line (from 1) where an unclosed quoted field begins, or `None` if all fields are
 /// closed. CSV readers accept such a file, although it was probably truncated.
@@ -25,6 +27,19 @@ pub fn find_unclosed_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
         }
     }
     field_start
+}
+
+/// Returns why a line of a CSV file cannot be read, without the number of the line.
+#[must_use]
+pub fn csv_reason(error: &csv::Error) -> String {
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("the line has {}, but the header has {expected_len}", count_noun(*len, "field"))
+        }
+        csv::ErrorKind::Utf8 { .. } => "the line is not UTF-8 text".to_owned(),
+        csv::ErrorKind::Io(error) => io_reason(error),
+        _ => error.to_string(),
+    }
 }
 
 /// Error message for an unclosed field.

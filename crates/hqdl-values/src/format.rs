@@ -37,6 +37,44 @@ pub fn io_reason(error: &std::io::Error) -> String {
     }
 }
 
+/// Parts of serde's messages, and what hqdl writes instead.
+const DATA_WORDS: [(&str, &str); 8] = [
+    ("invalid type: ", "a value has the wrong type: "),
+    ("invalid value: ", "a value is not possible: "),
+    ("unknown variant", "unknown value"),
+    ("expected a sequence", "expected a list"),
+    ("expected a map", "expected an object"),
+    ("expected a string", "expected a text"),
+    ("expected f64", "expected a number"),
+    ("expected u64", "expected a whole number, 0 or more"),
+];
+
+/// Returns why a JSON text cannot be read.
+#[must_use]
+pub fn json_reason(error: &serde_json::Error) -> String {
+    use serde_json::error::Category;
+    let line = if error.line() > 1 { format!("line {}, ", error.line()) } else { String::new() };
+    match error.classify() {
+        Category::Eof => "the JSON text ends too early".to_owned(),
+        Category::Syntax => format!("not JSON at {line}column {}", error.column()),
+        // Of a wrong field, the position is that of its end.
+        Category::Data | Category::Io => {
+            let text = error.to_string();
+            let text = text.split(" at line ").next().unwrap_or_default();
+            DATA_WORDS.iter().fold(text.to_owned(), |text, (word, own)| text.replace(word, own))
+        }
+    }
+}
+
+/// Returns why a regular expression cannot be read: the last line of the parser's message, which
+/// shows the expression first.
+#[must_use]
+pub fn regex_reason(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    let last = text.lines().last().unwrap_or_default().trim();
+    last.strip_prefix("error: ").unwrap_or(last).to_owned()
+}
+
 /// Returns an amount in USD with four decimals, or with two significant digits if it is too small
 /// for four decimals: "$0.0120", "$0.000034".
 #[must_use]
@@ -98,6 +136,27 @@ pub fn escape_invisible(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_that_cannot_be_read_is_described_without_words_of_the_parser() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Row {
+            #[serde(rename = "n")]
+            _n: u64,
+        }
+        for (text, reason) in [
+            ("{bad", "not JSON at column 2"),
+            ("{\n\"n\": x}", "not JSON at line 2, column 6"),
+            ("{\"n\": 1", "the JSON text ends too early"),
+            ("{}", "missing field `n`"),
+            (
+                "{\"n\": \"x\"}",
+                "a value has the wrong type: string \"x\", expected a whole number, 0 or more",
+            ),
+        ] {
+            assert_eq!(json_reason(&serde_json::from_str::<Row>(text).unwrap_err()), reason);
+        }
+    }
 
     #[test]
     fn bounds_in_usd_are_rounded_up() {

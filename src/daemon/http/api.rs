@@ -163,12 +163,22 @@ pub(super) async fn list_runs(State(state): State<HttpState>) -> axum::Json<Json
 }
 
 /// Handles `GET /v1/runs/{run}`.
-pub(super) async fn get_run(State(state): State<HttpState>, Path(id): Path<u64>) -> ApiAnswer {
+pub(super) async fn get_run(State(state): State<HttpState>, Path(id): Path<String>) -> ApiAnswer {
+    let id = parse_run_id(&id)?;
     let run = state.context.status.borrow().run(id).cloned();
     match run {
         Some(run) => Ok(axum::Json(run.to_json())),
         None => Err(unknown_run_refusal(id)),
     }
+}
+
+fn parse_run_id(text: &str) -> Result<u64, HttpRefusal> {
+    text.parse().map_err(|_| {
+        HttpRefusal::bad_request(
+            format!("`{text}` is not the number of a run"),
+            "GET /v1/runs lists the latest runs",
+        )
+    })
 }
 
 fn unknown_run_refusal(id: u64) -> HttpRefusal {
@@ -182,8 +192,9 @@ fn unknown_run_refusal(id: u64) -> HttpRefusal {
 /// Handles `DELETE /v1/runs/{run}`: ends the run; everything answered is kept.
 pub(super) async fn interrupt_run(
     State(state): State<HttpState>,
-    Path(id): Path<u64>,
+    Path(id): Path<String>,
 ) -> ApiAnswer {
+    let id = parse_run_id(&id)?;
     state.request_interrupt(id).await?;
     Ok(axum::Json(json!({ "run": id, "interrupted": true })))
 }

@@ -156,6 +156,7 @@ pub(super) async fn read_json_body<T: DeserializeOwned>(
     }
     let bytes = read_bytes(body).await?;
     serde_json::from_slice(&bytes).map_err(|e| {
-        HttpRefusal::bad_request(format!("the body is invalid: {e}"), "see /v1/openapi.json")
+        let reason = crate::format::json_reason(&e);
+        HttpRefusal::bad_request(format!("the body is invalid: {reason}"), "see /v1/openapi.json")
     })
 }

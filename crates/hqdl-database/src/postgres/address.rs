@@ -74,8 +74,12 @@ impl ServerAddress {
         } else {
             format!("?{}", parameters.join("&"))
         };
+        if base.split_once("://").is_some_and(|(_, rest)| rest.is_empty()) {
+            let hint = "write postgres://user@host/database";
+            return Err(reject("the URL names neither a host nor a database".into(), hint));
+        }
         let mut config: Config = format!("{base}{query}").parse().map_err(|e| {
-            reject(error_with_cause(&e), "write postgres://user@host:port/database")
+            reject(connection_reason(&e), "write postgres://user@host:port/database")
         })?;
         if config.get_password().is_some() {
             return Err(reject(PASSWORD_IN_URL.into(), PASSWORD_HINT));
@@ -130,13 +134,23 @@ const SSLMODE_HINT: &str = "expected disable, prefer, require or verify-full";
 const PASSWORD_IN_URL: &str = "the URL contains a password, which other users could read";
 const PASSWORD_HINT: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
 
-/// Returns an error's message with its cause.
+/// Parts of the library's messages, and what hqdl writes instead.
+const CONNECTION_REASONS: [(&str, &str); 5] = [
+    ("onnection refused", "no server listens there (connection refused)"),
+    ("failed to lookup address", "the host name cannot be resolved"),
+    ("does not support TLS", "the server does not use TLS"),
+    ("password missing", "the server asks for a password"),
+    ("timed out", "the server does not answer in time"),
+];
+
+/// Returns why a URL is invalid or a connection fails.
 #[must_use]
-pub fn error_with_cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
+pub fn connection_reason(error: &dyn std::error::Error) -> String {
+    let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let text = format!("{error}: {cause}");
+    let known = CONNECTION_REASONS.iter().find(|(part, _)| text.contains(part));
+    let reason = known.map_or(&*cause, |(_, reason)| reason);
+    reason.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 fn env_variable(name: &str) -> Option<String> {

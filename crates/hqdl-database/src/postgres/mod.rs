@@ -35,7 +35,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use tracing::warn;
 
-use self::address::{AddressError, ServerAddress, error_with_cause};
+use self::address::{AddressError, ServerAddress, connection_reason};
 use self::thread::ServerThread;
 use crate::StoreError;
 use hqdl_values::sql;
@@ -140,7 +140,7 @@ impl DatabaseServer {
                 {
                     if !std::mem::replace(&mut has_warned, true) {
                         let (url, seconds) = (self.display_url(), STARTUP_TIMEOUT.as_secs());
-                        let error = error_with_cause(&error);
+                        let error = connection_reason(&error);
                         warn!(
                             url,
                             error, "the database cannot be reached; hqdl retries for {seconds} s"
@@ -224,9 +224,11 @@ impl DatabaseServer {
     fn to_store_error(&self, error: &tokio_postgres::Error) -> StoreError {
         let url = self.address.display_url.clone();
         let Some(db_error) = error.as_db_error() else {
-            let message = error_with_cause(error);
+            let message = connection_reason(error);
             let hint = if message.contains("password") {
                 "set it in PGPASSWORD or ~/.pgpass"
+            } else if message.contains("does not use TLS") {
+                "enable TLS on the server, or write sslmode=prefer in the URL"
             } else {
                 "check the URL, and that the server is running; everything answered is kept"
             };
@@ -252,7 +254,7 @@ impl DatabaseServer {
             "54000" => {
                 "PostgreSQL cannot index a key of more than 2,704 bytes: choose a shorter key"
             }
-            code if code.starts_with("42") => {
+            code if code.starts_with("42") || code.starts_with("22") => {
                 return StoreError::Statement { url, message };
             }
             _ => "check the server, then run this again; everything answered is kept",

@@ -14,6 +14,7 @@ use super::error::AuditError;
 use hqdl_spec::Expansion;
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{CellValue, State};
+use hqdl_values::csv::{UNCLOSED_FIELD_MESSAGE, csv_reason, find_unclosed_field};
 use hqdl_values::format::io_reason;
 use hqdl_values::value::Value;
 use serde::Serialize;
@@ -89,14 +90,11 @@ impl Sheet {
             let message = format!("the header is not that of audit {}", draw.id);
             return Err(error(1, message));
         }
-        if let Some(line) = hqdl_values::csv::find_unclosed_field(rest.as_bytes(), b',') {
-            return Err(error(
-                line as u64 + 1,
-                hqdl_values::csv::UNCLOSED_FIELD_MESSAGE.to_owned(),
-            ));
+        if let Some(line) = find_unclosed_field(rest.as_bytes(), b',') {
+            return Err(error(line as u64 + 1, UNCLOSED_FIELD_MESSAGE.to_owned()));
         }
         let mut reader = csv::ReaderBuilder::new().from_reader(rest.as_bytes());
-        let header = reader.headers().map_err(|e| error(2, e.to_string()))?.clone();
+        let header = reader.headers().map_err(|e| error(2, csv_reason(&e)))?.clone();
         let names = column_names(expansion);
         if !header.iter().eq(names.iter().map(String::as_str)) {
             return Err(error(2, format!("the header was changed: expected {}", names.join(","))));
@@ -104,7 +102,7 @@ impl Sheet {
         let mut lines = LineReader::new(draw, expansion);
         for record in reader.records() {
             let line_of = |position: Option<&csv::Position>| position.map_or(0, |p| p.line() + 1);
-            let record = record.map_err(|e| error(line_of(e.position()), e.to_string()))?;
+            let record = record.map_err(|e| error(line_of(e.position()), csv_reason(&e)))?;
             let line = line_of(record.position());
             lines.read_line(&record).map_err(|message| error(line, message))?;
         }
@@ -121,7 +119,7 @@ impl Sheet {
     pub fn write(&self, path: &Path, draw: &Draw, expansion: &Expansion) -> Result<(), AuditError> {
         let mut text = (format_header_comment(draw, expansion) + "\n").into_bytes();
         let mut writer = csv::Writer::from_writer(&mut text);
-        let failed = |e: csv::Error| AuditError::in_file(path, None, e.to_string());
+        let failed = |e: csv::Error| AuditError::in_file(path, None, csv_reason(&e));
         writer.write_record(column_names(expansion)).map_err(failed)?;
         for (n, row) in draw.sample().iter().enumerate() {
             let frame_row = &draw.frame[*row];

@@ -96,14 +96,14 @@ fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
         return Err(format!("line {line}: {}", hqdl_values::csv::UNCLOSED_FIELD_MESSAGE));
     }
     let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
-    let header = reader().headers().map_err(|e| e.to_string())?.clone();
+    let header = reader().headers().map_err(|e| describe_error(&e))?.clone();
     let names = make_names_unique(&header);
     if names.is_empty() {
         return Err("it has no header line with column names".to_owned());
     }
     let mut kinds = vec![FieldKind::Unknown; names.len()];
     for record in reader().records() {
-        let record = record.map_err(|e| e.to_string())?;
+        let record = record.map_err(|e| describe_error(&e))?;
         kinds.iter_mut().zip(&record).for_each(|(kind, field)| kind.add_field(field));
     }
     let table = derive_table_name(file);
@@ -118,7 +118,7 @@ fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
     let insert = format!("INSERT INTO {} VALUES ({placeholders})", sql::quote_name(&table));
     let mut insert = db.prepare(&insert).map_err(|e| e.to_string())?;
     for record in reader().records() {
-        let record = record.map_err(|e| e.to_string())?;
+        let record = record.map_err(|e| describe_error(&e))?;
         let values = kinds.iter().zip(&record).map(|(kind, field)| kind.parse_value(field));
         insert.execute(rusqlite::params_from_iter(values)).map_err(|e| e.to_string())?;
     }
@@ -128,6 +128,15 @@ fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
         field => format!("{}: a second column `{field}` is imported as `{name}`", file.display()),
     });
     Ok(notes.collect())
+}
+
+/// Returns the line of an error, and the reason.
+fn describe_error(error: &csv::Error) -> String {
+    let reason = hqdl_values::csv::csv_reason(error);
+    match error.position() {
+        Some(position) => format!("line {}: {reason}", position.line()),
+        None => reason,
+    }
 }
 
 /// Returns the field delimiter: the candidate that appears most often in the first line.

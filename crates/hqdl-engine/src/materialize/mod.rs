@@ -40,8 +40,9 @@ use hqdl_model::{self as model, Model, ModelChoice, SetupError};
 
 use hqdl_spec::overrides::{Overrides, OverridesError};
 use hqdl_spec::{Expansion, Format, Provider, Spec};
-use hqdl_values::cell::State;
+use hqdl_values::cell::{State, Tally};
 use hqdl_values::format::count_noun;
+use hqdl_values::problem::find_nearest;
 
 /// Reasons why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
@@ -62,8 +63,13 @@ pub enum MaterializeError {
     #[error(transparent)]
     Overrides(#[from] OverridesError),
     /// `--columns` or `--refresh` names a column that no expansion has.
-    #[error("no expansion has a column `{0}`")]
-    UnknownColumn(String),
+    #[error("no expansion has a column `{name}`")]
+    UnknownColumn {
+        /// The name.
+        name: String,
+        /// A similar name.
+        nearest: Option<String>,
+    },
     /// The condition of `--where` is invalid for every expansion.
     #[error("--where: {0}")]
     InvalidWhere(String),
@@ -176,7 +182,12 @@ impl<'w> Materializer<'w> {
         let names_to_check = selection.columns.iter().flatten().chain(&selection.refresh);
         for name in names_to_check {
             if spec.expansions.iter().all(|e| Selection::find_column(e, name).is_none()) {
-                return Err(MaterializeError::UnknownColumn(name.clone()));
+                let columns = spec.expansions.iter().flat_map(|e| &e.columns);
+                let nearest = find_nearest(name, columns.map(|column| column.name.as_str()));
+                return Err(MaterializeError::UnknownColumn {
+                    name: name.clone(),
+                    nearest: nearest.map(str::to_owned),
+                });
             }
         }
         let columns = spec
@@ -417,10 +428,8 @@ impl<'w> Materializer<'w> {
             ));
             return Ok(true);
         }
-        if report.requested.total() > 0
-            && report.requested.total() == report.requested.get(State::Invalid)
-        {
-            listener(&Event::Warning(self.format_unreadable_advice()));
+        if let Some(advice) = self.format_failure_advice(report) {
+            listener(&Event::Warning(advice));
         }
         match self.publish_tables(&coverages, listener, interrupt, report) {
             Err(MaterializeError::Stopped(reason)) => {
@@ -520,6 +529,29 @@ impl<'w> Materializer<'w> {
             && target
                 .published_database(self.database)
                 .is_some_and(|db| self.has_published_tables(db) && !self.has_current_versions(db))
+    }
+
+    /// Returns the advice for a run whose answers were all unreadable or refused, or in which no
+    /// answer of a column is in its value list.
+    fn format_failure_advice(&self, report: &Report) -> Option<String> {
+        let is_all = |requested: &Tally, state| {
+            requested.total() > 0 && requested.total() == requested.get(state)
+        };
+        if is_all(&report.requested, State::Invalid) {
+            return Some(self.format_unreadable_advice());
+        }
+        if is_all(&report.requested, State::Refused) {
+            return Some(
+                "the model refused to answer, or the endpoint's content filter did; look at one with `hqdl why`, and try another model or another `about`, then pass --retry-failed"
+                    .to_owned(),
+            );
+        }
+        let mut columns = report.columns.iter().flatten();
+        let column = columns.find(|c| is_all(&c.requested, State::NotInList))?;
+        Some(format!(
+            "no answer for `{}` is in its value list; look at one with `hqdl why`, and add the answers to `values` or `aliases`, or set `open = true`",
+            column.column
+        ))
     }
 
     /// Returns the advice for a run whose answers were all unreadable.

@@ -85,6 +85,7 @@ impl PlainQuery<'_> {
 
     fn run_on_server(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
         server::check_supported(self.dialect, self.params)?;
+        statement::check_read_only(self.sql)?;
         let began = Instant::now();
         let (database, timeout, interrupt) = (self.database, self.timeout, &self.interrupt);
         let is_run = sink.is_some();

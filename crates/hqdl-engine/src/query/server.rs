@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::query::connection::statement::name_span;
 use crate::query::explain::explain_nested;
 use crate::query::plan::engine::Engine;
 use crate::query::request::Request;
@@ -18,8 +19,10 @@ use crate::query::result::query_result::{Meta, Pass, RowSink};
 use hqdl_database::postgres::query::QueryStop;
 use hqdl_database::{Database, StoreError};
 use hqdl_model::generate::StopReason as Ended;
+use hqdl_spec::Catalog;
 use hqdl_sql::blendsql::plan::RuleOutcome;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
+use hqdl_values::problem::find_nearest;
 use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 
@@ -60,11 +63,11 @@ impl ServerQuery<'_> {
         names: &dyn Fn(&str) -> Option<String>,
         sink: Option<&mut dyn RowSink>,
     ) -> Result<(), QueryError> {
+        let database = Database::open(self.database)?;
         let to_query_error = |error: StoreError| match error {
-            StoreError::Statement { message, .. } => QueryError::in_sql(message, None, "", ""),
+            StoreError::Statement { message, .. } => explain_rejection(&message, sql, &database),
             other => other.into(),
         };
-        let database = Database::open(self.database)?;
         let Some(sink) = sink else {
             return database.check_query(sql).map_err(to_query_error);
         };
@@ -91,6 +94,31 @@ impl ServerQuery<'_> {
         })?;
         sink.borrow_mut().finish().map_err(QueryError::Output)
     }
+}
+
+/// Returns the error for a query that the server rejects, with its place if the message names it.
+fn explain_rejection(message: &str, sql: &str, database: &Database) -> QueryError {
+    let name = message.split('"').nth(1).or_else(|| {
+        let function = message.strip_prefix("function ")?;
+        function.split_once('(').map(|(name, _)| name)
+    });
+    let name = name.map(|name| name.rsplit('.').next().unwrap_or(name));
+    let tables = database.table_names();
+    let known: Vec<String> = if message.starts_with("relation ") {
+        tables
+    } else if message.starts_with("column ") {
+        let columns = tables.iter().filter_map(|table| database.table_columns(table));
+        columns.flatten().map(|(name, _)| name).collect()
+    } else {
+        Vec::new()
+    };
+    let nearest = name.and_then(|name| find_nearest(name, known.iter().map(String::as_str)));
+    let help = nearest.map_or_else(
+        || "the server runs the query: write it in PostgreSQL's SQL".to_owned(),
+        |nearest| format!("did you mean `{nearest}`?"),
+    );
+    let span = name.and_then(|name| name_span(sql, name));
+    QueryError::in_sql(message, span, "", help)
 }
 
 /// Runs a query with calls. Without a sink, only explains it.

@@ -14,6 +14,7 @@ use hqdl_database::Database;
 use hqdl_spec::evidence::{Documents, FindPassages};
 use hqdl_spec::{Catalog, Expansion, Spec};
 use hqdl_values::evidence::Passage;
+use hqdl_values::format::io_reason;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
@@ -69,7 +70,7 @@ fn select_documents(select: &str, db: &Database) -> Result<Vec<NamedText>, Strin
 
 /// Returns the documents of a folder and the folders below it, by path.
 fn read_folder(root: &Path) -> Result<Vec<NamedText>, String> {
-    let error = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    let error = |path: &Path, e: std::io::Error| format!("{}: {}", path.display(), io_reason(&e));
     // A link may have replaced the folder since the spec was checked.
     if root.canonicalize().map_err(|e| error(root, e))? != root {
         return Err(format!("{} is now a link to another folder", root.display()));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
+use hqdl_values::csv::{UNCLOSED_FIELD_MESSAGE, csv_reason, find_unclosed_field};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -59,16 +60,13 @@ impl Truth {
         let error = |line, message: String| TruthError { path: path.to_owned(), line, message };
         let bytes =
             std::fs::read(path).map_err(|e| error(None, hqdl_values::format::io_reason(&e)))?;
-        if let Some(line) = hqdl_values::csv::find_unclosed_field(&bytes, b',') {
-            return Err(error(
-                u64::try_from(line).ok(),
-                hqdl_values::csv::UNCLOSED_FIELD_MESSAGE.to_owned(),
-            ));
+        if let Some(line) = find_unclosed_field(&bytes, b',') {
+            return Err(error(u64::try_from(line).ok(), UNCLOSED_FIELD_MESSAGE.to_owned()));
         }
         let mut reader = csv::ReaderBuilder::new().from_reader(bytes.as_slice());
         let header: Vec<String> = reader
             .headers()
-            .map_err(|e| error(Some(1), e.to_string()))?
+            .map_err(|e| error(Some(1), csv_reason(&e)))?
             .iter()
             .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
             .collect();
@@ -94,7 +92,7 @@ impl Truth {
         let mut seen: HashSet<(usize, usize, Entity)> = HashSet::new();
         for record in reader.records() {
             let record =
-                record.map_err(|e| error(e.position().map(csv::Position::line), e.to_string()))?;
+                record.map_err(|e| error(e.position().map(csv::Position::line), csv_reason(&e)))?;
             let line = record.position().map(csv::Position::line);
             truth.lines += 1;
             for truth_expansion in &expansions {

@@ -126,7 +126,7 @@ impl Server {
     ) -> Result<T, FactsError> {
         read(row).map_err(|failed| match failed {
             super::link::WorkError::Postgres(e) => {
-                self.store_error(&hqdl_database::postgres::address::error_with_cause(&e))
+                self.store_error(&hqdl_database::postgres::address::connection_reason(&e))
             }
             super::link::WorkError::Facts(e) => e,
         })

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::FactsError;
 use hqdl_database::postgres::address::{
-    ANSWER_TIMEOUT, CONNECT_TIMEOUT, ServerAddress, error_with_cause,
+    ANSWER_TIMEOUT, CONNECT_TIMEOUT, ServerAddress, connection_reason,
 };
 use hqdl_database::postgres::thread::ServerThread;
 
@@ -384,7 +384,7 @@ impl Link {
             let io = cause.and_then(|c| c.downcast_ref::<std::io::Error>());
             let broken = error.is_closed()
                 || io.is_some_and(|io| io.kind() != std::io::ErrorKind::InvalidData);
-            let message = error_with_cause(error);
+            let message = connection_reason(error);
             if broken || message.starts_with("timeout") || message.contains("unexpected EOF") {
                 return LinkError::Temporary(TemporaryFailure::unreachable(message));
             }

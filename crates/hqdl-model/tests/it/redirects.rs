@@ -1,4 +1,5 @@
-//! Redirects: an endpoint cannot pass prompts and keys on to another host.
+//! Replies that are not answers: redirects, which cannot pass prompts and keys on to another host,
+//! and broken replies.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -82,5 +83,27 @@ fn a_redirect_is_an_error_that_names_its_location() {
         let message = error.to_string();
         assert!(message.contains(&format!("{other}/chat")), "{status}: {message}");
         assert!(!message.contains("abc"), "a query can hold a secret: {message}");
+    }
+}
+
+#[test]
+fn a_broken_reply_is_described_without_words_of_libraries() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reply = |length: usize, body: &str| {
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        )
+    };
+    let page = "<html><head><title>Sign in</title></head></html>";
+    for (response, expected) in [
+        (reply(0, ""), "the endpoint's reply is empty"),
+        (reply(page.len(), page), "the endpoint's reply is not JSON: a web page, \"Sign in\""),
+        (reply(500, "{"), "the endpoint closed the connection in the middle of its reply"),
+        (String::new(), "the endpoint closed the connection without a reply"),
+    ] {
+        let (base_url, _) = serve(response);
+        let endpoint = Endpoint::new(&settings(base_url), PerMinute::default()).unwrap();
+        let error = runtime.block_on(endpoint.send_prompt(&prompt())).unwrap_err();
+        assert_eq!(error.to_string(), expected);
     }
 }

@@ -27,7 +27,12 @@ impl SpecCheck<'_> {
             for (field, text) in [("question", &example.question), ("sql", &example.sql)] {
                 if text.trim().is_empty() {
                     let path = [Step::from("example"), n.into(), field.into()];
-                    self.add_error(&path, &format!("the example has no {field}"), "", "");
+                    self.add_error(
+                        &path,
+                        &format!("the example has no {field}"),
+                        "",
+                        "write it, or remove the example",
+                    );
                 }
             }
         }

@@ -8,6 +8,7 @@ use crate::checker::Checker;
 use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, ValuesField};
 use crate::schema_check::Step;
 use crate::{Binding, Column, Many, SLOTS, Type, ValueList};
+use hqdl_values::csv::csv_reason;
 use hqdl_values::format::count_noun;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::problem::find_nearest;
@@ -27,7 +28,7 @@ impl SpecCheck<'_> {
                 &field_path("open"),
                 &format!("column `{}` is `open` but has no `values`", c.name),
                 "",
-                "",
+                "add `values`, or remove `open`",
             );
         }
         let aliases = self.check_aliases(&field_path("aliases"), c, values.as_ref());
@@ -38,14 +39,14 @@ impl SpecCheck<'_> {
                     &field_path("many"),
                     "the one-to-many table needs a `column`",
                     "",
-                    "",
+                    "write many = { table = \"…\", column = \"…\" }",
                 );
             } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&many.column)) {
                 self.add_error(
                     &field_path("many"),
                     &format!("`{}` has the same name as a key column", many.column),
                     "",
-                    "",
+                    "choose another `column`",
                 );
             }
         }
@@ -174,7 +175,7 @@ impl SpecCheck<'_> {
                         path,
                         &message,
                         "",
-                        "write two columns: an alias, and the value that it means",
+                        "name a CSV file with two columns: an alias, and the value that it means",
                     );
                     return BTreeMap::new();
                 }
@@ -220,8 +221,9 @@ impl SpecCheck<'_> {
     ) -> Result<BTreeMap<String, String>, String> {
         let path = self.folder.join(file);
         let locate_error = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-        let mut reader = csv::Reader::from_path(&path).map_err(|e| locate_error(&e))?;
-        let header = reader.headers().map_err(|e| locate_error(&e))?;
+        let mut reader =
+            csv::Reader::from_path(&path).map_err(|e| locate_error(&csv_reason(&e)))?;
+        let header = reader.headers().map_err(|e| locate_error(&csv_reason(&e)))?;
         if header.len() != 2 {
             return Err(locate_error(&format!(
                 "line 1 has {} instead of 2",
@@ -234,7 +236,8 @@ impl SpecCheck<'_> {
         }
         let mut aliases = BTreeMap::new();
         for (n, record) in reader.records().enumerate() {
-            let record = record.map_err(|e| locate_error(&e))?;
+            let record =
+                record.map_err(|e| locate_error(&format!("line {}: {}", n + 2, csv_reason(&e))))?;
             let (Some(alias), Some(value), 2) = (record.get(0), record.get(1), record.len()) else {
                 return Err(locate_error(&format!(
                     "line {} has {} instead of 2",
@@ -279,7 +282,12 @@ impl SpecCheck<'_> {
                     }
                     (None, Some(list)) => list.iter().map(literal_value).collect(),
                     _ => {
-                        self.add_error(path, "`values` needs either `sql` or `list`", "", "");
+                        self.add_error(
+                            path,
+                            "`values` needs either `sql` or `list`",
+                            "",
+                            "write values = { sql = \"SELECT …\" } or values = [\"a\", \"b\"]",
+                        );
                         return ValueList {
                             values: Vec::new(),
                             open: true,
@@ -315,7 +323,7 @@ impl SpecCheck<'_> {
                     c.kind.name()
                 ),
                 "",
-                "",
+                "correct the value, or the `type` of the column",
             );
         }
         ValueList { hash: ListHash::new(&values), values, open }
@@ -326,9 +334,9 @@ impl SpecCheck<'_> {
             Err(message) => {
                 self.add_error(
                     path,
-                    &format!("SQLite rejects the SELECT of this value list: {message}"),
+                    &format!("the database rejects the SELECT of this value list: {message}"),
                     "this SELECT",
-                    "correct it until it runs in the sqlite3 shell",
+                    "write one SELECT that runs in the database's own shell",
                 );
             }
             Ok(columns) if columns.len() != 1 => {
@@ -349,7 +357,7 @@ impl SpecCheck<'_> {
                         path,
                         &format!("the SELECT of this value list failed: {message}"),
                         "",
-                        "",
+                        "correct the SELECT until it runs in the database's own shell",
                     );
                 }
             },
@@ -375,7 +383,7 @@ impl SpecCheck<'_> {
             .collect::<Vec<_>>()
             .join(" ");
         if normalized.is_empty() {
-            self.add_error(path, "a question is empty", "", "");
+            self.add_error(path, "a question is empty", "", "write the question, or remove it");
         }
         if let Some(previous) = self
             .questions
@@ -421,10 +429,21 @@ impl SpecCheck<'_> {
                         );
                     }
                 }
-                if let Err(message) = self.catalog.prepare_select(&binding_probe_sql(e, c, sql)) {
+                let unknown_slot =
+                    SLOTS.iter().fold(sql.clone(), |sql, slot| sql.replace(slot, ""));
+                if let Some(slot) = find_slot(&unknown_slot) {
                     self.add_error(
                         path,
-                        &format!("SQLite rejects the SQL of \"{ask}\": {message}"),
+                        &format!("`{slot}` in the SQL of \"{ask}\" is not a slot"),
+                        "",
+                        &format!("the slots are {}", SLOTS.join(", ")),
+                    );
+                } else if let Err(message) =
+                    self.catalog.prepare_select(&binding_probe_sql(e, c, sql))
+                {
+                    self.add_error(
+                        path,
+                        &format!("the database rejects the SQL of \"{ask}\": {message}"),
                         "this SQL",
                         "write a condition over the columns of the expansion",
                     );
@@ -433,6 +452,14 @@ impl SpecCheck<'_> {
         }
         Binding { ask, sql }
     }
+}
+
+/// Returns the first word in braces.
+fn find_slot(sql: &str) -> Option<&str> {
+    let from = &sql[sql.find('{')?..];
+    let slot = &from[..=from.find('}')?];
+    let is_word = slot[1..slot.len() - 1].chars().all(|c| c.is_alphanumeric() || c == '_');
+    is_word.then_some(slot)
 }
 
 /// Returns a SELECT that prepares exactly if the SQL of a binding is valid for its column.

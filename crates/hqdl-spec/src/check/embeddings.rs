@@ -22,7 +22,12 @@ pub fn check_embeddings(
     let table = table?;
     let field_path = |field: &str| [Step::from("embeddings"), field.into()];
     if table.model.trim().is_empty() {
-        check.add_error(&field_path("model"), "the embedding model has no name", "", "");
+        check.add_error(
+            &field_path("model"),
+            "the embedding model has no name",
+            "",
+            "set `model` in [embeddings]",
+        );
     }
     if table.price.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
         let label = "expected USD per million tokens, 0 or more";

@@ -36,7 +36,7 @@ impl SpecCheck<'_> {
             },
             _ => {
                 let message = "evidence needs `documents` or `folder`, and only one of them";
-                self.add_error(&evidence_path, message, "", "");
+                self.add_error(&evidence_path, message, "", "write evidence = { folder = \"pages\" }, or evidence = { documents = \"SELECT title, body FROM page\" }");
                 None
             }
         };
@@ -68,7 +68,10 @@ impl SpecCheck<'_> {
                 self.add_error(path, message, &label, "");
             }
             Err(_) if self.catalog.is_absent() => {}
-            Err(message) => self.add_error(path, &message, "", ""),
+            Err(message) => {
+                let help = "correct the SELECT until it runs in the database's own shell";
+                self.add_error(path, &message, "", help);
+            }
         }
     }
 

@@ -42,6 +42,11 @@ impl SpecCheck<'_> {
             if !known.any(|k| k.eq_ignore_ascii_case(name)) {
                 let help =
                     format_suggestion(name, e.key.iter().chain(&e.context).map(String::as_str));
+                let help = if help.is_empty() || !help.starts_with("did") {
+                    format!("add `{name}` to `context`")
+                } else {
+                    help
+                };
                 let message = format!("`{name}` is not a column of `key` or `context`");
                 let image_path = join_path(path, &["images".into(), n.into()]);
                 self.add_error(&image_path, &message, "no such column", &help);
@@ -102,14 +107,14 @@ impl SpecCheck<'_> {
                         &name_path,
                         &format!("a column of `{list}` has no name"),
                         "",
-                        "",
+                        "write the name of a column, or remove it",
                     );
                 } else if !seen.insert(name.to_lowercase()) {
                     self.add_error(
                         &name_path,
                         &format!("`{name}` occurs twice in `key` and `context`"),
                         "",
-                        "",
+                        "remove one of the two",
                     );
                 }
             }
@@ -186,20 +191,20 @@ impl SpecCheck<'_> {
         for (n, column) in e.column.iter().enumerate() {
             let name_path = join_path(path, &["column".into(), n.into(), "name".into()]);
             if column.name.trim().is_empty() {
-                self.add_error(&name_path, "a column has no name", "", "");
+                self.add_error(&name_path, "a column has no name", "", "write `name`");
             } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&column.name)) {
                 self.add_error(
                     &name_path,
                     &format!("column `{}` has the same name as a key column", column.name),
                     "",
-                    "",
+                    "choose another name",
                 );
             } else if !names.insert(column.name.to_lowercase()) {
                 self.add_error(
                     &name_path,
                     &format!("column `{}` occurs twice in `{}`", column.name, e.name),
                     "",
-                    "",
+                    "rename or remove one of the two",
                 );
             }
         }
@@ -281,7 +286,12 @@ impl SpecCheck<'_> {
                 return None;
             }
             (None, None) => {
-                self.add_error(item_path, "a source needs `table` or `select`", "", "");
+                self.add_error(
+                    item_path,
+                    "a source needs `table` or `select`",
+                    "",
+                    "name a `table`, or write a `select`",
+                );
                 return None;
             }
         };
@@ -355,7 +365,7 @@ impl SpecCheck<'_> {
                 }
                 Some(position) if positions.contains(&position) => {
                     let message = format!("`{name}` occurs twice in the key of this source");
-                    self.add_error(&name_path, &message, "", "");
+                    self.add_error(&name_path, &message, "", "name each column once");
                 }
                 Some(position) => positions.push(position),
             }
@@ -403,7 +413,17 @@ impl SpecCheck<'_> {
                     columns
                 } else {
                     let tables = self.catalog.table_names();
-                    let help = format_suggestion(table, tables.iter().map(String::as_str));
+                    let help = if table.trim().contains(char::is_whitespace) {
+                        "name a table, or write a SELECT".to_owned()
+                    } else {
+                        let help = format_suggestion(table, tables.iter().map(String::as_str));
+                        if tables.is_empty() {
+                            "the database has no tables: check its path in [database], or --db"
+                                .to_owned()
+                        } else {
+                            help
+                        }
+                    };
                     self.add_error(
                         source_path,
                         &format!("the database has no table `{table}`"),
@@ -420,9 +440,9 @@ impl SpecCheck<'_> {
                     Err(message) => {
                         self.add_error(
                             source_path,
-                            &format!("SQLite rejects the SELECT of this source: {message}"),
+                            &format!("the database rejects the SELECT of this source: {message}"),
                             "this SELECT",
-                            "correct it until it runs in the sqlite3 shell",
+                            "write one SELECT that runs in the database's own shell",
                         );
                         return;
                     }

@@ -33,7 +33,7 @@ impl SpecCheck<'_> {
                     &field_path("name"),
                     &format!("an ingredient `{name}` exists already"),
                     "",
-                    "",
+                    "choose another name",
                 );
             }
             if table.question.trim().is_empty() {
@@ -41,7 +41,7 @@ impl SpecCheck<'_> {
                     &field_path("question"),
                     &format!("the ingredient `{name}` has no question"),
                     "",
-                    "",
+                    "write the question, with {argument} in the place of an argument",
                 );
             }
             if table.arguments.is_empty() {
@@ -60,7 +60,12 @@ impl SpecCheck<'_> {
                     let message = format!("`{argument}` cannot be the name of an argument");
                     self.add_error(&argument_path, &message, "expected letters, digits and _", "");
                 } else if !seen.insert(argument.to_lowercase()) {
-                    self.add_error(&argument_path, &format!("`{argument}` occurs twice"), "", "");
+                    self.add_error(
+                        &argument_path,
+                        &format!("`{argument}` occurs twice"),
+                        "",
+                        "name each argument once",
+                    );
                 }
             }
             for slot in table.split_question() {
@@ -69,9 +74,10 @@ impl SpecCheck<'_> {
                     continue;
                 }
                 let help = find_nearest(slot, table.arguments.iter().map(String::as_str))
-                    .map_or_else(String::new, |suggestion| {
-                        format!("did you mean {{{suggestion}}}?")
-                    });
+                    .map_or_else(
+                        || format!("add `{slot}` to `arguments`"),
+                        |suggestion| format!("did you mean {{{suggestion}}}?"),
+                    );
                 let message = format!("`{{{slot}}}` is not an argument of `{name}`");
                 self.add_error(&field_path("question"), &message, "", &help);
             }
@@ -80,7 +86,7 @@ impl SpecCheck<'_> {
                     &field_path("options"),
                     &format!("`{name}` has no options to choose from"),
                     "",
-                    "",
+                    "list them, or remove `options`",
                 );
             }
             if let Some(model) = table.model.as_ref().filter(|m| !models.contains(&m.as_str())) {
@@ -88,7 +94,7 @@ impl SpecCheck<'_> {
                     &field_path("model"),
                     &format!("the spec has no [model.{model}]"),
                     "",
-                    "",
+                    "add a table [model.NAME] with its `name`, or remove `model`",
                 );
             }
         }

@@ -1,9 +1,8 @@
 //! Checks the kinds of a spec.
 
-use super::{SpecCheck, join_path};
+use super::{SpecCheck, format_suggestion, join_path};
 use crate::file::KindTable;
 use crate::schema_check::Step;
-use hqdl_values::problem::find_nearest;
 
 impl SpecCheck<'_> {
     /// Returns the columns of each kind, as `(table, column)`.
@@ -12,7 +11,12 @@ impl SpecCheck<'_> {
         for (n, table) in tables.iter().enumerate() {
             let place = [Step::from("kind"), n.into(), "columns".into()];
             if table.columns.len() < 2 {
-                self.add_error(&place, "a kind needs two columns", "", "");
+                self.add_error(
+                    &place,
+                    "a kind needs two columns",
+                    "",
+                    "write columns = [\"orders.city\", \"city.name\"]",
+                );
             }
             let mut kind = Vec::new();
             for (at, name) in table.columns.iter().enumerate() {
@@ -39,17 +43,13 @@ impl SpecCheck<'_> {
         }
         let Some(columns) = self.catalog.table_columns(table) else {
             let tables = self.catalog.table_names();
-            let help = find_nearest(table, tables.iter().map(String::as_str));
-            return Err((format!("there is no table `{table}`"), format_hint(help)));
+            let help = format_suggestion(table, tables.iter().map(String::as_str));
+            return Err((format!("there is no table `{table}`"), help));
         };
         if columns.iter().any(|(name, _)| name.eq_ignore_ascii_case(column)) {
             return Ok((table.to_owned(), column.to_owned()));
         }
-        let help = find_nearest(column, columns.iter().map(|(name, _)| name.as_str()));
-        Err((format!("`{table}` has no column `{column}`"), format_hint(help)))
+        let help = format_suggestion(column, columns.iter().map(|(name, _)| name.as_str()));
+        Err((format!("`{table}` has no column `{column}`"), help))
     }
-}
-
-fn format_hint(nearest: Option<&str>) -> String {
-    nearest.map(|name| format!("did you mean `{name}`?")).unwrap_or_default()
 }

@@ -64,10 +64,18 @@ pub(super) struct SpecCheck<'c> {
 
 impl SpecCheck<'_> {
     pub(super) fn add_error(&mut self, path: &[Step], message: &str, label: &str, help: &str) {
-        // Errors that follow from a schema violation are not reported.
-        if self.schema_problems.iter().any(|(problem_path, _)| path.starts_with(problem_path)) {
+        // Errors that follow from a schema violation, in this item or in one of its fields, are not
+        // reported.
+        let follows = |(problem_path, _): &(schema_check::Path, Problem)| {
+            path.starts_with(problem_path)
+                || !path.is_empty()
+                    && problem_path.len() == path.len() + 1
+                    && problem_path.starts_with(path)
+        };
+        if self.schema_problems.iter().any(follows) {
             return;
         }
+        debug_assert!(!label.is_empty() || !help.is_empty(), "no next step: {message}");
         self.problems.push(Problem {
             severity: Severity::Error,
             message: message.to_owned(),
@@ -92,7 +100,12 @@ impl SpecCheck<'_> {
     pub(super) fn check_table_name(&mut self, path: &[Step], name: &str) {
         let lower = name.to_lowercase();
         if name.trim().is_empty() {
-            self.add_error(path, "an expansion needs a name", "", "");
+            self.add_error(
+                path,
+                "an expansion needs a name",
+                "",
+                "write the name of the table that hqdl makes",
+            );
         } else if lower.starts_with("hqdl_") || lower.starts_with("sqlite_") {
             self.add_error(
                 path,
@@ -132,6 +145,17 @@ fn literal_value(literal: &Literal) -> Value {
     }
 }
 
+/// Returns a hint for an unknown name: the nearest known name, or a list of the first ones.
 fn format_suggestion<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
-    find_nearest(wrong, known).map(|n| format!("did you mean `{n}`?")).unwrap_or_default()
+    const LISTED: usize = 8;
+    let known: Vec<&str> = known.collect();
+    match find_nearest(wrong, known.iter().copied()) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None if known.is_empty() => String::new(),
+        None => {
+            let more = if known.len() > LISTED { ", …" } else { "" };
+            let first = &known[..known.len().min(LISTED)];
+            format!("use one of {}{more}", first.join(", "))
+        }
+    }
 }

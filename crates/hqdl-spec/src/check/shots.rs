@@ -74,16 +74,21 @@ impl SpecCheck<'_> {
             Err(message) => {
                 self.add_error(
                     path,
-                    &format!("SQLite rejects the SELECT of the shots: {message}"),
+                    &format!("the database rejects the SELECT of the shots: {message}"),
                     "this SELECT",
-                    "correct it until it runs in the sqlite3 shell",
+                    "write one SELECT that runs in the database's own shell",
                 );
                 return Vec::new();
             }
         };
         match self.catalog.select_rows(sql, limit) {
             Err(message) => {
-                self.add_error(path, &format!("the SELECT of the shots failed: {message}"), "", "");
+                self.add_error(
+                    path,
+                    &format!("the SELECT of the shots failed: {message}"),
+                    "",
+                    "correct the SELECT until it runs in the database's own shell",
+                );
                 Vec::new()
             }
             Ok(rows) => rows

@@ -126,7 +126,8 @@ pub(super) fn parse_string(
             span_of_tokens(tokens),
             format!("{noun} is not a text"),
             "expected '…'",
-        )),
+        )
+        .with_help(format!("write {noun} as a text in single quotes: '…'"))),
     }
 }
 

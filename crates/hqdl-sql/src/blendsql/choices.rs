@@ -89,7 +89,11 @@ fn parse_list(sql: &str, all_tokens: &[Token], items: &[Token]) -> Result<Choice
                     if item.is_empty() { span_of_tokens(all_tokens) } else { span_of_tokens(item) };
                 return Err(SqlError::new(
                     error_span,
-                    "an option is not a literal",
+                    if item.is_empty() {
+                        "an option is missing"
+                    } else {
+                        "an option is not a literal"
+                    },
                     "expected a literal",
                 )
                 .with_help(format!("list texts, numbers, True, False or NULL; {HELP}")));

@@ -61,7 +61,8 @@ impl SqlError {
             )
         };
         let known = format!("available: {names}");
-        (self.help.as_ref() != Some(&known)).then_some(known)
+        let is_listed = |help: &String| *help == known || help.starts_with("there are ");
+        (!self.help.as_ref().is_some_and(is_listed)).then_some(known)
     }
 
     /// Renders the error with line, column and caret, in the format of spec problems.

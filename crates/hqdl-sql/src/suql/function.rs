@@ -204,6 +204,17 @@ const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("string_to_table", "suql_split({})"),
 ];
 
+/// Returns whether the dialect has a function of this name, in lower case, that `SQLite` may lack.
+#[must_use]
+pub fn has_function(name: &str) -> bool {
+    FUNCTIONS.iter().any(|(known, ..)| *known == name)
+        || SET_FUNCTIONS.iter().any(|(known, _)| *known == name)
+        || [&TEXT_FUNCTIONS[..], &INTEGER_FUNCTIONS, &ARRAY_FUNCTIONS, &BOOLEAN_FUNCTIONS]
+            .iter()
+            .any(|names| names.contains(&name))
+        || ["any", "date_trunc"].contains(&name)
+}
+
 /// Contents of the parentheses of a function call.
 struct ParsedArguments {
     /// Arguments, followed by the ORDER BY terms.

@@ -18,6 +18,7 @@ use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
 use super::date_functions::{self, TimeSpan};
+use hqdl_values::format::regex_reason;
 use hqdl_values::value::Value;
 
 /// Result of an SQL function.
@@ -601,8 +602,9 @@ pub(super) fn compile_pattern(
         syntax(pattern).ok_or_else(|| function_error(format!("`{pattern}` is not a pattern")))?;
     let built =
         RegexBuilder::new(&regex).case_insensitive(ignore_case).dot_matches_new_line(true).build();
-    built.map_err(|_| {
-        function_error(format!("hqdl cannot parse the regular expression `{pattern}`"))
+    built.map_err(|error| {
+        let reason = regex_reason(&error);
+        function_error(format!("hqdl cannot parse the regular expression `{pattern}`: {reason}"))
     })
 }
 

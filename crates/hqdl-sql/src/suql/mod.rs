@@ -40,6 +40,7 @@ mod star_columns;
 mod text;
 mod special_syntax;
 
+pub use function::has_function;
 pub use star_columns::{ColumnLookup, TableColumns};
 pub use text::TranslatedQuery;
 

@@ -638,9 +638,10 @@ pub(super) fn match_pattern(
 /// [`SqlError`] if the pattern is invalid.
 pub(super) fn check_pattern(pattern: &TypedSql, syntax: &str) -> Result<(), SqlError> {
     let SqlType::Literal(text) = &pattern.sql_type else { return Ok(()) };
-    compile_pattern(text, find_pattern_syntax(syntax), false)
-        .map(drop)
-        .map_err(|error| SqlError::new(pattern.span.clone(), error.to_string(), "this pattern"))
+    compile_pattern(text, find_pattern_syntax(syntax), false).map(drop).map_err(|error| {
+        SqlError::new(pattern.span.clone(), error.to_string(), "this pattern")
+            .with_help("correct it; a `\\` before a sign takes the sign as it is")
+    })
 }
 
 /// Joins two operands with the unchanged source text between them.

@@ -241,11 +241,14 @@ impl<'s> Parser<'s> {
 
     /// Creates an error for an unexpected token.
     pub fn expected_error(&self, expectation: &str) -> SqlError {
-        let (span, found) = match self.peek() {
-            Some(token) => (token.span(), format!("`{}`", token.text(self.sql))),
-            None => (self.sql.len().saturating_sub(1)..self.sql.len(), "the query's end".into()),
+        let (span, message) = match self.peek() {
+            Some(token) => (token.span(), format!("unexpected `{}`", token.text(self.sql))),
+            None => {
+                let end = self.sql.len();
+                (end.saturating_sub(1)..end, "the query ends too early".to_owned())
+            }
         };
-        SqlError::new(span, format!("unexpected {found}"), format!("expected {expectation}"))
+        SqlError::new(span, message, format!("expected {expectation}"))
     }
 
     /// Runs `parse` one level deeper. Fails if the nesting is too deep.

@@ -6,22 +6,32 @@ use crate::blendsql::SqlError;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("ai.if", |call| rewrite_ask(call, IS_TRUE, BOOL)),
-        ("google_ml.if", |call| rewrite_ask(call, IS_TRUE, BOOL)),
-        ("ai.rank", |call| rewrite_ask(call, "Rate this.", FLOAT)),
-        ("google_ml.rank", |call| rewrite_ask(call, "Rate this.", FLOAT)),
-        ("ai.generate", |call| rewrite_ask(call, ANSWER, STR)),
-        ("google_ml.generate", |call| rewrite_ask(call, ANSWER, STR)),
-        ("ai.summarize", |call| {
+        ("ai.if", "ai.if('Is it positive? ' || t.c)", |call| rewrite_ask(call, IS_TRUE, BOOL)),
+        ("google_ml.if", "google_ml.if('Is it positive? ' || t.c)", |call| {
+            rewrite_ask(call, IS_TRUE, BOOL)
+        }),
+        ("ai.rank", "ai.rank('How positive is it? ' || t.c)", |call| {
+            rewrite_ask(call, "Rate this.", FLOAT)
+        }),
+        ("google_ml.rank", "google_ml.rank('How positive is it? ' || t.c)", |call| {
+            rewrite_ask(call, "Rate this.", FLOAT)
+        }),
+        ("ai.generate", "ai.generate('Translate this: ' || t.c)", |call| {
+            rewrite_ask(call, ANSWER, STR)
+        }),
+        ("google_ml.generate", "google_ml.generate('Translate this: ' || t.c)", |call| {
+            rewrite_ask(call, ANSWER, STR)
+        }),
+        ("ai.summarize", "ai.summarize(t.c)", |call| {
             let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
             call.write_question_about(prompt, "Summarize the text.", STR)
         }),
-        ("ai.analyze_sentiment", |call| {
+        ("ai.analyze_sentiment", "ai.analyze_sentiment(t.c)", |call| {
             let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
             let options = ", options=('positive', 'negative', 'neutral'), return_type='str'";
             call.write_question_about(prompt, SENTIMENT, options)
         }),
-        ("ai.agg_summarize", |call| {
+        ("ai.agg_summarize", "ai.agg_summarize(t.c)", |call| {
             let [input] = call.match_arguments(["input"])?;
             call.write_reduction(input, SUMMARIZE_GROUP)
         }),

@@ -6,18 +6,28 @@ use crate::blendsql::SqlError;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("ai.if", |call| rewrite_ask(call, IS_TRUE, BOOL)),
-        ("ai.score", |call| rewrite_ask(call, "Rate this.", FLOAT)),
-        ("ai.generate", |call| rewrite_ask(call, ANSWER, STR)),
-        ("ai.generate_bool", |call| rewrite_ask(call, IS_TRUE, BOOL)),
-        ("ai.generate_int", |call| rewrite_ask(call, ANSWER, INT)),
-        ("ai.generate_double", |call| rewrite_ask(call, ANSWER, FLOAT)),
-        ("ai.classify", |call| {
+        ("ai.if", "AI.IF(('Is it positive? ', t.c))", |call| rewrite_ask(call, IS_TRUE, BOOL)),
+        ("ai.score", "AI.SCORE(('How positive is it? ', t.c))", |call| {
+            rewrite_ask(call, "Rate this.", FLOAT)
+        }),
+        ("ai.generate", "AI.GENERATE(('Translate this: ', t.c))", |call| {
+            rewrite_ask(call, ANSWER, STR)
+        }),
+        ("ai.generate_bool", "AI.GENERATE_BOOL(('Is it positive? ', t.c))", |call| {
+            rewrite_ask(call, IS_TRUE, BOOL)
+        }),
+        ("ai.generate_int", "AI.GENERATE_INT(('How many people? ', t.c))", |call| {
+            rewrite_ask(call, ANSWER, INT)
+        }),
+        ("ai.generate_double", "AI.GENERATE_DOUBLE(('What price? ', t.c))", |call| {
+            rewrite_ask(call, ANSWER, FLOAT)
+        }),
+        ("ai.classify", "AI.CLASSIFY(t.c, categories => ['good', 'bad'])", |call| {
             let [input, categories, _, _] =
                 call.match_arguments(["input", "categories", "connection_id", "endpoint"])?;
             call.write_classification(input, categories, "")
         }),
-        ("ai.agg", |call| {
+        ("ai.agg", "AI.AGG(t.c, 'Summarize the texts.')", |call| {
             let [input, instruction, _, _] =
                 call.match_arguments(["input", "instruction", "connection_id", "endpoint"])?;
             match instruction {

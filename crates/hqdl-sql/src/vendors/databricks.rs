@@ -6,32 +6,32 @@ use crate::blendsql::SqlError;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("ai_query", rewrite_query),
-        ("ai_gen", |call| {
+        ("ai_query", "ai_query('model', 'Translate this: ' || t.c)", rewrite_query),
+        ("ai_gen", "ai_gen('Translate this: ' || t.c)", |call| {
             let [prompt] = call.match_arguments(["prompt"])?;
             call.write_prompt(prompt, ANSWER, STR)
         }),
-        ("ai_classify", |call| {
+        ("ai_classify", "ai_classify(t.c, ARRAY('good', 'bad'))", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
             call.write_classification(content, labels, "")
         }),
-        ("ai_analyze_sentiment", |call| {
+        ("ai_analyze_sentiment", "ai_analyze_sentiment(t.c)", |call| {
             let [content] = call.match_arguments(["content"])?;
             let options =
                 ", options=('positive', 'negative', 'neutral', 'mixed'), return_type='str'";
             call.write_question_about(content, SENTIMENT, options)
         }),
-        ("ai_summarize", rewrite_summarize),
-        ("ai_translate", |call| {
+        ("ai_summarize", "ai_summarize(t.c, 20)", rewrite_summarize),
+        ("ai_translate", "ai_translate(t.c, 'en')", |call| {
             let [content, to] = call.match_arguments(["content", "to_lang"])?;
             let to = call.require_text(to, "the target language")?;
             call.write_question_about(content, &format!("Translate the text to {to}."), STR)
         }),
-        ("ai_fix_grammar", |call| {
+        ("ai_fix_grammar", "ai_fix_grammar(t.c)", |call| {
             let [content] = call.match_arguments(["content"])?;
             call.write_question_about(content, "Correct the grammatical errors of the text.", STR)
         }),
-        ("ai_mask", |call| {
+        ("ai_mask", "ai_mask(t.c, ARRAY('name', 'address'))", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
             let labels = call.require_texts(labels, "labels")?.join(", ");
             let question = format!("Replace each of these in the text with [MASKED]: {labels}.");

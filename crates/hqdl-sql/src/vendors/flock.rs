@@ -9,14 +9,26 @@ use hqdl_values::sql::quote_text;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("llm_complete", |call| rewrite_ask(call, ANSWER, STR)),
-        ("llm_filter", |call| rewrite_ask(call, IS_TRUE, BOOL)),
-        ("llm_reduce", |call| {
-            let prompt = FlockPrompt::read(call, ANSWER)?;
-            let value = join_values(&prompt.values())
-                .ok_or_else(|| call.error_at_name("`llm_reduce` needs a column"))?;
-            Ok(format!("{{{{LLMReduce({}, {value})}}}}", quote_text(&prompt.question)))
-        }),
+        (
+            "llm_complete",
+            "llm_complete({'model_name': 'm'}, {'prompt': 'Translate this.', 'context_columns': [{'data': t.c}]})",
+            |call| rewrite_ask(call, ANSWER, STR),
+        ),
+        (
+            "llm_filter",
+            "llm_filter({'model_name': 'm'}, {'prompt': 'Is it positive?', 'context_columns': [{'data': t.c}]})",
+            |call| rewrite_ask(call, IS_TRUE, BOOL),
+        ),
+        (
+            "llm_reduce",
+            "llm_reduce({'model_name': 'm'}, {'prompt': 'Summarize.', 'context_columns': [{'data': t.c}]})",
+            |call| {
+                let prompt = FlockPrompt::read(call, ANSWER)?;
+                let value = join_values(&prompt.values())
+                    .ok_or_else(|| call.error_at_name("`llm_reduce` needs a column"))?;
+                Ok(format!("{{{{LLMReduce({}, {value})}}}}", quote_text(&prompt.question)))
+            },
+        ),
     ],
     prefixes: &["llm_"],
     has_double_quoted_strings: false,

@@ -60,8 +60,8 @@ const STR: &str = ", return_type='str'";
 
 /// Functions of an engine.
 struct Functions {
-    /// Name in lower case, and how a call is rewritten.
-    rewritten: &'static [(&'static str, Rewrite)],
+    /// Name in lower case, example of a call, and how a call is rewritten.
+    rewritten: &'static [(&'static str, &'static str, Rewrite)],
     /// Prefixes of names that only AI functions have.
     prefixes: &'static [&'static str],
     /// Whether `"…"` is a string.
@@ -79,6 +79,16 @@ impl Vendor {
             Self::Flock => "flock",
             Self::AlloyDb => "AlloyDB",
         }
+    }
+
+    /// All engines.
+    pub const ALL: [Self; 5] =
+        [Self::Snowflake, Self::BigQuery, Self::Databricks, Self::Flock, Self::AlloyDb];
+
+    /// Returns whether the engine has an AI function of this name.
+    #[must_use]
+    pub fn has_function(self, name: &str) -> bool {
+        find_rewrite(self.functions(), &name.to_lowercase()).is_some()
     }
 
     fn functions(self) -> &'static Functions {
@@ -149,9 +159,12 @@ impl Translator<'_> {
         while let Some(token) = tokens.get(n).copied() {
             let call = parse_call(self, tokens, n);
             if let Some((call, end)) = call.filter(|(_, end)| !self.is_cte_body(&tokens[*end..])) {
-                if let Some(rewrite) = find_rewrite(functions, &call.name) {
+                if let Some((example, rewrite)) = find_rewrite(functions, &call.name) {
                     let span = call.name_span.start..call.end;
-                    let written = rewrite(&call)?;
+                    let written = rewrite(&call).map_err(|error| match error.help {
+                        Some(_) => error,
+                        None => error.with_help(format!("write for example {example}")),
+                    })?;
                     self.check_parameters(&tokens[n..end], &written)?;
                     edits.push((span, written));
                     n = end;
@@ -212,7 +225,7 @@ impl Translator<'_> {
         if !functions.prefixes.iter().any(|prefix| call.name.starts_with(prefix)) {
             return Ok(());
         }
-        let names = functions.rewritten.iter().map(|(name, _)| *name);
+        let names = functions.rewritten.iter().map(|(name, ..)| *name);
         let error = call.error_at_name(&format!(
             "hqdl has no equivalent of {}'s `{}`",
             self.vendor.name(),
@@ -279,6 +292,8 @@ fn is_parameter(sql: &str, tokens: &[Token], n: usize) -> bool {
     token.lexeme == Lexeme::Parameter && !(is_after_value && token.text(sql).starts_with(':'))
 }
 
-fn find_rewrite(functions: &Functions, name: &str) -> Option<Rewrite> {
-    functions.rewritten.iter().find(|(known, _)| *known == name).map(|(_, rewrite)| *rewrite)
+/// Returns the example and the rewrite of a function.
+fn find_rewrite(functions: &Functions, name: &str) -> Option<(&'static str, Rewrite)> {
+    let found = functions.rewritten.iter().find(|(known, ..)| *known == name);
+    found.map(|(_, example, rewrite)| (*example, *rewrite))
 }

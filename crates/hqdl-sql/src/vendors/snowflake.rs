@@ -8,21 +8,25 @@ use hqdl_values::sql::quote_text;
 
 pub(super) const FUNCTIONS: Functions = Functions {
     rewritten: &[
-        ("ai_filter", rewrite_filter),
-        ("ai_classify", rewrite_classify),
-        ("ai_complete", rewrite_complete),
-        ("ai_agg", rewrite_aggregate),
-        ("ai_summarize_agg", |call| {
+        ("ai_filter", "AI_FILTER(PROMPT('Is it positive? {0}', t.c))", rewrite_filter),
+        ("ai_classify", "AI_CLASSIFY(t.c, ['good', 'bad'])", rewrite_classify),
+        (
+            "ai_complete",
+            "AI_COMPLETE('model', PROMPT('Translate this: {0}', t.c))",
+            rewrite_complete,
+        ),
+        ("ai_agg", "AI_AGG(t.c, 'Summarize the texts.')", rewrite_aggregate),
+        ("ai_summarize_agg", "AI_SUMMARIZE_AGG(t.c)", |call| {
             let [text] = call.match_arguments(["expr"])?;
             call.write_reduction(text, SUMMARIZE_GROUP)
         }),
-        ("ai_sentiment", |call| {
+        ("ai_sentiment", "AI_SENTIMENT(t.c)", |call| {
             let [text, categories] = call.match_arguments(["text", "categories"])?;
             call.refuse(categories, "categories")?;
             let options = ", options=('positive', 'negative', 'neutral', 'mixed', 'unknown'), return_type='str'";
             call.write_question_about(text, SENTIMENT, options)
         }),
-        ("ai_translate", rewrite_translate),
+        ("ai_translate", "AI_TRANSLATE(t.c, 'de', 'en')", rewrite_translate),
     ],
     prefixes: &["ai_", "snowflake.cortex."],
     has_double_quoted_strings: false,

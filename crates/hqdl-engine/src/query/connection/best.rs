@@ -45,7 +45,7 @@ impl Aggregate<ScoredValues, String> for BestAggregate {
             ValueRef::Integer(k) if k >= 0 => usize::try_from(k).unwrap_or(usize::MAX),
             _ => {
                 return Err(Error::UserFunctionError(
-                    "k is not a whole number of 0 or more".into(),
+                    "k of `LLMTopK` is not a whole number of 0 or more".into(),
                 ));
             }
         };

@@ -16,15 +16,13 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
+use crate::query::connection::sqlite_message::{SqliteMessage, name_ingredients, unknown_name};
 use crate::query::connection::statement::{ONLY_READS, first_word_span, name_span, token_span_at};
 use crate::query::connection::{best, math};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::RowSink;
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::generate::StopReason;
-use hqdl_spec::Catalog;
-use hqdl_sql::blendsql::ingredients::{self, IngredientRef};
-use hqdl_values::problem::find_nearest;
 
 /// Number of `SQLite` VM instructions between two checks of the time limit: some tens of
 /// microseconds.
@@ -331,92 +329,17 @@ impl Guard {
                 "select a part of it with `substr`",
             ),
             _ => {
-                let message = sqlite_message(error);
-                let help = self.suggest_name(&message);
+                let message = name_ingredients(&sqlite_message(error));
                 // `SQLite` reports the name of an unknown table, but not its offset.
                 let span = span.or_else(|| name_span(sql, unknown_name(&message)));
+                let (span_in_sql, database) = (span.as_ref(), &self.database);
+                let explained =
+                    SqliteMessage { message: &message, sql, span: span_in_sql, database };
+                let help = explained.suggest_fix();
                 QueryError::in_sql(message, span, "", help)
             }
         }
     }
-
-    /// Returns a hint for a misspelled table or column.
-    fn suggest_name(&self, message: &str) -> String {
-        let known: Vec<String> = match message.split_once(": ") {
-            Some(("no such function", name)) => {
-                let is = |i: &IngredientRef| i.name().eq_ignore_ascii_case(name);
-                let ingredient = ingredients::all_ingredients().into_iter().find(is);
-                return ingredient.map_or_else(
-                    || {
-                        "use a function of SQLite; docs/reference/queries.md lists those of SUQL"
-                            .to_owned()
-                    },
-                    |found| format!("write the call in double braces: {{{{{}(…)}}}}", found.name()),
-                );
-            }
-            Some(("no such table", _)) => self.database.table_names(),
-            Some(("no such column", name)) => {
-                let mut tables = self.database.table_names();
-                // If the name is qualified by an existing table, suggest only its columns.
-                let qualifier = name.rsplit_once('.').map(|(of, _)| of);
-                let is = |t: &String| qualifier.is_some_and(|of| t.eq_ignore_ascii_case(of));
-                if tables.iter().any(is) {
-                    tables.retain(is);
-                }
-                let columns =
-                    tables.iter().filter_map(|t| self.database.table_columns(t)).flatten();
-                columns.map(|(name, _)| name).collect()
-            }
-            _ if message.starts_with("near \"ILIKE\"") => {
-                return "ILIKE is PostgreSQL syntax: use `--dialect suql`, or LIKE, which ignores the case of ASCII letters in SQLite"
-                    .to_owned();
-            }
-            _ if message == "unrecognized token: \":\"" => {
-                return "`value::type` is PostgreSQL syntax: use `--dialect suql`, or CAST(value AS type)"
-                    .to_owned();
-            }
-            _ if message == "incomplete input" => {
-                return "the query ends too early: complete it, as in SELECT name FROM city"
-                    .to_owned();
-            }
-            _ => return String::new(),
-        };
-        let misspelt = unknown_name(message);
-        // `SQLite` rejects `t.c` although the table `t` has a column `c`.
-        let table = message.strip_prefix("no such column: ").and_then(|name| name.rsplit_once('.'));
-        if let Some((table, column)) = table
-            && known.iter().any(|name| name.eq_ignore_ascii_case(column))
-        {
-            return format!("FROM has no table or alias `{table}`");
-        }
-        match (find_nearest(misspelt, known.iter().map(String::as_str)), table) {
-            (Some(name), _) => format!("did you mean `{name}`?"),
-            (None, Some((table, _))) if self.database.table_columns(table).is_some() => {
-                format!("`{table}` has the columns {}", format_first_names(&known))
-            }
-            (None, Some((table, _))) => {
-                format!("`{table}` must be a table or an alias in FROM that has this column")
-            }
-            (None, None) if message.starts_with("no such table") && !known.is_empty() => {
-                format!("the tables are {}", format_first_names(&known))
-            }
-            (None, None) => String::new(),
-        }
-    }
-}
-
-/// Returns the first names of a list, followed by `…` if there are more.
-fn format_first_names(names: &[String]) -> String {
-    const NAMED: usize = 8;
-    let more = if names.len() > NAMED { " …" } else { "" };
-    let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-    format!("{}{more}", first.join(", "))
-}
-
-/// Returns the name at the end of a `SQLite` message, without qualifier and quotes.
-fn unknown_name(message: &str) -> &str {
-    let name = message.rsplit(": ").next().unwrap_or_default();
-    name.rsplit('.').next().unwrap_or(name).trim_matches('"')
 }
 
 /// Makes a connection read-only and abortable.

@@ -6,4 +6,5 @@ pub mod large_stack;
 pub mod math;
 pub mod quoted_texts;
 pub mod schema;
+mod sqlite_message;
 pub mod statement;

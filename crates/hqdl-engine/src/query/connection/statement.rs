@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use crate::query::connection::sqlite_message::AGGREGATES;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::begins_write;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
@@ -138,9 +139,12 @@ pub(in crate::query) fn failing_span(query: &Query, message: &str) -> Option<Ran
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
     let suql_fragments = [" is not ", " is neither ", "division by zero", "out of range"];
     let suql = suql_fragments.iter().any(|fragment| message.contains(fragment));
+    let aggregate =
+        AGGREGATES.iter().find(|(name, _)| message.contains(name)).map(|(_, function)| *function);
     let mut spans: Vec<Range<usize>> = Vec::new();
     query.visit_exprs(&mut |e| {
         let can_fail = match &e.kind {
+            ExprKind::Function { name, .. } if aggregate == Some(name.as_str()) => true,
             ExprKind::Function { name, .. } if json => name.starts_with("json"),
             ExprKind::Function { name, .. } if suql => name.starts_with("suql_"),
             ExprKind::Function { name, .. } if overflow => matches!(name.as_str(), "sum" | "abs"),

@@ -187,7 +187,11 @@ impl Engine<'_, '_> {
         // Spans in this SQL do not point into the user's text.
         let failed = |e: &rusqlite::Error| match self.guard.query_error(e, &rewritten.sql) {
             QueryError::Sql(mut problem) => {
-                problem.span = self.find_name_span(&problem.message);
+                let message = &problem.message;
+                problem.span = self.find_name_span(message).or_else(|| {
+                    statement::failing_span(&self.parsed.query, message)
+                        .map(|span| self.normalized.original_span(&span))
+                });
                 QueryError::Sql(problem)
             }
             other => other,

@@ -13,6 +13,7 @@ use crate::query::functions::register::register_functions;
 use crate::query::plan::engine::Engine;
 use crate::query::plan::nested::{NestedQueries, NestedRunner};
 use crate::query::plan::validation::validate_query;
+use crate::query::read::macros;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::views::find_published_columns;
@@ -125,7 +126,11 @@ fn parse_calls(
     is_server: bool,
 ) -> Result<ParsedQuery, QueryError> {
     let is_table = |table: &str| schema.has_table(table);
-    let parsed = parse_query_with(text, Syntax { is_table: &is_table, is_server })?;
+    let parsed =
+        parse_query_with(text, Syntax { is_table: &is_table, is_server }).map_err(|error| {
+            let hint = "a query on a database on a server has only calls that a column answers: LLMMap, LLMQA and LLMValidate";
+            if is_server { macros::explain_missing_macro(error.into(), hint) } else { error.into() }
+        })?;
     if !parsed.is_single_call && !is_server {
         statement::check_read_only(text)?;
     }

@@ -14,8 +14,9 @@ use serde_json::{Map, Value as Json};
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::ReturnType;
-use hqdl_sql::blendsql::lexer::Token;
+use hqdl_sql::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::Type;
+use hqdl_values::format::json_reason;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 
@@ -109,6 +110,20 @@ impl CallText<'_> {
         };
         let span = self.open_token.start..member.end;
         if member.is_symbol(b'*') {
+            // Several columns are only possible in a list of columns.
+            if let Some(next) = rest.get(2)
+                && let Lexeme::Symbol(symbol) = next.lexeme
+                && !matches!(symbol, b',' | b')' | b';')
+            {
+                let name = self.name_token.text(self.text);
+                let first = fields.first().map_or("field", |field| field.name.as_str());
+                return Err(QueryError::in_sql(
+                    format!("`.*` of `{name}` is only possible in a list of result columns"),
+                    Some(member.span()),
+                    "several columns",
+                    format!("name one field, as in .{first}"),
+                ));
+            }
             let columns = fields
                 .iter()
                 .map(|field| format!("{} AS {}", write(field), sql::quote_name(&field.name)));
@@ -144,7 +159,7 @@ impl CallText<'_> {
             .text_content(self.text)
             .ok_or_else(|| error("the schema is not a text".to_owned()))?;
         let json: Json = serde_json::from_str(&text)
-            .map_err(|why| error(format!("the schema is not JSON: {why}")))?;
+            .map_err(|why| error(format!("the schema cannot be read: {}", json_reason(&why))))?;
         let Json::Object(members) = json else {
             return Err(error("the schema is not an object".to_owned()));
         };

@@ -129,7 +129,8 @@ pub(in crate::query) fn expand_macros(
         if matches!(found, Macro::Extract | Macro::Top) {
             copied_until = call.end_offset;
         }
-        edits.extend(call.expand_macro(request, found, rest)?);
+        let expanded = call.expand_macro(request, found, rest);
+        edits.extend(expanded.map_err(|error| add_example(error, name.text(text)))?);
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
@@ -164,6 +165,16 @@ pub fn describe_calls() -> String {
         text.push_str(&format!("\n- {example}: {result}"));
     }
     text
+}
+
+/// Adds an example of a call to an error without a help.
+fn add_example(error: QueryError, name: &str) -> QueryError {
+    let QueryError::Sql(mut problem) = error else { return error };
+    let call = format!("{{{{{}(", name.to_lowercase());
+    let usage = USAGES.iter().find(|(example, _)| example.to_lowercase().contains(&call));
+    let example = usage.map(|(example, _)| format!("write for example {example}"));
+    problem.help = problem.help.or(example);
+    QueryError::Sql(problem)
 }
 
 /// Returns the tokens of a query up to the first that cannot be read: its error is reported when
@@ -239,6 +250,21 @@ pub(in crate::query) fn list_ingredients_in_error(
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}", all.join(", ")),
         });
+    }
+    QueryError::Sql(problem)
+}
+
+/// Explains an error about a macro in a query whose macros are not expanded.
+pub(in crate::query) fn explain_missing_macro(error: QueryError, hint: &str) -> QueryError {
+    let QueryError::Sql(mut problem) = error else { return error };
+    let name = problem.message.strip_prefix("there is no ingredient `");
+    let name = name.and_then(|rest| rest.strip_suffix('`')).map(str::to_owned);
+    if let Some(name) = name
+        && KNOWN.iter().any(|(known, _)| known.eq_ignore_ascii_case(&name))
+    {
+        problem.message = format!("`{name}` is not available here");
+        problem.label = "in this call".to_owned();
+        problem.help = Some(hint.to_owned());
     }
     QueryError::Sql(problem)
 }
@@ -601,7 +627,9 @@ impl CallText<'_> {
             parts.push(format!("date({column}) {sign} {day}"));
         }
         if parts.is_empty() {
-            return Err(self.missing_argument_error("`start=` or `end=`"));
+            let help = "write for example {{DT(t.day, start='2024-01-01', end='2024-01-31')}}";
+            let message = "`DT` needs `start=` or `end=`".to_owned();
+            return Err(self.error_at_name(message, "in this call", help));
         }
         Ok(vec![(self.open_token.start..self.end_offset, format!("({})", parts.join(" AND ")))])
     }

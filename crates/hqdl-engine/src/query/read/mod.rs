@@ -36,7 +36,12 @@ impl Dialect {
         if self == Self::Sqlite {
             return run(sql);
         }
-        remap_spans(&suql::translate_with_columns(sql, &column_lookup(database))?, run)
+        let translated = suql::translate_with_columns(sql, &column_lookup(database));
+        let translated = translated.map_err(|error| {
+            let hint = "use `--dialect sqlite` for this call, or LLMMap, LLMQA, LLMValidate, LLMJoin or LLMReduce";
+            macros::explain_missing_macro(error.into(), hint)
+        })?;
+        remap_spans(&translated, run)
     }
 }
 

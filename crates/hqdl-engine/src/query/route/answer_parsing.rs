@@ -10,6 +10,7 @@ use hqdl_spec::{Column, Type, ValueList};
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Key};
 use hqdl_sql::blendsql::{Call, Quantifier, Subject, yes_no};
+use hqdl_values::format::regex_reason;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::value::Value;
 
@@ -19,10 +20,10 @@ pub(in crate::query) fn answer_regex(call: &Call) -> Result<Option<Arc<regex::Re
     match regex::Regex::new(&format!("^(?:{pattern})$")) {
         Ok(regex) => Ok(Some(Arc::new(regex))),
         Err(error) => Err(QueryError::in_sql(
-            format!("the regular expression `{pattern}` cannot be read: {error}"),
+            format!("the regular expression `{pattern}` cannot be read: {}", regex_reason(&error)),
             Some(call.span.clone()),
             "in this call",
-            "",
+            "correct `regex`; a `\\` before a sign takes it as it is",
         )),
     }
 }

@@ -235,7 +235,8 @@ impl QueryParser<'_> {
     pub fn unexpected_error(&self) -> SqlError {
         let Some(token) = self.peek() else {
             let span = self.text_end..(self.text_end + 1).min(self.sql.len()).max(self.text_end);
-            return SqlError::new(span, "incomplete SQL statement", "here");
+            return SqlError::new(span, "incomplete SQL statement", "here")
+                .with_help("the query ends too early: complete it, as in SELECT name FROM city");
         };
         if let Some(n) = self.call_at(token) {
             let call = &self.calls[n];
@@ -253,6 +254,7 @@ impl QueryParser<'_> {
         });
         let text = self.sql.get(token.start..end).unwrap_or_default();
         SqlError::new(token.start..end, format!("syntax error near '{text}'"), "here")
+            .with_help("correct the SQL here, or just before")
     }
 
     /// Returns the operator of adjacent symbols that is next, and its number of tokens.
