@@ -194,6 +194,9 @@ fn announce_limit(limit: WritingLimit, spec: &Spec, output_options: OutputOption
     anstream::eprintln!("asking {} for SQL, {limit}", spec.model.name);
 }
 
+/// Advice after a question without a query.
+const REWRITE_HINT: &str = "help: reword the question or try another model; hqdl stores the model's reply, and --rewrite asks again";
+
 /// Outcome of a question.
 pub enum AskOutcome {
     Answered(Box<Answered>),
@@ -453,7 +456,7 @@ impl<'s> AskRun<'s> {
             }
             Written::Failed(failed) => {
                 let message = format!(
-                    "the model wrote no query that runs; the last one was\n{}\nerror: {}",
+                    "the model wrote no query that runs; the last one was\n{}\nerror: {}\n{REWRITE_HINT}",
                     to_safe_lines(&failed.sql),
                     to_safe_lines(&failed.error)
                 );

@@ -11,7 +11,7 @@ use crate::database::{Database, StoreError};
 use crate::format::{count_noun, format_usd_bound};
 use crate::init::SpecDraft;
 use crate::init::advice::{self, TableAdvice};
-use crate::init::csv_import::{self, CsvImportError};
+use crate::init::csv_import;
 use crate::model;
 use crate::query::{self, QueryResult};
 use crate::spec::is_server;
@@ -47,10 +47,15 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     };
     // Check before hqdl creates any file.
     if let Some(spec) = options.spec.as_ref().filter(|spec| spec.exists()) {
-        return Err(Failure::wrong_input(
-            format!("{} exists already, and `init` never overwrites a spec", spec.display()),
-            "choose another file with --spec, or delete this one first",
-        ));
+        let (message, hint) = if spec.is_dir() {
+            ("is a directory", "name a file in it with --spec")
+        } else {
+            (
+                "exists already, and `init` never overwrites a spec",
+                "choose another file with --spec, or delete this one first",
+            )
+        };
+        return Err(Failure::wrong_input(format!("{} {message}", spec.display()), hint));
     }
     let path = resolve_database(&options.source, output_options)?;
     let database = Database::open(&path).map_err(|e| match e {
@@ -58,9 +63,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             format!("there is no file at {}", path.display()),
             "name a SQLite database, a CSV file or a directory of CSV files",
         ),
-        StoreError::NotADatabase(path) => Failure::wrong_input(
-            format!("{} is not a SQLite database", path.display()),
-            "name a SQLite database, a CSV file or a directory of CSV files; export other files as CSV first",
+        StoreError::NotADatabase(_) => Failure::wrong_input(
+            e.to_string(),
+            "`init` accepts a SQLite database, a CSV file or a directory of CSV files; export a spreadsheet as CSV first",
         ),
         other => other.into(),
     })?;
@@ -149,20 +154,8 @@ fn ask_for_advice(
 /// Returns the path of the database, after creating it if the path names CSV files.
 fn resolve_database(path: &Path, output_options: OutputOptions) -> Result<PathBuf, Failure> {
     let Some(files) = csv_import::list_csv_files(path) else { return Ok(path.to_owned()) };
-    let (created, notes) = csv_import::create_database(path, &files).map_err(|e| {
-        let hint = match &e {
-            CsvImportError::DatabaseExists(existing) => {
-                format!("if hqdl made it from this file, use it: `hqdl init {}`; otherwise rename one of the two", existing.display())
-            }
-            CsvImportError::NoFiles(_) => {
-                "name a SQLite database, a CSV file or a directory of CSV files".to_owned()
-            }
-            CsvImportError::File { .. } => {
-                "expected UTF-8 text with the column names in the first line, and as many fields in each line".to_owned()
-            }
-        };
-        Failure::wrong_input(e.to_string(), hint)
-    })?;
+    let (created, notes) = csv_import::create_database(path, &files)
+        .map_err(|e| Failure::wrong_input(e.to_string(), e.hint()))?;
     if !output_options.quiet {
         let files = count_noun(files.len() as u64, "CSV file");
         anstream::eprintln!("created {} from {files}", created.display());

@@ -156,7 +156,21 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if output_options.json || began {
         print_report(&report, &session.spec, seconds, output_options);
     }
+    if failure.is_none() && !output_options.json && !output_options.quiet {
+        print_failed_cells(&report);
+    }
     Ok(exit)
+}
+
+/// Prints what to do about cells whose answers are not valid, unless the run has said it already.
+fn print_failed_cells(report: &Report) {
+    let failed = report.cells.count_failed() - report.cells.get(State::Error);
+    if failed > 0 && report.only_failure().is_none() {
+        anstream::eprintln!(
+            "note: {} got no valid answer; `hqdl why` shows the reason, --retry-failed asks again",
+            count_noun(failed, "cell")
+        );
+    }
 }
 
 /// Prints a run's results.
@@ -323,7 +337,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     let price = if report.has_price {
         format!("${:.4}", report.usage.cost_usd)
     } else {
-        "unknown (no `price` in [model])".to_owned()
+        "unknown: set `price` in [model]".to_owned()
     };
     anstream::println!("price      {price}{}", parenthesize(&report.price_notes()));
     if report.in_doubt.requests > 0 {

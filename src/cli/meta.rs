@@ -138,9 +138,9 @@ fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, at_most: &str) {
     } else {
         match spec.models.iter().find(|(_, model)| model.price.is_none()) {
             Some((name, _)) if spec.model.price.is_some() => {
-                format!("unknown (no `price` in [model.{name}])")
+                format!("unknown: set `price` in [model.{name}]")
             }
-            _ => "unknown (no `price` in [model])".to_owned(),
+            _ => "unknown: set `price` in [model]".to_owned(),
         }
     };
     let notes: &[String] = if meta.requests == 0 { &[] } else { &meta.price_notes };

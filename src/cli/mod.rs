@@ -176,7 +176,7 @@ struct ModelFlags {
     model: Option<String>,
     /// Base URL of the endpoint (implies --provider openai). hqdl then ignores the spec's
     /// `api_key_env`, so that a key is never sent to a different endpoint.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = parse_base_url)]
     base_url: Option<String>,
     /// Environment variable that holds the API key.
     #[arg(long, value_name = "VARIABLE", value_parser = parse_variable)]
@@ -222,6 +222,14 @@ fn parse_price(text: &str) -> Result<PriceTable, String> {
         if usd.is_finite() && usd >= 0.0 { Ok(usd) } else { Err(wrong()) }
     };
     Ok(PriceTable { input: usd(input)?, output: usd(output)?, ..PriceTable::default() })
+}
+
+/// Returns the URL if it is one of an HTTP server.
+fn parse_base_url(text: &str) -> Result<String, String> {
+    if text.starts_with("http://") || text.starts_with("https://") {
+        return Ok(text.to_owned());
+    }
+    Err("expected http://… or https://…".to_owned())
 }
 
 /// Parses a budget in USD.

@@ -201,6 +201,7 @@ fn a_third_failure_prints_the_error_and_the_query() {
         "{}",
         failed.stderr
     );
+    assert!(failed.stderr.contains("--rewrite asks again"), "{}", failed.stderr);
     assert_eq!((failed.stdout.as_str(), endpoint.request_count()), ("", 3));
 }
 

@@ -25,6 +25,12 @@ fn an_invalid_argument_is_named_with_the_expected_form() {
             rejects(&project, &args, 2, &["--budget", amount]);
         }
     }
+    for command in ["plan", "materialize"] {
+        let args = [command, "specs/x.toml", "--base-url", "127.0.0.1:1/v1"];
+        rejects(&project, &args, 2, &["--base-url", "expected http://"]);
+    }
+    let other = ["plan", "specs/x.toml", "--model", "other", "--budget", "1"];
+    rejects(&project, &other, 2, &["the model `other` has no price", "--price"]);
     rejects(&project, &["check", "data.sqlite"], 2, &["is a SQLite database", "hqdl init"]);
     rejects(&project, &["plan", "specs"], 2, &["specs is a directory, not a spec"]);
     std::fs::write(project.path("latin.toml"), b"# \xe9").unwrap();
@@ -149,6 +155,68 @@ fn a_csv_column_that_gets_another_name_is_noted() {
         ["a second column `A` is imported as `A_2`", "without a name is imported as `column_4`"]
     {
         assert!(ended.stderr.contains(note), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn init_says_how_to_repair_a_file_that_it_cannot_read() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    std::fs::create_dir(project.path("none")).unwrap();
+    for (name, bytes, parts) in [
+        (
+            "ragged.csv",
+            &b"a,b\n1,2\n3,4,5\n"[..],
+            ["line 3: 3 fields instead of 2", "quotes around a field"],
+        ),
+        ("latin.csv", b"name\nCaf\xe9\n", ["is not UTF-8 text", "iconv"]),
+        ("book.xlsx", b"PK\x03\x04", ["is not a SQLite database", "export a spreadsheet as CSV"]),
+        ("none", b"", ["none contains no CSV file", "end in .csv"]),
+    ] {
+        if name != "none" {
+            std::fs::write(project.path(name), bytes).unwrap();
+        }
+        rejects(&project, &["init", name], 2, &parts);
+    }
+    rejects(&project, &["init", "data.sqlite", "-s", "specs"], 2, &["specs is a directory"]);
+}
+
+#[test]
+fn init_names_the_database_of_the_current_directory_after_it() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    std::fs::create_dir(project.path("lists")).unwrap();
+    std::fs::write(project.path("lists/city.csv"), "name\nLima\n").unwrap();
+    let mut command = project.hqdl_command(&["init", "."]);
+    let output = command.current_dir(project.path("lists")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(project.path("lists.sqlite").exists());
+}
+
+#[test]
+fn a_run_with_refusals_only_says_what_to_do() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::RefusalInWords, Frequency::Always);
+    let project = heroes_project(&endpoint, "json");
+    let run = || project.run_hqdl(&["materialize", "specs/x.toml", "--columns", "born"]);
+    let first = run().expect_exit_code(1).stderr;
+    assert!(first.contains("the model refused every cell"), "{first}");
+    assert!(!first.contains("got no valid answer"), "{first}");
+    let second = run().expect_exit_code(1).stderr;
+    assert!(
+        second.contains("got no valid answer") && second.contains("--retry-failed"),
+        "{second}"
+    );
+}
+
+#[test]
+fn an_endpoint_that_refuses_says_which_setting_to_change() {
+    for (status, parts) in [
+        (401, ["the spec names no variable", "name the variable with --api-key-env"]),
+        (404, ["(at http://127.0.0.1:", "often ends in /v1"]),
+    ] {
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::status(status, "no", "no"), Frequency::Always);
+        let project = heroes_project(&endpoint, "json");
+        rejects(&project, &["materialize", "specs/x.toml"], 4, &parts);
     }
 }
 

@@ -170,7 +170,7 @@ fn a_price_is_unknown_if_one_model_has_none() {
     let sql = "SELECT {{LLMMap('Which mayor?', place.name, model='large')}} FROM place";
     let ended =
         project.run_hqdl(&["query", "--spec", "specs/x.toml", "--meta", sql]).expect_exit_code(0);
-    let told = "unknown (no `price` in [model.large])";
+    let told = "unknown: set `price` in [model.large]";
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
 }
 

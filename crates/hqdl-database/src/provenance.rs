@@ -289,7 +289,9 @@ impl ProvenanceError {
         match self {
             Self::Store(error) => error.hint().to_owned(),
             Self::NotExpanded(_) => "run `hqdl materialize SPEC` first".to_owned(),
-            Self::NoTable { existing, .. } => format!("there is {}", existing.join(", ")),
+            Self::NoTable { existing, .. } => {
+                format!("the expansions are: {}", existing.join(", "))
+            }
             Self::NoColumn { existing: all, .. } => format!("its columns are: {}", all.join(", ")),
             Self::Key { expansion, key, column, .. } => {
                 format!("hqdl why {expansion} {} {column}", key.join(" ").to_uppercase())

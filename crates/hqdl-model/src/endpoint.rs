@@ -30,6 +30,7 @@ use hqdl_prompt::Prompt;
 use hqdl_spec::{
     LimitScope, ModelParameters, ModelSettings, Provider, SERVICE_TIER, format_parameters,
 };
+use hqdl_values::format::hide_secrets;
 use hqdl_values::key::tagged_hash;
 
 /// An endpoint and its model.
@@ -263,6 +264,11 @@ impl Endpoint {
                     self.transport.key.describe()
                 );
                 ModelError::Refused { status, message }
+            }
+            ModelError::Refused { status: 404, message } => {
+                let base_url = hide_secrets(&self.transport.base_url);
+                let message = format!("{} (at {base_url})", message.trim_end_matches('.'));
+                ModelError::Refused { status: 404, message }
             }
             ModelError::NoConnection { message, hint, is_permanent } => {
                 let (name, start_hint) =

@@ -184,7 +184,7 @@ impl Spec {
             let note = match &model.price_origin {
                 PriceOrigin::Spec => continue,
                 PriceOrigin::Book(date) => format!("{}: book of {date}", model.name),
-                PriceOrigin::Unknown(reason) => format!("{}: unknown, {reason}", model.name),
+                PriceOrigin::Unknown(reason) => format!("{}: {reason}", model.name),
             };
             if !notes.contains(&note) {
                 notes.push(note);

@@ -132,7 +132,7 @@ impl UncheckedSpec {
         std::iter::once((None, main.clone())).chain(other_models).find_map(|(name, model)| {
             match self.find_price(&model) {
                 (_, PriceOrigin::Unknown(reason)) if model.provider != Provider::Replay => {
-                    Some((describe_model(name), reason))
+                    Some((format!(" `{}`{}", model.name, describe_model(name)), reason))
                 }
                 _ => None,
             }

@@ -468,7 +468,7 @@ impl UncheckedSpec {
                     &field_path(field),
                     &format!("hqdl cannot keep `{field}`: the model{model} has no price"),
                     &reason,
-                    "set `price` in [model] or pass --price IN,OUT (0,0 for a model on your own machine), or limit tokens with `budget_tokens`",
+                    "pass --price IN,OUT (0,0 for a model on your own machine), set `price` in [model], which applies to its `name` only, or limit tokens with `budget_tokens`",
                 );
             }
         }

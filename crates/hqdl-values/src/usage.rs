@@ -131,7 +131,7 @@ impl Usage {
 pub struct ColumnUsage {
     /// Finished cells, by state.
     pub cells: Tally,
-    /// Requests that included the column.
+    /// Requests with a reply that included the column.
     pub requests: u64,
     /// Share of the input tokens.
     pub input_tokens: f64,

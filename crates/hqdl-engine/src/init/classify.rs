@@ -203,6 +203,12 @@ pub fn is_nameless(words: &[String]) -> bool {
         || words.last().is_some_and(|w| NON_NAME_WORDS.contains(&w.as_str()))
 }
 
+/// Returns true if a column with this name contains remarks about the rows.
+pub fn is_remark(words: &[String]) -> bool {
+    let remarks = ["note", "notes", "comment", "comments", "remark", "remarks", "memo"];
+    words.last().is_some_and(|w| remarks.contains(&w.as_str()))
+}
+
 /// Returns true if a column with this name contains row ids or references.
 pub fn is_id(words: &[String]) -> bool {
     let ids = ["id", "ids", "uuid", "guid", "pk", "rowid", "idx", "index"];

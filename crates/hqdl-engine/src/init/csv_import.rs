@@ -1,5 +1,6 @@
 //! Creates a database from CSV files, one table per file, for users who have no database yet.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
@@ -19,6 +20,8 @@ pub enum CsvImportError {
         path: PathBuf,
         /// Description of the error.
         message: String,
+        /// Advice for the user.
+        hint: &'static str,
     },
     /// The path of the new database already exists.
     #[error("{} exists already", .0.display())]
@@ -27,6 +30,29 @@ pub enum CsvImportError {
     #[error("{} contains no CSV file", .0.display())]
     NoFiles(PathBuf),
 }
+
+impl CsvImportError {
+    /// Returns a hint for the user.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::File { hint, .. } => (*hint).to_owned(),
+            Self::DatabaseExists(path) => format!(
+                "if hqdl made it from this file, use it: `hqdl init {}`; otherwise rename one of the two",
+                path.display()
+            ),
+            Self::NoFiles(_) => "name a directory with files that end in .csv or .tsv".to_owned(),
+        }
+    }
+}
+
+/// A message about a CSV file, and a hint.
+type Reason = (String, &'static str);
+
+/// Hint for a file without a readable header.
+const HEADER_HINT: &str = "expected UTF-8 text with the column names in the first line";
+/// Hint for a file in another encoding.
+const ENCODING_HINT: &str = "export it as UTF-8 (in Excel: \"CSV UTF-8\"), or convert it: `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW.csv`";
 
 /// Returns the CSV files at a path: the file itself, or the files of the folder. Returns `None` for
 /// anything else, such as a database.
@@ -55,6 +81,9 @@ pub fn create_database(
     path: &Path,
     files: &[PathBuf],
 ) -> Result<(PathBuf, Vec<String>), CsvImportError> {
+    // `.` and `..` have no name of their own.
+    let named = path.file_name().is_none().then(|| path.canonicalize().ok()).flatten();
+    let path = named.as_deref().unwrap_or(path);
     let db_path = path.with_extension("sqlite");
     if files.is_empty() {
         return Err(CsvImportError::NoFiles(path.to_owned()));
@@ -63,21 +92,28 @@ pub fn create_database(
         return Err(CsvImportError::DatabaseExists(db_path));
     }
     let part_path = path.with_extension(format!("sqlite.{}.part", std::process::id()));
-    let file_error =
-        |path: &Path, message: String| CsvImportError::File { path: path.to_owned(), message };
+    let file_error = |path: &Path, (message, hint): Reason| CsvImportError::File {
+        path: path.to_owned(),
+        message,
+        hint,
+    };
+    let failed_write = |path: &Path, error: String| {
+        file_error(path, (error, "check that hqdl can write into this directory"))
+    };
     let fill = || -> Result<Vec<String>, CsvImportError> {
-        let db = Connection::open(&part_path).map_err(|e| file_error(&part_path, e.to_string()))?;
-        sql::reject_quoted_texts(&db).map_err(|e| file_error(&part_path, e.to_string()))?;
-        db.execute_batch("BEGIN").map_err(|e| file_error(&part_path, e.to_string()))?;
+        let db =
+            Connection::open(&part_path).map_err(|e| failed_write(&part_path, e.to_string()))?;
+        sql::reject_quoted_texts(&db).map_err(|e| failed_write(&part_path, e.to_string()))?;
+        db.execute_batch("BEGIN").map_err(|e| failed_write(&part_path, e.to_string()))?;
         let mut notes = Vec::new();
         for file in files {
-            notes.append(&mut add_file(&db, file).map_err(|message| file_error(file, message))?);
+            notes.append(&mut add_file(&db, file).map_err(|reason| file_error(file, reason))?);
         }
-        db.execute_batch("COMMIT").map_err(|e| file_error(&part_path, e.to_string()))?;
+        db.execute_batch("COMMIT").map_err(|e| failed_write(&part_path, e.to_string()))?;
         Ok(notes)
     };
     let result = fill().and_then(|notes| {
-        std::fs::rename(&part_path, &db_path).map_err(|e| file_error(&db_path, e.to_string()))?;
+        std::fs::rename(&part_path, &db_path).map_err(|e| failed_write(&db_path, e.to_string()))?;
         Ok(notes)
     });
     if result.is_err() {
@@ -88,22 +124,28 @@ pub fn create_database(
 }
 
 /// Adds the table of a file. Returns a note for each renamed column.
-fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
-    let text = std::fs::read_to_string(file).map_err(|e| io_reason(&e))?;
+fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, Reason> {
+    let failed_insert = |e: rusqlite::Error| (e.to_string(), HEADER_HINT);
+    let text = std::fs::read_to_string(file).map_err(|e| match e.kind() {
+        ErrorKind::InvalidData => (io_reason(&e), ENCODING_HINT),
+        _ => (io_reason(&e), "check the file and its permissions"),
+    })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let delimiter = detect_delimiter(text);
     if let Some(line) = hqdl_values::csv::find_unclosed_field(text.as_bytes(), delimiter) {
-        return Err(format!("line {line}: {}", hqdl_values::csv::UNCLOSED_FIELD_MESSAGE));
+        let message = format!("line {line}: {}", hqdl_values::csv::UNCLOSED_FIELD_MESSAGE);
+        return Err((message, "correct the line, then run this again"));
     }
     let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
-    let header = reader().headers().map_err(|e| describe_error(&e))?.clone();
+    let invalid_record =
+    let header = reader().headers().map_err(invalid_record)?.clone();
     let names = make_names_unique(&header);
     if names.is_empty() {
-        return Err("it has no header line with column names".to_owned());
+        return Err(("it has no header line with column names".to_owned(), HEADER_HINT));
     }
     let mut kinds = vec![FieldKind::Unknown; names.len()];
     for record in reader().records() {
-        let record = record.map_err(|e| describe_error(&e))?;
+        let record = record.map_err(invalid_record)?;
         kinds.iter_mut().zip(&record).for_each(|(kind, field)| kind.add_field(field));
     }
     let table = derive_table_name(file);
@@ -113,14 +155,14 @@ fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
         .map(|(n, k)| format!("{} {}", sql::quote_name(n), k.sql_type()))
         .collect();
     let create = format!("CREATE TABLE {} ({})", sql::quote_name(&table), columns.join(", "));
-    db.execute_batch(&create).map_err(|e| e.to_string())?;
+    db.execute_batch(&create).map_err(failed_insert)?;
     let placeholders = vec!["?"; names.len()].join(", ");
     let insert = format!("INSERT INTO {} VALUES ({placeholders})", sql::quote_name(&table));
-    let mut insert = db.prepare(&insert).map_err(|e| e.to_string())?;
+    let mut insert = db.prepare(&insert).map_err(failed_insert)?;
     for record in reader().records() {
-        let record = record.map_err(|e| describe_error(&e))?;
+        let record = record.map_err(invalid_record)?;
         let values = kinds.iter().zip(&record).map(|(kind, field)| kind.parse_value(field));
-        insert.execute(rusqlite::params_from_iter(values)).map_err(|e| e.to_string())?;
+        insert.execute(rusqlite::params_from_iter(values)).map_err(failed_insert)?;
     }
     let renamed = header.iter().zip(&names).filter(|(field, name)| field.trim() != **name);
     let notes = renamed.map(|(field, name)| match field.trim() {

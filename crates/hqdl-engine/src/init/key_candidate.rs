@@ -117,7 +117,8 @@ fn list_candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
         let is_suitable = column.value_kind == ValueKind::Name
             && (allows_persons || !is_person(column))
             || is_year(column);
-        if is_suitable && !is_duplicate && !classify::is_private(&column.words) {
+        let is_excluded = classify::is_private(&column.words) || classify::is_remark(&column.words);
+        if is_suitable && !is_duplicate && !is_excluded {
             candidates.push((n, column));
         }
     }

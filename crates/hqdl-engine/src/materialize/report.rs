@@ -155,6 +155,16 @@ impl Report {
         unasked == 0 && count(&self.cells) == 0 && count(&self.requested) == 0
     }
 
+    /// Returns the state of all cells that this run requested, if it is [`State::Invalid`] or
+    /// [`State::Refused`].
+    #[must_use]
+    pub fn only_failure(&self) -> Option<State> {
+        let total = self.requested.total();
+        [State::Invalid, State::Refused]
+            .into_iter()
+            .find(|state| total > 0 && self.requested.get(*state) == total)
+    }
+
     /// Returns notes about the price: where prices are from, and which part of the cost is
     /// estimated.
     #[must_use]

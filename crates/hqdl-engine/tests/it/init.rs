@@ -276,6 +276,17 @@ fn duplicate_key_is_noted() {
 }
 
 #[test]
+fn remarks_about_the_rows_are_not_keys() {
+    let db = create_database(
+        "remarks",
+        "CREATE TABLE book (title TEXT, author TEXT, \"my notes\" TEXT);
+         INSERT INTO book VALUES ('Dune', 'Herbert', 'lent'), ('Dune', 'Herbert', 'mine'), ('Emma', 'Austen', 'old');",
+    );
+    let (_, spec) = generate_valid_spec(&db);
+    assert!(!key_names(&spec, 0).contains(&"my notes"), "{:?}", key_names(&spec, 0));
+}
+
+#[test]
 fn ids_dates_links_numbers_and_long_texts_are_not_keys() {
     let db = create_database(
         "no-keys",

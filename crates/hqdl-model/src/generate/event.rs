@@ -104,7 +104,7 @@ pub enum StopReason {
     #[error(transparent)]
     Endpoint(#[from] ModelError),
     /// No request gets an answer, even after retries.
-    #[error("no request is answered: {0}")]
+    #[error("no request got an answer: {0}")]
     Gone(String),
     /// The facts cannot be stored.
     #[error(transparent)]

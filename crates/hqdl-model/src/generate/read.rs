@@ -5,8 +5,8 @@ use std::sync::PoisonError;
 
 use super::packing::RowsToRetry;
 use super::{Context, Event, StopReason};
+use crate::Reply;
 use crate::plan::RowBatch;
-use crate::{Reply, Tokens};
 use hqdl_facts::{CommitUnit, Completion, Fact};
 use hqdl_prompt::{Prompt, PromptFrame, RowOutcome};
 use hqdl_spec::checker::Checker;
@@ -149,7 +149,7 @@ impl Context {
             .facts
             .commit_unit(CommitUnit { completion, facts, settles: None, answers })
             .await?;
-        self.share_cost(row_batch, &tallies, Tokens::default(), 0.0);
+        self.count_cells(row_batch, &tallies);
         let usage = *self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);
         (self.run.events.listener)(&Event::Stored { cells: tally, usage });
         Ok(())

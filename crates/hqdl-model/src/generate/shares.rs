@@ -27,6 +27,16 @@ impl Context {
         tallies
     }
 
+    /// Adds the cells of a request without a reply to its columns.
+    pub(super) fn count_cells(&self, row_batch: &RowBatch, tallies: &[Tally]) {
+        let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
+        for (position, tally) in row_batch.columns.iter().zip(tallies) {
+            if let Some(usage) = columns.get_mut(*position) {
+                usage.cells.merge(tally);
+            }
+        }
+    }
+
     /// Divides the cost of a request among its columns.
     pub(super) fn share_cost(
         &self,

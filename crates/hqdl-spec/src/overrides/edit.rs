@@ -73,7 +73,9 @@ impl OverrideEditError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
-            Self::NoTable { existing, .. } => format!("there is {}", existing.join(", ")),
+            Self::NoTable { existing, .. } => {
+                format!("the expansions are: {}", existing.join(", "))
+            }
             Self::Key { names, .. } => format!("its key is: {}", names.join(", ")),
             Self::NoColumn { existing: all, .. } => format!("its columns are: {}", all.join(", ")),
             Self::NoKey { .. } => {

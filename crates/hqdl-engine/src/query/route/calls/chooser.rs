@@ -103,7 +103,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
                     Some(why) => why,
                 }
             }
-            Ok(None) if spec.expansions.is_empty() => "there is no spec".to_owned(),
+            Ok(None) if spec.expansions.is_empty() => "no expansion is defined".to_owned(),
             Ok(None) => "no column of the spec answers this question".to_owned(),
             Err(why) => why,
         };
