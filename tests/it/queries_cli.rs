@@ -745,7 +745,7 @@ fn flags_of_a_query_without_a_spec_are_checked() {
         2,
         &["the recording no.jsonl does not exist"],
     );
-    fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["is not the URL"]);
+    fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["--base-url"]);
     // `--recordings` accepts any number of values, except for the query.
     std::fs::write(project.path("f.jsonl"), "").unwrap();
     for files in [&["f.jsonl"][..], &["f.jsonl", "f.jsonl"]] {

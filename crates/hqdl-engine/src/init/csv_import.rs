@@ -47,7 +47,7 @@ impl CsvImportError {
 }
 
 /// A message about a CSV file, and a hint.
-type Reason = (String, &'static str);
+type CsvProblem = (String, &'static str);
 
 /// Hint for a file without a readable header.
 const HEADER_HINT: &str = "expected UTF-8 text with the column names in the first line";
@@ -92,7 +92,7 @@ pub fn create_database(
         return Err(CsvImportError::DatabaseExists(db_path));
     }
     let part_path = path.with_extension(format!("sqlite.{}.part", std::process::id()));
-    let file_error = |path: &Path, (message, hint): Reason| CsvImportError::File {
+    let file_error = |path: &Path, (message, hint): CsvProblem| CsvImportError::File {
         path: path.to_owned(),
         message,
         hint,
@@ -124,7 +124,7 @@ pub fn create_database(
 }
 
 /// Adds the table of a file. Returns a note for each renamed column.
-fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, Reason> {
+fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> {
     let failed_insert = |e: rusqlite::Error| (e.to_string(), HEADER_HINT);
     let text = std::fs::read_to_string(file).map_err(|e| match e.kind() {
         ErrorKind::InvalidData => (io_reason(&e), ENCODING_HINT),
