@@ -246,7 +246,7 @@ impl Recognizer<'_> {
             ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
                 return refuse(&expr.span, "the query has a subquery");
             }
-            ExprKind::Function { window: true, .. } => {
+            ExprKind::Function { window: Some(_), .. } => {
                 return refuse(&expr.span, "the query has a window function");
             }
             ExprKind::Function { name, .. } if is_random(name) => {
@@ -348,7 +348,7 @@ impl Recognizer<'_> {
         let ExprKind::Function { name, window, filter, args, .. } = &expr.kind else {
             return refuse(&expr.span, "a result column is neither a group nor an aggregate");
         };
-        if *window {
+        if window.is_some() {
             return refuse(&expr.span, "the query has a window function");
         }
         if !["count", "sum", "total", "avg"].contains(&name.as_str()) {

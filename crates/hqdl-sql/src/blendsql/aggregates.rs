@@ -36,7 +36,7 @@ pub(super) const AGGREGATES: [&str; 26] = [
 
 /// Returns true if the expression is an aggregate call.
 pub(super) fn is_aggregate_call(expr: &Expr) -> bool {
-    let ExprKind::Function { name, window: false, args, .. } = &expr.kind else { return false };
+    let ExprKind::Function { name, window: None, args, .. } = &expr.kind else { return false };
     let is_unambiguous = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
     is_unambiguous && AGGREGATES.contains(&name.as_str())
 }
@@ -45,7 +45,7 @@ pub(super) fn is_aggregate(core: &SelectCore, query: &Query) -> bool {
     let mut found = core.having.is_some();
     let mut collect = |e: &Expr| {
         visit_own_exprs(e, &mut |e| {
-            if let ExprKind::Function { name, window: false, args, .. } = &e.kind {
+            if let ExprKind::Function { name, window: None, args, .. } = &e.kind {
                 let is_unambiguous = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
                 found |= is_unambiguous && AGGREGATES.contains(&name.as_str());
             }
@@ -60,7 +60,7 @@ pub(super) fn has_window(core: &SelectCore, query: &Query) -> bool {
     let mut found = !core.windows.is_empty();
     let mut collect = |e: &Expr| {
         visit_own_exprs(e, &mut |e| {
-            found |= matches!(&e.kind, ExprKind::Function { window: true, .. });
+            found |= matches!(&e.kind, ExprKind::Function { window: Some(_), .. });
         });
     };
     core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut collect);

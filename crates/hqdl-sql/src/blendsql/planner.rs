@@ -316,7 +316,7 @@ fn conditions_in_value(expr: &Expr) -> Vec<&Expr> {
     let conditions: Vec<&Expr> = match &expr.kind {
         ExprKind::Case { operand: None, whens, .. } => whens.iter().map(|(when, _)| when).collect(),
         ExprKind::Function { filter: Some(filter), .. } => vec![filter],
-        ExprKind::Function { name, args, window: false, .. }
+        ExprKind::Function { name, args, window: None, .. }
             if matches!(name.as_str(), "iif" | "if") && args.len() == 3 =>
         {
             vec![&args[0]]

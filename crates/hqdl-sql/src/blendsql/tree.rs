@@ -192,6 +192,19 @@ pub struct OrderTerm {
     pub nulls_first: Option<bool>,
 }
 
+/// Window of a function. A reference to a named window has no expressions.
+#[derive(Debug, Clone, Default)]
+pub struct WindowSpec {
+    /// PARTITION BY
+    pub partition: Vec<Expr>,
+    /// ORDER BY
+    pub order: Vec<OrderTerm>,
+    /// Expressions in the bounds of the frame.
+    pub frame: Vec<Expr>,
+    /// Whether it refers to a named window, which can have further parts.
+    pub has_base: bool,
+}
+
 /// An expression with its position.
 #[derive(Debug, Clone)]
 pub struct Expr {
@@ -234,13 +247,13 @@ pub enum ExprKind {
     Function {
         /// Function name in lower case.
         name: String,
-        /// Whether it has an OVER clause.
-        window: bool,
+        /// OVER clause.
+        window: Option<Box<WindowSpec>>,
         /// Whether DISTINCT or ORDER BY applies to the arguments.
         has_modifier: bool,
         /// FILTER (WHERE …)
         filter: Option<Box<Expr>>,
-        /// Arguments, and all other expressions in the function call except FILTER.
+        /// Arguments, followed by the terms of their ORDER BY.
         args: Vec<Expr>,
     },
     /// EXISTS (…)
@@ -340,6 +353,14 @@ impl SelectCore {
     }
 }
 
+impl WindowSpec {
+    /// Returns the expressions in text order.
+    pub fn exprs(&self) -> impl Iterator<Item = &Expr> {
+        let order = self.order.iter().map(|term| &term.expr);
+        self.partition.iter().chain(order).chain(&self.frame)
+    }
+}
+
 impl Expr {
     /// Returns the direct child expressions and the subquery.
     #[must_use]
@@ -359,8 +380,10 @@ impl Expr {
                 all.extend(otherwise.iter().map(AsRef::as_ref));
                 (all, None)
             }
-            ExprKind::Function { filter, args, .. } => {
-                (args.iter().chain(filter.iter().map(AsRef::as_ref)).collect(), None)
+            // `Resolver::visit_expr` expects FILTER after the arguments.
+            ExprKind::Function { filter, args, window, .. } => {
+                let own = args.iter().chain(filter.iter().map(AsRef::as_ref));
+                (own.chain(window.iter().flat_map(|w| w.exprs())).collect(), None)
             }
             ExprKind::Exists(query) | ExprKind::Scalar(query) => (Vec::new(), Some(query)),
             ExprKind::In { operand, list, query, .. } => {

@@ -4,7 +4,7 @@
 use hqdl_sql::blendsql::lexer::unquote;
 use hqdl_sql::blendsql::tree::{
     Body, CompoundOperator, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind,
-    MatchOperator, OrderTerm, Query, ResultColumn, SelectCore,
+    MatchOperator, OrderTerm, Query, ResultColumn, SelectCore, WindowSpec,
 };
 use syntaqlite_syntax::any::{AnyNodeId, AnyParsedStatement};
 use syntaqlite_syntax::nodes as sq;
@@ -78,12 +78,7 @@ impl<'t> Oracle<'t> {
         self.ordered(Body::Core(Box::new(converted)), core.orderby(), core.limit_clause())
     }
 
-    fn ordered(
-        &self,
-        body: Body,
-        order: Option<sq::OrderByList<'t>>,
-        limit: Option<sq::LimitClause<'t>>,
-    ) -> Query {
+    fn order_terms(&self, order: Option<sq::OrderByList<'t>>) -> Vec<OrderTerm> {
         let terms = order.into_iter().flat_map(|list| list.iter().collect::<Vec<_>>());
         let order = terms.map(|term| OrderTerm {
             expr: self.expr(&term.expr().unwrap()),
@@ -94,11 +89,29 @@ impl<'t> Oracle<'t> {
                 sq::NullsOrder::Last => Some(false),
             },
         });
+        order.collect()
+    }
+
+    fn window(&self, over: &sq::WindowDef<'t>) -> WindowSpec {
+        WindowSpec {
+            partition: self.list(over.partition_by()),
+            order: self.order_terms(over.orderby()),
+            frame: over.frame().map_or(Vec::new(), |frame| self.children(frame.node_id().into())),
+            has_base: !over.ref_window_name().is_empty() || !over.base_window_name().is_empty(),
+        }
+    }
+
+    fn ordered(
+        &self,
+        body: Body,
+        order: Option<sq::OrderByList<'t>>,
+        limit: Option<sq::LimitClause<'t>>,
+    ) -> Query {
         Query {
             span: 0..0,
             with: Vec::new(),
             body,
-            order: order.collect(),
+            order: self.order_terms(order),
             limit: limit.and_then(|l| l.limit()).map(|e| self.expr(&e)),
             offset: limit.and_then(|l| l.offset()).map(|e| self.expr(&e)),
         }
@@ -226,15 +239,16 @@ impl<'t> Oracle<'t> {
                 otherwise: case.else_expr().map(|e| one(Some(e))),
             },
             sq::Expr::FunctionCall(function) => {
-                let (filter, window) = (function.filter_clause(), function.over_clause().is_some());
-                let flags = (window, function.flags().distinct());
-                self.function(function.func_name(), flags, filter, function.node_id().into())
+                let (filter, over) = (function.filter_clause(), function.over_clause());
+                let has_modifier = function.flags().distinct();
+                let id = function.node_id().into();
+                self.function(function.func_name(), has_modifier, (filter, over), id)
             }
             sq::Expr::AggregateFunctionCall(function) => {
-                let (filter, window) = (function.filter_clause(), function.over_clause().is_some());
+                let (filter, over) = (function.filter_clause(), function.over_clause());
                 let has_modifier = function.flags().distinct() || function.orderby().is_some();
-                let flags = (window, has_modifier);
-                self.function(function.func_name(), flags, filter, function.node_id().into())
+                let id = function.node_id().into();
+                self.function(function.func_name(), has_modifier, (filter, over), id)
             }
             sq::Expr::ExistsExpr(exists) => {
                 ExprKind::Exists(Box::new(self.query(&exists.select().unwrap())))
@@ -283,12 +297,14 @@ impl<'t> Oracle<'t> {
     fn function(
         &self,
         name: &str,
-        (window, has_modifier): (bool, bool),
-        filter: Option<sq::Expr<'t>>,
+        has_modifier: bool,
+        (filter, over): (Option<sq::Expr<'t>>, Option<sq::WindowDef<'t>>),
         id: AnyNodeId,
     ) -> ExprKind {
         let filter_id = filter.as_ref().map(|e| AnyNodeId::from(e.node_id()));
-        let args = self.children_except(id, filter_id);
+        let over_id = over.as_ref().map(|over| AnyNodeId::from(over.node_id()));
+        let args = self.children_except(id, &[filter_id, over_id]);
+        let window = over.map(|over| Box::new(self.window(&over)));
         let filter = filter.map(|e| Box::new(self.expr(&e)));
         let name = unquoted(name).to_lowercase();
         ExprKind::Function { name, window, has_modifier, filter, args }
@@ -299,15 +315,15 @@ impl<'t> Oracle<'t> {
     }
 
     fn children(&self, id: AnyNodeId) -> Vec<Expr> {
-        self.children_except(id, None)
+        self.children_except(id, &[])
     }
 
     /// Converts all expressions directly inside a node.
-    fn children_except(&self, id: AnyNodeId, skipped: Option<AnyNodeId>) -> Vec<Expr> {
+    fn children_except(&self, id: AnyNodeId, skipped: &[Option<AnyNodeId>]) -> Vec<Expr> {
         let mut found = Vec::new();
         let list = self.tree.list_children(id).unwrap_or_default();
         let children = self.tree.child_node_ids(id).chain(list.iter().copied());
-        for child in children.filter(|child| Some(*child) != skipped) {
+        for child in children.filter(|child| !skipped.contains(&Some(*child))) {
             if let Some(expr) = sq::Expr::from_result(self.tree, child) {
                 found.push(self.expr(&expr));
             } else if let Some(select) = sq::Select::from_result(self.tree, child) {

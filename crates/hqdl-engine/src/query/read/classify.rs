@@ -101,7 +101,7 @@ impl ComparedColumn {
                 list.first()?;
                 (origin(operand)?, words?, *negated, false)
             }
-            ExprKind::Function { name, args, filter: None, window: false, .. }
+            ExprKind::Function { name, args, filter: None, window: None, .. }
                 if name == "suql_any" =>
             {
                 let [of_word, sign, array] = args.as_slice() else { return None };

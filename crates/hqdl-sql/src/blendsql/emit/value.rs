@@ -114,7 +114,7 @@ impl<'q> Emitter<'q> {
                 parts.push((otherwise.span.clone(), sql::unless_pending(&text)));
                 self.replace_parts(&expr.span, parts)
             }
-            ExprKind::Function { name, args, filter: None, window: false, .. }
+            ExprKind::Function { name, args, filter: None, window: None, .. }
                 if matches!(name.as_str(), "iif" | "if")
                     && args.len() == 3
                     && args[0].has_call() =>
@@ -124,7 +124,7 @@ impl<'q> Emitter<'q> {
                 let (when, then) = (sql::when_condition(&truth), sql::then_or_pending(&then));
                 format!("CASE WHEN {when} THEN {then} ELSE {otherwise} END")
             }
-            ExprKind::Function { name, args, filter: None, window: false, .. }
+            ExprKind::Function { name, args, filter: None, window: None, .. }
                 if matches!(name.as_str(), "coalesce" | "ifnull")
                     && args.len() > 1
                     && args[0].has_call()
@@ -142,9 +142,10 @@ impl<'q> Emitter<'q> {
             ExprKind::Function { .. } if self.find_counted_calls(expr).is_some() => {
                 self.write_call_count(expr)
             }
-            ExprKind::Function { filter: Some(filter), args, .. } => {
+            ExprKind::Function { filter: Some(filter), args, window, .. } => {
                 let mut parts = Vec::new();
-                args.iter().for_each(|a| self.push_value(a, &mut parts));
+                let window = window.iter().flat_map(|w| w.exprs());
+                args.iter().chain(window).for_each(|a| self.push_value(a, &mut parts));
                 if filter.has_call() {
                     let text = self.write_nested_condition(filter);
                     parts.push((filter.span.clone(), format!("{text} = 1")));

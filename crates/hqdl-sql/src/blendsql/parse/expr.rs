@@ -3,7 +3,7 @@
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token, is_word_byte};
 use crate::blendsql::parse::cursor::QueryParser;
-use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator};
+use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, WindowSpec};
 
 /// Precedence of an operator; a higher one binds tighter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -490,15 +490,15 @@ impl QueryParser<'_> {
             self.expect_symbol(b')')?;
         }
         let over = self.peek_after(1);
-        let window =
-            self.is_word("OVER") && over.is_some_and(|t| t.is_symbol(b'(') || self.is_name(t));
-        if window {
+        let mut window = None;
+        if self.is_word("OVER") && over.is_some_and(|t| t.is_symbol(b'(') || self.is_name(t)) {
             self.at += 1;
-            if self.is_symbol(b'(') {
-                args.extend(self.parse_window()?);
+            window = Some(Box::new(if self.is_symbol(b'(') {
+                self.parse_window()?
             } else {
                 self.read_name()?;
-            }
+                WindowSpec { has_base: true, ..WindowSpec::default() }
+            }));
         }
         Ok(ExprKind::Function { name, window, has_modifier, filter, args })
     }

@@ -5,6 +5,7 @@ use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::tree::{
     Body, CompoundOperator, Cte, Expr, ExprKind, OrderTerm, Query, ResultColumn, SelectCore,
+    WindowSpec,
 };
 
 impl QueryParser<'_> {
@@ -118,7 +119,7 @@ impl QueryParser<'_> {
         core.having = self.parse_clause("HAVING")?;
         if self.eat_word("WINDOW") {
             let windows = self.read_list(Self::parse_named_window)?;
-            core.windows = windows.into_iter().flatten().collect();
+            core.windows = windows.iter().flat_map(WindowSpec::exprs).cloned().collect();
         }
         let end = self.previous_token_end();
         let order = self.parse_order_by()?;
@@ -216,38 +217,39 @@ impl QueryParser<'_> {
     }
 
     /// Parses `name AS (…)` of a WINDOW clause.
-    fn parse_named_window(&mut self) -> Result<Vec<Expr>, SqlError> {
+    fn parse_named_window(&mut self) -> Result<WindowSpec, SqlError> {
         self.read_name()?;
         self.expect_word("AS")?;
         self.parse_window()
     }
 
-    /// Parses a window in parentheses. Returns its expressions.
-    pub fn parse_window(&mut self) -> Result<Vec<Expr>, SqlError> {
+    /// Parses a window in parentheses.
+    pub fn parse_window(&mut self) -> Result<WindowSpec, SqlError> {
         const PARTS: [&str; 5] = ["PARTITION", "ORDER", "RANGE", "ROWS", "GROUPS"];
         self.expect_symbol(b'(')?;
         let begins_part = PARTS.iter().any(|word| self.is_word(word));
+        let mut window = WindowSpec::default();
         if self.peek().is_some_and(|t| self.is_name(t)) && !begins_part {
             self.read_name()?;
+            window.has_base = true;
         }
-        let mut exprs = Vec::new();
         if self.eat_word("PARTITION") {
             self.expect_word("BY")?;
-            exprs = self.read_list(Self::parse_expr)?;
+            window.partition = self.read_list(Self::parse_expr)?;
         }
-        exprs.extend(self.parse_order_by()?.into_iter().map(|term| term.expr));
+        window.order = self.parse_order_by()?;
         if ["RANGE", "ROWS", "GROUPS"].iter().any(|word| self.eat_word(word)) {
             if self.eat_word("BETWEEN") {
-                exprs.extend(self.parse_frame_bound()?);
+                window.frame.extend(self.parse_frame_bound()?);
                 self.expect_word("AND")?;
             }
-            exprs.extend(self.parse_frame_bound()?);
+            window.frame.extend(self.parse_frame_bound()?);
             if self.eat_word("EXCLUDE") {
                 self.parse_frame_exclusion()?;
             }
         }
         self.expect_symbol(b')')?;
-        Ok(exprs)
+        Ok(window)
     }
 
     /// Parses the start or the end of a frame. Returns its expression, if it has one.

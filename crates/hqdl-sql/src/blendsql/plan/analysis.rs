@@ -558,7 +558,7 @@ pub(crate) fn compared_count<'e>(
 ) -> Option<(&'e Expr, u64)> {
     let (left, right) = (without_parens(left), without_parens(right));
     let is_count = |e: &Expr| match &e.kind {
-        ExprKind::Function { name, window: false, .. } => name == "count",
+        ExprKind::Function { name, window: None, .. } => name == "count",
         ExprKind::Scalar(_) => true,
         _ => false,
     };
@@ -575,6 +575,6 @@ pub(crate) fn compared_count<'e>(
 
 /// Returns true if an expression is `count(*)`.
 pub(crate) fn is_row_count(expr: &Expr) -> bool {
-    matches!(&without_parens(expr).kind, ExprKind::Function { name, args, filter: None, window: false, .. }
+    matches!(&without_parens(expr).kind, ExprKind::Function { name, args, filter: None, window: None, .. }
         if name == "count" && args.is_empty())
 }

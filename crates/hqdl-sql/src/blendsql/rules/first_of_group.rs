@@ -237,7 +237,7 @@ fn add_result_needs(
                 return Ok(());
             }
         }
-        ExprKind::Function { name, args, filter: None, window: false, .. }
+        ExprKind::Function { name, args, filter: None, window: None, .. }
             if is_aggregate_call(expr) =>
         {
             let ([arg], "max" | "min") = (args.as_slice(), name.as_str()) else {
@@ -259,7 +259,7 @@ fn add_result_needs(
         }
         ExprKind::Function { .. } if is_aggregate_call(expr) => return Err(ALL_ROWS),
         ExprKind::Column { .. } => return Err("a result is neither a group nor an aggregate"),
-        ExprKind::Function { window: true, .. } => return Err(ALL_ROWS),
+        ExprKind::Function { window: Some(_), .. } => return Err(ALL_ROWS),
         _ => {}
     }
     match expr.children() {
@@ -310,7 +310,9 @@ fn is_plain(expr: &Expr, select: &SelectScope<'_>) -> bool {
                     || select.scope.row_scope_depth(table.as_deref(), column)
                         == Some(select.scope.depth);
             }
-            ExprKind::Function { name, window, .. } => is_plain &= !window && !is_random(name),
+            ExprKind::Function { name, window, .. } => {
+                is_plain &= window.is_none() && !is_random(name);
+            }
             _ => {}
         }
     });

@@ -195,7 +195,10 @@ impl FlowAnalysis<'_> {
                 if let Some(filter) = filter {
                     self.follow_condition(filter, names);
                 }
-                self.follow_function(name, *window, args, names)
+                window.iter().flat_map(|w| w.exprs()).for_each(|e| {
+                    self.follow_expr(e, names);
+                });
+                self.follow_function(name, window.is_some(), args, names)
             }
             ExprKind::Exists(query) => {
                 self.follow_query(query, names, None);
@@ -286,17 +289,13 @@ impl FlowAnalysis<'_> {
         let result = match function_effect(name) {
             FunctionEffect::PassesThrough(count) => union(flows.into_iter().take(count).collect()),
             FunctionEffect::Extremum => {
-                if !window {
-                    for pair in flows.windows(2) {
-                        self.compare_flows("<", &pair[0], &pair[1]);
-                    }
+                for pair in flows.windows(2) {
+                    self.compare_flows("<", &pair[0], &pair[1]);
                 }
                 if let ([one], false) = (flows.as_slice(), window) {
                     self.record_order(one);
                 }
-                // Arguments after the first of a window function do not affect the value's type.
-                let count = if window { 1 } else { flows.len() };
-                union(flows.into_iter().take(count).collect())
+                union(flows)
             }
             FunctionEffect::NullIf => {
                 if let [value, other] = flows.as_slice() {
@@ -311,11 +310,7 @@ impl FlowAnalysis<'_> {
                 union(flows.into_iter().skip(1).collect())
             }
             FunctionEffect::Numeric(result) => {
-                let count = if window { 1 } else { flows.len() };
-                flows
-                    .iter()
-                    .take(count)
-                    .for_each(|f| self.record_comparison(f, &ComparedWith::Number));
+                flows.iter().for_each(|f| self.record_comparison(f, &ComparedWith::Number));
                 result
             }
             FunctionEffect::Computes(result) => result,

@@ -124,7 +124,7 @@ fn asks_about_every_row(query: &Query) -> bool {
         let known = match &expr.kind {
             ExprKind::Function { name, filter, window, .. } => {
                 let chooses = ["iif", "if", "coalesce", "ifnull", "nullif", "min", "max"];
-                filter.is_none() && !window && !chooses.contains(&name.as_str())
+                filter.is_none() && window.is_none() && !chooses.contains(&name.as_str())
             }
             ExprKind::Call(..)
             | ExprKind::Paren(_)
@@ -542,9 +542,9 @@ impl Probing<'_, '_> {
         for expr in rows.chain(&core.group).chain(&core.windows).chain(on) {
             visit_own_exprs(expr, &mut |e| match &e.kind {
                 ExprKind::Function { name, args, filter, window, .. } => {
-                    let first = matches!(name.as_str(), "min" | "max") && !window;
+                    let first = matches!(name.as_str(), "min" | "max") && window.is_none();
                     of_rows |= first && args.iter().any(live);
-                    of_rows |= *window && query.limit.is_some() && live(e);
+                    of_rows |= window.is_some() && query.limit.is_some() && live(e);
                     // The calls in a FILTER are answered before the aggregate's arguments are
                     // evaluated.
                     of_rows |= filter.as_deref().is_some_and(live) && args.iter().any(live);

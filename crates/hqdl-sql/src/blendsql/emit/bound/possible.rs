@@ -139,7 +139,7 @@ impl PossibleRowsBuilder<'_> {
                     }
                 };
             }
-            ExprKind::Function { name, args, window: false, .. }
+            ExprKind::Function { name, args, window: None, .. }
                 if AGGREGATES.contains(&name.as_str()) =>
             {
                 // An aggregate of outer columns belongs to the outer SELECT.
@@ -171,7 +171,8 @@ impl PossibleRowsBuilder<'_> {
                 return self.is_certain_column(table.as_deref(), column, frame);
             }
             ExprKind::Function { name, window, .. }
-                if is_random(name) || !exact_rows && (*window || is_aggregate_call(expr)) =>
+                if is_random(name)
+                    || !exact_rows && (window.is_some() || is_aggregate_call(expr)) =>
             {
                 return false;
             }

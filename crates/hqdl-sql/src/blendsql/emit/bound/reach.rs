@@ -38,7 +38,7 @@ impl Probing<'_, '_> {
                 add_terms(parts)
             }
             ExprKind::Case { .. } => self.probe_case(expr, at),
-            ExprKind::Function { name, args, filter: None, window: false, .. }
+            ExprKind::Function { name, args, filter: None, window: None, .. }
                 if matches!(name.as_str(), "iif" | "if")
                     && args.len() == 3
                     && self.rows.is_certain(&args[0], at.frame, at.exact_aggregates) =>
@@ -53,7 +53,7 @@ impl Probing<'_, '_> {
                     otherwise.unwrap_or_else(zero)
                 ))
             }
-            ExprKind::Function { name, args, filter: None, window: false, .. }
+            ExprKind::Function { name, args, filter: None, window: None, .. }
                 if matches!(name.as_str(), "coalesce" | "ifnull") =>
             {
                 self.check_single_pass_of_parts(expr);
@@ -182,7 +182,7 @@ impl Probing<'_, '_> {
         let mut of_group = false;
         args.iter().for_each(|a| {
             visit_own_exprs(a, &mut |e| {
-                let window = matches!(e.kind, ExprKind::Function { window: true, .. });
+                let window = matches!(e.kind, ExprKind::Function { window: Some(_), .. });
                 of_group |= at.is_grouped && (is_aggregate_call(e) || window);
             });
         });
