@@ -8,7 +8,7 @@ use crate::guides::steady;
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 /// Queries, one per optimization rule.
-const QUERIES: [(&str, &str); 14] = [
+const QUERIES: [(&str, &str); 17] = [
     (
         "stored",
         "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', name, full_name)}} = 'Blue'",
@@ -33,6 +33,18 @@ const QUERIES: [(&str, &str); 14] = [
     (
         "first_of_group",
         "SELECT full_name, max(id) FROM hero WHERE {{LLMMap('Is it old?', name)}} GROUP BY full_name",
+    ),
+    (
+        "first_by_window",
+        "SELECT name FROM (SELECT name, row_number() OVER (PARTITION BY full_name ORDER BY id) AS k FROM hero WHERE {{LLMMap('Is it old?', name)}}) WHERE k = 1",
+    ),
+    (
+        "values_of_first_rows",
+        "SELECT age FROM (SELECT {{LLMMap('How old is it?', name)}} AS age, rank() OVER (ORDER BY id) AS k FROM hero) WHERE k <= 3",
+    ),
+    (
+        "largest_groups",
+        "SELECT full_name, count(*) FROM hero WHERE {{LLMMap('Is it old?', name)}} GROUP BY full_name ORDER BY count(*) DESC LIMIT 2",
     ),
     (
         "kept_groups",

@@ -294,7 +294,25 @@ impl Writer<'_> {
         let compared = format!("{} {}", self.pick(&[">", ">=", "=", "<", "<="]), self.rng.u8(0..4));
         let plain =
             |sql: String| Text { sql: format!("{with}{sql}"), every: None, ordered: vec![] };
-        match self.rng.u8(0..13) {
+        match self.rng.u8(0..17) {
+            13 | 14 => self.first_by_window(with, &from, &scope),
+            15 | 16 => {
+                let is_integer = self.bare(&scope, Kind::Int);
+                let group = match self.rng.u8(0..4) {
+                    0 => number,
+                    // Equal numbers of two types are one group.
+                    1 => format!("iif({is_integer} > 2, {number}, {number} + 0.0)"),
+                    _ => key,
+                };
+                let (ways, offset) = ([self.way(), self.way()], self.pick(&["", "", " OFFSET 1"]));
+                let sql = format!(
+                    "SELECT {group} AS k1, count(*) AS x1 FROM {filter} GROUP BY {group} ORDER BY count(*){}, 1{} LIMIT {}{offset}",
+                    ways[0],
+                    ways[1],
+                    self.rng.u8(1..4)
+                );
+                Text { sql: format!("{with}{sql}"), every: None, ordered: vec![0, 1] }
+            }
             0 => plain(format!("SELECT {aggregate}({number}) AS x1 FROM {filter}")),
             1 | 2 => {
                 let having = if self.chance(25) {
@@ -366,6 +384,47 @@ impl Writer<'_> {
                 }
             }
         }
+    }
+
+    /// Returns the first rows of each partition of a window. Rows that are equal in the order have
+    /// equal results.
+    fn first_by_window(&mut self, with: &str, from: &str, scope: &Scope) -> Text {
+        let (key, number) = (self.bare(scope, Kind::Text), self.bare(scope, Kind::Int));
+        let (function, ways) = (self.pick(&["row_number", "rank"]), [self.way(), self.way()]);
+        let window = match self.rng.u8(0..4) {
+            0 => format!("ORDER BY {number} + 0{}, {key} || ''{}", ways[0], ways[1]),
+            1 => format!("PARTITION BY {number} ORDER BY {key} || ''{}", ways[0]),
+            _ => format!("PARTITION BY {key} ORDER BY {number} + 0{}", ways[0]),
+        };
+        let filter = self.filter(scope, 1);
+        let value = if self.chance(50) { self.call(Kind::Int, &key) } else { "0".to_owned() };
+        let inner = format!(
+            "SELECT {key} AS w1, {number} AS w2, {value} AS w3, {function}() OVER ({window}) AS k FROM {from}{filter}"
+        );
+        let mut outer: Scope =
+            vec![("s.w1".to_owned(), Kind::Text), ("s.w2".to_owned(), Kind::Int)];
+        let mut join = String::new();
+        if self.chance(20) {
+            let (source, columns) = self.source(0);
+            let (kind, own) = (self.pick(&["JOIN", "LEFT JOIN"]), self.bare(&columns, Kind::Int));
+            join = format!(" {kind} {source} ON {own} = s.w2");
+            outer.extend(columns);
+        }
+        let limit = self.pick(&["= 1", "= 1", "<= 2", "< 2", "< 4"]);
+        let limit = if self.chance(15) { "1 = s.k".to_owned() } else { format!("s.k {limit}") };
+        let more = self.filter(&outer, 0).replacen(" WHERE ", " AND ", 1);
+        let shown = if self.chance(40) { self.call(Kind::Text, "s.w1") } else { "s.k".to_owned() };
+        let select = format!("SELECT s.w1 AS x1, s.w2 AS x2, s.w3 AS x3, {shown} AS x4 FROM");
+        let sql = if self.chance(30) {
+            let with = match with.strip_suffix(' ') {
+                Some(with) => format!("{with}, s AS ({inner})"),
+                None => format!("WITH s AS ({inner})"),
+            };
+            format!("{with} {select} s{join} WHERE {limit}{more}")
+        } else {
+            format!("{with}{select} ({inner}) AS s{join} WHERE {limit}{more}")
+        };
+        Text { sql, every: None, ordered: Vec::new() }
     }
 
     /// Returns the first rows of a UNION ALL.

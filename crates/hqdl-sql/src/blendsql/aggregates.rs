@@ -57,15 +57,20 @@ pub(super) fn is_aggregate(core: &SelectCore, query: &Query) -> bool {
 }
 
 pub(super) fn has_window(core: &SelectCore, query: &Query) -> bool {
-    let mut found = !core.windows.is_empty();
+    count_windows(core, query) > 0
+}
+
+/// Returns the number of window functions and of expressions in the WINDOW clause.
+pub(super) fn count_windows(core: &SelectCore, query: &Query) -> usize {
+    let mut count = core.windows.len();
     let mut collect = |e: &Expr| {
         visit_own_exprs(e, &mut |e| {
-            found |= matches!(&e.kind, ExprKind::Function { window: Some(_), .. });
+            count += usize::from(matches!(&e.kind, ExprKind::Function { window: Some(_), .. }));
         });
     };
     core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut collect);
     query.order.iter().for_each(|o| collect(&o.expr));
-    found
+    count
 }
 
 /// Visits an expression and everything inside it except subqueries.

@@ -6,6 +6,7 @@ use crate::blendsql::plan::analysis::{
     Analysis, VisibleCte, compared_count, has_field, needs_rewrite,
 };
 use crate::blendsql::plan::condition::{Condition, split_conjuncts};
+use crate::blendsql::plan::numbered_rows::find_numbered_rows;
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
 use crate::blendsql::plan::{
     ConditionClause, ConditionStage, Conjunct, DemandPlan, ValueCondition,
@@ -15,7 +16,7 @@ use crate::blendsql::rules::{AFTER_SOURCES, BEFORE_SOURCES, Rule};
 use crate::blendsql::runtime::Function;
 use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{
-    Body, CompoundOperator, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore,
+    Body, CompoundOperator, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore,
 };
 
 /// State of planning a query.
@@ -55,7 +56,8 @@ impl Planner<'_> {
                 may_have_limit: false,
                 is_volatile: false,
             });
-            self.plan_query(&cte.query, &scope, RowUse::All);
+            let row_use = self.cte_row_use(query, cte, &scope);
+            self.plan_query(&cte.query, &scope, row_use);
             self.analysis.visible_ctes.push(VisibleCte {
                 name: cte.name.clone(),
                 may_join_tables: self.analysis.may_join_tables(&cte.query),
@@ -81,6 +83,36 @@ impl Planner<'_> {
         if !query.with.is_empty() {
             self.analysis.cte_scopes.pop();
         }
+    }
+
+    /// Returns how the rows of a common table expression are used.
+    fn cte_row_use<'s>(&self, query: &Query, cte: &'s Cte, scope: &Scope<'_>) -> RowUse<'s> {
+        let is_cte = |name: &str| name.eq_ignore_ascii_case(&cte.name);
+        let mut reads = 0;
+        query.visit_tables(&mut |name| reads += usize::from(is_cte(name)));
+        let Body::Core(core) = &query.body else { return RowUse::All };
+        let mut items = core.from.iter();
+        let item = items.find(|item| {
+            matches!(&item.source, FromSource::Table { schema: None, name, .. } if is_cte(name))
+        });
+        match item {
+            Some(item) if reads == 1 && cte.columns.is_empty() => {
+                let scope = self.analysis.resolver().select_scope(core, scope);
+                self.source_row_use((core, item), &cte.query, &scope)
+            }
+            _ => RowUse::All,
+        }
+    }
+
+    /// Returns how the rows of a query in FROM are used.
+    fn source_row_use<'s>(
+        &self,
+        item: (&SelectCore, &FromItem),
+        source: &'s Query,
+        scope: &Scope<'_>,
+    ) -> RowUse<'s> {
+        find_numbered_rows(item, source, scope, &self.analysis)
+            .map_or(RowUse::All, RowUse::Numbered)
     }
 
     /// Returns how the rows of one side of a compound are used, given the other side.
@@ -133,7 +165,13 @@ impl Planner<'_> {
         self.add_select(core, &scope);
         self.apply_rules(BEFORE_SOURCES, query, core, &scope, row_use);
         let aliases = std::mem::replace(&mut self.analysis.aliases, outer_aliases);
-        core.from.iter().for_each(|item| self.plan_source(item, outer_scope, &scope));
+        for item in &core.from {
+            let row_use = match &item.source {
+                FromSource::Query(source) => self.source_row_use((core, item), source, &scope),
+                _ => RowUse::All,
+            };
+            self.plan_source(item, row_use, outer_scope, &scope);
+        }
         let outer_aliases = std::mem::replace(&mut self.analysis.aliases, aliases);
         let conditions = core.filter.iter().chain(core.from.iter().filter_map(|i| i.on.as_ref()));
         for condition in conditions.chain(&core.having) {
@@ -204,16 +242,22 @@ impl Planner<'_> {
         (select.text, select.calls, select.conjuncts) = (text, calls, conjuncts);
     }
 
-    fn plan_source(&mut self, item: &FromItem, outer_scope: &Scope<'_>, scope: &Scope<'_>) {
+    fn plan_source(
+        &mut self,
+        item: &FromItem,
+        row_use: RowUse<'_>,
+        outer_scope: &Scope<'_>,
+        scope: &Scope<'_>,
+    ) {
         match &item.source {
             FromSource::Table { .. } => {}
             FromSource::Function { args, .. } => {
                 args.iter().for_each(|a| self.plan_value(a, scope));
             }
-            FromSource::Query(query) => self.plan_query(query, outer_scope, RowUse::All),
+            FromSource::Query(query) => self.plan_query(query, outer_scope, row_use),
             FromSource::Join(items) => {
                 for inner in items {
-                    self.plan_source(inner, outer_scope, scope);
+                    self.plan_source(inner, RowUse::All, outer_scope, scope);
                     if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
                         self.add_condition(on, scope);
                     }

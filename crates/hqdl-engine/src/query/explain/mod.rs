@@ -95,6 +95,7 @@ impl Engine<'_, '_> {
             self.parsed.is_single_call,
             sites,
             &self.schema,
+            &rewritten.plan,
         );
         if let Some(demands) = self.find_limit_demands(rewritten, &bound)? {
             return Ok(DemandBound { demands, unbounded: Vec::new(), batching: Batching::All });

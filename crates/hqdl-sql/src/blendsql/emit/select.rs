@@ -4,7 +4,7 @@ use super::{Emitter, sql};
 use crate::blendsql::plan::analysis::reachable_calls;
 use crate::blendsql::plan::{
     ConditionClause, ConditionStage, Conjunct, LimitPushdown, MemberRows, Membership, SelectPlan,
-    SourceFence,
+    SourceFence, ValueGuard,
 };
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, Query, SelectCore, Span};
@@ -109,12 +109,25 @@ impl Emitter<'_> {
         self.lookup_only |= self.complete_selects.contains(&core.span.start);
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let order = query.order.iter().map(|o| &o.expr);
-        for expr in columns.chain(&core.group).chain(&core.windows).chain(order) {
-            if !parts.iter().any(|(span, _)| *span == expr.span) {
-                self.push_value(expr, parts);
+        let first = parts.len();
+        columns.for_each(|expr| self.push_new_value(expr, parts));
+        let guard = self.plan.select(core.span.start).and_then(|s| s.value_guard.as_ref());
+        if let Some(ValueGuard { number, last }) = guard {
+            for (_, text) in &mut parts[first..] {
+                *text = sql::value_of_first_rows(&self.text[number.clone()], *last, text);
             }
         }
+        for expr in core.group.iter().chain(&core.windows).chain(order) {
+            self.push_new_value(expr, parts);
+        }
         self.lookup_only = outer_lookup_only;
+    }
+
+    /// Writes a value unless it is already written.
+    fn push_new_value(&mut self, expr: &Expr, parts: &mut Vec<(Span, String)>) {
+        if !parts.iter().any(|(span, _)| *span == expr.span) {
+            self.push_value(expr, parts);
+        }
     }
 
     /// Writes the conditions without calls, if WHERE must be rewritten, followed by the conditions

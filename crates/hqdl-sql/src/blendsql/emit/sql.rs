@@ -141,6 +141,18 @@ fn lookup_truth(known: &str, of_row: bool) -> String {
     Function::EndLookup.call_sql(&[&begin, known])
 }
 
+/// Returns SQL that evaluates a value only for rows whose number is at most `last`.
+pub(super) fn value_of_first_rows(number: &str, last: u64, value: &str) -> String {
+    format!("CASE WHEN {number} <= {last} THEN {value} END")
+}
+
+/// Same as [`value_of_first_rows`] for a number. Includes all rows that are equal in the order of the
+/// window, because any of them can be first.
+pub(super) fn probe_of_first_rows(number: &str, last: u64, probe: &str) -> String {
+    let window = number.find('(').map_or(number, |at| &number[at..]);
+    format!("(CASE WHEN rank{window} <= {last} THEN {probe} ELSE 0 END)")
+}
+
 /// Returns SQL for a call's cached answer without waiting for a missing one.
 pub(super) fn lookup_only(answer: &str) -> String {
     Function::EndLookup.call_sql(&[&Function::BeginLookup.call_sql(&["2"]), answer])

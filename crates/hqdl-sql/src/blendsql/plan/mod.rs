@@ -7,6 +7,7 @@ pub(crate) mod analysis;
 pub mod condition;
 pub(crate) mod barrier;
 pub mod call_site;
+pub(crate) mod numbered_rows;
 pub(crate) mod select_scope;
 pub mod statistics;
 
@@ -65,6 +66,8 @@ pub struct SelectPlan {
     pub needed: Option<NeededRows>,
     /// Counts of calls that are compared with a number.
     pub counted: Vec<CountedCalls>,
+    /// Rows for which results with calls are evaluated, if not for all.
+    pub value_guard: Option<ValueGuard>,
     /// Restrictions of the SELECT's rows that apply before a call is evaluated.
     pub memberships: Vec<Membership>,
     /// Set for the rows of an EXISTS or IN that a single row decides.
@@ -162,8 +165,34 @@ pub struct NeededRows {
     pub groups: Vec<Span>,
     /// Order of the rows in a group.
     pub order: Vec<OrderKey>,
-    /// Number of rows of a group that must pass.
+    /// Number of rows of a group that must pass, or number of groups; see `part`.
     pub count: u64,
+    /// Which rows these are.
+    pub part: NeededPart,
+}
+
+/// The part of its rows that a SELECT needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NeededPart {
+    /// The first rows of each group. If several rows are equal in the order, any of them.
+    #[default]
+    FirstRows,
+    /// The first rows of each group, and all rows that are equal to the last of them in the order.
+    FirstRowsWithTies,
+    /// All rows of the groups that have the most rows, or the fewest.
+    WholeGroups {
+        /// Whether it is the groups with the most rows.
+        largest: bool,
+    },
+}
+
+/// Restricts the evaluation of results with calls to the first rows by a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueGuard {
+    /// Function that numbers the rows.
+    pub number: Span,
+    /// Greatest number whose row is used.
+    pub last: u64,
 }
 
 /// A count of calls that is compared with a number.

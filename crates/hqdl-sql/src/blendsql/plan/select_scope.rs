@@ -1,6 +1,7 @@
 //! A SELECT in its scope, which is the input of the rules.
 
 use crate::blendsql::plan::analysis::Analysis;
+use crate::blendsql::plan::numbered_rows::NumberedRows;
 use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{CompoundOperator, Expr, Query, SelectCore};
 
@@ -17,6 +18,8 @@ pub(crate) enum RowUse<'s> {
     Truth(&'s Expr, &'s Scope<'s>),
     /// The SELECT is an arm of a UNION ALL. Only the first rows of the UNION ALL are needed.
     Arm(&'s Query),
+    /// Only the first rows by a window are used.
+    Numbered(NumberedRows<'s>),
     /// One side of a compound.
     Side { operator: CompoundOperator, other: &'s Query, is_left: bool },
 }

@@ -45,7 +45,7 @@ pub(crate) fn limit_counted_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
                 let Some(condition) = counted_condition(count, select) else { continue };
                 let set = count.span.start;
                 let groups = groups.iter().map(|e| e.span.clone()).collect();
-                let needed = NeededRows { set, groups, order: Vec::new(), count: needed };
+                let needed = NeededRows { set, groups, count: needed, ..NeededRows::default() };
                 planned.counted.push(CountedCalls { span: count.span.clone(), condition, needed });
             }
             RuleResult::Applied("until a compared count is decided".to_owned())

@@ -9,25 +9,29 @@
 //! * Its result is one of the following. (a) Only `max` and `min` of one column in one direction,
 //!   which need the first row by that column. (b) Comparisons of `count(*)` with a number, which
 //!   need at most one row more than the number. (c) Only grouping columns, which need any row of
-//!   the group. (d) The first rows by a LIMIT. (e) An arm of a UNION ALL with a LIMIT.
+//!   the group. (d) The first rows by a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Numbers
+//!   of its rows by `row_number()` or `rank()`, of which the outer WHERE uses only the first. It has
+//!   no other window function and no LIMIT.
 //! * Grouping, order and results depend on no call and have no custom collation.
-//! * More than one row per group is needed only in the outermost query, which runs once per pass. A
-//!   nested SELECT can run several times, and its rows would be counted repeatedly.
+//! * More than one row per group is needed only in the outermost query, or in (f) in a source of it,
+//!   because these run once per pass. Another SELECT can run several times, and its rows would be
+//!   counted repeatedly.
 //!
 //! Effect: a row whose conditions are undecided does not pass for now. A group is decided if enough
 //! of its rows pass and no undecided row precedes them, because the unknown rows then cannot change
 //! its result. A pass is final only if all groups are decided. The values of outer columns are part
 //! of the group, so each outer row has its own groups.
 
-use crate::blendsql::aggregates::{has_window, is_aggregate, is_aggregate_call};
+use crate::blendsql::aggregates::{count_windows, is_aggregate, is_aggregate_call};
 use crate::blendsql::frame::is_random;
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::{
     compared_count, is_legacy_column, is_row_count, visit_own_calls,
 };
+use crate::blendsql::plan::numbered_rows::NumberedRows;
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
 use crate::blendsql::plan::{
-    ConditionStage, DemandPlan, NeededRows, OrderKey, RefusalReason, RuleResult,
+    ConditionStage, DemandPlan, NeededPart, NeededRows, OrderKey, RefusalReason, RuleResult,
 };
 use crate::blendsql::rules::limit_pushdown::parse_row_count;
 use crate::blendsql::scope::{Scope, without_parens};
@@ -76,7 +80,10 @@ fn has_groups(select: &SelectScope<'_>) -> bool {
 }
 
 /// Checks that each row reports its own pending calls, and that only conditions have calls.
-fn check_conditions(select: &SelectScope<'_>, calls: &[Expr]) -> Result<(), RefusalReason> {
+pub(crate) fn check_conditions(
+    select: &SelectScope<'_>,
+    calls: &[Expr],
+) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     let mut asks_pairs = false;
     for call in calls {
@@ -108,7 +115,8 @@ fn check_conditions(select: &SelectScope<'_>, calls: &[Expr]) -> Result<(), Refu
     if results.chain(tail).any(|e| select.depends_on_call(e)) {
         return Err("a call is outside of its conditions");
     }
-    if has_window(core, query)
+    let numbering_count = usize::from(matches!(select.row_use, RowUse::Numbered(_)));
+    if count_windows(core, query) > numbering_count
         || analysis.is_volatile(query)
         || !analysis.outer_aggregates(core, query, scope).is_empty()
         || !query.with.is_empty()
@@ -133,6 +141,9 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     };
     let limited = limited.filter(|q| q.limit.is_some());
     match limited {
+        _ if let RowUse::Numbered(numbered) = select.row_use => {
+            add_window_needs(select, numbered, &mut needed)?;
+        }
         _ if is_grouped && !matches!(select.row_use, RowUse::Arm(_)) => {
             add_aggregate_needs(select, &mut needed)?;
         }
@@ -144,17 +155,46 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
         _ => return Err(ALL_ROWS),
     }
     let outer = outer_columns(select)?;
-    let is_outermost = select.at() == select.analysis.root
-        || matches!(select.row_use, RowUse::Arm(compound) if compound.span == select.analysis.whole_span);
-    if needed.count > 1 && !is_outermost {
+    let runs_once = match select.row_use {
+        RowUse::Arm(compound) => compound.span == select.analysis.whole_span,
+        RowUse::Numbered(numbered) => numbered.runs_once,
+        _ => select.at() == select.analysis.root,
+    };
+    if needed.count > 1 && !runs_once {
         return Err("it may run several times, and needs more than one row");
     }
     needed.groups.extend(outer);
     Ok(needed)
 }
 
+/// Determines the rows that the first numbers of a window need.
+fn add_window_needs(
+    select: &SelectScope<'_>,
+    numbered: NumberedRows<'_>,
+    needed: &mut NeededRows,
+) -> Result<(), RefusalReason> {
+    let NumberedRows { window, last, .. } = numbered;
+    if has_groups(select) || select.query.limit.is_some() {
+        return Err(ALL_ROWS);
+    }
+    if window.order.is_empty() {
+        return Err("its window has no ORDER BY");
+    }
+    if !window.exprs().all(|e| is_plain(e, select)) {
+        return Err("its window is not plain");
+    }
+    needed.groups = window.partition.iter().map(|e| e.span.clone()).collect();
+    needed.order = window.order.iter().map(|term| order_key(term, &term.expr)).collect();
+    needed.count = last;
+    needed.part = NeededPart::FirstRowsWithTies;
+    Ok(())
+}
+
 /// Returns the number of rows that LIMIT and OFFSET reach.
-fn count_limited_rows(select: &SelectScope<'_>, limited: &Query) -> Result<u64, RefusalReason> {
+pub(crate) fn count_limited_rows(
+    select: &SelectScope<'_>,
+    limited: &Query,
+) -> Result<u64, RefusalReason> {
     let sql = select.analysis.sql;
     let count = |e: &Expr| parse_row_count(e, sql).ok_or("its LIMIT or OFFSET is not a number");
     let limit = limited.limit.as_ref().map_or(Ok(0), count)?;
@@ -182,11 +222,14 @@ fn find_limit_order(
             _ => term_expr(&term.expr, Clause::Order, core, sql),
         };
         let expr = expr.filter(|e| is_plain(e, select)).ok_or("its order is not plain")?;
-        let nulls_first = term.nulls_first.unwrap_or(!term.descending);
-        let (span, descending) = (expr.span.clone(), term.descending);
-        order.push(OrderKey { span, descending, nulls_first });
+        order.push(order_key(term, expr));
     }
     Ok(order)
+}
+
+fn order_key(term: &OrderTerm, expr: &Expr) -> OrderKey {
+    let nulls_first = term.nulls_first.unwrap_or(!term.descending);
+    OrderKey { span: expr.span.clone(), descending: term.descending, nulls_first }
 }
 
 /// Determines the rows that the grouping columns and aggregates of a SELECT need.

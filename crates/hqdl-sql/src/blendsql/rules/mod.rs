@@ -12,7 +12,9 @@ pub mod exists_candidates;
 pub mod first_of_group;
 pub mod group_conditions;
 pub mod group_members;
+pub mod largest_groups;
 pub mod limit_pushdown;
+pub mod numbered_values;
 pub mod similarity;
 
 use super::plan::select_scope::SelectScope;
@@ -32,6 +34,8 @@ pub(crate) const BEFORE_SOURCES: &[Rule] = &[
     Rule { name: "conditions on groups", apply: group_conditions::move_group_conditions },
     Rule { name: "conditions last", apply: conditions_last::evaluate_last },
     Rule { name: "first of each group", apply: first_of_group::stop_at_first_rows },
+    Rule { name: "largest groups", apply: largest_groups::stop_at_decided_groups },
+    Rule { name: "values of first rows", apply: numbered_values::restrict_to_first_rows },
     Rule { name: "counted calls", apply: counted_calls::limit_counted_rows },
     Rule { name: "kept groups", apply: group_members::restrict_to_kept_groups },
     Rule { name: "kept by the other side", apply: compound_members::restrict_to_other_side },

@@ -6,6 +6,7 @@
 pub(in crate::query) mod pending_set;
 pub(in crate::query) mod candidates;
 pub(in crate::query) mod needed_rows;
+mod whole_groups;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

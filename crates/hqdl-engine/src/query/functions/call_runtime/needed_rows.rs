@@ -2,24 +2,25 @@
 //! decides which SELECTs these are (`rules::first_of_group`).
 //!
 //! An undecided row does not pass for now. Its group is decided once enough rows pass and no
-//! undecided row precedes them. The recorded state depends only on the rows, not on the order in
-//! which `SQLite` reads them.
+//! undecided row precedes them. If ties are needed, no undecided row may equal them either. The
+//! recorded state depends only on the rows, not on the order in which `SQLite` reads them.
 
 use std::cmp::Ordering;
 
 use indexmap::IndexMap;
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::targets::Demand;
-use crate::query::functions::call_runtime::pending_set::Distinct;
+use crate::query::functions::call_runtime::pending_set::{Distinct, comparable_bytes};
+use crate::query::functions::call_runtime::whole_groups::WholeGroups;
 use crate::query::result::query_result::to_owned_value;
-use hqdl_sql::blendsql::plan::{NeededRows, OrderKey};
+use hqdl_sql::blendsql::plan::{NeededPart, NeededRows, OrderKey};
 
 /// Recorded rows of a pass, by their set and group.
 #[derive(Default)]
 pub struct NeededGroups {
     groups: IndexMap<(usize, Vec<u8>), GroupRows, foldhash::fast::RandomState>,
+    whole_groups: WholeGroups,
     /// Number of undecided rows.
     pub undecided_count: usize,
 }
@@ -31,6 +32,8 @@ struct GroupRows {
     /// Number of decided rows.
     decided: u64,
     order: Vec<OrderKey>,
+    /// Whether rows that are equal to the last needed row are needed, too.
+    with_ties: bool,
     /// Rows that pass or are undecided.
     rows: Vec<GroupRow>,
 }
@@ -52,12 +55,15 @@ impl NeededGroups {
         demands: Vec<Demand>,
     ) {
         let (group_values, order_values) = values.split_at(needed.groups.len().min(values.len()));
-        let mut group = Vec::new();
-        write_canonical_bytes(group_values, &mut group);
+        let group = comparable_bytes(group_values);
+        if let NeededPart::WholeGroups { largest } = needed.part {
+            return self.whole_groups.add_row((needed.count, largest), group, state, demands);
+        }
         let rows = self.groups.entry((needed.set, group)).or_insert_with(|| GroupRows {
             needed: needed.count,
             decided: 0,
             order: needed.order.clone(),
+            with_ties: needed.part == NeededPart::FirstRowsWithTies,
             rows: Vec::new(),
         });
         rows.decided += u64::from(state != 2);
@@ -72,8 +78,11 @@ impl NeededGroups {
     /// group doubles with each request, so that at most twice as many rows as needed are asked
     /// about. The first request is filled up to `rows_per_request` demands.
     pub fn take_demands(&mut self, rows_per_request: u64) -> Option<Vec<Demand>> {
+        let request_size = usize::try_from(rows_per_request).unwrap_or(usize::MAX);
         let (mut chosen, mut more): (Distinct<Demand>, Vec<Demand>) = Default::default();
-        let mut is_decided = true;
+        let of_whole_groups = self.whole_groups.take_demands(request_size);
+        let mut is_decided = of_whole_groups.is_none();
+        chosen.extend(of_whole_groups.unwrap_or_default());
         for (_, group) in std::mem::take(&mut self.groups) {
             let decided = group.decided;
             let (undecided, missing) = group.into_undecided_demands();
@@ -84,7 +93,6 @@ impl NeededGroups {
             }
         }
         self.undecided_count = 0;
-        let request_size = usize::try_from(rows_per_request).unwrap_or(usize::MAX);
         for demand in more {
             if chosen.len() >= request_size {
                 break;
@@ -101,7 +109,12 @@ impl GroupRows {
     fn into_undecided_demands(mut self) -> (Vec<Vec<Demand>>, u64) {
         let order = std::mem::take(&mut self.order);
         // Sort passing rows first among ties, where any passing row is a valid result.
-        self.rows.sort_by(|a, b| compare_rows(a, b, &order).then(b.passes.cmp(&a.passes)));
+        let with_ties = self.with_ties;
+        self.rows.sort_by(|a, b| {
+            let by_state = a.passes.cmp(&b.passes);
+            let by_state = if with_ties { by_state } else { by_state.reverse() };
+            compare_rows(a, b, &order).then(by_state)
+        });
         let (mut undecided, mut passed) = (Vec::new(), 0);
         for row in self.rows {
             if passed >= self.needed {

@@ -20,7 +20,7 @@ use hqdl_sql::blendsql::runtime::Function;
 /// Maximum number of rows of an EXISTS, or of one value of an IN, to ask about at once.
 pub const MAX_EXISTS_CANDIDATES: usize = 20;
 /// Maximum number of rows with different demands that one pass records.
-const MAX_PENDING_ROWS: usize = 1_000_000;
+pub(super) const MAX_PENDING_ROWS: usize = 1_000_000;
 
 /// Distinct items in insertion order.
 pub type Distinct<T> = IndexSet<T, foldhash::fast::RandomState>;
@@ -358,17 +358,21 @@ impl CallRuntime {
 }
 
 /// Returns the same bytes for values that `SQLite` compares as equal without a collation.
-fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
+pub(super) fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
     let values: Vec<ValueRef<'_>> = values.iter().map(|value| whole_number(*value)).collect();
     let mut bytes = Vec::new();
     write_canonical_bytes(&values, &mut bytes);
     bytes
 }
 
-/// Converts a real number without a fraction to an integer; returns other values unchanged.
+/// Converts a real number that equals an integer to that integer; returns other values unchanged.
 fn whole_number(value: ValueRef<'_>) -> ValueRef<'_> {
+    // 2^63 is the smallest real number above all integers.
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     match value {
-        ValueRef::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => ValueRef::Integer(r as i64),
+        ValueRef::Real(r) if r.fract() == 0.0 && (-LIMIT..LIMIT).contains(&r) => {
+            ValueRef::Integer(r as i64)
+        }
         other => other,
     }
 }

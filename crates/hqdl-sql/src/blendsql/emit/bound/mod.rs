@@ -14,9 +14,11 @@ mod joined;
 mod possible;
 mod reach;
 
+use super::sql;
 use crate::blendsql::aggregates::visit_own_exprs;
 use crate::blendsql::emit::result_column_of;
 use crate::blendsql::frame::{Frame, is_random, reads_table};
+use crate::blendsql::plan::DemandPlan;
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
 use crate::blendsql::plan::call_site::CallSite;
@@ -86,6 +88,7 @@ pub fn compute_request_bound(
     lone: bool,
     sites: &[CallSite],
     schema: &dyn Schema,
+    plan: &DemandPlan,
 ) -> RequestBound {
     let costs = Statistics::default();
     let analysis = Analysis::new(sql, sites, schema, &costs);
@@ -97,6 +100,7 @@ pub fn compute_request_bound(
         is_single_pass: true,
         calls: Vec::new(),
         has_group_calls: false,
+        plan,
     };
     let root = Frame::root();
     let frame = probing.rows.declare_ctes(query, &root);
@@ -172,6 +176,7 @@ pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     pub(in crate::blendsql::emit) calls: Vec<usize>,
     /// Whether the current SELECT has calls whose arguments contain aggregates.
     pub(in crate::blendsql::emit) has_group_calls: bool,
+    plan: &'q DemandPlan,
 }
 
 impl Probing<'_, '_> {
@@ -366,7 +371,7 @@ impl Probing<'_, '_> {
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let rows = rows.chain(&within);
         let parts = rows.filter_map(|e| self.probe_expr(e, at)).collect();
-        if let Some(text) = add_terms(parts) {
+        if let Some(text) = self.add_terms_of_used_rows(parts, core, at) {
             if core.from.is_empty() && lone {
                 emit(self, text);
             } else {
@@ -381,6 +386,20 @@ impl Probing<'_, '_> {
             let exprs = values().chain(&core.having).collect::<Vec<_>>();
             self.probe_groups(core, &open, at, &exprs, emit);
         }
+    }
+
+    /// Returns SQL that evaluates the calls of a SELECT for the rows whose results are used.
+    fn add_terms_of_used_rows(
+        &self,
+        parts: Vec<String>,
+        core: &SelectCore,
+        at: EvalPosition<'_>,
+    ) -> Option<String> {
+        let text = add_terms(parts)?;
+        let select = self.plan.select(core.span.start).filter(|_| at.exact_aggregates);
+        let Some(guard) = select.and_then(|s| s.value_guard.as_ref()) else { return Some(text) };
+        let number = &self.rows.sql[guard.number.clone()];
+        Some(sql::probe_of_first_rows(number, guard.last, &text))
     }
 
     /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares answers

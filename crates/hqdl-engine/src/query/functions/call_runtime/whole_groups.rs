@@ -1,0 +1,143 @@
+//! Groups of a SELECT that returns only those with the most rows, or the fewest. The plan decides
+//! which SELECTs these are (`rules::largest_groups`).
+//!
+//! An undecided row does not pass for now. A group has at least as many rows as pass, and at most
+//! that many plus its undecided rows. It is not returned if enough other groups certainly precede
+//! it. A pass is final once all other groups are decided.
+
+use std::cmp::Reverse;
+
+use indexmap::IndexMap;
+
+use crate::query::cells::targets::Demand;
+use crate::query::functions::call_runtime::pending_set::{Distinct, MAX_PENDING_ROWS};
+
+/// Recorded rows of a pass, by their group.
+#[derive(Default)]
+pub struct WholeGroups {
+    groups: IndexMap<Vec<u8>, GroupCounts, foldhash::fast::RandomState>,
+    /// Number of groups that are needed.
+    needed: usize,
+    /// Whether the groups with the most rows are needed.
+    largest: bool,
+    /// Number of rows whose demands are stored.
+    stored_count: usize,
+}
+
+/// Numbers of a group's rows.
+#[derive(Default)]
+struct GroupCounts {
+    passed: u64,
+    failed: u64,
+    undecided: u64,
+    /// Demands of undecided rows.
+    demands: Vec<Vec<Demand>>,
+}
+
+impl GroupCounts {
+    /// Returns the greatest number of rows that may pass.
+    fn most(&self) -> u64 {
+        self.passed + self.undecided
+    }
+
+    fn decided(&self) -> u64 {
+        self.passed + self.failed
+    }
+}
+
+impl WholeGroups {
+    /// Records a row of a group. `state` is 1 if it passes, 0 if it fails, and 2 if it is undecided.
+    pub fn add_row(
+        &mut self,
+        (needed, largest): (u64, bool),
+        group: Vec<u8>,
+        state: i64,
+        demands: Vec<Demand>,
+    ) {
+        self.needed = usize::try_from(needed).unwrap_or(usize::MAX);
+        self.largest = largest;
+        let group = self.groups.entry(group).or_default();
+        match state {
+            0 => group.failed += 1,
+            1 => group.passed += 1,
+            _ => {
+                group.undecided += 1;
+                if self.stored_count < MAX_PENDING_ROWS {
+                    self.stored_count += 1;
+                    group.demands.push(demands);
+                }
+            }
+        }
+    }
+
+    /// Returns the demands to send, or `None` if all groups that may be returned are decided.
+    ///
+    /// The leading groups are asked about first: those with the most rows if all undecided rows
+    /// pass, or with the fewest if none does. Each of them must be decided or excluded, whatever the
+    /// other groups are. The number of a group's rows doubles with each request, but is at most the
+    /// number that can exclude the group. Other groups fill a request, or add an eighth to the
+    /// decided rows, so that many groups of similar size need few passes.
+    pub fn take_demands(&mut self, request_size: usize) -> Option<Vec<Demand>> {
+        let mut groups: Vec<(Vec<u8>, GroupCounts)> =
+            std::mem::take(&mut self.groups).into_iter().filter(|(_, g)| g.most() > 0).collect();
+        let all_decided: u64 = groups.iter().map(|(_, g)| g.decided()).sum();
+        let bound = self.find_bound(&groups);
+        groups.retain(|(_, g)| self.rows_to_exclude(g, bound) > 0);
+        if groups.iter().all(|(_, g)| g.undecided == 0) {
+            return None;
+        }
+        groups.sort_by(|(a, x), (b, y)| self.rank(x).cmp(&self.rank(y)).then_with(|| a.cmp(b)));
+        let is_undecided = |(_, group): &&(Vec<u8>, GroupCounts)| group.undecided > 0;
+        let leader_count = groups.iter().take(self.needed).filter(is_undecided).count() as u64;
+        let share = (request_size as u64).div_ceil(leader_count.max(1));
+        let max_size = (all_decided / 8).max(request_size as u64);
+        let mut chosen: Distinct<Demand> = Distinct::default();
+        for (n, (_, group)) in groups.into_iter().enumerate() {
+            let needed = self.rows_to_exclude(&group, bound);
+            let may_wait = needed > group.undecided || chosen.len() as u64 >= max_size;
+            if n >= self.needed && !chosen.is_empty() && may_wait {
+                continue;
+            }
+            let size = group.decided().max(share).min(needed);
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            chosen.extend(group.demands.into_iter().take(size).flatten());
+        }
+        Some(chosen.into_iter().collect())
+    }
+
+    /// Returns the number of rows that the last of the needed groups has at least, or at most if
+    /// the groups with the fewest rows are needed.
+    fn find_bound(&self, groups: &[(Vec<u8>, GroupCounts)]) -> u64 {
+        let last = self.needed.saturating_sub(1);
+        if self.largest {
+            let mut least: Vec<u64> = groups.iter().map(|(_, g)| g.passed).collect();
+            least.sort_unstable_by_key(|n| Reverse(*n));
+            least.get(last).copied().unwrap_or(0)
+        } else {
+            // A group without a row that passes may not exist.
+            let certain = groups.iter().filter(|(_, g)| g.passed > 0);
+            let mut most: Vec<u64> = certain.map(|(_, g)| g.most()).collect();
+            most.sort_unstable();
+            most.get(last).copied().unwrap_or(u64::MAX)
+        }
+    }
+
+    /// Returns the number of further rows that must fail, or pass if the groups with the fewest rows
+    /// are needed, so that a group is excluded; 0 if it is.
+    fn rows_to_exclude(&self, group: &GroupCounts, bound: u64) -> u64 {
+        if self.largest {
+            group.most().saturating_add(1).saturating_sub(bound)
+        } else {
+            bound.saturating_add(1).saturating_sub(group.passed)
+        }
+    }
+
+    /// Returns the position of a group among the leading ones.
+    fn rank(&self, group: &GroupCounts) -> (u64, u64) {
+        if self.largest {
+            (u64::MAX - group.most(), u64::MAX - group.passed)
+        } else {
+            (group.passed, group.most())
+        }
+    }
+}

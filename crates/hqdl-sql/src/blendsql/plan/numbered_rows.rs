@@ -1,0 +1,83 @@
+//! Sources of which a SELECT uses only the first rows by a window:
+//! `… FROM (SELECT …, row_number() OVER (…) AS n FROM …) AS s WHERE s.n = 1`.
+
+use crate::blendsql::plan::analysis::Analysis;
+use crate::blendsql::plan::condition::split_conjuncts;
+use crate::blendsql::scope::{Scope, without_parens};
+use crate::blendsql::terms::read_integer;
+use crate::blendsql::tree::{
+    Body, Expr, ExprKind, FromItem, JoinKind, Query, SelectCore, WindowSpec,
+};
+
+/// Rows of a source that a SELECT uses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NumberedRows<'s> {
+    /// Function that numbers the rows: `row_number` or `rank`.
+    pub function: &'s Expr,
+    /// Window of the function.
+    pub window: &'s WindowSpec,
+    /// Greatest number that is used.
+    pub last: u64,
+    /// Whether the SELECT is the outermost one, which reads its sources once.
+    pub runs_once: bool,
+}
+
+/// Returns the rows of a source that a SELECT uses, if a condition of its WHERE restricts them to
+/// the first rows by a window.
+pub(crate) fn find_numbered_rows<'s>(
+    (core, item): (&SelectCore, &FromItem),
+    source: &'s Query,
+    scope: &Scope<'_>,
+    analysis: &Analysis<'_>,
+) -> Option<NumberedRows<'s>> {
+    let Body::Core(inner) = &source.body else { return None };
+    if item.join != JoinKind::Inner || core.has_outer_join() {
+        return None;
+    }
+    core.filter.iter().flat_map(split_conjuncts).find_map(|condition| {
+        let (number, last) = limited_number(condition, analysis.sql)?;
+        let ExprKind::Column { table, column } = &number.kind else { return None };
+        let found = scope.find_column(table.as_deref(), column)?;
+        let is_named = |name: &String| name.eq_ignore_ascii_case(&found.field.name);
+        let is_source = found.depth == scope.depth
+            && found.table.name == item.name
+            && scope.tables.iter().filter(|t| t.name == item.name).count() == 1
+            // A star before the number can have a column of the same name.
+            && found.table.fields.iter().flatten().filter(|f| is_named(&f.name)).count() == 1;
+        let number = inner.columns.iter().find(|c| c.alias.as_ref().is_some_and(is_named))?;
+        let function = without_parens(number.expr.as_ref().filter(|_| is_source)?);
+        let ExprKind::Function { name, window: Some(window), filter: None, .. } = &function.kind
+        else {
+            return None;
+        };
+        let is_numbering = matches!(name.as_str(), "row_number" | "rank") && !window.has_base;
+        let runs_once = core.span.start == analysis.root;
+        is_numbering.then_some(NumberedRows { function, window, last, runs_once })
+    })
+}
+
+/// Returns the value that a condition limits to the numbers up to a positive one, and that number.
+fn limited_number<'e>(condition: &'e Expr, sql: &str) -> Option<(&'e Expr, u64)> {
+    let ExprKind::Compare(operator, left, right) = &without_parens(condition).kind else {
+        return None;
+    };
+    let (value, number, operator) = match (read_integer(left, sql), read_integer(right, sql)) {
+        (None, Some(number)) => (left, number, *operator),
+        (Some(number), None) => {
+            let swapped = match *operator {
+                ">" => "<",
+                ">=" => "<=",
+                "=" => "=",
+                _ => return None,
+            };
+            (right, number, swapped)
+        }
+        _ => return None,
+    };
+    let last = match operator {
+        "=" | "<=" => number,
+        "<" => number.checked_sub(1)?,
+        _ => return None,
+    };
+    Some((without_parens(value), u64::try_from(last).ok().filter(|last| *last > 0)?))
+}
