@@ -3,10 +3,10 @@
 
 #![no_main]
 
-use hqdl::blendsql::parse::parse_query;
+use hqdl::blendsql::parse::Syntax;
 use hqdl::blendsql::rewrite::{CallSite, Rewriter, Statistics};
 use hqdl::blendsql::scope::Schema;
-use hqdl::blendsql::spelling::NormalizedQuery;
+use hqdl::blendsql::normalize::normalize_query;
 use hqdl::blendsql::{mask_calls, scan_calls};
 use libfuzzer_sys::fuzz_target;
 
@@ -29,11 +29,10 @@ fuzz_target!(|sql: &str| {
         end = call.span.end;
     }
     assert_eq!(sql[end..], masked[end..]);
-    let Ok(normalized) = NormalizedQuery::normalize(sql) else { return };
-    let Ok(parsed) = parse_query(&normalized.text) else { return };
+    let Ok((normalized, parsed)) = normalize_query(sql, Syntax::default()) else { return };
     let sites = vec![CallSite::default(); parsed.calls.len()];
     let statistics = Statistics::default();
     let rewritten =
-        Rewriter::new(&normalized.text, &sites, &TestSchema, &statistics).rewrite(&parsed);
+        Rewriter::new(&normalized.sql, &sites, &TestSchema, &statistics).rewrite(&parsed);
     assert!(scan_calls(&rewritten.sql).is_ok_and(|calls| calls.is_empty()), "{}", rewritten.sql);
 });

@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use hqdl::blendsql::parse::parse_query;
+use hqdl::blendsql::normalize::normalize_query;
+use hqdl::blendsql::parse::Syntax;
 use hqdl::blendsql::rewrite::{CallSite, Rewriter, Statistics};
 use hqdl::blendsql::scope::Schema;
-use hqdl::blendsql::spelling::NormalizedQuery;
 use hqdl::blendsql::{mask_calls, scan_calls};
 use hqdl::spec::UncheckedSpec;
 
@@ -55,13 +55,12 @@ impl Schema for Tables {
 fn rewriting_the_scanners_seeds_leaves_no_call() {
     let mut count = 0;
     for (path, sql, reads) in seeds("scanner") {
-        let Ok(spelled) = NormalizedQuery::normalize(&sql) else { continue };
+        let Ok((normalized, parsed)) = normalize_query(&sql, Syntax::default()) else { continue };
         assert!(reads);
-        let Ok(parsed) = parse_query(&spelled.text) else { continue };
         let site = CallSite::default();
         let sites = vec![site; parsed.calls.len()];
         let costs = Statistics::default();
-        let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).rewrite(&parsed);
+        let rewritten = Rewriter::new(&normalized.sql, &sites, &Tables, &costs).rewrite(&parsed);
         let left = scan_calls(&rewritten.sql).unwrap();
         assert!(left.is_empty(), "{}: {}", path.display(), rewritten.sql);
         count += 1;
@@ -171,12 +170,14 @@ fn mutate() {
             if let Ok(translated) = hqdl::suql::translate(&sql) {
                 let _ = scan_calls(&translated.sql);
             }
-            let Ok(spelled) = NormalizedQuery::normalize(&sql) else { continue };
-            let Ok(parsed) = parse_query(&spelled.text) else { continue };
+            let Ok((normalized, parsed)) = normalize_query(&sql, Syntax::default()) else {
+                continue;
+            };
             let site = CallSite::default();
             let sites = vec![site; parsed.calls.len()];
             let costs = Statistics::default();
-            let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).rewrite(&parsed);
+            let rewritten =
+                Rewriter::new(&normalized.sql, &sites, &Tables, &costs).rewrite(&parsed);
             let left = scan_calls(&rewritten.sql);
             assert!(left.is_ok_and(|l| l.is_empty()), "{sql}\n{}", rewritten.sql);
         }

@@ -4,4 +4,5 @@
 
 pub mod blendsql;
 pub mod suql;
+mod translated;
 pub mod vendors;

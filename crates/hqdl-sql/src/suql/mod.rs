@@ -122,7 +122,7 @@ pub fn translate_with_columns(
             let mut parser = parser::Parser::new(sql)?;
             parser.tables.clone_from(&tables);
             let text = parser.parse_statement()?;
-            Ok(TranslatedQuery::from_fragments(sql, &text))
+            Ok(text::join_fragments(sql, &text))
         };
         match rewritten {
             None => translate_text(sql),

@@ -1,11 +1,12 @@
 //! Tests that syntax of earlier versions is rewritten to the current syntax.
 
-use hqdl_sql::blendsql::parse::parse_query;
-use hqdl_sql::blendsql::spelling::NormalizedQuery;
+use hqdl_sql::blendsql::normalize::normalize_query;
+use hqdl_sql::blendsql::parse::{Syntax, parse_query};
 
 /// Returns the normalized text of a query, or the error.
 fn spelled(sql: &str) -> String {
-    NormalizedQuery::normalize(sql).map_or_else(|error| error.to_string(), |spelled| spelled.text)
+    normalize_query(sql, Syntax::default())
+        .map_or_else(|error| error.to_string(), |(normalized, _)| normalized.sql)
 }
 
 #[test]
@@ -45,7 +46,7 @@ fn older_syntax_becomes_current_syntax() {
         // Joins of tables that FROM already contains.
         (
             "SELECT * FROM a JOIN b ON a.i = b.i OR a.j JOIN {{LLMJoin('a::x', 'b::y')}} WHERE 1",
-            "SELECT * FROM a JOIN b ON ( a.i = b.i OR a.j) AND {{LLMJoin('a::x', 'b::y')}} WHERE 1",
+            "SELECT * FROM a JOIN b ON (a.i = b.i OR a.j) AND {{LLMJoin('a::x', 'b::y')}} WHERE 1",
         ),
         (
             "SELECT * FROM a, b INNER JOIN {{LLMJoin('a::x', 'b::y')}}",
@@ -102,16 +103,16 @@ fn spans_map_back_to_the_original() {
     for sql in [
         "SELECT * FROM a JOIN b ON a.i OR a.j JOIN {{LLMJoin('a::x', 'b::y')}} WHERE marked",
         "SELECT {{LLMQA('q', 'd::content')}}, {{LLMMap('q', 'w::c')}}::REAL, marked FROM w AS x",
-        "SELECT 1 FROM a INNER JOIN {{LLMJoin('a::x', 'a::y')}} WHERE marked",
+        "SELECT 1 FROM a INNER JOIN {{LLMJoin('a::x', 'b::y')}} WHERE marked",
         "SELECT x FROM VALUES {{LLMQA('q', (SELECT 1))}} WHERE ? AND marked",
     ] {
-        let spelled = NormalizedQuery::normalize(sql).unwrap();
-        let at = spelled.text.find("marked").unwrap();
+        let (spelled, _) = normalize_query(sql, Syntax::default()).unwrap();
+        let at = spelled.sql.find("marked").unwrap();
         let place = spelled.original_span(&(at..at + 6));
-        assert_eq!(&sql[place], "marked", "{}", spelled.text);
-        let call = spelled.text.find("{{").unwrap();
-        assert_eq!(&sql[spelled.original_span(&(call..call + 2))], "{{", "{}", spelled.text);
-        for at in 0..=spelled.text.len() {
+        assert_eq!(&sql[place], "marked", "{}", spelled.sql);
+        let call = spelled.sql.find("{{").unwrap();
+        assert_eq!(&sql[spelled.original_span(&(call..call + 2))], "{{", "{}", spelled.sql);
+        for at in 0..=spelled.sql.len() {
             assert!(spelled.original_span(&(at..at)).end <= sql.len());
         }
     }

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::Call;
-use hqdl_sql::blendsql::spelling::NormalizedQuery;
+use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
@@ -231,7 +231,7 @@ impl ContextTooLong {
         &self,
         calls: &[Call],
         text: &str,
-        normalized: &NormalizedQuery,
+        normalized: &TranslatedQuery,
     ) -> QueryError {
         let call = calls.get(self.call);
         let name = call.map_or("a call", |c| c.ingredient.name());

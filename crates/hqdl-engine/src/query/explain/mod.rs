@@ -88,7 +88,7 @@ struct DemandBound {
 impl Engine<'_, '_> {
     /// Returns an upper bound of the demands over all passes.
     fn demand_bound(&mut self, rewritten: &RewrittenQuery) -> Result<DemandBound, QueryError> {
-        let (text, sites) = (&self.normalized.text, &self.calls.sites);
+        let (text, sites) = (&self.normalized.sql, &self.calls.sites);
         let bound = compute_request_bound(
             text,
             &self.parsed.query,

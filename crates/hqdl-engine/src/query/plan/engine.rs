@@ -21,14 +21,14 @@ use hqdl_sql::blendsql::Argument;
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::{Rewriter, RewrittenQuery, Statistics};
-use hqdl_sql::blendsql::spelling::NormalizedQuery;
+use hqdl_sql::suql::TranslatedQuery;
 
 /// State of a query that is being run or explained.
 pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) request: &'r Request<'r>,
     /// Run that sends requests; `None` if the query is only explained.
     pub(in crate::query) lazy_run: Option<&'r LazyRun<'a>>,
-    pub(in crate::query) normalized: NormalizedQuery,
+    pub(in crate::query) normalized: TranslatedQuery,
     pub(in crate::query) parsed: ParsedQuery,
     pub(super) guard: Guard,
     pub(in crate::query) schema: KnownSchema,
@@ -67,7 +67,7 @@ impl Engine<'_, '_> {
 
     fn new_rewriter(&self, topk_enabled: bool) -> Rewriter<'_> {
         let mut rewriter =
-            Rewriter::new(&self.normalized.text, &self.calls.sites, &self.schema, &self.statistics);
+            Rewriter::new(&self.normalized.sql, &self.calls.sites, &self.schema, &self.statistics);
         rewriter.similarity_ordering = self.similarity_ordering;
         rewriter.limit_pushdown_enabled = topk_enabled;
         rewriter.complete_selects = &self.complete_selects;
@@ -283,7 +283,7 @@ impl Engine<'_, '_> {
     /// Returns the error if a context that is too long stopped the query.
     fn take_context_error(&self) -> Option<QueryError> {
         let too_long = lock_runtime(&self.runtime).data.failure.take()?;
-        Some(too_long.query_error(&self.parsed.calls, &self.normalized.text, &self.normalized))
+        Some(too_long.query_error(&self.parsed.calls, &self.normalized.sql, &self.normalized))
     }
 
     /// Sends the rows of the last pass to the sink.

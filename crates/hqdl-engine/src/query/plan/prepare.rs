@@ -23,11 +23,12 @@ use crate::query::route::model_router::ModelRouter;
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
 use hqdl_sql::blendsql::emit::stored_columns::rewrite_to_stored_columns;
-use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with};
+use hqdl_sql::blendsql::normalize::normalize_query;
+use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax};
 use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::Statistics;
-use hqdl_sql::blendsql::spelling::NormalizedQuery;
 use hqdl_sql::blendsql::usage;
+use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::problem::find_nearest;
 
 impl<'r, 'a> Engine<'r, 'a> {
@@ -37,30 +38,31 @@ impl<'r, 'a> Engine<'r, 'a> {
         lazy_run: Option<&'r LazyRun<'a>>,
         run_nested: NestedRunner,
     ) -> Result<Self, QueryError> {
-        let normalized = NormalizedQuery::normalize(request.sql)?;
-        let engine = Self::prepare_normalized(request, &normalized, lazy_run, run_nested);
-        engine.map_err(|error| match error {
-            // Map the span back to the text that the user wrote.
-            QueryError::Sql(mut problem) => {
-                problem.span = problem.span.map(|s| normalized.original_span(&s));
-                QueryError::Sql(problem)
-            }
-            other => other,
-        })
-    }
-
-    fn prepare_normalized(
-        request: &'r Request<'r>,
-        normalized: &NormalizedQuery,
-        lazy_run: Option<&'r LazyRun<'a>>,
-        run_nested: NestedRunner,
-    ) -> Result<Self, QueryError> {
-        let text = &normalized.text;
         let guard =
             Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
         let schema = KnownSchema::read_schema(&guard)?;
+        let is_table = |table: &str| schema.has_table(table);
         let is_server = guard.database().server_url().is_some();
-        let parsed = parse_calls(text, &schema, is_server)?;
+        let (normalized, parsed) =
+            normalize_query(request.sql, Syntax { is_table: &is_table, is_server })?;
+        let query = (normalized.clone(), parsed);
+        let engine = Self::prepare_parsed(request, query, (guard, schema), lazy_run, run_nested);
+        // The span is one of the text that the user wrote.
+        engine.map_err(|error| error.map_span(|span| normalized.original_span(&span)))
+    }
+
+    fn prepare_parsed(
+        request: &'r Request<'r>,
+        (normalized, parsed): (TranslatedQuery, ParsedQuery),
+        (guard, schema): (Guard, KnownSchema),
+        lazy_run: Option<&'r LazyRun<'a>>,
+        run_nested: NestedRunner,
+    ) -> Result<Self, QueryError> {
+        let text = &normalized.sql;
+        let is_server = guard.database().server_url().is_some();
+        if !parsed.is_single_call && !is_server {
+            statement::check_read_only(text)?;
+        }
         let notes = if is_server { Vec::new() } else { validate_query(text, &parsed, &guard)? };
         check_models(&parsed, request.spec)?;
         let mut nested = NestedQueries {
@@ -100,7 +102,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         Ok(Self {
             request,
             lazy_run,
-            normalized: normalized.clone(),
+            normalized,
             parsed,
             guard,
             schema,
@@ -117,24 +119,6 @@ impl<'r, 'a> Engine<'r, 'a> {
             notes,
         })
     }
-}
-
-/// Parses a query, and checks that it only reads.
-fn parse_calls(
-    text: &str,
-    schema: &KnownSchema,
-    is_server: bool,
-) -> Result<ParsedQuery, QueryError> {
-    let is_table = |table: &str| schema.has_table(table);
-    let parsed =
-        parse_query_with(text, Syntax { is_table: &is_table, is_server }).map_err(|error| {
-            let hint = "a query on a database on a server has only calls that a column answers: LLMMap, LLMQA and LLMValidate";
-            if is_server { macros::explain_missing_macro(error.into(), hint) } else { error.into() }
-        })?;
-    if !parsed.is_single_call && !is_server {
-        statement::check_read_only(text)?;
-    }
-    Ok(parsed)
 }
 
 /// Chooses the target of each call according to its usage in the query.

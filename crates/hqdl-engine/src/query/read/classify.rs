@@ -11,9 +11,9 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::Catalog;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
-use hqdl_sql::blendsql::parse::parse_query;
+use hqdl_sql::blendsql::normalize::normalize_query;
+use hqdl_sql::blendsql::parse::Syntax;
 use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, without_parens};
-use hqdl_sql::blendsql::spelling::NormalizedQuery;
 use hqdl_sql::blendsql::tree::{Expr, ExprKind};
 use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::sql;
@@ -38,9 +38,9 @@ pub(in crate::query) fn classify_literals(
         return Ok(None);
     }
     // If the query cannot be parsed, the error is reported when it runs.
-    let Ok(spelled) = NormalizedQuery::normalize(text) else { return Ok(None) };
-    let found = parse_query(&spelled.text);
-    let Ok(parsed) = found else { return Ok(None) };
+    let Ok((normalized, parsed)) = normalize_query(text, Syntax::default()) else {
+        return Ok(None);
+    };
     let guard =
         Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
     let schema = KnownSchema::read_schema(&guard)?;
@@ -50,15 +50,15 @@ pub(in crate::query) fn classify_literals(
         &parsed.query,
         &root,
         &mut |expr, scope, _| {
-            compared.extend(ComparedColumn::parse_comparison(expr, scope, &spelled.text));
+            compared.extend(ComparedColumn::parse_comparison(expr, scope, &normalized.sql));
         },
     );
     let lists = Lists { request, guard: &guard };
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     for one in compared {
         let Some(list) = lists.find_values(&one.origin, one.array) else { continue };
-        if let Some(new) = one.rewrite_comparison(&list, &spelled.text) {
-            edits.push((spelled.original_span(&one.span), new));
+        if let Some(new) = one.rewrite_comparison(&list, &normalized.sql) {
+            edits.push((normalized.original_span(&one.span), new));
         }
     }
     edits.sort_by_key(|(span, _)| span.start);

@@ -144,14 +144,9 @@ fn expand_part(
 ) -> Result<String, QueryError> {
     let begin = part.start;
     let part = text.get(part).unwrap_or_default();
-    match expand_macros(request, part) {
-        Ok(expanded) => Ok(expanded.map_or_else(|| part.to_owned(), |expanded| expanded.sql)),
-        Err(QueryError::Sql(mut problem)) => {
-            problem.span = problem.span.map(|span| span.start + begin..span.end + begin);
-            Err(QueryError::Sql(problem))
-        }
-        Err(other) => Err(other),
-    }
+    let expanded = expand_macros(request, part);
+    let expanded = expanded.map_err(|e| e.map_span(|span| span.start + begin..span.end + begin))?;
+    Ok(expanded.map_or_else(|| part.to_owned(), |expanded| expanded.sql))
 }
 
 /// Examples of macros and their results, for a model that writes queries.

@@ -51,13 +51,7 @@ fn remap_spans<T>(
     rewritten: &suql::TranslatedQuery,
     run: impl FnOnce(&str) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
-    run(&rewritten.sql).map_err(|error| match error {
-        QueryError::Sql(mut problem) => {
-            problem.span = problem.span.map(|s| rewritten.original_span(&s));
-            QueryError::Sql(problem)
-        }
-        other => other,
-    })
+    run(&rewritten.sql).map_err(|error| error.map_span(|span| rewritten.original_span(&span)))
 }
 
 /// Passes a request to `run` after translating its query to `SQLite`'s dialect.

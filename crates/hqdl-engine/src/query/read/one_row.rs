@@ -22,8 +22,8 @@ use crate::query::result::query_result::QueryResult;
 use crate::query::result::query_result::RouteKind;
 use crate::routing::question;
 use hqdl_spec::Spec;
-use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
-use hqdl_sql::blendsql::spelling::NormalizedQuery;
+use hqdl_sql::blendsql::normalize::normalize_query;
+use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query};
 use hqdl_sql::blendsql::tree::{Body, ExprKind, Query, ResultColumn, SelectCore};
 use hqdl_sql::blendsql::{Argument, Call, Subject, may_have_calls, scan_calls};
 use hqdl_sql::suql::TranslatedQuery;
@@ -47,16 +47,15 @@ pub(in crate::query) fn rewrite_one_row_questions(
 
 fn rewrite_query(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
     let asks_rows = |call: &Call| call.ingredient.subject() == Subject::Rows;
-    let spelled = NormalizedQuery::normalize(text).ok()?;
     // The spans of these calls are positions in the original text.
     let calls = scan_calls(text).ok()?;
     calls
         .iter()
         .find(|call| asks_rows(call) && has_question_column(request.spec, &call.question))?;
-    let parsed = parse_query(&spelled.text).ok()?;
+    let (normalized, parsed) = normalize_query(text, Syntax::default()).ok()?;
     let mut edits = Edits::new();
     for call in calls.iter().filter(|call| asks_rows(call)) {
-        let at = |other: &Call| spelled.original_span(&other.span) == call.span;
+        let at = |other: &Call| normalized.original_span(&other.span) == call.span;
         let Some(n) = parsed.calls.iter().position(at) else { continue };
         let Some(found) = rewrite_call(request, text, call, parsed.is_single_call) else {
             continue;

@@ -72,6 +72,14 @@ impl QueryError {
             help: Some(help.into()).filter(|h| !h.is_empty()),
         }))
     }
+
+    /// Returns the error with its span in the query mapped to another text.
+    #[must_use]
+    pub fn map_span(self, map: impl FnOnce(Range<usize>) -> Range<usize>) -> Self {
+        let Self::Sql(mut problem) = self else { return self };
+        problem.span = problem.span.map(map);
+        Self::Sql(problem)
+    }
 }
 
 impl From<SqlError> for QueryError {

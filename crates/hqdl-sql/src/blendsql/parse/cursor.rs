@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::parse::keywords;
+use crate::blendsql::parse::legacy::LegacySyntax;
 use crate::blendsql::tree::Span;
 use crate::blendsql::{Call, SqlError};
 
@@ -32,6 +33,8 @@ pub(super) struct QueryParser<'s> {
     pub depth: usize,
     /// Height of the highest node that was completed inside the current one.
     pub height: usize,
+    /// Edits that replace the syntax of earlier versions; `None` if it is not accepted.
+    pub legacy: Option<LegacySyntax>,
 }
 
 impl QueryParser<'_> {

@@ -94,7 +94,7 @@ impl QueryParser<'_> {
         let start = self.next_start();
         let around = std::mem::take(&mut self.height);
         let mut left = self.parse_nested(Self::parse_operand)?;
-        while let Some((infix, tokens, precedence)) = self.peek_infix() {
+        while let Some((infix, tokens, precedence)) = self.peek_infix(&left) {
             if precedence < loosest || ends_at_and && matches!(infix, Infix::And) {
                 break;
             }
@@ -109,15 +109,16 @@ impl QueryParser<'_> {
         Ok(left)
     }
 
-    /// Returns the next operator, its number of tokens, and its precedence.
-    fn peek_infix(&self) -> Option<(Infix, usize, Precedence)> {
+    /// Returns the operator after `left`, its number of tokens, and its precedence.
+    fn peek_infix(&self, left: &Expr) -> Option<(Infix, usize, Precedence)> {
         let token = self.peek()?;
         if let Some(tokens) = self.pattern_operator_length() {
             return Some((Infix::Match(MatchOperator::Like), tokens, Precedence::Bits));
         }
         if let Some((sign, tokens)) = self.peek_operator() {
             if sign == "::" {
-                return self.is_server.then_some((Infix::Cast, 1, Precedence::Prefix));
+                let is_cast = self.is_server || self.is_legacy_cast(left);
+                return is_cast.then_some((Infix::Cast, 1, Precedence::Prefix));
             }
             return infix_for_sign(sign).map(|(infix, level)| (infix, tokens, level));
         }
@@ -223,7 +224,9 @@ impl QueryParser<'_> {
                 ExprKind::Operation(ExprOperator::Collate(name), vec![left])
             }
             Infix::Cast => {
+                let colons = self.previous_token_end() - 2;
                 let type_name = self.read_server_type()?;
+                self.replace_legacy_cast(&left, colons, &type_name);
                 ExprKind::Cast(Box::new(left), type_name)
             }
         })

@@ -10,7 +10,13 @@ impl QueryParser<'_> {
     /// Parses the entries of a FROM clause.
     pub fn parse_from(&mut self) -> Result<Vec<FromItem>, SqlError> {
         let mut items = vec![self.parse_from_item(JoinKind::Inner, false)?];
-        while let Some((join, natural)) = self.parse_join()? {
+        loop {
+            let start = self.next_start();
+            let Some((join, natural)) = self.parse_join()? else { return Ok(items) };
+            let words = self.span_from(start);
+            if self.parse_legacy_join(&mut items, words, (join, natural))? {
+                continue;
+            }
             let mut item = self.parse_from_item(join, natural)?;
             if self.eat_word("ON") {
                 item.on = Some(self.parse_expr()?);
@@ -21,7 +27,6 @@ impl QueryParser<'_> {
             }
             items.push(item);
         }
-        Ok(items)
     }
 
     /// Parses a comma or the words of a join. Returns the join's type and whether it is NATURAL,
@@ -55,9 +60,17 @@ impl QueryParser<'_> {
     }
 
     fn parse_from_item(&mut self, join: JoinKind, natural: bool) -> Result<FromItem, SqlError> {
-        let (source, own_name) = self.parse_from_source()?;
+        let start = self.next_start();
+        let (source, own_name) = match self.parse_legacy_source()? {
+            Some(source) => (source, None),
+            None => self.parse_from_source()?,
+        };
         let is_table = matches!(source, FromSource::Table { .. });
+        let source_span = self.span_from(start);
         let alias = self.read_alias()?;
+        if let (FromSource::Query(_), Some(alias)) = (&source, &alias) {
+            self.read_legacy_column_names(source_span, alias)?;
+        }
         let source = match source {
             FromSource::Table { schema, name, span } => {
                 FromSource::Table { schema, name, span: self.span_from(span.start) }

@@ -5,6 +5,7 @@ mod cursor;
 mod expr;
 mod from;
 mod keywords;
+mod legacy;
 mod query;
 mod server;
 
@@ -12,9 +13,13 @@ pub use keywords::begins_write;
 
 use crate::blendsql::frame::reads_table;
 use crate::blendsql::parse::cursor::QueryParser;
+use crate::blendsql::parse::legacy::LegacySyntax;
 use crate::blendsql::scan::{ScannedQuery, scan_query};
 use crate::blendsql::tree::{Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
 use crate::blendsql::{Argument, Call, Choices, SqlError};
+
+/// A byte range of the query, and the text that replaces it.
+pub(in crate::blendsql) type Edit = (Span, String);
 
 /// Result of parsing a query.
 #[derive(Debug, Clone)]
@@ -72,7 +77,27 @@ pub fn parse_query(sql: &str) -> Result<ParsedQuery, SqlError> {
 /// # Errors
 /// [`SqlError`] with the location of the syntax error.
 pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, SqlError> {
-    let ScannedQuery { calls, tokens } = scan_query(sql, syntax.is_table)?;
+    let scanned = scan_query(sql, syntax.is_table)?;
+    parse_tokens(sql, scanned, syntax, None).map(|(parsed, _)| parsed)
+}
+
+/// Parses the tokens of a query, which may also have the syntax of earlier versions. Returns the
+/// edits that replace this syntax. The tree is that of `sql` only if there is no edit.
+pub(in crate::blendsql) fn parse_scanned(
+    sql: &str,
+    scanned: ScannedQuery,
+    syntax: Syntax<'_>,
+) -> Result<(ParsedQuery, Vec<Edit>), SqlError> {
+    parse_tokens(sql, scanned, syntax, Some(LegacySyntax::default()))
+}
+
+fn parse_tokens(
+    sql: &str,
+    scanned: ScannedQuery,
+    syntax: Syntax<'_>,
+    legacy: Option<LegacySyntax>,
+) -> Result<(ParsedQuery, Vec<Edit>), SqlError> {
+    let ScannedQuery { calls, tokens } = scanned;
     let mut all = Vec::new();
     for call in calls {
         flatten_call(call, &mut all);
@@ -88,9 +113,11 @@ pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, Sq
         text_end: sql.len(),
         depth: 0,
         height: 0,
+        legacy,
     };
     let (query, is_single_call) = parser.parse_statement()?;
-    Ok(ParsedQuery { query, calls: all, is_single_call })
+    let edits = parser.take_legacy_edits();
+    Ok((ParsedQuery { query, calls: all, is_single_call }, edits))
 }
 
 /// Appends a call and its nested calls to one flat list. Returns the call's index.
@@ -151,6 +178,7 @@ impl QueryParser<'_> {
     /// Parses the arguments of a call without moving past the call.
     fn parse_arguments(&mut self, n: usize) -> Result<Expr, SqlError> {
         let call = &self.calls[n];
+        self.add_legacy_columns(n);
         let mut args = Vec::new();
         for value in &call.values {
             args.push(match value {

@@ -100,6 +100,7 @@ impl QueryParser<'_> {
             return Ok((Query { span, with, body, order, limit: None, offset: None }, end));
         }
         self.expect_word("SELECT")?;
+        let outer_columns = self.legacy_column_count();
         let distinct = self.eat_word("DISTINCT");
         if !distinct {
             self.eat_word("ALL");
@@ -126,6 +127,7 @@ impl QueryParser<'_> {
         let (limit, offset) = self.parse_limit()?;
         let span = self.span_from(start);
         core.span = span.clone();
+        self.resolve_legacy_columns(outer_columns, &core.from);
         let body = Body::Core(Box::new(core));
         Ok((Query { span, with: Vec::new(), body, order, limit, offset }, end))
     }

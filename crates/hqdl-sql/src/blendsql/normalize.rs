@@ -1,0 +1,115 @@
+//! Parses a query and normalizes its text: removes comments, numbers the parameters, adds spaces
+//! around calls, and replaces the syntax of earlier versions that the parser found. Spans in the
+//! result can be mapped back to the original text.
+
+use std::borrow::Cow;
+
+use super::lexer::{Lexeme, Token};
+use super::parse::{Edit, ParsedQuery, Syntax, parse_query_with, parse_scanned};
+use super::scan::{ScannedQuery, scan_query};
+use super::{Call, SqlError};
+use crate::translated::TranslatedQuery;
+
+/// Parses a query. Returns its normalized text, and the tree of that text.
+///
+/// # Errors
+/// [`SqlError`] with the location of the syntax error in `sql`.
+pub fn normalize_query(
+    sql: &str,
+    syntax: Syntax<'_>,
+) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
+    let (sql, mut scanned) = scan_any_quotes(sql, syntax)?;
+    let text = trim_statement(&sql, &mut scanned.tokens);
+    let mut edits = space_calls(&text, &scanned.calls);
+    edits.extend(number_parameters(&text, &scanned.tokens));
+    let (parsed, replaced) = parse_scanned(&text, scanned, syntax)?;
+    edits.extend(replaced);
+    let is_changed = !edits.is_empty();
+    edits.sort_by_key(|(span, _)| (span.start, span.end));
+    let normalized = TranslatedQuery::with_edits(&text, edits);
+    if !is_changed {
+        return Ok((normalized, parsed));
+    }
+    match parse_query_with(&normalized.sql, syntax) {
+        Ok(parsed) => Ok((normalized, parsed)),
+        Err(error) => Err(SqlError { span: normalized.original_span(&error.span), ..error }),
+    }
+}
+
+/// Scans a query. If standard SQL does not parse, tries Python's escaped quotes, without changing
+/// any position.
+fn scan_any_quotes<'s>(
+    sql: &'s str,
+    syntax: Syntax<'_>,
+) -> Result<(Cow<'s, str>, ScannedQuery), SqlError> {
+    match scan_query(sql, syntax.is_table) {
+        Ok(scanned) => Ok((Cow::Borrowed(sql), scanned)),
+        Err(error) if sql.contains("\\'") => {
+            let doubled = double_escaped_quotes(sql);
+            let scanned = scan_query(&doubled, syntax.is_table).map_err(|_| error)?;
+            Ok((Cow::Owned(doubled), scanned))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces `\'` with `''` between the start of the first call and the end of the last one. Outside
+/// of calls, SQL treats a backslash as an ordinary character.
+fn double_escaped_quotes(sql: &str) -> String {
+    let first = sql.find("{{").unwrap_or(sql.len());
+    let last = sql.rfind("}}").map_or(first, |at| at.max(first));
+    let (before, rest) = sql.split_at(first);
+    let (calls, after) = rest.split_at(last - first);
+    [before, &calls.replace("\\'", "''"), after].concat()
+}
+
+/// Returns a statement without comments and trailing semicolons: a `--` comment would hide SQL that
+/// is appended to it. Spaces replace a comment, so that positions stay the same.
+fn trim_statement(sql: &str, tokens: &mut Vec<Token>) -> String {
+    let semicolons = tokens.iter().rev().take_while(|t| t.is_symbol(b';')).count();
+    if semicolons < tokens.len() {
+        tokens.truncate(tokens.len() - semicolons);
+    }
+    let mut text = String::with_capacity(sql.len());
+    for token in &*tokens {
+        let gap = sql.get(text.len()..token.start).unwrap_or_default();
+        text.extend(gap.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
+        text.push_str(sql.get(text.len()..token.end).unwrap_or_default());
+    }
+    // Without a token, an error shows the whole text.
+    if text.is_empty() { " ".repeat(sql.len()) } else { text }
+}
+
+/// Returns the spaces that are missing between a call and a word.
+fn space_calls(sql: &str, calls: &[Call]) -> Vec<Edit> {
+    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+    let before = |at: usize| sql[..at].ends_with(word).then_some(at);
+    let after = |at: usize| sql[at..].starts_with(word).then_some(at);
+    let spaces = calls.iter().flat_map(|c| [before(c.span.start), after(c.span.end)]);
+    spaces.flatten().map(|at| (at..at, " ".to_owned())).collect()
+}
+
+/// Returns the number of each `?`, and where to insert it. hqdl may move a condition within the
+/// query, which would change the order of unnumbered parameters.
+fn number_parameters(sql: &str, tokens: &[Token]) -> Vec<Edit> {
+    let (mut found, mut named, mut last): (Vec<_>, Vec<&str>, u32) = (Vec::new(), Vec::new(), 0);
+    for token in tokens.iter().filter(|token| token.lexeme == Lexeme::Parameter) {
+        let text = token.text(sql);
+        if named.contains(&text) {
+            continue;
+        }
+        match text.strip_prefix('?') {
+            Some("") => {
+                last += 1;
+                found.push((token.end..token.end, last.to_string()));
+            }
+            Some(number) => last = last.max(number.parse().unwrap_or(last)),
+            // A named parameter also gets a number, at its first occurrence.
+            None => {
+                named.push(text);
+                last += 1;
+            }
+        }
+    }
+    found
+}

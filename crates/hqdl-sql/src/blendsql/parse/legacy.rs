@@ -1,0 +1,253 @@
+//! Syntax of earlier versions, and syntax that users commonly write. The parser accepts it and
+//! collects the edits that replace it:
+//!
+//! | written | read as |
+//! |---|---|
+//! | `FROM a JOIN {{LLMJoin('a::x', 'b::y')}}` | `FROM a JOIN b ON {{…}}` |
+//! | the same, if FROM already contains both tables | another condition of the preceding join |
+//! | `'a::x'`, if FROM has `a AS t` | `t.x` |
+//! | `{{LLMQA('q', 'a::x')}}`, if no FROM has `a` | `(SELECT x FROM a)` |
+//! | `FROM VALUES {{…}}` | `FROM (VALUES {{…}})` |
+//! | `FROM {{LLMQA(…)}}` | `FROM (SELECT {{…}} AS value)`; a list becomes one row per value |
+//! | `FROM (…) AS t(a, b)`, `FROM VALUES {{…}} AS t(a, b)` | `FROM (WITH t_(a, b) AS (…) SELECT * FROM t_) AS t` |
+//! | `{{…}}::INT` | `CAST({{…}} AS INT)` |
+
+use crate::blendsql::parse::Edit;
+use crate::blendsql::parse::cursor::QueryParser;
+use crate::blendsql::tree::{
+    Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
+};
+use crate::blendsql::{Argument, SqlError, Subject};
+use hqdl_values::sql::quote_name;
+
+/// Edits that replace the syntax of earlier versions.
+#[derive(Default)]
+pub(super) struct LegacySyntax {
+    edits: Vec<Edit>,
+    /// Columns `'t::c'` whose table is not found yet: a call, and one of its values.
+    columns: Vec<(usize, usize)>,
+}
+
+impl LegacySyntax {
+    /// Writes text before and after a node. An outer node is completed after its inner ones, so
+    /// that its text is outside of theirs.
+    fn surround(&mut self, span: &Span, before: String, after: &str) {
+        self.edits.insert(0, (span.start..span.start, before));
+        self.edits.push((span.end..span.end, after.to_owned()));
+    }
+}
+
+impl QueryParser<'_> {
+    /// Returns the edits of the whole query. A question about the rows of a table that no FROM
+    /// clause contains gets a subquery.
+    pub(super) fn take_legacy_edits(&mut self) -> Vec<Edit> {
+        let Some(mut legacy) = self.legacy.take() else { return Vec::new() };
+        for (n, value) in legacy.columns {
+            let call = &self.calls[n];
+            if let (Subject::Rows, Argument::Column { table: Some(table), column, span }) =
+                (call.ingredient.subject(), &call.values[value])
+            {
+                // SQLite reads an unknown name in double quotes as a text unless its table is named.
+                let (table, column) = (quote_name(table), quote_name(column));
+                legacy
+                    .edits
+                    .push((span.clone(), format!("(SELECT {table}.{column} FROM {table})")));
+            }
+        }
+        legacy.edits
+    }
+
+    /// Adds the columns `'t::c'` of a call.
+    pub(super) fn add_legacy_columns(&mut self, n: usize) {
+        let call = &self.calls[n];
+        if let Some(legacy) = self.legacy.as_mut()
+            && call.ingredient.subject() != Subject::Document
+        {
+            let is_column = |v: &Argument| matches!(v, Argument::Column { table: Some(_), .. });
+            let values = call.values.iter().enumerate().filter(|(_, v)| is_column(v));
+            legacy.columns.extend(values.map(|(value, _)| (n, value)));
+        }
+    }
+
+    pub(super) fn legacy_column_count(&self) -> usize {
+        self.legacy.as_ref().map_or(0, |legacy| legacy.columns.len())
+    }
+
+    /// Finds the tables of the columns from index `first` on in the FROM clause of their SELECT. A
+    /// column whose table has an alias is renamed. The others may belong to an enclosing SELECT.
+    pub(super) fn resolve_legacy_columns(&mut self, first: usize, from: &[FromItem]) {
+        let Some(legacy) = self.legacy.as_mut() else { return };
+        for (n, value) in legacy.columns.split_off(first) {
+            let Argument::Column { table: Some(table), column, span } =
+                &self.calls[n].values[value]
+            else {
+                continue;
+            };
+            if from.iter().any(|item| is_named(item, table)) {
+                continue;
+            }
+            let mut aliased = from.iter().filter(|item| is_of_table(item, table));
+            match (aliased.next().and_then(|item| item.name.as_deref()), aliased.next()) {
+                (Some(name), None) => {
+                    let new = format!("{}.{}", quote_name(name), quote_name(column));
+                    legacy.edits.push((span.clone(), new));
+                }
+                _ => legacy.columns.push((n, value)),
+            }
+        }
+    }
+
+    /// Parses `JOIN {{LLMJoin(…)}}` after the words of the join: adds the joined table. If FROM
+    /// already contains both tables, adds the call to the condition of the preceding join.
+    pub(super) fn parse_legacy_join(
+        &mut self,
+        items: &mut Vec<FromItem>,
+        words: Span,
+        (join, natural): (JoinKind, bool),
+    ) -> Result<bool, SqlError> {
+        let call = self.peek().and_then(|token| self.call_at(token)).map(|n| &self.calls[n]);
+        let Some(call) = call.filter(|call| call.ingredient.subject() == Subject::Pair) else {
+            return Ok(false);
+        };
+        if self.legacy.is_none() || self.tokens[self.at - 1].is_symbol(b',') {
+            return Ok(false);
+        }
+        let tables = call.values.iter().rev().filter_map(|value| self.find_join_table(value));
+        let is_unread = |t: &String| !items.iter().any(|i| is_named(i, t) || is_of_table(i, t));
+        if let Some(name) = tables.into_iter().find(is_unread) {
+            let start = call.span.start;
+            let on = Some(self.parse_expr()?);
+            self.add_legacy_edit(start..start, format!("{} ON ", quote_name(&name)));
+            let source = FromSource::Table { schema: None, name: name.clone(), span: start..start };
+            let name = Some(name);
+            items.push(FromItem { source, name, join, on, using: Vec::new(), natural });
+            return Ok(true);
+        }
+        let is_joined = items.len() > 1 && join == JoinKind::Inner && !natural;
+        let Some(previous) = items.last_mut().filter(|i| is_joined && i.using.is_empty()) else {
+            return Ok(false);
+        };
+        let condition = self.parse_expr()?;
+        let keyword = if previous.on.is_some() { "AND" } else { "ON" };
+        self.add_legacy_edit(words, keyword.to_owned());
+        let mut parts: Vec<Expr> = previous.on.take().into_iter().collect();
+        for part in &parts {
+            if let (ExprKind::Or(_), Some(legacy)) = (&part.kind, self.legacy.as_mut()) {
+                legacy.surround(&part.span, "(".to_owned(), ")");
+            }
+        }
+        let start = parts.first().map_or(condition.span.start, |part| part.span.start);
+        parts.push(condition);
+        previous.on = Some(Expr { span: self.span_from(start), kind: ExprKind::And(parts) });
+        Ok(true)
+    }
+
+    /// Parses `VALUES {{…}}` or `{{LLMQA(…)}}` as an entry of a FROM clause.
+    pub(super) fn parse_legacy_source(&mut self) -> Result<Option<FromSource>, SqlError> {
+        let values = usize::from(self.is_word("VALUES"));
+        let call = self.peek_after(values).and_then(|token| self.call_at(token));
+        let Some(call) = call.map(|n| &self.calls[n]).filter(|_| self.legacy.is_some()) else {
+            return Ok(None);
+        };
+        let is_source = match values {
+            0 => call.ingredient.subject() == Subject::Rows && !call.is_values_row,
+            _ => call.is_values_row,
+        };
+        if !is_source {
+            return Ok(None);
+        }
+        let start = self.next_start();
+        self.at += values;
+        let expr = self.parse_call()?;
+        let span = self.span_from(start);
+        let is_list = call.quantifier.is_some() || call.return_type.is_some_and(|t| t.is_list);
+        let (before, after) = match (values, is_list) {
+            (0, false) => ("(SELECT ", " AS value)"),
+            (0, true) => ("(SELECT value FROM json_each(", "))"),
+            _ => ("(", ")"),
+        };
+        if let Some(legacy) = self.legacy.as_mut() {
+            legacy.surround(&span, before.to_owned(), after);
+        }
+        let core = SelectCore::with_columns(Vec::new(), span);
+        let query = Query { body: Body::Values(vec![expr], 1), ..Query::from_core(core) };
+        Ok(Some(FromSource::Query(Box::new(query))))
+    }
+
+    /// Reads the names after the alias of a subquery, as in `(SELECT …) AS t(a, b)`.
+    pub(super) fn read_legacy_column_names(
+        &mut self,
+        source: Span,
+        alias: &str,
+    ) -> Result<(), SqlError> {
+        if self.legacy.is_none() || !self.is_symbol(b'(') {
+            return Ok(());
+        }
+        let start = self.next_start();
+        self.at += 1;
+        self.read_list(Self::read_name)?;
+        self.expect_symbol(b')')?;
+        let columns = self.span_from(start);
+        let mut name = alias.to_owned();
+        let is_used = |name: &str| {
+            let tokens = self.tokens.iter().skip_while(|token| token.start < source.start);
+            let mut inner = tokens.take_while(|token| token.start < source.end);
+            inner.any(|token| token.unquoted_text(self.sql).eq_ignore_ascii_case(name))
+        };
+        while is_used(&name) {
+            name.push('_');
+        }
+        let name = quote_name(&name);
+        let before = format!("(WITH {name}{} AS ", &self.sql[columns.clone()]);
+        self.add_legacy_edit(columns, String::new());
+        if let Some(legacy) = self.legacy.as_mut() {
+            legacy.surround(&source, before, &format!(" SELECT * FROM {name})"));
+        }
+        Ok(())
+    }
+
+    /// Returns true if a `::` after the expression is the cast of a call.
+    pub(super) fn is_legacy_cast(&self, left: &Expr) -> bool {
+        self.legacy.is_some() && matches!(left.kind, ExprKind::Call(..))
+    }
+
+    /// Replaces the cast of a call; `colons` is the offset of the `::`.
+    pub(super) fn replace_legacy_cast(&mut self, left: &Expr, colons: usize, type_name: &str) {
+        if self.is_legacy_cast(left) {
+            let span = self.span_from(colons);
+            self.add_legacy_edit(span, format!(" AS {type_name})"));
+            if let Some(legacy) = self.legacy.as_mut() {
+                legacy.edits.insert(0, (left.span.start..left.span.start, "CAST(".to_owned()));
+            }
+        }
+    }
+
+    fn add_legacy_edit(&mut self, span: Span, text: String) {
+        if let Some(legacy) = &mut self.legacy {
+            legacy.edits.push((span, text));
+        }
+    }
+
+    /// Returns the table that one side of a join names.
+    fn find_join_table(&self, value: &Argument) -> Option<String> {
+        match value {
+            Argument::Column { table, .. } => table.clone(),
+            Argument::Sql(span) => {
+                let (table, column) = self.sql.get(span.clone())?.split_once('.')?;
+                let simple = |s: &str| s.chars().all(|c| c.is_alphanumeric() || c == '_');
+                (simple(table) && simple(column)).then(|| table.to_owned())
+            }
+            Argument::Query(_) => None,
+        }
+    }
+}
+
+/// Returns true if the columns of an entry have this qualifier.
+fn is_named(item: &FromItem, name: &str) -> bool {
+    item.name.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(name))
+}
+
+/// Returns true if an entry reads this table.
+fn is_of_table(item: &FromItem, table: &str) -> bool {
+    matches!(&item.source, FromSource::Table { name, .. } if name.eq_ignore_ascii_case(table))
+}
