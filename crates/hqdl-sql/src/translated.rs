@@ -38,16 +38,6 @@ impl TranslatedQuery {
         translated
     }
 
-    /// Composes this translation with the one that produced its source.
-    pub(crate) fn compose_after(self, first: &Self) -> Self {
-        let fragments = self.fragments.into_iter().map(|(at, old, same)| {
-            let original = first.original_span(&old);
-            let same = same && original.len() == old.len();
-            (at, original, same)
-        });
-        Self { fragments: fragments.collect(), sql: self.sql }
-    }
-
     /// Maps a byte range to the original query.
     #[must_use]
     pub fn original_span(&self, span: &Range<usize>) -> Range<usize> {

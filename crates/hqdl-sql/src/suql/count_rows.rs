@@ -82,7 +82,7 @@ impl Parser<'_> {
     }
 
     /// Returns true if a visible common table expression has this name.
-    fn is_cte(&self, name: &str) -> bool {
+    pub fn is_cte(&self, name: &str) -> bool {
         self.ctes.iter().any(|(common, _)| common.eq_ignore_ascii_case(name))
     }
 }

@@ -36,12 +36,10 @@ mod literal;
 mod operator;
 mod parser;
 mod query;
-mod star_columns;
 mod text;
 mod special_syntax;
 
 pub use function::has_function;
-pub use star_columns::{ColumnLookup, TableColumns};
 pub use text::TranslatedQuery;
 
 use std::borrow::Cow;
@@ -51,15 +49,31 @@ use std::collections::hash_map::Entry;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 
+/// Columns of a database table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableColumns {
+    /// Column names, in the order of `*`.
+    pub names: Vec<String>,
+    /// Declared types, in the same order; empty if they are unknown.
+    pub types: Vec<String>,
+    /// Whether the table has a `rowid`; views have none.
+    pub has_rowid: bool,
+}
+
+/// Function that returns the columns of the table with a name, or `None` if there is no such table.
+pub type ColumnLookup<'c> = &'c dyn Fn(&str) -> Option<TableColumns>;
+
 /// Stack size of the parser thread; unused stack is not allocated.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Returns the columns of all tables whose name occurs in the query.
-fn known_tables(sql: &str, columns: ColumnLookup<'_>) -> HashMap<String, TableColumns> {
+fn known_tables(
+    sql: &str,
+    tokens: &[Token],
+    columns: ColumnLookup<'_>,
+) -> HashMap<String, TableColumns> {
     let mut tables = HashMap::new();
-    let mut at = 0;
-    while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::List) {
-        at = token.end;
+    for token in tokens {
         if matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
             let name = token.unquoted_text(sql).to_lowercase();
             if let (Entry::Vacant(slot), true) = (tables.entry(name.clone()), !name.is_empty())
@@ -114,24 +128,10 @@ pub fn translate_with_columns(
 ) -> Result<TranslatedQuery, SqlError> {
     let sql = blank_out_public_schema(sql);
     let sql = sql.as_ref();
+    let mut parser = parser::Parser::new(sql)?;
     // Call `columns` before the thread starts, because it need not be `Sync`.
-    let rewritten = distinct_on::rewrite_distinct_on(sql, columns)?;
-    let tables = known_tables(sql, columns);
-    let run = || {
-        let translate_text = |sql: &str| -> Result<TranslatedQuery, SqlError> {
-            let mut parser = parser::Parser::new(sql)?;
-            parser.tables.clone_from(&tables);
-            let text = parser.parse_statement()?;
-            Ok(text::join_fragments(sql, &text))
-        };
-        match rewritten {
-            None => translate_text(sql),
-            Some(first) => match translate_text(&first.sql) {
-                Ok(second) => Ok(second.compose_after(&first)),
-                Err(error) => Err(SqlError { span: first.original_span(&error.span), ..error }),
-            },
-        }
-    };
+    parser.tables = known_tables(sql, &parser.tokens, columns);
+    let run = move || parser.parse_statement().map(|text| text::join_fragments(sql, &text));
     // The parser is recursive, so run it on a thread with enough stack, whatever stack the caller
     // has.
     std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::star_columns::TableColumns;
+use super::TableColumns;
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
@@ -76,6 +76,23 @@ pub(super) struct SuqlSelect {
     pub has_outer_join: bool,
     /// Whether USING or NATURAL merges columns.
     pub has_merged_columns: bool,
+    /// `DISTINCT ON`, until the query is complete.
+    pub distinct_on: Option<DistinctOn>,
+}
+
+/// A SELECT with `DISTINCT ON`, as parsed before its ORDER BY.
+pub(super) struct DistinctOn {
+    /// Byte range from SELECT to the `)` of ON.
+    pub head: Range<usize>,
+    /// Byte range of `DISTINCT ON`.
+    pub words: Range<usize>,
+    pub on: Vec<TypedSql>,
+    /// Result columns with the tokens of their aliases.
+    pub columns: Vec<(TypedSql, Option<Token>)>,
+    /// Offset of FROM; `None` without one.
+    pub from: Option<usize>,
+    /// Expressions of the clauses from FROM to HAVING or WINDOW.
+    pub rows: Vec<TypedSql>,
 }
 
 /// Columns with their types, in order; `None` if they are unknown.

@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 
-use super::distinct_on::find_keyword;
 use super::parser::{
     Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, build_error,
     join_exprs,
 };
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::Lexeme;
+use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::format::count_noun;
 
 impl Parser<'_> {
@@ -82,7 +81,7 @@ impl Parser<'_> {
                 }
             }
         }
-        self.parse_body(&mut exprs, allows_no_columns)?;
+        self.parse_member(&mut exprs, allows_no_columns, false)?;
         while ["UNION", "INTERSECT", "EXCEPT"].iter().any(|w| self.is_word(w)) {
             self.position += 1;
             if self.is_word("DISTINCT") {
@@ -91,7 +90,7 @@ impl Parser<'_> {
             }
             self.take_word("ALL");
             let before = self.selects.last_mut().and_then(|select| select.results.take());
-            self.parse_body(&mut exprs, allows_no_columns)?;
+            self.parse_member(&mut exprs, allows_no_columns, true)?;
             if let Some(select) = self.selects.last_mut() {
                 select.results = merge_columns(before, select.results.take());
             }
@@ -120,6 +119,20 @@ impl Parser<'_> {
             }
         }
         Ok(text)
+    }
+
+    /// Parses a member of a compound query; `is_later` is true for all but the first one.
+    fn parse_member(
+        &mut self,
+        exprs: &mut Vec<TypedSql>,
+        allows_no_columns: bool,
+        is_later: bool,
+    ) -> Result<(), SqlError> {
+        self.parse_body(exprs, allows_no_columns)?;
+        if let Some(distinct) = self.selects.last_mut().and_then(|s| s.distinct_on.take()) {
+            exprs.push(self.finish_distinct_on(distinct, is_later)?);
+        }
+        Ok(())
     }
 
     /// Parses a SELECT, VALUES, or a query in parentheses.
@@ -152,20 +165,26 @@ impl Parser<'_> {
             self.set_output_columns(columns);
             return Ok(());
         }
+        self.parse_select(exprs, allows_no_columns)
+    }
+
+    /// Parses a SELECT up to its WINDOW clause.
+    fn parse_select(
+        &mut self,
+        exprs: &mut Vec<TypedSql>,
+        allows_no_columns: bool,
+    ) -> Result<(), SqlError> {
+        let start = self.next_start();
         self.expect_word("SELECT")?;
         let select_start = exprs.len();
         if let Some(select) = self.selects.last_mut() {
             *select = SuqlSelect::default();
         }
         self.take_word("ALL");
-        if self.is_word("DISTINCT") {
-            let word = self.take_token()?;
-            if self.is_word("ON") {
-                let help = "list its columns, followed by ORDER BY";
-                return Err(build_error(word.start..self.next_start() + 2, "DISTINCT ON", help));
-            }
-        }
+        let is_distinct_on = self.take_word("DISTINCT") && self.is_word("ON");
         let (from, items, from_end) = self.parse_from_before_results()?;
+        let mut distinct_on =
+            if is_distinct_on { Some(self.parse_distinct_on(start)?) } else { None };
         self.may_unnest = true;
         if self.is_word("FROM") {
             // PostgreSQL allows rows without columns: EXISTS (SELECT FROM t).
@@ -182,6 +201,10 @@ impl Parser<'_> {
                 vec![SourceFragment::Generated("1 ".to_owned(), at..at)],
                 at..at,
             ));
+        } else if let Some(distinct) = &mut distinct_on {
+            let mut columns = Vec::new();
+            let aliases = self.parse_results(&mut columns)?;
+            distinct.columns = columns.into_iter().zip(aliases).collect();
         } else {
             self.parse_results(exprs)?;
         }
@@ -197,6 +220,26 @@ impl Parser<'_> {
         }
         let end = self.previous_token_end();
         let slot = exprs.len();
+        self.parse_row_clauses(exprs)?;
+        let Some(select) = self.selects.last() else { return Ok(()) };
+        let added = Self::unnest_sql(select, end, has_from);
+        for expr in &mut exprs[select_start..] {
+            self.rewrite_row_counts(&mut expr.text, select)?;
+            rename_elements(&mut expr.text, select);
+        }
+        if !added.is_empty() {
+            exprs.insert(slot, TypedSql::new(added, end..end));
+        }
+        if let (Some(mut distinct), Some(select)) = (distinct_on, self.selects.last_mut()) {
+            distinct.from = self.tokens.get(from).filter(|_| has_from).map(|token| token.start);
+            distinct.rows = exprs.split_off(select_start);
+            select.distinct_on = Some(distinct);
+        }
+        Ok(())
+    }
+
+    /// Parses the clauses from WHERE to WINDOW.
+    fn parse_row_clauses(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
         if self.take_word("WHERE") {
             exprs.push(Self::to_condition(self.parse_expr()?));
         }
@@ -218,15 +261,6 @@ impl Parser<'_> {
                     break;
                 }
             }
-        }
-        let Some(select) = self.selects.last() else { return Ok(()) };
-        let added = Self::unnest_sql(select, end, has_from);
-        for expr in &mut exprs[select_start..] {
-            self.rewrite_row_counts(&mut expr.text, select)?;
-            rename_elements(&mut expr.text, select);
-        }
-        if !added.is_empty() {
-            exprs.insert(slot, TypedSql::new(added, end..end));
         }
         Ok(())
     }
@@ -292,9 +326,9 @@ impl Parser<'_> {
         Ok((from, items, from_end))
     }
 
-    /// Parses the result columns of a SELECT.
-    fn parse_results(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
-        let mut columns = Some(Vec::new());
+    /// Parses the result columns of a SELECT. Returns the aliases.
+    fn parse_results(&mut self, exprs: &mut Vec<TypedSql>) -> Result<Vec<Option<Token>>, SqlError> {
+        let (mut columns, mut aliases) = (Some(Vec::new()), Vec::new());
         loop {
             let mut item = self.parse_expr()?;
             Self::ensure_value(&item)?;
@@ -317,6 +351,7 @@ impl Parser<'_> {
             self.parse_result_alias(&mut exprs[..])?;
             let alias =
                 self.tokens.get(self.position - 1).filter(|_| self.position > before && !is_star);
+            aliases.push(alias.copied());
             let alias = alias.map(|token| token.unquoted_text(self.sql));
             columns = columns.zip(new_columns).map(|(mut all, mut more)| {
                 if let (Some(alias), Some((name, _))) = (alias, more.first_mut()) {
@@ -327,7 +362,7 @@ impl Parser<'_> {
             });
             if !self.take_symbol(b',') {
                 self.set_output_columns(columns);
-                return Ok(());
+                return Ok(aliases);
             }
         }
     }
@@ -370,6 +405,11 @@ impl Parser<'_> {
 
     /// Parses the terms of ORDER BY.
     pub fn parse_order_by(&mut self) -> Result<Vec<TypedSql>, SqlError> {
+        Ok(self.parse_order_terms()?.into_iter().map(|(term, _)| term).collect())
+    }
+
+    /// Parses the terms of ORDER BY, each with the byte range of its direction.
+    pub fn parse_order_terms(&mut self) -> Result<Vec<(TypedSql, Range<usize>)>, SqlError> {
         let mut terms = Vec::new();
         loop {
             let mut term = self.parse_expr()?;
@@ -378,7 +418,7 @@ impl Parser<'_> {
                 term =
                     TypedSql::from_template("suql_span_part('length', {})", vec![term.text], span);
             }
-            terms.push(term);
+            let end = self.previous_token_end();
             let _ = self.take_word("ASC") || self.take_word("DESC");
             if self.is_word("USING") {
                 let word = self.take_token()?;
@@ -387,6 +427,7 @@ impl Parser<'_> {
             if self.take_word("NULLS") && !self.take_word("FIRST") {
                 self.expect_word("LAST")?;
             }
+            terms.push((term, end..self.previous_token_end()));
             if !self.take_symbol(b',') {
                 return Ok(terms);
             }
@@ -473,7 +514,7 @@ const JSON_EACH_COLUMNS: [&str; 8] =
 
 /// Replaces the names of array elements with columns of `json_each`, and hides the other columns of
 /// `json_each` from the query.
-fn rename_elements(text: &mut SqlText, select: &SuqlSelect) {
+pub(super) fn rename_elements(text: &mut SqlText, select: &SuqlSelect) {
     let is_same_name = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
     let tables: Vec<&String> = select
         .tables
@@ -548,4 +589,27 @@ fn rename_elements(text: &mut SqlText, select: &SuqlSelect) {
             _ => is_renamed = false,
         }
     }
+}
+
+/// Returns the index of the first token, starting at `at`, that is one of these words or closes the
+/// enclosing brackets. Skips nested brackets.
+fn find_keyword(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (n, token) in tokens.iter().enumerate().skip(at) {
+        match token.lexeme {
+            Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
+            Lexeme::Symbol(b')' | b']' | b'}' | b';') | Lexeme::Close if depth == 0 => {
+                return Some(n);
+            }
+            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
+            // IS DISTINCT FROM is an operator; t.from and AS from are names.
+            _ if token.is_word(sql, "FROM")
+                && n.checked_sub(1).and_then(|n| tokens.get(n)).is_some_and(|t| {
+                    t.is_symbol(b'.') || t.is_word(sql, "DISTINCT") || t.is_word(sql, "AS")
+                }) => {}
+            _ if depth == 0 && words.iter().any(|w| token.is_word(sql, w)) => return Some(n),
+            _ => {}
+        }
+    }
+    None
 }

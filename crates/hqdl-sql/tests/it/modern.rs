@@ -85,6 +85,30 @@ fn older_syntax_becomes_current_syntax() {
             "SELECT * FROM (VALUES {{LLMQA('q', (SELECT 1))}})",
         ),
         ("SELECT {{LLMMap('q', c)}}::INT + 1", "SELECT CAST({{LLMMap('q', c)}} AS INT) + 1"),
+        (
+            "SELECT {{LLMMap('q', c)}}::numeric(5, 2), -{{LLMMap('q', c)}}::double precision",
+            "SELECT CAST({{LLMMap('q', c)}} AS numeric(5, 2)), -CAST({{LLMMap('q', c)}} AS double precision)",
+        ),
+        // One inside the other.
+        (
+            "SELECT 1 FROM a JOIN b ON {{LLMMap('q', a.x)}}::INT OR b.y JOIN {{LLMJoin('a::x', 'b::y')}}",
+            "SELECT 1 FROM a JOIN b ON (CAST({{LLMMap('q', a.x)}} AS INT) OR b.y) AND {{LLMJoin('a::x', 'b::y')}}",
+        ),
+        // Names of a subquery's columns.
+        (
+            "SELECT * FROM (SELECT 1, t) AS t(a, b), VALUES {{LLMQA('q', quantifier='{1}')}} u(\"c\")",
+            "SELECT * FROM (WITH \"t_\"(a, b) AS (SELECT 1, t) SELECT * FROM \"t_\") AS t, \
+             (WITH \"u\"(\"c\") AS (VALUES {{LLMQA('q', quantifier='{1}')}}) SELECT * FROM \"u\") u",
+        ),
+        (
+            "SELECT v FROM {{LLMQA('q', return_type='list[str]')}} AS x(v)",
+            "SELECT v FROM (WITH \"x\"(v) AS (SELECT value FROM json_each({{LLMQA('q', return_type='list[str]')}})) SELECT * FROM \"x\") AS x",
+        ),
+        // A common table expression does not see the tables of the query after it.
+        (
+            "WITH v AS (SELECT {{LLMMap('q', 'w::c')}} FROM d) SELECT * FROM w AS x",
+            "WITH v AS (SELECT {{LLMMap('q', 'w::c')}} FROM d) SELECT * FROM w AS x",
+        ),
         // A quote escaped as in Python, if the text cannot be parsed otherwise.
         ("SELECT {{LLMMap('it\\'s', c)}}", "SELECT {{LLMMap('it''s', c)}}"),
         (

@@ -4,13 +4,20 @@ use std::collections::HashMap;
 
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::lexer::{Lexeme, Token};
-use crate::blendsql::parse::keywords;
-use crate::blendsql::parse::legacy::LegacySyntax;
+use crate::blendsql::parse::{Edit, keywords};
 use crate::blendsql::tree::Span;
 use crate::blendsql::{Call, SqlError};
 
 /// `SQLite`'s maximum expression depth.
 const MAX_DEPTH: usize = 1000;
+
+/// Edits that replace the syntax of earlier versions.
+#[derive(Default)]
+pub(super) struct LegacySyntax {
+    pub edits: Vec<Edit>,
+    /// Columns `'t::c'` whose table is not found yet: a call, and one of its values.
+    pub columns: Vec<(usize, usize)>,
+}
 
 /// Parser of one query. The tokens include those inside the calls, since the arguments of a call
 /// are parsed from the same list.

@@ -13,20 +13,12 @@
 //! | `{{…}}::INT` | `CAST({{…}} AS INT)` |
 
 use crate::blendsql::parse::Edit;
-use crate::blendsql::parse::cursor::QueryParser;
+use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::tree::{
     Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
 use crate::blendsql::{Argument, SqlError, Subject};
 use hqdl_values::sql::quote_name;
-
-/// Edits that replace the syntax of earlier versions.
-#[derive(Default)]
-pub(super) struct LegacySyntax {
-    edits: Vec<Edit>,
-    /// Columns `'t::c'` whose table is not found yet: a call, and one of its values.
-    columns: Vec<(usize, usize)>,
-}
 
 impl LegacySyntax {
     /// Writes text before and after a node. An outer node is completed after its inner ones, so

@@ -12,8 +12,7 @@ mod server;
 pub use keywords::begins_write;
 
 use crate::blendsql::frame::reads_table;
-use crate::blendsql::parse::cursor::QueryParser;
-use crate::blendsql::parse::legacy::LegacySyntax;
+use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::scan::{ScannedQuery, scan_query};
 use crate::blendsql::tree::{Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
 use crate::blendsql::{Argument, Call, Choices, SqlError};
