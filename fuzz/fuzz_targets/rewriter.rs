@@ -3,10 +3,10 @@
 
 #![no_main]
 
+use hqdl::blendsql::normalize::normalize_query;
 use hqdl::blendsql::parse::Syntax;
 use hqdl::blendsql::rewrite::{CallSite, Rewriter, Statistics};
 use hqdl::blendsql::scope::Schema;
-use hqdl::blendsql::normalize::normalize_query;
 use hqdl::blendsql::{mask_calls, scan_calls};
 use libfuzzer_sys::fuzz_target;
 

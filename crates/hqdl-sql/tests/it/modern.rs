@@ -94,6 +94,10 @@ fn older_syntax_becomes_current_syntax() {
             "SELECT 1 FROM a JOIN b ON {{LLMMap('q', a.x)}}::INT OR b.y JOIN {{LLMJoin('a::x', 'b::y')}}",
             "SELECT 1 FROM a JOIN b ON (CAST({{LLMMap('q', a.x)}} AS INT) OR b.y) AND {{LLMJoin('a::x', 'b::y')}}",
         ),
+        (
+            "SELECT 1 FROM a JOIN b ON a.i JOIN {{LLMJoin('a::x', 'b::y')}} OR b.z",
+            "SELECT 1 FROM a JOIN b ON a.i AND ({{LLMJoin('a::x', 'b::y')}} OR b.z)",
+        ),
         // Names of a subquery's columns.
         (
             "SELECT * FROM (SELECT 1, t) AS t(a, b), VALUES {{LLMQA('q', quantifier='{1}')}} u(\"c\")",

@@ -122,15 +122,18 @@ impl QueryParser<'_> {
         let condition = self.parse_expr()?;
         let keyword = if previous.on.is_some() { "AND" } else { "ON" };
         self.add_legacy_edit(words, keyword.to_owned());
-        let mut parts: Vec<Expr> = previous.on.take().into_iter().collect();
-        for part in &parts {
-            if let (ExprKind::Or(_), Some(legacy)) = (&part.kind, self.legacy.as_mut()) {
-                legacy.surround(&part.span, "(".to_owned(), ")");
+        previous.on = Some(match previous.on.take() {
+            None => condition,
+            Some(first) => {
+                let (span, parts) = (first.span.start..condition.span.end, vec![first, condition]);
+                for part in parts.iter().filter(|part| matches!(part.kind, ExprKind::Or(_))) {
+                    if let Some(legacy) = &mut self.legacy {
+                        legacy.surround(&part.span, "(".to_owned(), ")");
+                    }
+                }
+                Expr { span, kind: ExprKind::And(parts) }
             }
-        }
-        let start = parts.first().map_or(condition.span.start, |part| part.span.start);
-        parts.push(condition);
-        previous.on = Some(Expr { span: self.span_from(start), kind: ExprKind::And(parts) });
+        });
         Ok(true)
     }
 
