@@ -338,7 +338,7 @@ impl From<MaterializeError> for Failure {
             ),
             MaterializeError::BatchModelMismatch { .. } => Self::wrong_input(
                 error.to_string(),
-                "remove `--batch`, or move the expansion into a separate spec with that model in [model]",
+                "remove `--batch`, or select the columns of [model] with `--columns`",
             ),
             MaterializeError::BatchImagesUnsupported(_)
             | MaterializeError::BatchEvidenceUnsupported(_) => Self::wrong_input(

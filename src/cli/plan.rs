@@ -19,7 +19,6 @@ use crate::plan::{BudgetLeft, Plan};
 use crate::prompt::PromptFrame;
 use crate::retrieval::evidence::load_evidence;
 use crate::session::Session;
-use crate::spec::Format;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -67,7 +66,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Prints the prompt for the first rows of each expansion.
 fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let format = model::connect_for_planning(&session.spec)?.answer_format();
+    let connected = model::connect_for_planning(&session.spec)?;
     for expansion in &session.spec.expansions {
         let max_rows = if expansion.has_images() { 1 } else { expansion.rows_per_request as usize };
         let mut rows: Vec<Row> = Vec::new();
@@ -87,25 +86,30 @@ fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<Exit
         load_evidence(&session.spec, expansion, &session.database).map_err(|message| {
             MaterializeError::Evidence { expansion: expansion.name.clone(), message }
         })?;
-        let columns: Vec<usize> = (0..expansion.columns.len()).collect();
         let asked = expansion.for_key(&first.key);
-        let has_evidence = expansion.evidence.is_some();
-        let format = if has_evidence { Format::Json } else { expansion.format.unwrap_or(format) };
-        let frame = PromptFrame::new(&asked, &columns, format);
         let shown: Vec<_> = rows.iter().map(|row| expansion.to_prompt_row(row)).collect();
-        let prompt = frame.build_prompt(shown.iter().map(AsRef::as_ref));
-        if output_options.json {
-            let line = json!({
-                "expansion": expansion.name, "system": &*prompt.system, "user": prompt.user,
-            });
-            anstream::println!("{line}");
-        } else {
-            anstream::println!(
-                "── {}: system ──\n{}\n── {0}: user ──\n{}",
-                expansion.name,
-                prompt.system,
-                prompt.user
-            );
+        let models = model::choose_models(&session.spec, Some(&*connected), expansion);
+        for (m, choice) in models.choices().iter().enumerate() {
+            let columns: Vec<usize> = models.columns_of(m).collect();
+            let frame = PromptFrame::new(&asked, &columns, choice.format);
+            let prompt = frame.build_prompt(shown.iter().map(AsRef::as_ref));
+            if output_options.json {
+                let line = json!({
+                    "expansion": expansion.name, "system": &*prompt.system, "user": prompt.user,
+                });
+                anstream::println!("{line}");
+            } else {
+                let name = &expansion.name;
+                let title = match models.choices() {
+                    [_] => name.clone(),
+                    _ => format!("{name} ({})", choice.name),
+                };
+                anstream::println!(
+                    "── {title}: system ──\n{}\n── {title}: user ──\n{}",
+                    prompt.system,
+                    prompt.user
+                );
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

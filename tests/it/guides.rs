@@ -35,6 +35,7 @@ guides! {
     first_database,
     csv_to_table,
     choose_a_model,
+    several_models,
     local_models,
     large_runs,
     batch_api,

@@ -162,6 +162,145 @@ fn a_call_names_its_model() {
     assert!(large.request_count() > 2);
 }
 
+/// The spec of one expansion whose column `river` has the model `large`.
+fn column_spec(large: &Endpoint) -> String {
+    let (head, _) = SPEC.split_once("[[expansion]]").unwrap();
+    let river = "[[expansion.column]]\nname = \"river\"\nmodel = \"large\"\n";
+    format!(
+        "{}[[expansion]]\nname = \"llm\"\nsource = \"place\"\nkey = [\"name\"]\n\
+         [[expansion.column]]\nname = \"country\"\nquestions = [\"Which country?\"]\n\
+         {river}questions = [\"Which river?\"]\n",
+        head.replace("LARGE", &large.base_url())
+    )
+}
+
+/// A project with [`column_spec`].
+fn column_project() -> (Endpoint, Endpoint, Project) {
+    let small = Endpoint::start_with(|column, _| format!("small {column}").into());
+    let large = Endpoint::start_with(|column, _| format!("large {column}").into());
+    let project = Project::new(&small, PLACES, &column_spec(&large));
+    (small, large, project)
+}
+
+/// The columns that an endpoint was asked for since its request `first`, each once.
+fn asked_columns(endpoint: &Endpoint, first: usize) -> Vec<String> {
+    let mut columns: Vec<String> =
+        endpoint.cells_since(first).into_iter().map(|(_, column)| column).collect();
+    columns.sort();
+    columns.dedup();
+    columns
+}
+
+#[test]
+fn cells_of_one_row_come_from_the_models_of_their_columns() {
+    let (small, large, project) = column_project();
+    let plan = project.run_plan(&[]);
+    let most = plan["totals"]["cost_usd"]["most"].as_f64().unwrap();
+    let parts = plan["expansions"].as_array().unwrap();
+    let part = |n: usize| (&parts[n]["model"], &parts[n]["columns"][0]["column"]);
+    assert_eq!(part(0), (&"gpt-4o-mini".into(), &"country".into()));
+    assert_eq!(part(1), (&"gpt-4o".into(), &"river".into()));
+    assert_eq!(plan["totals"]["cells"], 8);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(asked_columns(&small, 0), ["country"]);
+    assert_eq!(asked_columns(&large, 0), ["river"]);
+    let paid = bill(&small, 1.0, 2.0) + bill(&large, 10.0, 30.0);
+    near(ended.done_event()["cost_usd"].as_f64().unwrap(), paid);
+    assert!(paid <= most, "{paid} of {most}");
+    let rows = project.query_rows("SELECT DISTINCT country, river FROM llm");
+    assert_eq!(rows, [["small country", "large river"]]);
+    for (column, model) in [("country", "gpt-4o-mini"), ("river", "gpt-4o")] {
+        let why = project.run_hqdl(&["why", "llm", "Leeds", column, "--spec", "specs/x.toml"]);
+        assert!(why.stdout.contains(&format!("{model}\n")), "{}", why.stdout);
+    }
+    // Again: nothing is asked. A call gets the column only if it names the column's model.
+    let asked = (small.request_count(), large.request_count());
+    project.run_materialize(&[]).expect_exit_code(0);
+    let call = |model: &str| {
+        let sql = format!("SELECT {{{{LLMMap('Which river?', place.name{model})}}}} FROM place");
+        query(&project, &sql, &[]).expect_exit_code(0)
+    };
+    for model in ["", ", model='large'", ", model='gpt-4o'"] {
+        assert_eq!(meta(&call(model), "routes")[0]["route"], "column", "{model}");
+    }
+    assert_eq!((small.request_count(), large.request_count()), asked);
+    assert_eq!(meta(&call(", model='gpt-4o-mini'"), "routes")[0]["route"], "ad-hoc");
+}
+
+#[test]
+fn a_query_asks_each_column_of_its_model() {
+    let (small, large, project) = column_project();
+    let sql = "SELECT {{LLMMap('Which country?', place.name)}},
+                      {{LLMMap('Which river?', place.name)}} FROM place";
+    let explained =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).expect_exit_code(0);
+    let most = explained.lines[0]["cost_usd"].as_f64().unwrap();
+    let ended = query(&project, sql, &[]).expect_exit_code(0);
+    assert_eq!(ended.lines[0]["rows"][0], serde_json::json!(["small country", "large river"]));
+    let paid = bill(&small, 1.0, 2.0) + bill(&large, 10.0, 30.0);
+    near(meta(&ended, "cost_usd").as_f64().unwrap(), paid);
+    assert!(paid <= most, "{paid} of {most}");
+    assert_eq!((small.request_count(), large.request_count()), (1, 1));
+    // The same facts fill the table.
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!((small.request_count(), large.request_count()), (1, 1));
+}
+
+#[test]
+fn a_column_that_changes_its_model_is_asked_again_alone() {
+    let (small, large, project) = column_project();
+    project.run_materialize(&[]).expect_exit_code(0);
+    let (before, spec) = (small.request_count(), project.spec_text());
+    project.write_spec(&spec.replace("model = \"large\"\n", ""));
+    let plan = project.run_plan(&[]);
+    assert_eq!(plan["expansions"][0]["columns"][1]["reasons"]["other_model"], 4, "{plan}");
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(asked_columns(&small, before), ["river"]);
+    let rows = project.query_rows("SELECT DISTINCT country, river FROM llm");
+    assert_eq!(rows, [["small country", "small river"]]);
+    // Both answers stay known.
+    let asked = (small.request_count(), large.request_count());
+    project.write_spec(&spec);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let rows = project.query_rows("SELECT DISTINCT country, river FROM llm");
+    assert_eq!(rows, [["small country", "large river"]]);
+    // A column of another model's expansion can name the model of [model].
+    let spec = spec.replace("model = \"large\"\n", "model = \"gpt-4o-mini\"\n");
+    project.write_spec(&spec.replace("name = \"llm\"\n", "name = \"llm\"\nmodel = \"large\"\n"));
+    assert_eq!((small.request_count(), large.request_count()), asked);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let rows = project.query_rows("SELECT DISTINCT country, river FROM llm");
+    assert_eq!(rows, [["large country", "small river"]]);
+}
+
+#[test]
+fn a_budget_holds_for_the_columns_of_all_models() {
+    let (small, large, project) = column_project();
+    let ended = project.run_materialize(&["--budget", "0.012"]);
+    let paid = bill(&small, 1.0, 2.0) + bill(&large, 10.0, 30.0);
+    assert!(paid <= 0.012 && small.request_count() > 0, "{paid}");
+    near(ended.done_event()["cost_usd"].as_f64().unwrap(), paid);
+    // The rest is asked once, and what is answered is not asked again.
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!((small.cells_since(0).len(), large.cells_since(0).len()), (4, 4));
+}
+
+#[test]
+fn flags_and_batches_apply_to_the_models_of_columns() {
+    let (small, large, project) = column_project();
+    let ended = project.run_materialize(&["--batch"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("`llm.river` uses [model.large]"), "{}", ended.stderr);
+    project.run_materialize(&["--batch", "--columns", "country"]).expect_exit_code(0);
+    assert_eq!(project.query_rows("SELECT DISTINCT country FROM llm"), [["small country"]]);
+    project.run_materialize(&["--model", "gpt-4.1-mini", "--price", "1,2"]).expect_exit_code(0);
+    assert_eq!(large.request_count(), 0);
+    assert_eq!(asked_columns(&small, small.request_count() - 1), ["country", "river"]);
+    let spec = project.spec_text();
+    project.write_spec(&spec.replace("model = \"large\"", "model = \"lagre\""));
+    let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("the spec has no [model.lagre]"), "{}", ended.stderr);
+}
+
 #[test]
 fn a_price_is_unknown_if_one_model_has_none() {
     let (_small, _large, project) = project();

@@ -67,7 +67,7 @@ use hqdl_values::key::Entity;
 pub use ids::{ReservationId, RunId};
 pub use local::LocalStore;
 pub use locks::NamedLock;
-pub use lookup::{CellLookup, CellRequirements, Reason};
+pub use lookup::{CellLookup, CellRequirements, ExpansionRequirements, Reason};
 pub use postgres::{PostgresStore, StatusCallback};
 pub use prefetch::Prefetch;
 pub use questions::{LiveQuestion, QuestionBinding, QuestionOrigin};

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use crate::claim_key::ClaimKey;
 use crate::record::{Fact, Record};
@@ -87,7 +88,84 @@ impl CellLookup<'_> {
     }
 }
 
-/// Requirements that a fact must meet to count as an answer for a column of an expansion.
+/// Requirements of an expansion's cells: each column has a model whose facts count.
+#[derive(Debug, Clone)]
+pub struct ExpansionRequirements {
+    /// Requirements for the answers of each model.
+    models: Vec<Arc<CellRequirements>>,
+    /// For each column, the position of its model.
+    columns: Vec<usize>,
+}
+
+impl ExpansionRequirements {
+    /// Returns the requirements of an expansion whose models have the requirements `models`.
+    /// `columns` contains the position of each column's model.
+    #[must_use]
+    pub fn new(models: Vec<CellRequirements>, columns: Vec<usize>) -> Self {
+        Self { models: models.into_iter().map(Arc::new).collect(), columns }
+    }
+
+    /// Returns the position of the model that answers a column.
+    #[must_use]
+    pub fn model_of(&self, column: usize) -> usize {
+        self.columns.get(column).copied().unwrap_or_default()
+    }
+
+    /// Returns the requirements for the answers of one model.
+    #[must_use]
+    pub fn for_model(&self, model: usize) -> &Arc<CellRequirements> {
+        &self.models[model]
+    }
+
+    /// Returns the requirements for the answers of a column's model.
+    #[must_use]
+    pub fn for_column(&self, column: usize) -> &Arc<CellRequirements> {
+        self.for_model(self.model_of(column))
+    }
+
+    fn for_column_mut(&mut self, column: usize) -> &mut CellRequirements {
+        let model = self.model_of(column);
+        Arc::make_mut(&mut self.models[model])
+    }
+
+    /// Refreshes a column: facts that were asked for up to the completion `before` no longer count.
+    pub fn refresh_column(&mut self, column: usize, before: i64) {
+        self.for_column_mut(column).refresh_column(column, before);
+    }
+
+    /// Retries a column: cells without a value that were asked for up to `before` no longer count.
+    pub fn retry_column(&mut self, column: usize, before: i64) {
+        self.for_column_mut(column).retry_column(column, before);
+    }
+
+    /// Ignores the facts of these completions from now on, because their evidence has changed.
+    pub fn outdate_completions(&mut self, completions: &HashSet<i64>) {
+        for model in &mut self.models {
+            Arc::make_mut(model).outdate_completions(completions.clone());
+        }
+    }
+
+    /// Returns the id of a column's identity in the history.
+    #[must_use]
+    pub fn identity_id(&self, column: usize) -> Option<u32> {
+        self.for_column(column).identity_id(column)
+    }
+
+    /// Returns a column's checker.
+    #[must_use]
+    pub fn checker(&self, column: usize) -> Option<&Checker> {
+        self.for_column(column).checker(column)
+    }
+
+    /// Looks up a column's cell in a record.
+    #[must_use]
+    pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
+        self.for_column(column).look_up_cell(record, column)
+    }
+}
+
+/// Requirements that a fact of one model must meet to count as an answer for a column of an
+/// expansion.
 #[derive(Debug, Clone)]
 pub struct CellRequirements {
     /// The model whose facts count.

@@ -97,7 +97,7 @@ pub fn word_expansion(expansion: &Expansion, column: &Column, list: &ValueList) 
             "Each row is an answer that was given for {column_description} of {subject}. Which one of the values \
              means the same? Where none does, the value is not known."
         ),
-        model: expansion.model.clone(),
+        model: column.model.clone().or_else(|| expansion.model.clone()),
         rows_per_request: WORDS_PER_REQUEST,
         columns: vec![Column::ad_hoc(Type::Text, about, Some(list.clone()), identity)],
         ..Expansion::ad_hoc("unify", vec!["answer".to_owned()])

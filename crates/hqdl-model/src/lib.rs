@@ -36,7 +36,7 @@ use tracing::debug;
 
 use self::batch::BatchApi;
 use self::budget::{Budget, BudgetExhausted};
-pub use self::choice::{ModelChoice, choose_model};
+pub use self::choice::{ExpansionModels, ModelChoice, choose_models};
 use self::endpoint::Endpoint;
 use self::generate::{HeldSlot, Slots};
 pub use self::protocols::{parse_batch_line, parse_completion};

@@ -455,6 +455,9 @@ pub struct ColumnTable {
     /// The type of the values.
     #[serde(rename = "type", default)]
     pub kind: Type,
+    /// Model for this column: the NAME of a `[model.NAME]`, or the name of `[model]`. Default: that
+    /// of the expansion.
+    pub model: Option<String>,
     /// A phrase that describes the column to the model.
     #[serde(default)]
     pub about: String,

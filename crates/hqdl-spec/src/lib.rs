@@ -117,6 +117,17 @@ impl Spec {
         model.and_then(|name| self.models.get(name)).unwrap_or(&self.model)
     }
 
+    /// Returns the `[model.NAME]` that answers a column of an expansion; `None` is `[model]`.
+    #[must_use]
+    pub fn column_model<'s>(
+        &self,
+        expansion: &'s Expansion,
+        column: &'s Column,
+    ) -> Option<&'s str> {
+        let name = column.model.as_deref().or(expansion.model.as_deref())?;
+        self.models.contains_key(name).then_some(name)
+    }
+
     /// Returns the `[model.NAME]` that a name in a call refers to: its NAME, or the endpoint's name
     /// of the model. `Some(None)` is `[model]`; `None` means that no model has this name.
     #[must_use]
@@ -391,7 +402,7 @@ pub struct Expansion {
     pub name: String,
     /// Description of the rows.
     pub about: String,
-    /// Model of the spec for its cells; `None` is `[model]`.
+    /// Model of the spec for the cells of columns that name none; `None` is `[model]`.
     #[serde(skip)]
     pub model: Option<String>,
     /// Sources of the keys.
@@ -466,6 +477,7 @@ impl Column {
         let many = identity.many;
         Self {
             name: identity.column.clone(),
+            model: None,
             kind: data_type,
             about,
             values,
@@ -558,6 +570,10 @@ pub enum SourceRows {
 pub struct Column {
     /// Name.
     pub name: String,
+    /// Model of the spec for its cells, unless it is that of the expansion. Not part of the column's
+    /// identity. [`Spec::column_model`] resolves it.
+    #[serde(skip)]
+    pub model: Option<String>,
     /// Type of the values.
     pub kind: Type,
     /// Description.

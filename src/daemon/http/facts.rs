@@ -146,8 +146,8 @@ impl RequestedCells {
             Err(_) => model::connect_for_planning(spec)?,
         };
         let expansion = self.expansion();
-        let choice = model::choose_model(spec, Some(&*model), expansion);
-        let requirements = choice.requirements(facts.history(), expansion)?;
+        let models = model::choose_models(spec, Some(&*model), expansion);
+        let requirements = models.requirements(facts.history(), expansion)?;
         let overrides = Overrides::read(spec)?;
         let entity = |key: &Vec<Value>| {
             let entity = expansion.build_entity(key);

@@ -285,41 +285,53 @@ impl Materializer<'_> {
             if cells == 0 {
                 continue;
             }
-            let expansion = &self.spec.expansions[n];
-            (run.events.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
-            let template = RequestTemplate::new(expansion, self.choose_model(expansion));
-            let text = serde_json::to_string(&template).unwrap_or_default();
-            let template_id = self.facts.history().template_id(&text)?;
-            let requirements = &self.requirements[n];
-            let (mut queued, mut held_claims): (Vec<BatchedRequest>, Vec<ClaimedBatches>) =
-                Default::default();
-            self.for_each_row_batch(n, coverage, &mut |row_batch: RowBatch| {
-                if *interrupt.borrow() {
-                    return Err(WalkError::Closed);
+            let expansion = self.spec.expansions[n].name.clone();
+            (run.events.listener)(&Event::Begin { expansion, cells });
+            for model in 0..self.models[n].choices().len() {
+                if coverage.count_missing_of(&self.models[n], model) > 0 {
+                    self.enqueue_for_model((n, model), run, coverage, interrupt)?;
                 }
-                // Hold the claims until the requests are in the queue, where other processes can
-                // see them. Skip cells that other processes have claimed.
-                let claimed = run.runtime.block_on(claim_row_batch(
-                    self.facts,
-                    requirements,
-                    row_batch,
-                    true,
-                ))?;
-                let acquired = claimed.batches.iter().cloned();
-                queued.extend(
-                    acquired.map(|row_batch| new_request(template_id, requirements, row_batch, 1)),
-                );
-                held_claims.push(claimed);
-                if queued.len() >= ENQUEUE_CHUNK {
-                    self.facts.history().enqueue_requests(run.id, &queued)?;
-                    queued.clear();
-                    held_claims.clear();
-                }
-                Ok(())
-            })?;
-            self.facts.history().enqueue_requests(run.id, &queued)?;
+            }
         }
         Ok(())
+    }
+
+    /// Adds requests for the missing cells that one model of an expansion answers.
+    fn enqueue_for_model(
+        &self,
+        (n, model): (usize, usize),
+        run: &Run,
+        coverage: &CoverageReport<'_>,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<(), MaterializeError> {
+        let choice = self.models[n].choices()[model].clone();
+        let template = RequestTemplate::new(&self.spec.expansions[n], choice);
+        let text = serde_json::to_string(&template).unwrap_or_default();
+        let template_id = self.facts.history().template_id(&text)?;
+        let requirements = self.requirements[n].for_model(model);
+        let (mut queued, mut held_claims): (Vec<BatchedRequest>, Vec<ClaimedBatches>) =
+            Default::default();
+        self.for_each_row_batch((n, model), coverage, &mut |row_batch: RowBatch| {
+            if *interrupt.borrow() {
+                return Err(WalkError::Closed);
+            }
+            // Hold the claims until the requests are in the queue, where other processes can see
+            // them. Skip cells that other processes have claimed.
+            let claimed =
+                run.runtime.block_on(claim_row_batch(self.facts, requirements, row_batch, true))?;
+            let acquired = claimed.batches.iter().cloned();
+            queued.extend(
+                acquired.map(|row_batch| new_request(template_id, requirements, row_batch, 1)),
+            );
+            held_claims.push(claimed);
+            if queued.len() >= ENQUEUE_CHUNK {
+                self.facts.history().enqueue_requests(run.id, &queued)?;
+                queued.clear();
+                held_claims.clear();
+            }
+            Ok(())
+        })?;
+        Ok(self.facts.history().enqueue_requests(run.id, &queued)?)
     }
 
     fn new_dispatch<'d>(

@@ -3,6 +3,7 @@
 use super::coverage::CoverageReport;
 use super::{MaterializeError, Materializer, RunMode};
 use hqdl_facts::FactsError;
+use hqdl_model::ExpansionModels;
 use hqdl_model::budget::run_allowance;
 use hqdl_model::generate::{Event, Listener};
 use hqdl_model::plan::{BudgetLeft, Plan, ThroughputEstimate};
@@ -41,7 +42,7 @@ impl<'w> Materializer<'w> {
             coverages.into_iter().enumerate().map(with_cost).collect::<Result<_, _>>()?;
         let mut expansions = Vec::new();
         for (n, coverage) in coverages.iter().enumerate() {
-            expansions.push(coverage.plan.clone());
+            expansions.extend(coverage.split_plan(&self.models[n]));
             expansions.extend(self.plan_unification(n, coverage)?);
         }
         let mut plan =
@@ -55,8 +56,8 @@ impl<'w> Materializer<'w> {
 
     /// Returns true if hqdl counts tokens exactly as the models of all expansions do.
     pub(super) fn has_exact_token_counts(&self) -> bool {
-        let tokenizer_of = |e| Tokenizer::for_model(&self.choose_model(e).tokenizer);
-        self.spec.expansions.iter().all(|e| tokenizer_of(e).is_exact())
+        let mut choices = self.models.iter().flat_map(ExpansionModels::choices);
+        choices.all(|choice| Tokenizer::for_model(&choice.tokenizer).is_exact())
     }
 
     /// Returns the budget left for the next run, or for the unfinished run that it resumes.

@@ -9,6 +9,7 @@ use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
 use hqdl_database::versions::{Checksums, PublishedCell, PublishedValue};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::{CellLookup, FactsError, Record};
+use hqdl_model::ExpansionModels;
 use hqdl_model::generate::ExpansionKeys;
 use hqdl_model::plan::{ColumnPlan, ExpansionPlan};
 use hqdl_spec::Expansion;
@@ -29,7 +30,10 @@ pub(super) type UnlistedValues = BTreeMap<usize, BTreeMap<String, String>>;
 /// Coverage of one expansion: its known and missing cells.
 pub(super) struct CoverageReport<'db> {
     pub(super) keys: Keys<'db>,
+    /// The plan without the cost of its requests.
     pub(super) plan: ExpansionPlan,
+    /// Cost of the requests to each model of the expansion; empty if it was not computed.
+    pub(super) model_costs: Vec<ExpansionPlan>,
     /// Known cells by state, per column.
     pub(super) cells: Vec<Tally>,
     pub(super) known: u64,
@@ -78,6 +82,24 @@ impl CoverageReport<'_> {
     /// Returns the number of cells to request.
     pub(super) fn count_missing_cells(&self) -> u64 {
         self.plan.columns.iter().map(ColumnPlan::cell_count).sum()
+    }
+
+    /// Returns the plan with its cost: a plan for each model of the expansion, with the columns that
+    /// it answers.
+    pub(super) fn split_plan(&self, models: &ExpansionModels) -> Vec<ExpansionPlan> {
+        let plan_of = |(m, cost): (usize, &ExpansionPlan)| ExpansionPlan {
+            name: self.plan.name.clone(),
+            keys: self.plan.keys,
+            orphaned: if m == 0 { self.plan.orphaned } else { 0 },
+            columns: models.columns_of(m).map(|column| self.plan.columns[column].clone()).collect(),
+            ..cost.clone()
+        };
+        self.model_costs.iter().enumerate().map(plan_of).collect()
+    }
+
+    /// Returns the number of missing cells that a model answers.
+    pub(super) fn count_missing_of(&self, models: &ExpansionModels, model: usize) -> u64 {
+        models.columns_of(model).map(|column| self.plan.columns[column].cell_count()).sum()
     }
 
     /// Returns the number of cells that open batch jobs request.
@@ -209,16 +231,15 @@ impl<'w> Materializer<'w> {
             .collect();
         let mut in_flight = Vec::new();
         if self.has_batch_jobs.get() && !to_request.is_empty() {
-            let batched = self.facts.history().batched_columns(&key.entity, requirements.model)?;
-            let is_in_batch =
-                |c: &usize| requirements.identity_id(*c).is_some_and(|m| batched.contains(&m));
-            (in_flight, to_request) = to_request.into_iter().partition(is_in_batch);
+            let batched = self.find_batched_columns(n, &key.entity, &to_request)?;
+            (in_flight, to_request) = to_request.into_iter().partition(|c| batched.contains(c));
         }
         if let Some(exported_cells) =
             self.exported_cells.borrow_mut().as_mut().filter(|_| !to_request.is_empty())
         {
-            let exported =
-                self.facts.history().exported_columns(&key.entity, requirements.model)?;
+            // Export files ask only one model.
+            let model = requirements.for_column(to_request[0]).model;
+            let exported = self.facts.history().exported_columns(&key.entity, model)?;
             to_request.retain(|c| {
                 let identity_id = requirements.identity_id(*c);
                 let export =
@@ -231,6 +252,31 @@ impl<'w> Materializer<'w> {
         }
         let source_columns = resolved.iter().map(|(c, _)| *c).collect();
         Ok(KeyCells { resolved, to_request, source_columns, in_flight })
+    }
+
+    /// Returns those of an entity's columns that open batch jobs request.
+    fn find_batched_columns(
+        &self,
+        n: usize,
+        entity: &Entity,
+        columns: &[usize],
+    ) -> Result<Vec<usize>, FactsError> {
+        let mut batched_columns = Vec::new();
+        for model in 0..self.models[n].choices().len() {
+            let requirements = self.requirements[n].for_model(model);
+            let mut own = columns
+                .iter()
+                .filter(|column| self.requirements[n].model_of(**column) == model)
+                .peekable();
+            if own.peek().is_some() {
+                let batched = self.facts.history().batched_columns(entity, requirements.model)?;
+                let is_in_batch = |column: &&usize| {
+                    requirements.identity_id(**column).is_some_and(|id| batched.contains(&id))
+                };
+                batched_columns.extend(own.filter(is_in_batch));
+            }
+        }
+        Ok(batched_columns)
     }
 
     /// Returns warnings for overrides whose key is in no source.

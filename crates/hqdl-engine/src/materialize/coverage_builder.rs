@@ -12,6 +12,7 @@ use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
 use hqdl_database::versions::{Checksums, RowVersion};
 use hqdl_facts::unify::MAX_WORD_BYTES;
 use hqdl_facts::{CellLookup, Reason, Record};
+use hqdl_model::ModelChoice;
 use hqdl_model::generate::ExpansionKeys;
 use hqdl_model::plan::{
     Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
@@ -47,9 +48,9 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     materializer: &'b Materializer<'w>,
     /// Index of the expansion in the spec.
     n: usize,
-    expansion: &'b Expansion,
     plan: ExpansionPlan,
-    cost: Option<CostWalk<'b>>,
+    /// For each model of the expansion; empty if the cost is not computed.
+    costs: Vec<CostWalk<'b>>,
     cells: Vec<Tally>,
     known: u64,
     unasked: Vec<u64>,
@@ -69,7 +70,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     expansion_keys: ExpansionKeys,
 }
 
-/// Cost of requesting the missing cells.
+/// Cost of requesting the missing cells from one model.
 struct CostWalk<'e> {
     estimator: CostEstimator<'e>,
     batcher: Batcher<'e>,
@@ -82,38 +83,19 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
     /// requesting the missing cells.
     pub(super) fn new(materializer: &'b Materializer<'w>, n: usize, priced: bool) -> Self {
         let expansion = &materializer.spec.expansions[n];
-        let choice = materializer.choose_model(expansion);
         let columns = expansion.columns.len();
-        let cost = priced.then(|| CostWalk {
-            estimator: CostEstimator::new(
-                expansion,
-                choice.format,
-                Tokenizer::for_model(&choice.tokenizer),
-            )
-            .with_max_output(choice.max_output)
-            .with_image_tokens(max_image_tokens(&choice.tokenizer))
-            .with_extra_input(choice.extra_input),
-            batcher: Batcher::new(expansion, choice.rows),
-            whole_rows: choice
-                .endpoint
-                .as_ref()
-                .unwrap_or(&materializer.model)
-                .answers_whole_rows(),
-        });
+        let choices = materializer.models[n].choices().iter().filter(|_| priced);
         let column_plan =
             |name: &String| ColumnPlan { name: name.clone(), ..ColumnPlan::default() };
         Self {
             materializer,
             n,
-            expansion,
             plan: ExpansionPlan {
                 name: expansion.name.clone(),
-                model: choice.tokenizer,
-                price: choice.price,
                 columns: expansion.columns.iter().map(|c| column_plan(&c.name)).collect(),
                 ..ExpansionPlan::default()
             },
-            cost,
+            costs: choices.map(|choice| CostWalk::new(materializer, expansion, choice)).collect(),
             cells: vec![Tally::default(); columns],
             known: 0,
             unasked: vec![0; columns],
@@ -170,8 +152,12 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         for (column, resolved) in &key_cells.resolved {
             self.count_cell(key, &key_cells, *column, resolved);
         }
-        if let Some(cost) = self.cost.as_mut().filter(|_| !key_cells.to_request.is_empty()) {
-            cost.add_row(key, key_cells);
+        for (model, cost) in self.costs.iter_mut().enumerate() {
+            let is_own = |column: &usize| materializer.requirements[n].model_of(*column) == model;
+            let columns: Vec<usize> = key_cells.to_request.iter().copied().filter(is_own).collect();
+            if !columns.is_empty() {
+                cost.add_row(key, columns, &key_cells.source_columns);
+            }
         }
         Ok(())
     }
@@ -209,7 +195,8 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
                         words.entry(word.to_lowercase()).or_insert(word);
                     }
                 }
-                if let Some(cost) = &mut self.cost {
+                let model = self.materializer.requirements[self.n].model_of(column);
+                if let Some(cost) = self.costs.get_mut(model) {
                     cost.estimator.learn_from_cell(column, &fact.answer.value);
                 }
             }
@@ -236,16 +223,25 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         keys: Keys<'_>,
         last_row: i64,
     ) -> Result<CoverageReport<'_>, MaterializeError> {
-        if let Some(cost) = self.cost.take() {
-            cost.write_totals(&mut self.plan);
-            let settings = self.materializer.spec.model_settings(self.expansion.model.as_deref());
+        let mut model_costs = Vec::new();
+        let choices = self.materializer.models[self.n].choices();
+        for (cost, choice) in std::mem::take(&mut self.costs).into_iter().zip(choices) {
+            let settings = self.materializer.spec.model_settings(choice.model.as_deref());
             let history = self.materializer.facts.history();
             let throughput = ThroughputEstimate::from_history(history, settings)?;
-            self.plan.add_reasoning(throughput.reasoning_tokens);
+            let mut plan = ExpansionPlan {
+                model: choice.tokenizer.clone(),
+                price: choice.price,
+                ..ExpansionPlan::default()
+            };
+            cost.write_totals(&mut plan);
+            plan.add_reasoning(throughput.reasoning_tokens);
+            model_costs.push(plan);
         }
         Ok(CoverageReport {
             keys,
             plan: self.plan,
+            model_costs,
             cells: self.cells,
             known: self.known,
             unasked: self.unasked,
@@ -266,15 +262,31 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
     }
 }
 
-impl CostWalk<'_> {
-    /// Adds the request for a key's missing cells.
-    fn add_row(&mut self, key: &KeyRow, key_cells: KeyCells<'_>) {
+impl<'e> CostWalk<'e> {
+    fn new(
+        materializer: &Materializer<'_>,
+        expansion: &'e Expansion,
+        choice: &ModelChoice,
+    ) -> Self {
+        let tokenizer = Tokenizer::for_model(&choice.tokenizer);
+        let endpoint = choice.endpoint.as_ref().unwrap_or(&materializer.model);
+        Self {
+            estimator: CostEstimator::new(expansion, choice.format, tokenizer)
+                .with_max_output(choice.max_output)
+                .with_image_tokens(max_image_tokens(&choice.tokenizer))
+                .with_extra_input(choice.extra_input),
+            batcher: Batcher::new(expansion, choice.rows),
+            whole_rows: endpoint.answers_whole_rows(),
+        }
+    }
+
+    /// Adds the request for missing columns of a key.
+    fn add_row(&mut self, key: &KeyRow, columns: Vec<usize>, source_columns: &[usize]) {
         let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
         // Count the columns that the prompt will contain.
-        let prompt_columns =
-            if self.whole_rows { key_cells.source_columns.clone() } else { key_cells.to_request };
+        let prompt_columns = if self.whole_rows { source_columns.to_vec() } else { columns };
         if let Some(row_batch) =
-            self.batcher.push(prompt_columns, key_cells.source_columns, missing_row)
+            self.batcher.push(prompt_columns, source_columns.to_vec(), missing_row)
         {
             self.estimator.add_batch(&row_batch);
         }

@@ -34,7 +34,7 @@ impl Materializer<'_> {
         for n in 0..self.spec.expansions.len() {
             if self.spec.expansions[n].evidence.is_some() {
                 let outdated = self.find_changed_evidence(n)?;
-                Arc::make_mut(&mut self.requirements[n]).mark_completions_outdated(outdated);
+                Arc::make_mut(&mut self.requirements[n]).mark_completions_outdated(&outdated);
             }
         }
         Ok(())

@@ -38,53 +38,14 @@ impl Materializer<'_> {
             if cells == 0 {
                 continue;
             }
-            let expansion = &self.spec.expansions[n];
-            info!(
-                run = run.id.get(),
-                expansion = expansion.name,
-                cells,
-                model = self.model.name(),
-                "asks"
-            );
-            (run.events.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
-            let inputs = (Arc::new(expansion.clone()), Arc::clone(&self.requirements[n]));
-            let context =
-                Context::new(&model_run, inputs.0, inputs.1, self.choose_model(expansion));
-            let known_keys = Some(Arc::clone(&coverage.expansion_keys));
-            let context = Arc::new(Context { skip_batched: true, known_keys, ..context });
-            let (sender, row_batches) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
-            let task =
-                run.runtime.spawn(generate::generate_facts(Arc::clone(&context), row_batches));
-            // Walk the keys on this thread, because a SQLite connection stays on one thread.
-            let (mut passed_cells, mut was_sent) = (0, true);
-            let walked = self.for_each_row_batch(n, coverage, &mut |row_batch| {
-                passed_cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
-                sender.blocking_send(row_batch).map_err(|_| {
-                    was_sent = false;
-                    WalkError::Closed
-                })
-            });
-            drop(sender);
-            if walked.is_ok() && was_sent {
-                // Other processes have answered the remaining cells since the coverage was
-                // computed.
-                model_run
-                    .answered_by_others
-                    .fetch_add(cells.saturating_sub(passed_cells), Ordering::Relaxed);
-            }
-            match run.runtime.block_on(task) {
-                Ok(Ok(())) => {}
-                Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
-                Err(join_error) => {
-                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
+            let expansion = self.spec.expansions[n].name.clone();
+            (run.events.listener)(&Event::Begin { expansion, cells });
+            for model in 0..self.models[n].choices().len() {
+                self.fill_from_model((n, model), coverage, run, &model_run, report);
+                if report.stop_reason.is_some() || report.failure.is_some() {
+                    break;
                 }
             }
-            report.failure = walked.err();
-            let column_usage =
-                context.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let names = expansion.columns.iter().map(|c| c.name.clone());
-            let to_usage_entry = |(name, usage)| (expansion.name.clone(), name, usage);
-            report.add_answers(&names.zip(column_usage).map(to_usage_entry).collect::<Vec<_>>());
             if report.stop_reason.is_some() || report.failure.is_some() {
                 break;
             }
@@ -93,16 +54,69 @@ impl Materializer<'_> {
         report.in_doubt = model_run.budget.in_doubt();
     }
 
-    /// Passes the missing rows of an expansion to `on_batch`, in batches. Walks only the keys with
-    /// missing cells; other processes may have answered them meanwhile.
+    /// Requests the missing cells of an expansion that one of its models answers, and adds the
+    /// results to the report.
+    fn fill_from_model(
+        &self,
+        (n, model): (usize, usize),
+        coverage: &CoverageReport<'_>,
+        run: &Run,
+        model_run: &Arc<ModelRun>,
+        report: &mut Report,
+    ) {
+        let cells = coverage.count_missing_of(&self.models[n], model);
+        if cells == 0 {
+            return;
+        }
+        let (expansion, choice) = (&self.spec.expansions[n], &self.models[n].choices()[model]);
+        info!(run = run.id.get(), expansion = expansion.name, cells, model = choice.name, "asks");
+        let requirements = Arc::clone(self.requirements[n].for_model(model));
+        let context =
+            Context::new(model_run, Arc::new(expansion.clone()), requirements, choice.clone());
+        let known_keys = Some(Arc::clone(&coverage.expansion_keys));
+        let context = Arc::new(Context { skip_batched: true, known_keys, ..context });
+        let (sender, row_batches) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
+        let task = run.runtime.spawn(generate::generate_facts(Arc::clone(&context), row_batches));
+        // Walk the keys on this thread, because a SQLite connection stays on one thread.
+        let (mut passed_cells, mut was_sent) = (0, true);
+        let walked = self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
+            passed_cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
+            sender.blocking_send(row_batch).map_err(|_| {
+                was_sent = false;
+                WalkError::Closed
+            })
+        });
+        drop(sender);
+        if walked.is_ok() && was_sent {
+            // Other processes have answered the remaining cells since the coverage was computed.
+            model_run
+                .answered_by_others
+                .fetch_add(cells.saturating_sub(passed_cells), Ordering::Relaxed);
+        }
+        match run.runtime.block_on(task) {
+            Ok(Ok(())) => {}
+            Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
+            Err(join_error) => {
+                report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
+            }
+        }
+        report.failure = walked.err();
+        let column_usage = context.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let names = expansion.columns.iter().map(|c| c.name.clone());
+        let to_usage_entry = |(name, usage)| (expansion.name.clone(), name, usage);
+        report.add_answers(&names.zip(column_usage).map(to_usage_entry).collect::<Vec<_>>());
+    }
+
+    /// Passes the missing rows of an expansion to `on_batch`, in batches for one of its models.
+    /// Walks only the keys with missing cells; other processes may have answered them meanwhile.
     pub(super) fn for_each_row_batch(
         &self,
-        n: usize,
+        (n, model): (usize, usize),
         coverage: &CoverageReport<'_>,
         on_batch: &mut dyn FnMut(RowBatch) -> Result<(), WalkError>,
     ) -> Result<(), MaterializeError> {
         let expansion = &self.spec.expansions[n];
-        let mut batcher = Batcher::new(expansion, self.choose_model(expansion).rows);
+        let mut batcher = Batcher::new(expansion, self.models[n].choices()[model].rows);
         let mut requested_keys = 0;
         let [first_spellings, _] = &coverage.pending_keys;
         let mut walk = |on_key: &mut dyn FnMut(&KeyRow) -> Result<(), WalkError>| {
@@ -111,7 +125,7 @@ impl Materializer<'_> {
         let mut walked =
             self.for_each_key_in(&mut walk, &mut |key: &KeyRow, facts: EntityFacts| {
                 let record = facts;
-                let key_cells = self.resolve_key_cells(
+                let mut key_cells = self.resolve_key_cells(
                     n,
                     key,
                     &key.entity_requested_columns,
@@ -119,6 +133,8 @@ impl Materializer<'_> {
                     requested_keys,
                 )?;
                 requested_keys += u64::from(key_cells.counts_toward_limit());
+                let requirements = &self.requirements[n];
+                key_cells.to_request.retain(|column| requirements.model_of(*column) == model);
                 if key_cells.to_request.is_empty() {
                     return Ok(());
                 }

@@ -33,10 +33,10 @@ use self::run::Run;
 pub use self::run::RunMode;
 use hqdl_database::output::{OutputTarget, remove_leftovers};
 use hqdl_database::{Database, StoreError};
-use hqdl_facts::{CellRequirements, Facts, FactsError};
+use hqdl_facts::{ExpansionRequirements, Facts, FactsError};
 use hqdl_model::generate::{Event, Listener, StopReason};
 use hqdl_model::plan::Plan;
-use hqdl_model::{self as model, Model, ModelChoice, SetupError};
+use hqdl_model::{self as model, ExpansionModels, Model, SetupError};
 
 use hqdl_spec::overrides::{Overrides, OverridesError};
 use hqdl_spec::{Expansion, Format, Provider, Spec};
@@ -76,11 +76,11 @@ pub enum MaterializeError {
     /// The model has no Batch API.
     #[error("recordings cannot be run as batches")]
     BatchesUnsupported,
-    /// An expansion names another model, but batches are sent only to the model of `[model]`.
-    #[error("`{expansion}` uses [model.{model}], but hqdl sends batches only to [model]")]
+    /// A column has another model, but batches are sent only to the model of `[model]`.
+    #[error("`{column}` uses [model.{model}], but hqdl sends batches only to [model]")]
     BatchModelMismatch {
-        /// The expansion.
-        expansion: String,
+        /// The column with its expansion, or the expansion if all its columns have this model.
+        column: String,
         /// The named model.
         model: String,
     },
@@ -152,7 +152,9 @@ pub struct Materializer<'w> {
     selection: &'w Selection,
     /// Selected columns, per expansion.
     columns: Vec<Vec<bool>>,
-    requirements: Vec<Arc<CellRequirements>>,
+    /// Models that answer, per expansion.
+    models: Vec<ExpansionModels>,
+    requirements: Vec<Arc<ExpansionRequirements>>,
     /// Columns to refresh or retry.
     refresh_jobs: Vec<RefreshJob>,
     overrides: Overrides,
@@ -204,10 +206,11 @@ impl<'w> Materializer<'w> {
             })
             .collect();
         let history = facts.history();
-        let (mut requirements, mut refresh_jobs) = (Vec::new(), Vec::new());
+        let (mut models, mut requirements, mut refresh_jobs) = (Vec::new(), Vec::new(), Vec::new());
         for (n, expansion) in spec.expansions.iter().enumerate() {
-            let choice = model::choose_model(spec, Some(&*model), expansion);
-            let mut w = choice.requirements(history, expansion)?;
+            let expansion_models = model::choose_models(spec, Some(&*model), expansion);
+            let mut w = expansion_models.requirements(history, expansion)?;
+            models.push(expansion_models);
             refresh_jobs.extend(refresh::plan_refresh_jobs(history, spec, n, &mut w, selection)?);
             requirements.push(Arc::new(w));
         }
@@ -220,6 +223,7 @@ impl<'w> Materializer<'w> {
             model,
             selection,
             columns,
+            models,
             requirements,
             refresh_jobs,
             overrides,
@@ -243,17 +247,6 @@ impl<'w> Materializer<'w> {
         if run_mode == RunMode::Batch && self.spec.model.provider == Provider::Replay {
             return Err(MaterializeError::BatchesUnsupported);
         }
-        let other_model = self.spec.expansions.iter().find_map(|e| Some((e, e.model.as_deref()?)));
-        if run_mode == RunMode::Batch
-            && let Some((expansion, model)) = other_model
-            && self.model.named_model(model).is_some()
-        {
-            let expansion = expansion.name.clone();
-            return Err(MaterializeError::BatchModelMismatch {
-                expansion,
-                model: model.to_owned(),
-            });
-        }
         if run_mode == RunMode::Batch {
             self.ensure_batch_support()?;
         }
@@ -261,9 +254,22 @@ impl<'w> Materializer<'w> {
         Ok(self)
     }
 
-    /// Returns an error if an expansion sends images or shows evidence. Another process may send a
-    /// batch a day later, but images and documents are read when the request is sent.
+    /// Returns an error if a selected column has another model than `[model]`, or if an expansion
+    /// sends images or shows evidence. Another process may send a batch a day later, but images and
+    /// documents are read when the request is sent.
     pub(super) fn ensure_batch_support(&self) -> Result<(), MaterializeError> {
+        for (n, (expansion, models)) in self.spec.expansions.iter().zip(&self.models).enumerate() {
+            for (m, choice) in models.choices().iter().enumerate() {
+                let selected = models.columns_of(m).find(|column| self.columns[n][*column]);
+                let (Some(column), true) = (selected, choice.endpoint.is_some()) else { continue };
+                let column = match models.choices() {
+                    [_] => expansion.name.clone(),
+                    _ => format!("{}.{}", expansion.name, expansion.columns[column].name),
+                };
+                let model = choice.model.clone().unwrap_or_default();
+                return Err(MaterializeError::BatchModelMismatch { column, model });
+            }
+        }
         if let Some(e) = self.spec.expansions.iter().find(|e| e.has_images()) {
             return Err(MaterializeError::BatchImagesUnsupported(e.name.clone()));
         }
@@ -312,7 +318,7 @@ impl<'w> Materializer<'w> {
                     count_noun(coverage.count_in_flight_cells(), "cell")
                 ));
             }
-            plan.expansions.push(coverage.plan.clone());
+            plan.expansions.extend(coverage.split_plan(&self.models[n]));
             plan.expansions.extend(self.plan_unification(n, &coverage)?);
             coverages.push(coverage);
         }
@@ -572,10 +578,6 @@ impl<'w> Materializer<'w> {
             .expansions
             .iter()
             .all(|e| published.iter().any(|p| p.expansion.eq_ignore_ascii_case(&e.name)))
-    }
-
-    fn choose_model(&self, expansion: &Expansion) -> ModelChoice {
-        model::choose_model(&self.spec, Some(&*self.model), expansion)
     }
 }
 

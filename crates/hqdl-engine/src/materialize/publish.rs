@@ -37,7 +37,7 @@ impl<'w> Materializer<'w> {
     pub(super) fn has_current_versions(&self, db: &Database) -> bool {
         let Ok(journal_position) = self.facts.history().journal_position() else { return false };
         self.spec.expansions.iter().enumerate().all(|(n, expansion)| {
-            let model = self.choose_model(expansion).name;
+            let model = self.models[n].describe();
             let current = PublishedState::current(
                 &self.spec,
                 n,
@@ -189,7 +189,7 @@ impl<'w> Materializer<'w> {
                     .map(|c| c.map(to_completion_origin).unwrap_or_default())
                     .collect()
             };
-            let model = self.choose_model(&self.spec.expansions[n]).name;
+            let model = self.models[n].describe();
             let version = PublishedState::current(
                 &self.spec,
                 n,

@@ -5,7 +5,7 @@
 use super::coverage::CoverageReport;
 use super::{Materializer, Report, RunMode, Selection};
 use hqdl_facts::refresh::{OpenRefresh, RefreshKind, RefreshSubject};
-use hqdl_facts::{CellRequirements, FactsError, History, Reason};
+use hqdl_facts::{ExpansionRequirements, FactsError, History, Reason};
 use hqdl_model::plan::ColumnPlan;
 use hqdl_spec::Spec;
 use hqdl_values::cell::State;
@@ -29,7 +29,7 @@ pub(super) fn plan_refresh_jobs(
     history: &dyn History,
     spec: &Spec,
     expansion: usize,
-    requirements: &mut CellRequirements,
+    requirements: &mut ExpansionRequirements,
     selection: &Selection,
 ) -> Result<Vec<RefreshJob>, FactsError> {
     let e = &spec.expansions[expansion];
@@ -49,7 +49,7 @@ pub(super) fn plan_refresh_jobs(
             spec: spec.full_path(),
             expansion: e.name.clone(),
             identity_id,
-            model: requirements.model,
+            model: requirements.for_column(column).model,
             scope: selection.filter.clone().unwrap_or_default(),
         };
         let open_refresh = history.open_refresh(&subject)?;

@@ -122,7 +122,8 @@ impl<'w> Materializer<'w> {
         let column = &expansion.columns[column_index];
         let Some(list) = &column.values else { return Ok(()) };
         let unify_expansion = Arc::new(unify::word_expansion(expansion, column, list));
-        let choice = model::choose_model(&self.spec, Some(&*self.model), &unify_expansion);
+        let choice =
+            model::choose_models(&self.spec, Some(&*self.model), &unify_expansion).into_single();
         let history = self.facts.history();
         let requirements = Arc::new(choice.requirements(history, &unify_expansion)?);
         let missing_rows: Vec<MissingRow> = unlisted_values
@@ -233,14 +234,15 @@ impl<'w> Materializer<'w> {
         if self.run_mode == RunMode::Batch || !expansion.columns.iter().any(|c| c.unify) {
             return Ok(plans);
         }
-        let settings = self.spec.model_settings(expansion.model.as_deref());
-        let reasoning =
-            ThroughputEstimate::from_history(self.facts.history(), settings)?.reasoning_tokens;
         for (column_index, column) in expansion.columns.iter().enumerate().filter(|(_, c)| c.unify)
         {
             let Some(list) = &column.values else { continue };
+            let settings = self.spec.model_settings(self.spec.column_model(expansion, column));
+            let reasoning =
+                ThroughputEstimate::from_history(self.facts.history(), settings)?.reasoning_tokens;
             let unify_expansion = unify::word_expansion(expansion, column, list);
-            let choice = model::choose_model(&self.spec, Some(&*self.model), &unify_expansion);
+            let choice = model::choose_models(&self.spec, Some(&*self.model), &unify_expansion)
+                .into_single();
             let estimate = |unlisted_values: &[&str]| {
                 let tokenizer = Tokenizer::for_model(&choice.tokenizer);
                 let mut estimator = CostEstimator::new(&unify_expansion, choice.format, tokenizer)

@@ -89,8 +89,8 @@ impl<'a> StatementWriter<'a> {
         question: &StatementQuestion,
     ) -> Result<([TargetExpansion; 1], usize), QueryError> {
         let expansion = Arc::new(build_expansion(question));
-        let choice = self.request.model_choice(&expansion);
-        let mut requirements = choice.requirements(self.request.facts.history(), &expansion)?;
+        let models = self.request.choose_models(&expansion);
+        let mut requirements = models.requirements(self.request.facts.history(), &expansion)?;
         self.retried.mark_missing(&mut requirements, 1);
         let mut targets = [TargetExpansion::new(expansion, Arc::new(requirements), None)];
         let key = question.key.iter().map(|(_, text)| Value::Text(text.clone())).collect();

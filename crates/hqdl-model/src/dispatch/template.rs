@@ -59,6 +59,7 @@ impl RequestTemplate {
     /// Returns the expansion and the model choice that it was asked with.
     fn into_choice(self) -> (Expansion, ModelChoice) {
         let choice = ModelChoice {
+            model: None,
             tokenizer: self.model.clone(),
             name: self.model,
             reuse: self.reuse,

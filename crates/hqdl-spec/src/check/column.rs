@@ -97,6 +97,7 @@ impl SpecCheck<'_> {
             self.add_error(&field_path, "`classify` needs `values`", label, "add `values`");
         }
         Column {
+            model: None,
             origin: None,
             also: Vec::new(),
             classify: c.classify,

@@ -25,10 +25,17 @@ impl SpecCheck<'_> {
                 // A passage must not affect the answer about another row.
                 expansion.rows_per_request = 1;
             }
-            expansion.model = self.check_model_name(&join_path(&path, &["model".into()]), e, file);
+            let model_path = join_path(&path, &["model".into()]);
+            expansion.model =
+                e.model.as_ref().and_then(|name| self.check_model_name(&model_path, name, file));
             expansion.echo = e.echo.or(file.model.echo).unwrap_or_default();
-            for column in &mut expansion.columns {
+            for (c, (column, table)) in expansion.columns.iter_mut().zip(&e.column).enumerate() {
                 column.unknown = column.unknown.take().or_else(|| file.model.unknown.clone());
+                let model_path = join_path(&path, &["column".into(), c.into(), "model".into()]);
+                column.model = table.model.as_ref().map(|name| {
+                    let other = self.check_model_name(&model_path, name, file);
+                    other.unwrap_or_else(|| file.model.name.clone())
+                });
             }
             expansions.push(expansion);
         }
@@ -63,18 +70,13 @@ impl SpecCheck<'_> {
         e.images.clone()
     }
 
-    /// Returns the model that an expansion names; `None` for the one of `[model]`.
-    fn check_model_name(
-        &mut self,
-        path: &[Step],
-        e: &ExpansionTable,
-        file: &SpecFile,
-    ) -> Option<String> {
-        let name = e.model.as_ref()?;
+    /// Returns the `[model.NAME]` that an expansion or a column names; `None` for the one of
+    /// `[model]`.
+    fn check_model_name(&mut self, path: &[Step], name: &str, file: &SpecFile) -> Option<String> {
         if file.model.others.contains_key(name) {
-            return Some(name.clone());
+            return Some(name.to_owned());
         }
-        if *name != file.model.name {
+        if name != file.model.name {
             let known: Vec<&str> = file.model.others.keys().map(String::as_str).collect();
             let help = match find_nearest(name, known.iter().copied()) {
                 Some(suggestion) => format!("did you mean \"{suggestion}\"?"),

@@ -1,5 +1,7 @@
 //! Groups demands into row batches that share a request.
 
+use std::borrow::Cow;
+
 use crate::query::ask::passages::PassageSelector;
 use crate::query::cells::documents::asks_about_documents;
 use crate::query::cells::targets::{Demand, TargetExpansion};
@@ -13,6 +15,26 @@ const MAX_SHARED_BYTES: usize = 400;
 /// Groups the demands by expansion. The demands must be sorted.
 pub(in crate::query) fn group_by_target(demands: &[Demand]) -> impl Iterator<Item = &[Demand]> {
     demands.chunk_by(|a, b| a.target == b.target)
+}
+
+/// Splits the demands of one expansion by the model that answers them. Returns each model's position
+/// with its demands, in the order of `demands`.
+pub(in crate::query) fn split_by_model<'d>(
+    target: &TargetExpansion,
+    demands: &'d [Demand],
+) -> Vec<(usize, Cow<'d, [Demand]>)> {
+    let model_of = |demand: &Demand| target.requirements.model_of(demand.column);
+    let mut models: Vec<usize> = demands.iter().map(model_of).collect();
+    models.sort_unstable();
+    models.dedup();
+    if let [model] = models[..] {
+        return vec![(model, Cow::Borrowed(demands))];
+    }
+    let demands_of = |model: usize| {
+        let own = demands.iter().copied().filter(|demand| model_of(demand) == model);
+        (model, Cow::Owned(own.collect()))
+    };
+    models.into_iter().map(demands_of).collect()
 }
 
 /// Groups the demands by entity. The demands must be sorted.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches};
+use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches, split_by_model};
 use crate::query::ask::passages::PassageSelector;
 use crate::query::ask::similarity::SimilaritySource;
 use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
@@ -133,14 +133,17 @@ impl<'a> QueryRun<'a> {
         for demands in group_by_target(&demands) {
             let target = &targets[demands[0].target];
             self.load_evidence(&target.expansion)?;
-            let choice = self.request.model_choice(&target.expansion);
-            let mut selector = PassageSelector {
-                max_tokens: self.request.spec.limits.passage_tokens,
-                model: &choice.tokenizer,
-                compare: &mut |question, passages| self.similarity_to(question, passages),
-            };
-            let row_batches = row_batches(target, demands, choice.rows, &mut selector)?;
-            self.send_row_batches(target, choice.clone(), row_batches)?;
+            let models = self.request.choose_models(&target.expansion);
+            for (model, demands) in split_by_model(target, demands) {
+                let choice = &models.choices()[model];
+                let mut selector = PassageSelector {
+                    max_tokens: self.request.spec.limits.passage_tokens,
+                    model: &choice.tokenizer,
+                    compare: &mut |question, passages| self.similarity_to(question, passages),
+                };
+                let row_batches = row_batches(target, &demands, choice.rows, &mut selector)?;
+                self.send_row_batches(target, (model, choice.clone()), row_batches)?;
+            }
         }
         let newly_found = self.run.answered_by_others.swap(0, Ordering::Relaxed);
         counts.asked += (demands.len() as u64).saturating_sub(newly_found);
@@ -176,18 +179,19 @@ impl<'a> QueryRun<'a> {
         Ok(())
     }
 
-    /// Sends the row batches of one expansion.
+    /// Sends the row batches of one expansion to one of its models.
     ///
     /// # Errors
     /// [`QueryError::Stopped`].
     fn send_row_batches(
         &self,
         target: &TargetExpansion,
-        choice: ModelChoice,
+        (model, choice): (usize, ModelChoice),
         row_batches: impl Iterator<Item = RowBatch>,
     ) -> Result<(), QueryError> {
-        let inputs = (Arc::clone(&target.expansion), Arc::clone(&target.requirements));
-        let context = Arc::new(Context::new(&self.run, inputs.0, inputs.1, choice));
+        let expansion = Arc::clone(&target.expansion);
+        let requirements = Arc::clone(target.requirements.for_model(model));
+        let context = Arc::new(Context::new(&self.run, expansion, requirements, choice));
         let (send, receive) = mpsc::channel(2 * self.run.concurrency);
         let result = self.runtime.block_on(async move {
             let feeding = async move {

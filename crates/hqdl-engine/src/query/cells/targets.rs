@@ -11,7 +11,7 @@ use rusqlite::types::Value as Sql;
 
 use crate::query::cells::documents::{Document, StoredDocuments, asks_about_documents};
 use crate::query::cells::entity_store::EntityStore;
-use hqdl_facts::{CellLookup, CellRequirements, Facts, FactsError, Prefetch, Record};
+use hqdl_facts::{CellLookup, ExpansionRequirements, Facts, FactsError, Prefetch, Record};
 use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Overrides;
 use hqdl_values::Row;
@@ -48,7 +48,7 @@ pub struct TargetExpansion {
     /// The expansion.
     pub expansion: Arc<Expansion>,
     /// Identities of its columns in the fact store.
-    pub requirements: Arc<CellRequirements>,
+    pub requirements: Arc<ExpansionRequirements>,
     /// Position in the spec, for overrides.
     pub in_spec: Option<usize>,
     entities: EntityStore,
@@ -95,7 +95,7 @@ impl TargetExpansion {
     #[must_use]
     pub fn new(
         expansion: Arc<Expansion>,
-        requirements: Arc<CellRequirements>,
+        requirements: Arc<ExpansionRequirements>,
         in_spec: Option<usize>,
     ) -> Self {
         let prefetch = Prefetch::new(&expansion.key);

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches};
+use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches, split_by_model};
 use crate::query::ask::passages::PassageSelector;
 use crate::query::cells::targets::{Demand, TargetExpansion};
 use crate::query::explain::embedding_usage::ComparedTexts;
@@ -107,6 +107,22 @@ impl Engine<'_, '_> {
         bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
         self.request.load_evidence(&target.expansion)?;
+        for (model, demands) in split_by_model(target, demands) {
+            let rows = self.request.choose_models(&target.expansion).choices()[model].rows;
+            self.add_model_entities(target, &demands, rows, batching, bound)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the sorted demands of one expansion that one model answers, in requests of `rows` rows.
+    fn add_model_entities(
+        &self,
+        target: &TargetExpansion,
+        demands: &[Demand],
+        rows: u32,
+        batching: Batching,
+        bound: &mut UsageBound,
+    ) -> Result<(), QueryError> {
         let values = demands.len() as u64;
         bound.value_count += values;
         // Additional requests are estimated with the entity that has the longest key.
@@ -115,7 +131,6 @@ impl Engine<'_, '_> {
         let entities = || group_by_entity(demands).map(|demands| demands[0].entity);
         let longest: Option<(usize, usize)> = entities().map(|n| (length(n), n)).max();
         let columns: BTreeSet<usize> = demands.iter().map(|demand| demand.column).collect();
-        let rows = self.request.model_choice(&target.expansion).rows;
         let count = entities().count() as u64;
         let batched = self.estimate_request_usage(target, demands, rows, bound)?;
         bound.add_usage(&batched, 1);
@@ -139,7 +154,8 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Returns the usage of requests for sorted demands of an expansion, with `rows` rows per request.
+    /// Returns the usage of requests for sorted demands that one model answers, with `rows` rows per
+    /// request.
     fn estimate_request_usage(
         &self,
         target: &TargetExpansion,
@@ -148,7 +164,9 @@ impl Engine<'_, '_> {
         bound: &UsageBound,
     ) -> Result<Usage, QueryError> {
         let expansion = &target.expansion;
-        let choice = self.request.model_choice(expansion);
+        let models = self.request.choose_models(expansion);
+        let model = demands.first().map_or(0, |d| target.requirements.model_of(d.column));
+        let choice = &models.choices()[model];
         let mut meter =
             CostEstimator::new(expansion, choice.format, Tokenizer::for_model(&choice.tokenizer))
                 .with_max_output(choice.max_output)

@@ -33,7 +33,7 @@ pub(in crate::query) fn read_stored_values(
     }
     let expansion = &request.spec.expansions[number];
     let requirements =
-        request.model_choice(expansion).requirements(request.facts.history(), expansion)?;
+        request.choose_models(expansion).requirements(request.facts.history(), expansion)?;
     let mut target =
         TargetExpansion::new(Arc::new(expansion.clone()), Arc::new(requirements), Some(number));
     let overrides = Overrides::read(request.spec)?;

@@ -15,9 +15,9 @@ use crate::query::request::error::QueryError;
 use crate::query::request::params::Param;
 use crate::retrieval::evidence::load_evidence;
 use hqdl_database::Database;
-use hqdl_facts::{CellRequirements, Facts};
+use hqdl_facts::{ExpansionRequirements, Facts};
 use hqdl_model::generate::Listener;
-use hqdl_model::{self as model, Model, ModelChoice};
+use hqdl_model::{self as model, ExpansionModels, Model};
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::value::Value;
 
@@ -102,9 +102,9 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns the model that answers for an expansion.
-    pub(in crate::query) fn model_choice(&self, expansion: &Expansion) -> ModelChoice {
-        model::choose_model(self.spec, self.model.as_deref(), expansion)
+    /// Returns the models that answer for an expansion.
+    pub(in crate::query) fn choose_models(&self, expansion: &Expansion) -> ExpansionModels {
+        model::choose_models(self.spec, self.model.as_deref(), expansion)
     }
 
     /// Loads the documents of an expansion, if it has any.
@@ -134,7 +134,7 @@ impl RefreshScope {
     /// Marks the values to ask for again as missing.
     pub(in crate::query) fn mark_missing(
         self,
-        requirements: &mut CellRequirements,
+        requirements: &mut ExpansionRequirements,
         columns: usize,
     ) {
         for column in 0..columns {

@@ -140,7 +140,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         let facts = request.facts.with_latest();
         let routing_expansion = Arc::new(build_routing_expansion(expansion, columns_hash));
         let requirements = request
-            .model_choice(&routing_expansion)
+            .choose_models(&routing_expansion)
             .requirements(request.facts.history(), &routing_expansion)?;
         let identity = requirements.identity_id(0);
         let mut targets = [TargetExpansion::new(routing_expansion, Arc::new(requirements), None)];

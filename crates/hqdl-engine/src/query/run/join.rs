@@ -118,7 +118,7 @@ impl PartnerQuestions {
     ) -> Result<Self, QueryError> {
         let expansion = Arc::new(build_join_expansion(join, list));
         let mut requirements =
-            request.model_choice(&expansion).requirements(request.facts.history(), &expansion)?;
+            request.choose_models(&expansion).requirements(request.facts.history(), &expansion)?;
         if let Some(refresh) = request.refresh {
             refresh.mark_missing(&mut requirements, 1);
         }

@@ -383,9 +383,11 @@ impl Engine<'_, '_> {
     /// Returns the largest number of rows per request among the expansions.
     fn max_rows_per_request(&self) -> u64 {
         let runtime = lock_runtime(&self.runtime);
-        let rows =
-            |target: &TargetExpansion| u64::from(self.request.model_choice(&target.expansion).rows);
-        runtime.data.targets.iter().map(rows).max().unwrap_or(1).max(1)
+        let rows = |target: &TargetExpansion| {
+            let models = self.request.choose_models(&target.expansion);
+            models.choices().iter().map(|choice| u64::from(choice.rows)).max()
+        };
+        runtime.data.targets.iter().filter_map(rows).max().unwrap_or(1).max(1)
     }
 
     /// Returns the largest number of conditions with calls in a SELECT.

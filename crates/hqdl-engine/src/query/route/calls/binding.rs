@@ -153,6 +153,18 @@ pub(in crate::query) struct BoundColumn {
 }
 
 impl BoundColumn {
+    /// Returns the column, and the other columns that the SQL of its binding reads.
+    pub(in crate::query) fn read_columns<'e>(
+        &self,
+        expansion: &'e Expansion,
+    ) -> impl Iterator<Item = &'e Column> {
+        let sql = self.binding.sql.as_deref().unwrap_or_default();
+        let is_read = move |(at, column): &(usize, &Column)| {
+            *at == self.column || mentions_name(sql, &column.name)
+        };
+        expansion.columns.iter().enumerate().filter(is_read).map(|(_, column)| column)
+    }
+
     /// Returns how a published table answers the call, if the call has the key of the table's
     /// source.
     fn stored_call(&self, column: &Column) -> Option<StoredCall> {

@@ -97,7 +97,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
         let why = match found {
             Ok(Some(bound)) => {
                 let expansion = &spec.expansions[bound.expansion];
-                let model_mismatch = self.calls.model_mismatch(n, call, expansion);
+                let model_mismatch = self.calls.model_mismatch(n, call, spec, &bound);
                 match model_mismatch.or(image_mismatch(call, expansion)) {
                     None => return Ok(Ok(bound)),
                     Some(why) => why,

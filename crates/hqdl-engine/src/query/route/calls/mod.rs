@@ -20,6 +20,7 @@ use crate::query::route::answer_parsing::{
     is_ordered_number, is_untyped, merge_usages, required_item_count, returns_list,
 };
 use crate::query::route::call_options::{ValueListProvider, read_options};
+use crate::query::route::calls::binding::BoundColumn;
 use crate::query::route::calls::chooser::TargetChooser;
 use crate::query::route::calls::views::StoredCall;
 use crate::query::route::kinds::Kinds;
@@ -161,9 +162,18 @@ impl Calls {
     }
 
     /// Returns the reason why a column cannot answer a call because they name different models.
-    fn model_mismatch(&self, n: usize, call: &Call, expansion: &Expansion) -> Option<String> {
+    fn model_mismatch(
+        &self,
+        n: usize,
+        call: &Call,
+        spec: &Spec,
+        bound: &BoundColumn,
+    ) -> Option<String> {
         let model = call.model.as_ref().map(|(name, _)| name)?;
-        (self.models[n] != expansion.model)
+        let expansion = &spec.expansions[bound.expansion];
+        bound
+            .read_columns(expansion)
+            .any(|column| self.models[n].as_deref() != spec.column_model(expansion, column))
             .then(|| format!("its column uses another model than `{model}`"))
     }
 
@@ -438,7 +448,7 @@ impl Calls {
                 planned.expansion.apply_model_defaults(&spec.model);
             }
             let mut requirements = request
-                .model_choice(&planned.expansion)
+                .choose_models(&planned.expansion)
                 .requirements(history, &planned.expansion)?;
             if let Some(refresh) = request.refresh {
                 refresh.mark_missing(&mut requirements, planned.expansion.columns.len());

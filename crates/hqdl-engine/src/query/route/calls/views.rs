@@ -55,7 +55,7 @@ pub(in crate::query) fn find_published_columns(
             let published = guard.database().published_state(request.spec, &expansion.name)?;
             // Position 0, because changes are checked for each column below.
             let log_position = (request.facts.history().journal_id().ok()?, 0);
-            let model = request.model_choice(expansion).name;
+            let model = request.choose_models(expansion).describe();
             let current = PublishedState::current(
                 request.spec,
                 stored.expansion,
