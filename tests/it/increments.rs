@@ -229,7 +229,8 @@ impl Changing {
             take(table, &format!("SELECT * FROM {table} WHERE expansion = 'llm'"));
         }
         let of = "SELECT name, type, key, columns, layout, rows, checksums, inputs ->> 'overrides',
-                         inputs ->> 'columns' FROM hqdl_object WHERE expansion = 'llm'";
+                         inputs ->> 'columns' FROM hqdl_object
+                  WHERE expansion = 'llm' AND type <> 'buckets'";
         take("hqdl_object", of);
         let schema = "SELECT type, tbl_name, name, sql FROM sqlite_schema
                       WHERE tbl_name IN ('llm', 'llm_power', 'hero_expanded')";

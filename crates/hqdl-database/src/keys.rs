@@ -4,11 +4,13 @@
 //! memory use does not grow with their number, and all phases of a run (plan, generate, publish)
 //! use the same keys even if the source changes meanwhile.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
+use super::buckets::{BucketSnapshot, ChangedBuckets, MAX_SAMPLES, format_key};
 use super::postgres::SELECTED_COLUMN;
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, SourceRows};
@@ -16,9 +18,6 @@ use hqdl_values::Row;
 use hqdl_values::key::{Entity, KeyColumns};
 use hqdl_values::sql;
 use hqdl_values::value::Value;
-
-/// Maximum number of samples per entry of a report.
-const MAX_SAMPLES: usize = 3;
 
 /// Keys of one expansion, in the order of their sources.
 pub struct Keys<'db> {
@@ -31,8 +30,11 @@ pub struct Keys<'db> {
     column_count: usize,
     /// Entities with more than one spelling, with the combined requests of all spellings.
     spelling_groups: HashMap<u128, SpellingGroup>,
-    /// Report about the keys.
+    /// Report about the keys. If only some buckets are visited, it does not count partly NULL keys of
+    /// the others.
     pub report: KeyReport,
+    /// Buckets whose keys are visited; `None` if all keys are.
+    pub changed: Option<ChangedBuckets>,
 }
 
 /// Key, and the columns to request for it.
@@ -50,6 +52,8 @@ pub struct KeyRow {
     pub is_first_spelling: bool,
     /// Whether the row matches `--where`.
     pub is_selected: bool,
+    /// Number of rows of each source with this key.
+    pub source_rows: Vec<u64>,
     /// For each column, whether a source of this key requests it.
     pub requested_columns: Vec<bool>,
     /// For each column, whether any spelling of the entity requests it. Only used with the first
@@ -147,17 +151,7 @@ impl<'db> Keys<'db> {
         expansion: &Expansion,
         filter: Option<&str>,
     ) -> Result<Self, StoreError> {
-        let mut keys = Self {
-            db,
-            table: sql::quote_name(&format!("hqdl_key_{}", expansion.name)),
-            expansion: expansion.clone(),
-            part_count: expansion.key.names().len(),
-            context_count: expansion.context.len(),
-            sources: expansion.sources.iter().map(|s| s.columns.clone()).collect(),
-            column_count: expansion.columns.len(),
-            spelling_groups: HashMap::new(),
-            report: KeyReport::default(),
-        };
+        let mut keys = Self::new(db, expansion);
         let filterable = keys.find_filterable_sources(expansion, filter)?;
         if let Some(server) = db.server() {
             let filter_of = |n: usize| filter.filter(|_| filterable.contains(&n));
@@ -168,6 +162,80 @@ impl<'db> Keys<'db> {
         keys.fill_table(expansion, filter, &filterable).map_err(|e| db.to_store_error(&e))?;
         keys.scan_keys(expansion).map_err(|e| db.to_store_error(&e))?;
         Ok(keys)
+    }
+
+    fn new(db: &'db Database, expansion: &Expansion) -> Self {
+        Self {
+            db,
+            table: sql::quote_name(&format!("hqdl_key_{}", expansion.name)),
+            expansion: expansion.clone(),
+            part_count: expansion.key.names().len(),
+            context_count: expansion.context.len(),
+            sources: expansion.sources.iter().map(|s| s.columns.clone()).collect(),
+            column_count: expansion.columns.len(),
+            spelling_groups: HashMap::new(),
+            report: KeyReport::default(),
+            changed: None,
+        }
+    }
+
+    /// Collects the keys of the buckets that may differ from `snapshot`, and those of the entities
+    /// in `answered`. Returns `None` if that is most of them, or if a key is not readable; then the
+    /// caller collects all keys.
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] if the source cannot be read or the filter is invalid.
+    pub fn collect_changed(
+        db: &'db Database,
+        expansion: &Expansion,
+        filter: Option<&str>,
+        snapshot: BucketSnapshot,
+        answered: &HashSet<Entity>,
+    ) -> Result<Option<Self>, StoreError> {
+        let mut keys = Self::new(db, expansion);
+        let filterable = keys.find_filterable_sources(expansion, filter)?;
+        let scanned = keys.find_changed_buckets(snapshot, answered);
+        let Some(changed) = scanned.map_err(|e| db.to_store_error(&e))? else { return Ok(None) };
+        keys.changed = Some(changed);
+        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.to_store_error(&e))?;
+        keys.scan_keys(expansion).map_err(|e| db.to_store_error(&e))?;
+        Ok(keys.add_unvisited_report().then_some(keys))
+    }
+
+    /// Reads the keys of all source rows and returns the buckets to visit; `None` if they contain
+    /// most of the keys, or if a key is not readable.
+    fn find_changed_buckets(
+        &self,
+        snapshot: BucketSnapshot,
+        answered: &HashSet<Entity>,
+    ) -> rusqlite::Result<Option<ChangedBuckets>> {
+        let mut changed = ChangedBuckets::new(snapshot);
+        let is_readable = for_each_source_key(self.db, &self.expansion, &mut |source, key| {
+            changed.add_row(&self.expansion, source, key);
+        })?;
+        changed.find_visited(answered);
+        Ok((is_readable && !changed.has_most_keys()).then_some(changed))
+    }
+
+    /// Adds the unvisited buckets to the report. Returns false if a remark about them would have no
+    /// sample.
+    fn add_unvisited_report(&mut self) -> bool {
+        let (Some(changed), report) = (&self.changed, &mut self.report) else { return true };
+        report.null_rows = changed.null_rows;
+        report.rows += changed.null_rows;
+        for (_, bucket) in changed.unvisited() {
+            report.rows += bucket.source_rows;
+            report.keys += bucket.entities + bucket.respelled;
+            report.duplicates.0 += bucket.duplicates;
+            report.respelled.0 += bucket.respelled;
+        }
+        let remarks = [&mut report.duplicates, &mut report.respelled];
+        remarks.into_iter().zip(&changed.snapshot.samples).all(|((count, samples), recorded)| {
+            let unvisited = recorded.iter().filter(|(n, _)| !changed.visited.contains(n));
+            samples.extend(unvisited.map(|(_, sample)| sample.clone()));
+            samples.truncate(MAX_SAMPLES);
+            *count == 0 || !samples.is_empty()
+        })
     }
 
     /// Returns the table that the rows of a source on a server are copied into.
@@ -191,6 +259,7 @@ impl<'db> Keys<'db> {
         let all_aliases = [key_aliases.clone(), c.clone(), s.clone()].concat().join(", ");
         let is_copied = self.db.server().is_some();
         self.register_image_function(expansion)?;
+        self.register_visit_function()?;
         let selects: Vec<String> = expansion
             .sources
             .iter()
@@ -201,13 +270,6 @@ impl<'db> Keys<'db> {
                     (format!("temp.{table}"), table)
                 } else {
                     (format_from_clause(&source.rows), source_qualifier(&source.rows))
-                };
-                let select_columns = |names: &[String], column_aliases: &[String]| {
-                    names
-                        .iter()
-                        .zip(column_aliases)
-                        .map(|(n, a)| format!("{table}.{} AS {a}", sql::quote_name(n)))
-                        .collect::<Vec<_>>()
                 };
                 let flags = s
                     .iter()
@@ -221,13 +283,9 @@ impl<'db> Keys<'db> {
                     Some(_) if is_copied => format!("{table}.{}", sql::quote_name(SELECTED_COLUMN)),
                     Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
                 };
-                let mut key = select_columns(expansion.key.names(), &key_aliases);
-                if let Some(key_part) = expansion.key_parts.get(n) {
-                    let missing_columns = key.iter_mut().zip(&key_aliases).enumerate();
-                    let missing_columns = missing_columns.filter(|(at, _)| !key_part.contains(at));
-                    missing_columns
-                        .for_each(|(_, (text, key_alias))| *text = format!("NULL AS {key_alias}"));
-                }
+                let key = key_columns(expansion, n, &table).into_iter().zip(&key_aliases);
+                let key: Vec<String> =
+                    key.map(|(value, alias)| format!("{value} AS {alias}")).collect();
                 let context = self.expansion.context.iter().zip(&c).map(|(column, alias)| {
                     let value = format!("{table}.{}", sql::quote_name(column));
                     if expansion.is_image(column) {
@@ -236,8 +294,12 @@ impl<'db> Keys<'db> {
                         format!("{value} AS {alias}")
                     }
                 });
-                let columns = [key, context.collect(), flags].concat();
-                format!("SELECT {}, {selected_sql} AS w FROM {from_sql}", columns.join(", "))
+                let where_sql = self.changed.as_ref().map_or(String::new(), |_| {
+                    let values = key_columns(expansion, n, &table);
+                    format!(" WHERE hqdl_is_visited({})", values.join(", "))
+                });
+                let columns = [key, context.collect(), flags].concat().join(", ");
+                format!("SELECT {columns}, {selected_sql} AS w FROM {from_sql}{where_sql}")
             })
             .collect();
         let source_sums: Vec<String> = s.iter().map(|s| format!("sum({s}) AS {s}")).collect();
@@ -281,6 +343,24 @@ impl<'db> Keys<'db> {
             self.db.connection().create_scalar_function("hqdl_image", 1, flags, read_image)?;
         }
         Ok(())
+    }
+
+    /// Registers `hqdl_is_visited`, which returns true for a key in a visited bucket.
+    fn register_visit_function(&self) -> rusqlite::Result<()> {
+        let Some(changed) = &self.changed else { return Ok(()) };
+        let (changed, key_columns) = (changed.clone(), self.expansion.key.clone());
+        let buffer = RefCell::new(Vec::with_capacity(256));
+        let is_visited = move |context: &Context<'_>| {
+            let values = (0..context.len()).map(|n| Value::from_sqlite(context.get_raw(n)));
+            let Ok(key) = values.collect::<Result<Vec<_>, _>>() else { return Ok(false) };
+            let mut buffer = buffer.borrow_mut();
+            buffer.clear();
+            key_columns.write_entity(&key, &mut buffer);
+            let bucket = changed.snapshot.bucket_of_text(&buffer);
+            Ok(changed.visited.contains(&bucket) && !key.iter().all(|v| *v == Value::Null))
+        };
+        let flags = FunctionFlags::SQLITE_UTF8;
+        self.db.connection().create_scalar_function("hqdl_is_visited", -1, flags, is_visited)
     }
 
     /// Returns the sources for which a filter is a valid condition on single rows. Fails if there
@@ -460,8 +540,10 @@ impl<'db> Keys<'db> {
             .collect();
         let flags = 1 + self.part_count + self.context_count;
         let mut requested_columns = vec![false; self.column_count];
+        let mut source_rows = vec![0; self.sources.len()];
         for (n, source) in self.sources.iter().enumerate() {
-            if row.get::<_, i64>(flags + n)? > 0 {
+            source_rows[n] = row.get(flags + n)?;
+            if source_rows[n] > 0 {
                 source.iter().for_each(|c| requested_columns[*c] = true);
             }
         }
@@ -488,6 +570,7 @@ impl<'db> Keys<'db> {
             entity,
             is_first_spelling,
             is_selected,
+            source_rows,
             requested_columns,
             entity_requested_columns,
         }))
@@ -545,6 +628,50 @@ fn read_key(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>
     Err(format!("({})", parts.join(", ")))
 }
 
+/// Passes the key of each source row to `visit`, with the number of its source. Keys of NULLs are
+/// included. Returns false if some keys are not readable; these are skipped.
+///
+/// # Errors
+/// Fails with an error of `SQLite`.
+pub fn for_each_source_key(
+    db: &Database,
+    expansion: &Expansion,
+    visit: &mut dyn FnMut(usize, &[Value]),
+) -> rusqlite::Result<bool> {
+    let mut are_readable = true;
+    for (n, source) in expansion.sources.iter().enumerate() {
+        let values = key_columns(expansion, n, &source_qualifier(&source.rows)).join(", ");
+        let select = format!("SELECT {values} FROM {}", format_from_clause(&source.rows));
+        let mut statement = db.connection().prepare(&select)?;
+        let mut rows = statement.query([])?;
+        let mut key = vec![Value::Null; expansion.key.names().len()];
+        while let Some(row) = rows.next()? {
+            let mut is_readable = true;
+            for (i, part) in key.iter_mut().enumerate() {
+                match Value::from_sqlite(row.get_ref(i)?) {
+                    Ok(value) => *part = value,
+                    Err(_) => is_readable = false,
+                }
+            }
+            are_readable &= is_readable;
+            if is_readable {
+                visit(n, &key);
+            }
+        }
+    }
+    Ok(are_readable)
+}
+
+/// Returns the key columns of a source in SQL, with NULL for those that it lacks.
+fn key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String> {
+    let key_part = expansion.key_parts.get(source);
+    let to_sql = |(n, name): (usize, &String)| match key_part {
+        Some(key_part) if !key_part.contains(&n) => "NULL".to_owned(),
+        _ => format!("{table}.{}", sql::quote_name(name)),
+    };
+    expansion.key.names().iter().enumerate().map(to_sql).collect()
+}
+
 /// Alias of a source that is a SELECT.
 const SOURCE_ALIAS: &str = "hqdl_source";
 
@@ -565,18 +692,6 @@ fn source_qualifier(rows: &SourceRows) -> String {
         SourceRows::Table(table) => sql::quote_name(table),
         SourceRows::Select(_) => SOURCE_ALIAS.to_owned(),
     }
-}
-
-/// Formats a key for messages.
-fn format_key(key: &[Value]) -> String {
-    let parts: Vec<String> = key
-        .iter()
-        .map(|v| match v {
-            Value::Text(text) => sql::quote_text(text),
-            other => other.to_string(),
-        })
-        .collect();
-    format!("({})", parts.join(", "))
 }
 
 fn hash_entity(entity: &Entity) -> u128 {

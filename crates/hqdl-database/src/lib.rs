@@ -2,10 +2,11 @@
 //!
 //! [`Database`] opens a database, [`schema`] describes it, and [`keys`] lists the semantic keys of
 //! an expansion. [`publish`] writes the materialized views and [`rows`] their rows, identified by
-//! their [`versions`]. [`published_state`] describes the published state and its inputs,
+//! their [`versions`]. [`buckets`] finds the keys that have changed since. [`published_state`] describes the published state and its inputs,
 //! [`provenance`] returns the origin of a cell, and [`migrate`] updates hqdl's own tables.
 //! [`postgres`] implements the operations on a server.
 
+pub mod buckets;
 pub mod clean;
 pub mod keys;
 pub mod migrate;

@@ -319,7 +319,8 @@ impl<'db> Publication<'db> {
                 written_tables.checksums.to_json(),
             ],
         )?;
-        Ok(())
+        let snapshot = written_tables.snapshot.as_ref().filter(|_| self.server.is_none());
+        self.db.store_bucket_snapshot(expansion, snapshot)
     }
 
     /// Creates the triggers that record writes to the tables by other programs.

@@ -68,6 +68,23 @@ pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreErro
     copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.to_store_error(&e))
 }
 
+/// Returns the SQL condition of the source rows `s` that a copy lacks, if it has no other rows. If
+/// the rows after its last one are as many as the missing ones, they are the missing ones.
+fn missing_rows_condition(db: &Connection, table: &str) -> rusqlite::Result<String> {
+    let sql = format!(
+        "SELECT coalesce((SELECT max(rowid) FROM main.{table}), 0),
+           (SELECT count(*) FROM {SOURCE}.{table}) - (SELECT count(*) FROM main.{table})"
+    );
+    let (last, missing): (i64, i64) = db.query_row(&sql, [], |r| Ok((r.get(0)?, r.get(1)?)))?;
+    let sql = format!("SELECT count(*) FROM {SOURCE}.{table} WHERE rowid > ?1");
+    let are_last = db.query_row(&sql, [last], |r| r.get::<_, i64>(0))? == missing;
+    Ok(if are_last {
+        format!("s.rowid > {last}")
+    } else {
+        format!("NOT EXISTS (SELECT 1 FROM main.{table} AS t WHERE t.rowid = s.rowid)")
+    })
+}
+
 /// Updates all tables of the main database to those of the attached one.
 pub(super) fn refresh_rows(db: &Connection) -> rusqlite::Result<()> {
     let tables: Vec<String> = db
@@ -91,10 +108,12 @@ pub(super) fn refresh_rows(db: &Connection) -> rusqlite::Result<()> {
         let (same, columns) = (same.join(" AND "), columns.join(", "));
         db.execute_batch(&format!(
             "DELETE FROM main.{table} AS t WHERE NOT EXISTS (
-               SELECT 1 FROM {SOURCE}.{table} AS s WHERE s.rowid = t.rowid AND {same});
-             INSERT INTO main.{table} (rowid, {columns}) SELECT rowid, {columns}
-               FROM {SOURCE}.{table} AS s
-               WHERE NOT EXISTS (SELECT 1 FROM main.{table} AS t WHERE t.rowid = s.rowid);"
+               SELECT 1 FROM {SOURCE}.{table} AS s WHERE s.rowid = t.rowid AND {same})"
+        ))?;
+        let missing_rows = missing_rows_condition(db, &table)?;
+        db.execute_batch(&format!(
+            "INSERT INTO main.{table} (rowid, {columns}) SELECT rowid, {columns}
+               FROM {SOURCE}.{table} AS s WHERE {missing_rows}"
         ))?;
     }
     let counted = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE name = 'sqlite_sequence')";

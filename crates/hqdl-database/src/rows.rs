@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use rusqlite::{Connection, OptionalExtension, Statement, params, params_from_iter};
 use serde_json::{Value as Json, json};
 
+use super::buckets::{BucketSnapshot, ChangedBuckets};
 use super::versions::{Checksums, PublishedCell, PublishedValue, RowVersion, bucket_of, hash_key};
 use super::{Database, StoreError};
 use hqdl_spec::Expansion;
@@ -48,6 +49,8 @@ pub struct WrittenTables<'e> {
     pub(super) is_new: bool,
     pub(super) checksums: Checksums,
     pub(super) completions: BTreeMap<i64, i64>,
+    /// Snapshot of the keys with their rows.
+    pub(super) snapshot: Option<BucketSnapshot>,
 }
 
 impl<'e> ExpansionWriter<'e> {
@@ -144,14 +147,19 @@ impl<'e> ExpansionWriter<'e> {
     }
 
     /// Writes a row, unless it is unchanged; `cells` has one entry per column. A row without any
-    /// requested cell is not published.
+    /// requested cell is not published. Returns the row's version; `None` if it is not published.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
-    pub fn write_row(&mut self, row: &Row, cells: &[PublishedCell<'_>]) -> Result<(), StoreError> {
+    pub fn write_row(
+        &mut self,
+        row: &Row,
+        cells: &[PublishedCell<'_>],
+    ) -> Result<Option<i64>, StoreError> {
         let (db, version) = (self.db, RowVersion::from_row(row, cells));
         self.fetch_records(Some(version.bucket()))?;
-        self.write_local_row(row, cells, &version).map_err(|e| db.to_store_error(&e))
+        self.write_local_row(row, cells, &version).map_err(|e| db.to_store_error(&e))?;
+        Ok(version.version)
     }
 
     fn write_local_row(
@@ -250,7 +258,8 @@ impl<'e> ExpansionWriter<'e> {
         }
     }
 
-    /// Deletes the rows of some buckets, or of all, whose key hash is not in `keys`.
+    /// Deletes the rows of some buckets, or of all, whose key hash is not in `keys`. With `changed`,
+    /// only keys of visited buckets are deleted.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
@@ -258,8 +267,13 @@ impl<'e> ExpansionWriter<'e> {
         &mut self,
         buckets: Option<&BTreeSet<usize>>,
         keys: &HashSet<i64>,
+        changed: Option<&ChangedBuckets>,
     ) -> Result<(), StoreError> {
         let db = self.db;
+        let key_columns = &self.expansion.key;
+        let is_visited = |key: &str| {
+            changed.is_none_or(|c| c.contains(&key_columns.build_entity(&parse_key(key))))
+        };
         match buckets {
             Some(buckets) => {
                 buckets.iter().try_for_each(|bucket| self.fetch_records(Some(*bucket)))?;
@@ -275,15 +289,16 @@ impl<'e> ExpansionWriter<'e> {
             while let Some(row) = rows.next()? {
                 let key = row.get_ref(0)?.as_str()?;
                 let hash = hash_key(key);
-                if buckets.is_none_or(|b| b.contains(&bucket_of(hash))) && !keys.contains(&hash) {
+                if buckets.is_none_or(|b| b.contains(&bucket_of(hash)))
+                    && !keys.contains(&hash)
+                    && is_visited(key)
+                {
                     missing.push((key.to_owned(), (row.get(1)?, row.get(2)?)));
                 }
             }
             drop(rows);
             for (key, before) in missing {
-                let parts: Vec<Json> = serde_json::from_str(&key).unwrap_or_default();
-                let values: Vec<Value> = parts.iter().map(Value::from_json).collect();
-                self.delete_row(&values, &key, before)?;
+                self.delete_row(&parse_key(&key), &key, before)?;
             }
             Ok(())
         };
@@ -302,12 +317,18 @@ impl<'e> ExpansionWriter<'e> {
         self.checksums.rows
     }
 
-    /// Finishes writing.
+    /// Finishes writing. `snapshot` describes the keys together with the written rows.
     #[must_use]
-    pub fn finish(self) -> WrittenTables<'e> {
+    pub fn finish(self, snapshot: Option<BucketSnapshot>) -> WrittenTables<'e> {
         let Self { expansion, is_new, checksums, completions, .. } = self;
-        WrittenTables { expansion, is_new, checksums, completions }
+        WrittenTables { expansion, is_new, checksums, completions, snapshot }
     }
+}
+
+/// Parses the key of a record.
+fn parse_key(key: &str) -> Vec<Value> {
+    let parts: Vec<Json> = serde_json::from_str(key).unwrap_or_default();
+    parts.iter().map(Value::from_json).collect()
 }
 
 /// Parses the cells of a record.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
+use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
 /// Number of buckets of an expansion's rows.
@@ -118,7 +119,10 @@ pub fn key_to_json(key: &[Value]) -> String {
     let mut text = String::with_capacity(64);
     for (n, part) in key.iter().enumerate() {
         text.push(if n == 0 { '[' } else { ',' });
-        text.push_str(&part.to_json().to_string());
+        match part {
+            Value::Text(part) => text.push_str(&quote_json(part)),
+            other => text.push_str(&other.to_json().to_string()),
+        }
     }
     text.push(']');
     text
@@ -131,7 +135,7 @@ fn push_bytes(bytes: &mut Vec<u8>, part: Option<&[u8]>) {
     bytes.extend(part);
 }
 
-fn push_value(bytes: &mut Vec<u8>, value: &Value) {
+pub(super) fn push_value(bytes: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => bytes.push(3),
         Value::Integer(i) => {
@@ -146,7 +150,7 @@ fn push_value(bytes: &mut Vec<u8>, value: &Value) {
     }
 }
 
-fn hash_prefix(bytes: &[u8]) -> i64 {
+pub(super) fn hash_prefix(bytes: &[u8]) -> i64 {
     let hash = blake3::hash(bytes);
     hash.as_bytes().first_chunk().map_or(0, |prefix| i64::from_le_bytes(*prefix))
 }
@@ -194,6 +198,12 @@ impl Checksums {
             *checksum = checksum.wrapping_add(version);
         }
         self.rows += rows;
+    }
+
+    /// Returns the sum of all versions.
+    #[must_use]
+    pub fn version_sum(&self) -> i64 {
+        self.buckets.iter().fold(0, |sum, checksum| sum.wrapping_add(*checksum))
     }
 
     /// Returns the buckets whose checksums differ.

@@ -166,6 +166,10 @@ impl FactStore for LocalStore {
         if damage.is_none() { self.journal.known_damage() } else { damage }
     }
 
+    fn records_id(&self) -> Result<i64, FactsError> {
+        self.journal.records_id()
+    }
+
     fn flush(&self) -> Result<(), FactsError> {
         self.index.as_ref().map_or(Ok(()), Index::flush)
     }

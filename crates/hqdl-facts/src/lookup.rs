@@ -258,6 +258,15 @@ impl CellRequirements {
         self.columns.get(column).map(|c| c.identity_id)
     }
 
+    /// Returns the ids of all identities whose facts can count as answers.
+    #[must_use]
+    pub fn all_identity_ids(&self) -> Vec<u32> {
+        let ids = |column: &ColumnRequirement| {
+            [column.identity_id].into_iter().chain(column.also.clone())
+        };
+        self.columns.iter().flat_map(ids).collect()
+    }
+
     /// Returns the key that a run claims before it asks for a cell of this column.
     #[must_use]
     pub fn claim_key(&self, entity: &Entity, column: usize) -> Option<ClaimKey> {

@@ -146,6 +146,12 @@ pub trait FactStore: Send + Sync {
     /// Returns the damage that was found when the records were last built from the history.
     fn known_damage(&self) -> Damage;
 
+    /// Returns an id that changes if the records are rebuilt, because answers that are damaged may be
+    /// missing then.
+    fn records_id(&self) -> Result<i64, FactsError> {
+        Ok(0)
+    }
+
     /// Writes to disk what [`FactStore::commit_unit`] leaves in memory because it can be rebuilt.
     fn flush(&self) -> Result<(), FactsError>;
 

@@ -51,8 +51,8 @@ use crate::{
     RetryingRequest, Tokens,
 };
 use hqdl_facts::{CellRequirements, CommitUnit, Completion, ReservationId};
-pub use hqdl_prompt::ExpansionKeys;
 use hqdl_prompt::completion::FinishReason;
+pub use hqdl_prompt::{ExpansionKeys, KeyHashes};
 use hqdl_prompt::{Prompt, PromptFrame};
 use hqdl_spec::{Expansion, Format, format_parameters};
 use hqdl_values::cell::{State, Tally};

@@ -85,7 +85,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value as Json;
 
 pub use completion::RowOutcome;
-pub use misspelling::ExpansionKeys;
+pub use misspelling::{ExpansionKeys, KeyHashes};
 pub use question::{AskedColumn, AskedRow, Question};
 pub use reasoning::strip_reasoning;
 

@@ -2,6 +2,7 @@
 //! Grand Prix`), the answer is accepted unless the echoed key is another row's.
 
 use std::hash::BuildHasher;
+use std::sync::OnceLock;
 
 use foldhash::HashSet;
 use foldhash::fast::FixedState;
@@ -18,21 +19,51 @@ const TWO_EDITS_LENGTH: usize = 9;
 
 /// All keys of an expansion, as hashes of their normalized texts. An echoed key that equals another
 /// one of them is not a typo.
-#[derive(Debug, Default)]
-pub struct ExpansionKeys(HashSet<u64>);
+#[derive(Default)]
+pub struct ExpansionKeys {
+    hashes: OnceLock<Option<HashSet<u64>>>,
+    load: Option<Box<LoadKeys>>,
+}
 
-impl ExpansionKeys {
+/// Inserts all keys into the hashes; returns false if they cannot be read.
+type LoadKeys = dyn Fn(&mut KeyHashes) -> bool + Send + Sync;
+
+/// Hashes of the normalized texts of keys.
+#[derive(Debug, Default)]
+pub struct KeyHashes(HashSet<u64>);
+
+impl KeyHashes {
     /// Adds a key.
     pub fn insert(&mut self, key: &[Value]) {
         let parts =
             key.iter().map(|part| normalize_key(&part.canonical_text().unwrap_or_default()));
         self.0.insert(hash_parts(parts));
     }
+}
+
+impl From<KeyHashes> for ExpansionKeys {
+    fn from(hashes: KeyHashes) -> Self {
+        Self { hashes: OnceLock::from(Some(hashes.0)), load: None }
+    }
+}
+
+impl ExpansionKeys {
+    /// Returns keys that `load` reads when an echoed key is first compared with them. Most runs
+    /// never compare one.
+    #[must_use]
+    pub fn read_on_demand(load: impl Fn(&mut KeyHashes) -> bool + Send + Sync + 'static) -> Self {
+        Self { hashes: OnceLock::new(), load: Some(Box::new(load)) }
+    }
 
     /// Returns true if fields equal one of the keys, ignoring case, spaces and punctuation. A hash
-    /// collision can only produce a wrong `true`.
+    /// collision can only produce a wrong `true`, and so do keys that cannot be read.
     pub(super) fn contains(&self, fields: &[&str]) -> bool {
-        self.0.contains(&hash_parts(fields.iter().map(|field| normalize_key(field))))
+        let load_hashes = || {
+            let mut hashes = KeyHashes::default();
+            self.load.as_ref().is_none_or(|load| load(&mut hashes)).then_some(hashes.0)
+        };
+        let hash = hash_parts(fields.iter().map(|field| normalize_key(field)));
+        self.hashes.get_or_init(load_hashes).as_ref().is_none_or(|hashes| hashes.contains(&hash))
     }
 }
 

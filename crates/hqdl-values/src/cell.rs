@@ -147,7 +147,7 @@ impl Answer {
 }
 
 /// Number of cells by state.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally([u64; 7]);
 
 impl Tally {

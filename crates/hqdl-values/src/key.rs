@@ -69,18 +69,24 @@ impl KeyColumns {
     /// Returns the entity that key `values` (in the spec's order) identify.
     #[must_use]
     pub fn build_entity(&self, values: &[Value]) -> Entity {
-        let mut text = String::with_capacity(64);
+        let mut text = Vec::with_capacity(64);
+        self.write_entity(values, &mut text);
+        Entity(String::from_utf8(text).unwrap_or_default())
+    }
+
+    /// Appends the text of the entity that key `values` identify to a buffer.
+    pub fn write_entity(&self, values: &[Value], buffer: &mut Vec<u8>) {
         for (n, (position, name)) in self.sorted.iter().enumerate() {
-            text.push(if n == 0 { '{' } else { ',' });
-            text.push_str(name);
-            text.push(':');
+            buffer.push(if n == 0 { b'{' } else { b',' });
+            buffer.extend_from_slice(name.as_bytes());
+            buffer.push(b':');
             match values.get(*position).and_then(Value::canonical_text) {
-                None => text.push_str("null"),
-                Some(value) => text.push_str(&quote_json(&value)),
+                None => buffer.extend_from_slice(b"null"),
+                // Writing to memory does not fail.
+                Some(value) => drop(serde_json::to_writer(&mut *buffer, value.as_ref())),
             }
         }
-        text.push('}');
-        Entity(text)
+        buffer.push(b'}');
     }
 
     /// Returns the common prefix of the text of every entity of this key.

@@ -36,7 +36,10 @@ impl<'w> Materializer<'w> {
             return Ok(coverages);
         }
         let with_cost = |(n, coverage): (usize, CoverageReport<'w>)| {
-            self.compute_key_coverage(n, coverage.keys, true)
+            let priced = self.compute_key_coverage(n, coverage.keys, true)?;
+            // Whatever was answered since the first walk is looked up again when it is published.
+            let CoverageReport { last_row, unvisited, .. } = coverage;
+            Ok::<_, MaterializeError>(CoverageReport { last_row, unvisited, ..priced })
         };
         let coverages: Vec<CoverageReport<'w>> =
             coverages.into_iter().enumerate().map(with_cost).collect::<Result<_, _>>()?;

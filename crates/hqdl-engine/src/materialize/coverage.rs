@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::counts::CellCounts;
 use super::{MaterializeError, Materializer, WalkError};
+use hqdl_database::buckets::{Bucket, BucketSnapshot};
 use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
 use hqdl_database::versions::{Checksums, PublishedCell, PublishedValue};
 use hqdl_database::{Database, StoreError};
@@ -45,8 +46,13 @@ pub(super) struct CoverageReport<'db> {
     pub(super) in_flight: Vec<u64>,
     /// Cells of `in_flight` that are to be refreshed or retried, per column.
     pub(super) in_flight_refreshes: Vec<u64>,
-    /// Checksums of the tables as published if no further answer arrives.
+    /// Checksums of the rows of the visited keys, as published if no further answer arrives.
     pub(super) checksums: Checksums,
+    /// Sums over the keys, and over the cells of all keys that are not in `pending_keys`.
+    pub(super) buckets: BucketSnapshot,
+    /// If only the keys of changed buckets were visited: the published tables that contain the other
+    /// rows.
+    pub(super) unvisited: Option<UnvisitedRows>,
     /// Order-independent hash of the keys.
     pub(super) keys_hash: i64,
     /// Last journal row that this report is guaranteed to include.
@@ -74,8 +80,18 @@ pub(super) struct TableDifferences {
     pub(super) published: Checksums,
     /// Buckets whose checksums differ.
     pub(super) buckets: BTreeSet<usize>,
-    /// Hashes of the source keys in these buckets.
+    /// Hashes of the source keys in these buckets, or of all visited keys.
     pub(super) keys: HashSet<i64>,
+    /// Positions of these keys that are not in `pending_keys`.
+    pub(super) positions: KeyPositions,
+}
+
+/// Published rows of the keys that a coverage report did not visit.
+pub(super) struct UnvisitedRows {
+    /// Checksums of the published tables.
+    pub(super) published: Checksums,
+    /// Whether the rows of the visited keys are published as they are now.
+    pub(super) is_current: bool,
 }
 
 impl CoverageReport<'_> {
@@ -100,6 +116,14 @@ impl CoverageReport<'_> {
     /// Returns the number of missing cells that a model answers.
     pub(super) fn count_missing_of(&self, models: &ExpansionModels, model: usize) -> u64 {
         models.columns_of(model).map(|column| self.plan.columns[column].cell_count()).sum()
+    }
+
+    /// Returns true if the published tables with these checksums are up to date.
+    pub(super) fn matches(&self, published: &Checksums) -> bool {
+        match &self.unvisited {
+            Some(unvisited) => unvisited.is_current && unvisited.published == *published,
+            None => self.checksums == *published,
+        }
     }
 
     /// Returns the number of cells that open batch jobs request.
@@ -323,6 +347,16 @@ impl KeyCells<'_> {
     /// otherwise repeating the command would request more keys instead of waiting.
     pub(super) fn counts_toward_limit(&self) -> bool {
         !self.to_request.is_empty() || !self.in_flight.is_empty()
+    }
+}
+
+/// Adds the cells of an entity to its bucket.
+pub(super) fn add_cells(bucket: &mut Bucket, resolved: &[(usize, ResolvedCell<'_>)]) {
+    for (column, cell) in resolved {
+        bucket.is_open |= !matches!(cell, ResolvedCell::Fact(CellLookup::Known(_)));
+        if let Some(state) = cell.state() {
+            bucket.cells[*column].add(state, 1);
+        }
     }
 }
 

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use super::counts::CellCounts;
 use super::coverage::{
-    CoverageReport, EntityFacts, KeyCells, ResolvedCell, UnlistedValues, to_published_cells,
+    CoverageReport, EntityFacts, KeyCells, ResolvedCell, UnlistedValues, add_cells,
+    to_published_cells,
 };
 use super::{MaterializeError, Materializer, WalkError};
-use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
+use hqdl_database::Database;
+use hqdl_database::buckets::{BucketSnapshot, ChangedBuckets};
+use hqdl_database::keys::{KeyPositions, KeyRow, Keys, for_each_source_key};
 use hqdl_database::versions::{Checksums, RowVersion};
 use hqdl_facts::unify::MAX_WORD_BYTES;
 use hqdl_facts::{CellLookup, Reason, Record};
 use hqdl_model::ModelChoice;
-use hqdl_model::generate::ExpansionKeys;
+use hqdl_model::generate::{ExpansionKeys, KeyHashes};
 use hqdl_model::plan::{
     Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
 };
@@ -21,6 +24,7 @@ use hqdl_spec::Expansion;
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+use hqdl_values::value::Value;
 
 impl<'w> Materializer<'w> {
     /// Computes the coverage of the given keys; with `priced`, also the cost of requesting the
@@ -34,7 +38,8 @@ impl<'w> Materializer<'w> {
         // Read the position before any fact, so that later facts are never missed.
         let (_, last_row) = self.facts.history().journal_position()?;
         self.check_for_batch_jobs()?;
-        let mut builder = CoverageBuilder::new(self, n, priced);
+        let records_id = self.facts.with_latest().records_id()?;
+        let mut builder = CoverageBuilder::new(self, n, priced).with_buckets_for(&keys, records_id);
         self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
             builder.visit_key(key, facts.as_ref())
         })
@@ -58,7 +63,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     in_flight: Vec<u64>,
     in_flight_refreshes: Vec<u64>,
     checksums: Checksums,
-    keys_hash: i64,
+    buckets: BucketSnapshot,
     unrequested_counts: CellCounts,
     pending_keys: [KeyPositions; 2],
     /// Number of keys that count toward `--limit`.
@@ -67,7 +72,8 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     respelled: HashSet<Entity>,
     overridden_entities: HashSet<Entity>,
     unlisted_values: UnlistedValues,
-    expansion_keys: ExpansionKeys,
+    /// Hashes of the keys, unless they can be read from the database later.
+    key_hashes: Option<KeyHashes>,
 }
 
 /// Cost of requesting the missing cells from one model.
@@ -103,15 +109,27 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             in_flight: vec![0; columns],
             in_flight_refreshes: vec![0; columns],
             checksums: Checksums::default(),
-            keys_hash: 0,
+            buckets: BucketSnapshot::default(),
             unrequested_counts: CellCounts::with_columns(columns),
             pending_keys: [KeyPositions::default(), KeyPositions::default()],
             requested_keys: 0,
             respelled: HashSet::new(),
             overridden_entities: HashSet::new(),
             unlisted_values: UnlistedValues::new(),
-            expansion_keys: ExpansionKeys::default(),
+            key_hashes: materializer.database.server_url().map(|_| KeyHashes::default()),
         }
+    }
+
+    /// Uses the buckets of a snapshot, or new ones for all keys.
+    fn with_buckets_for(mut self, keys: &Keys<'_>, records_id: i64) -> Self {
+        let columns = self.expansion.columns.len();
+        self.buckets = match &keys.changed {
+            Some(changed) => changed.empty_snapshot(),
+            None => {
+                BucketSnapshot { records_id, ..BucketSnapshot::for_keys(keys.report.keys, columns) }
+            }
+        };
+        self
     }
 
     /// Adds a key with its entity's facts.
@@ -123,21 +141,28 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         let (materializer, n) = (self.materializer, self.n);
         if !key.is_first_spelling {
             let columns = &key.requested_columns;
-            self.add_to_checksums(key, &materializer.resolve_cells(n, key, columns, record));
+            let resolved = materializer.resolve_cells(n, key, columns, record);
+            let version = self.add_to_checksums(key, &resolved);
+            let bucket = self.buckets.add_key(&key.row.key, &key.entity, &key.source_rows, false);
             if self.respelled.contains(&key.entity) {
                 self.pending_keys[1].add(key.position);
+            } else {
+                bucket.add_version(version);
             }
             return Ok(());
         }
         self.plan.keys += 1;
-        self.expansion_keys.insert(&key.row.key);
+        if let Some(hashes) = &mut self.key_hashes {
+            hashes.insert(&key.row.key);
+        }
         if materializer.overrides.has_entity(n, &key.entity) {
             self.overridden_entities.insert(key.entity.clone());
         }
         let columns = &key.entity_requested_columns;
         let key_cells =
             materializer.resolve_key_cells(n, key, columns, record, self.requested_keys)?;
-        self.add_to_checksums(key, &key_cells.resolved);
+        let version = self.add_to_checksums(key, &key_cells.resolved);
+        let bucket = self.buckets.add_key(&key.row.key, &key.entity, &key.source_rows, true);
         if key_cells.counts_toward_limit() {
             self.requested_keys += 1;
             self.pending_keys[0].add(key.position);
@@ -145,6 +170,8 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
                 self.respelled.insert(key.entity.clone());
             }
         } else {
+            bucket.add_version(version);
+            add_cells(bucket, &key_cells.resolved);
             for (column, resolved) in &key_cells.resolved {
                 self.unrequested_counts.add_cell(*column, resolved.state());
             }
@@ -162,10 +189,15 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         Ok(())
     }
 
-    fn add_to_checksums(&mut self, key: &KeyRow, resolved: &[(usize, ResolvedCell<'_>)]) {
+    /// Adds a row to the checksums; returns its version.
+    fn add_to_checksums(
+        &mut self,
+        key: &KeyRow,
+        resolved: &[(usize, ResolvedCell<'_>)],
+    ) -> Option<i64> {
         let version = RowVersion::from_row(&key.row, &to_published_cells(key, resolved));
-        self.keys_hash = self.keys_hash.wrapping_add(version.hash);
         self.checksums.add_row(&version);
+        version.version
     }
 
     fn count_cell(
@@ -238,6 +270,17 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             plan.add_reasoning(throughput.reasoning_tokens);
             model_costs.push(plan);
         }
+        let keys_hash = match &keys.changed {
+            Some(changed) => changed.source_sum(),
+            None => self.buckets.source_sum(),
+        };
+        if let Some(changed) = &keys.changed {
+            self.add_unvisited(changed);
+        }
+        let expansion_keys = match self.key_hashes.take() {
+            Some(hashes) => ExpansionKeys::from(hashes),
+            None => self.read_keys_on_demand(),
+        };
         Ok(CoverageReport {
             keys,
             plan: self.plan,
@@ -249,15 +292,45 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             in_flight: self.in_flight,
             in_flight_refreshes: self.in_flight_refreshes,
             checksums: self.checksums,
-            keys_hash: self.keys_hash,
+            buckets: self.buckets,
+            unvisited: None,
+            keys_hash,
             last_row,
             unrequested_counts: self.unrequested_counts,
             pending_keys: self.pending_keys,
             differences: None,
             overridden_entities: self.overridden_entities,
-            expansion_keys: Arc::new(self.expansion_keys),
+            expansion_keys: Arc::new(expansion_keys),
             unlisted_values: self.unlisted_values,
             filter_error: None,
+        })
+    }
+}
+
+impl CoverageBuilder<'_, '_> {
+    /// Adds the buckets whose keys were not visited, because all of their cells are known.
+    fn add_unvisited(&mut self, changed: &ChangedBuckets) {
+        for (_, bucket) in changed.unvisited() {
+            self.plan.keys += bucket.entities;
+            for (column, cells) in bucket.cells.iter().enumerate() {
+                self.plan.columns[column].known += cells.total();
+                self.known += cells.total();
+                self.cells[column].merge(cells);
+                self.unrequested_counts.cells[column].merge(cells);
+            }
+        }
+        self.buckets.add_unvisited(changed);
+    }
+
+    /// Returns the keys of the expansion, which are read from the database when they are needed.
+    fn read_keys_on_demand(&self) -> ExpansionKeys {
+        let (path, expansion) =
+            (self.materializer.database.path().to_owned(), self.materializer.spec.expansions[self.n].clone());
+        ExpansionKeys::read_on_demand(move |hashes| {
+            let mut insert = |_: usize, key: &[Value]| hashes.insert(key);
+            Database::open(&path).is_ok_and(|database| {
+                for_each_source_key(&database, &expansion, &mut insert).is_ok()
+            })
         })
     }
 }

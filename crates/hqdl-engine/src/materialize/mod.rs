@@ -10,6 +10,7 @@ mod batch_jobs;
 mod publish;
 mod report;
 mod budget;
+mod changed_keys;
 mod refresh;
 mod run;
 mod evidence;
@@ -380,15 +381,16 @@ impl<'w> Materializer<'w> {
         }
         *run = self.recover_batches(has_batch_lock, command, listener, interrupt, report)?;
         self.version.set(self.database.data_version()?);
-        let mut coverages = self.compute_coverages(listener, report)?;
         let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
+        let previous = target.previous_database(self.database);
+        let mut coverages = self.compute_coverages(previous, listener, report)?;
         let missing: u64 = coverages.iter().map(CoverageReport::count_missing_cells).sum();
         let should_request = report.stop_reason.is_none() && self.has_requests(&coverages);
         if !should_request && missing == 0 {
             self.finish_refresh_jobs(&coverages, report)?;
         }
         let published_db = target.published_database(self.database);
-        if let Some(db) = target.previous_database(self.database) {
+        if let Some(db) = previous {
             self.warn_of_edits(db, listener)?;
         }
         if !should_request && published_db.is_some_and(|db| self.matches_coverage(db, &coverages)) {
@@ -410,7 +412,7 @@ impl<'w> Materializer<'w> {
             }
             coverages = self.warn_if_over_budget(coverages, listener)?;
         }
-        if let Some(db) = target.previous_database(self.database) {
+        if let Some(db) = previous {
             self.find_differences(db, &mut coverages)?;
         }
         let mut unified = Vec::new();
@@ -453,12 +455,13 @@ impl<'w> Materializer<'w> {
     /// Returns the coverage of every expansion, and sends warnings about it to the listener.
     fn compute_coverages(
         &self,
+        previous: Option<&Database>,
         listener: &Listener,
         report: &mut Report,
     ) -> Result<Vec<CoverageReport<'w>>, MaterializeError> {
         let mut coverages = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
-            let coverage = self.compute_coverage(n, false)?;
+            let coverage = self.compute_current_coverage(n, previous)?;
             for remark in coverage.keys.report.run_remarks() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
             }

@@ -5,16 +5,19 @@
 //! coverage report ([`hqdl_database::versions`]). If another process has stored answers or
 //! published in the meantime, every row is checked.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::counts::CellCounts;
-use super::coverage::{CoverageReport, EntityFacts, TableDifferences, to_published_cells};
+use super::coverage::{
+    CoverageReport, EntityFacts, TableDifferences, add_cells, to_published_cells,
+};
 use super::{MaterializeError, Materializer, Report, WalkError};
 use hqdl_database::Database;
-use hqdl_database::keys::KeyRow;
+use hqdl_database::buckets::{Bucket, BucketSnapshot};
+use hqdl_database::keys::{KeyPositions, KeyRow};
 use hqdl_database::output::{OutputDatabase, OutputTarget};
 use hqdl_database::publish::{CompletionProvenance, Publication};
 use hqdl_database::published_state::PublishedState;
@@ -23,12 +26,15 @@ use hqdl_database::versions::{Checksums, bucket_of, hash_key, key_to_json};
 use hqdl_facts::Completion;
 use hqdl_model::generate::{Event, Listener, StopReason};
 
+/// Counts of the cells, and sums over the keys, of written tables.
+type WrittenRows = (CellCounts, BucketSnapshot);
+
 impl<'w> Materializer<'w> {
     /// Returns true if the published tables match the coverage reports.
     pub(super) fn matches_coverage(&self, db: &Database, coverages: &[CoverageReport<'_>]) -> bool {
         let mut all = self.spec.expansions.iter().zip(coverages);
         all.all(|(expansion, coverage)| {
-            db.checksums(expansion).is_some_and(|checksums| checksums == coverage.checksums)
+            db.checksums(expansion).is_some_and(|checksums| coverage.matches(&checksums))
         }) && self.has_current_versions(db)
     }
 
@@ -77,25 +83,33 @@ impl<'w> Materializer<'w> {
     ) -> Result<(), MaterializeError> {
         for (expansion, coverage) in self.spec.expansions.iter().zip(coverages) {
             let Some(published) = db.checksums(expansion) else { continue };
-            let buckets = published.differing_buckets(&coverage.checksums);
-            let mut keys = HashSet::new();
-            if !buckets.is_empty() && !Checksums::has_many_buckets(&buckets) {
-                let [first_keys, other_keys] = &mut coverage.pending_keys;
+            // Rows of visited keys whose buckets are the published ones are not written.
+            let is_partial = coverage.unvisited.is_some();
+            let buckets = if is_partial {
+                BTreeSet::new()
+            } else {
+                published.differing_buckets(&coverage.checksums)
+            };
+            let (mut keys, mut positions) = (HashSet::new(), KeyPositions::default());
+            if is_partial || !buckets.is_empty() && !Checksums::has_many_buckets(&buckets) {
+                let is_pending = |position: i64| {
+                    coverage.pending_keys.iter().any(|keys| keys.contains(position))
+                };
                 coverage
                     .keys
                     .for_each(&mut |key: &KeyRow| {
                         let hash = hash_key(&key_to_json(&key.row.key));
-                        if buckets.contains(&bucket_of(hash)) {
+                        if is_partial || buckets.contains(&bucket_of(hash)) {
                             keys.insert(hash);
-                            if !first_keys.contains(key.position) {
-                                other_keys.add(key.position);
+                            if !is_pending(key.position) {
+                                positions.add(key.position);
                             }
                         }
                         Ok::<(), rusqlite::Error>(())
                     })
                     .map_err(|e| self.database.to_store_error(&e))?;
             }
-            coverage.differences = Some(TableDifferences { published, buckets, keys });
+            coverage.differences = Some(TableDifferences { published, buckets, keys, positions });
         }
         Ok(())
     }
@@ -114,11 +128,11 @@ impl<'w> Materializer<'w> {
         let lock = self.facts.lock(&format!("publish {}", path.display()), interrupt)?;
         let _lock = lock.ok_or(MaterializeError::Stopped(StopReason::Interrupted))?;
         info!(target = %path.display(), "publishes");
-        let mut recomputed = self.recompute_coverage(coverages, listener)?;
         // Another process may have recreated the copy while this run waited for the lock.
         let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
-        if let (Some(again), Some(db)) = (&mut recomputed, target.previous_database(self.database))
-        {
+        let previous = target.previous_database(self.database);
+        let mut recomputed = self.recompute_coverage(coverages, previous, listener)?;
+        if let (Some(again), Some(db)) = (&mut recomputed, previous) {
             self.find_differences(db, again)?;
         }
         let coverages = recomputed.as_deref().unwrap_or(coverages);
@@ -137,6 +151,7 @@ impl<'w> Materializer<'w> {
     fn recompute_coverage(
         &self,
         coverages: &[CoverageReport<'w>],
+        previous: Option<&Database>,
         listener: &Listener,
     ) -> Result<Option<Vec<CoverageReport<'w>>>, MaterializeError> {
         let version = self.database.data_version()?;
@@ -145,7 +160,7 @@ impl<'w> Materializer<'w> {
         }
         let mut recomputed = Vec::new();
         for (n, (expansion, earlier)) in self.spec.expansions.iter().zip(coverages).enumerate() {
-            let coverage = self.compute_coverage(n, false)?;
+            let coverage = self.compute_current_coverage(n, previous)?;
             if coverage.keys_hash != earlier.keys_hash {
                 listener(&Event::Warning(format!(
                     "{}: rows of its sources changed during the run; the published table has the current rows",
@@ -169,14 +184,23 @@ impl<'w> Materializer<'w> {
         destination.refresh()?;
         // Read the position before the facts: later facts are newer than the tables.
         let journal_position = self.facts.history().journal_position()?;
+        let last_completion = self.describe_last_completion()?;
         for (n, coverage) in coverages.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.open_tables(expansion)?;
-            let counts = match self.write_changed_rows(n, coverage, &mut tables)? {
-                Some(counts) => counts,
-                None => self.write_all_rows(n, coverage, &mut tables)?,
+            let (counts, buckets) = match self.write_changed_rows(n, coverage, &mut tables)? {
+                Some(written) => written,
+                None if coverage.unvisited.is_none() => {
+                    self.write_all_rows(n, coverage, &mut tables)?
+                }
+                None => {
+                    let all_keys = self.compute_coverage(n, false)?;
+                    self.write_all_rows(n, &all_keys, &mut tables)?
+                }
             };
             report.add_counts(n, &counts);
+            let last_completion = last_completion.clone();
+            let tables = tables.finish(Some(BucketSnapshot { last_completion, ..buckets }));
             let history = self.facts.history();
             let mut failed = None;
             let mut origins = |ids: &[i64]| {
@@ -197,7 +221,7 @@ impl<'w> Materializer<'w> {
                 &self.overrides,
                 journal_position.clone(),
             );
-            publication.finish_expansion(&self.spec, &tables.finish(), &version, &mut origins)?;
+            publication.finish_expansion(&self.spec, &tables, &version, &mut origins)?;
             if let Some(error) = failed {
                 return Err(error.into());
             }
@@ -217,21 +241,25 @@ impl<'w> Materializer<'w> {
         n: usize,
         coverage: &CoverageReport<'_>,
         tables: &mut ExpansionWriter<'_>,
-    ) -> Result<Option<CellCounts>, MaterializeError> {
+    ) -> Result<Option<WrittenRows>, MaterializeError> {
         let Some(differences) = coverage.differences.as_ref().filter(|d| {
             tables.previous_checksums() == Some(&d.published)
+                && coverage.unvisited.as_ref().is_none_or(|u| u.published == d.published)
                 && !Checksums::has_many_buckets(&d.buckets)
         }) else {
             return Ok(None);
         };
-        let columns = 0..self.spec.expansions[n].columns.len();
-        let identity_ids: Vec<u32> =
-            columns.filter_map(|c| self.requirements[n].identity_id(c)).collect();
+        let is_partial = coverage.unvisited.is_some();
+        let identity_ids = self.requirements[n].all_identity_ids();
         let mut answered =
             self.facts.history().entities_answered_since(coverage.last_row, &identity_ids)?;
         let mut counts = coverage.unrequested_counts.clone();
+        let mut buckets = coverage.buckets.clone();
         let [first_keys, other_keys] = &coverage.pending_keys;
-        for (positions, is_first) in [(first_keys, true), (other_keys, false)] {
+        let unchanged_keys = &differences.positions;
+        for (positions, is_first, is_counted) in
+            [(first_keys, true, false), (other_keys, false, false), (unchanged_keys, false, true)]
+        {
             let mut walk = |on_key: &mut dyn FnMut(&KeyRow) -> Result<(), WalkError>| {
                 coverage.keys.for_each_at(positions, on_key)
             };
@@ -240,17 +268,22 @@ impl<'w> Materializer<'w> {
                     answered.remove(&key.entity);
                 }
                 let counts = is_first.then_some(&mut counts);
-                self.write_row(n, key, facts, tables, counts)
+                let bucket = (!is_counted).then(|| buckets.bucket_mut(&key.entity));
+                self.write_row(n, key, facts, tables, counts, bucket)
             })
             .map_err(|h| h.into_materialize_error(self.database))?;
         }
         if !answered.is_empty() {
             return Ok(None);
         }
-        if !differences.buckets.is_empty() {
-            tables.delete_missing_rows(Some(&differences.buckets), &differences.keys)?;
+        if let Some(changed) = coverage.keys.changed.as_ref().filter(|_| is_partial) {
+            if tables.row_count() != buckets.published_rows() {
+                tables.delete_missing_rows(None, &differences.keys, Some(changed))?;
+            }
+        } else if !differences.buckets.is_empty() {
+            tables.delete_missing_rows(Some(&differences.buckets), &differences.keys, None)?;
         }
-        Ok(Some(counts))
+        Ok(Some((counts, buckets)))
     }
 
     /// Writes every row that differs from the published one.
@@ -259,7 +292,7 @@ impl<'w> Materializer<'w> {
         n: usize,
         coverage: &CoverageReport<'_>,
         tables: &mut ExpansionWriter<'_>,
-    ) -> Result<CellCounts, MaterializeError> {
+    ) -> Result<WrittenRows, MaterializeError> {
         let expansion = &self.spec.expansions[n];
         debug!(
             expansion = expansion.name,
@@ -267,14 +300,15 @@ impl<'w> Materializer<'w> {
             "looks at every row"
         );
         let mut counts = CellCounts::with_columns(expansion.columns.len());
-        let mut published_rows = 0;
+        let mut buckets = coverage.buckets.without_cells();
         self.for_each_key(&coverage.keys, &mut |key: &KeyRow, facts: EntityFacts| {
-            published_rows += i64::from(self.is_published(n, key, &facts));
-            self.write_row(n, key, facts, tables, key.is_first_spelling.then_some(&mut counts))
+            let counts = key.is_first_spelling.then_some(&mut counts);
+            let bucket = Some(buckets.bucket_mut(&key.entity));
+            self.write_row(n, key, facts, tables, counts, bucket)
         })
         .map_err(|h| h.into_materialize_error(self.database))?;
         // If the tables have more rows, the key of some rows is no longer in any source.
-        if tables.row_count() != published_rows {
+        if tables.row_count() != buckets.published_rows() {
             let mut keys = HashSet::new();
             coverage
                 .keys
@@ -283,22 +317,13 @@ impl<'w> Materializer<'w> {
                     Ok::<(), rusqlite::Error>(())
                 })
                 .map_err(|e| self.database.to_store_error(&e))?;
-            tables.delete_missing_rows(None, &keys)?;
+            tables.delete_missing_rows(None, &keys, None)?;
         }
-        Ok(counts)
+        Ok((counts, buckets))
     }
 
-    /// Returns true if the key's row is published: at least one of its cells was requested or
-    /// overridden.
-    fn is_published(&self, n: usize, key: &KeyRow, facts: &EntityFacts) -> bool {
-        let record = facts.as_ref();
-        self.resolve_cells(n, key, &key.requested_columns, record)
-            .iter()
-            .any(|(_, resolved)| resolved.state().is_some())
-    }
-
-    /// Writes a key's row unless it is unchanged. `counts` is set for an entity's first spelling
-    /// and counts its cells.
+    /// Writes a key's row unless it is unchanged, and adds it to `bucket`. `counts` is set for an
+    /// entity's first spelling and counts its cells.
     fn write_row(
         &self,
         n: usize,
@@ -306,6 +331,7 @@ impl<'w> Materializer<'w> {
         facts: EntityFacts,
         tables: &mut ExpansionWriter<'_>,
         counts: Option<&mut CellCounts>,
+        mut bucket: Option<&mut Bucket>,
     ) -> Result<(), WalkError> {
         let record = facts;
         // The first spelling counts all cells of the entity; each spelling publishes its own.
@@ -316,8 +342,15 @@ impl<'w> Materializer<'w> {
             resolved
                 .iter()
                 .for_each(|(column, resolved)| counts.add_cell(*column, resolved.state()));
+            if let Some(bucket) = &mut bucket {
+                add_cells(bucket, &resolved);
+            }
         }
-        Ok(tables.write_row(&key.row, &to_published_cells(key, &resolved))?)
+        let version = tables.write_row(&key.row, &to_published_cells(key, &resolved))?;
+        if let Some(bucket) = bucket {
+            bucket.add_version(version);
+        }
+        Ok(())
     }
 }
 

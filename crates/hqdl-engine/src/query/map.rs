@@ -212,7 +212,7 @@ fn ask_about_entities(
 ) -> Result<(), QueryError> {
     let expansion = targets[at].expansion.name.clone();
     (request.listener)(&Event::Begin { expansion, cells: missing.len() as u64 });
-    let demand = |entity: &usize| Demand { target: at, entity: *entity, column: 0 };
+    let demand = |entity: &usize| Demand::new(at, *entity, 0);
     let demands: Vec<Demand> = missing.iter().map(demand).collect();
     let mut counts = Counts::default();
     query_run.send_demands(targets, demands, &mut counts)?;

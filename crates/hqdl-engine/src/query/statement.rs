@@ -71,7 +71,7 @@ impl<'a> StatementWriter<'a> {
         if let Some(stored) = self.look_up_answer(&mut targets, entity)? {
             return Ok(Some(stored));
         }
-        let demands = vec![Demand { target: 0, entity, column: 0 }];
+        let demands = vec![Demand::new(0, entity, 0)];
         self.run.get_or_start()?.send_demands(&mut targets, demands, &mut Counts::default())?;
         self.look_up_answer(&mut targets, entity)
     }

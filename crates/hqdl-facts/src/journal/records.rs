@@ -236,7 +236,12 @@ impl Journal {
         self.check_file()?;
         self.transact(|| {
             let damage = self.find_damage(0)?;
-            self.with_connection(|c| c.execute("DELETE FROM records.record", []))?;
+            let id = fastrand::i32(1..);
+            self.with_connection(|c| {
+                c.execute_batch(&format!(
+                    "DELETE FROM records.record; PRAGMA records.user_version = {id}"
+                ))
+            })?;
             let count = self.write_all_records(&damage)?;
             self.set_head(self.last_row_id()?)?;
             if let Some(warning) = damage.warning() {
@@ -245,6 +250,11 @@ impl Journal {
             self.set_known_damage(damage);
             Ok(count)
         })
+    }
+
+    /// Returns the id of the last rebuild of the records.
+    pub(crate) fn records_id(&self) -> Result<i64, FactsError> {
+        self.with_connection(|c| c.query_row("PRAGMA records.user_version", [], |r| r.get(0)))
     }
 
     /// Merges all answers entity by entity, so that the records are written in their own order.

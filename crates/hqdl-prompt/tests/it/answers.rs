@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::completion::FinishReason;
-use hqdl_prompt::{ExpansionKeys, PromptFrame, Question, RowOutcome, completion};
+use hqdl_prompt::{ExpansionKeys, KeyHashes, PromptFrame, Question, RowOutcome, completion};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Format};
 use hqdl_values::Row;
@@ -90,12 +90,12 @@ impl Asked {
 
     /// Returns the same request, in an expansion that also has these keys.
     fn among(self, others: &[&[&str]]) -> Self {
-        let mut known = ExpansionKeys::default();
+        let mut known = KeyHashes::default();
         self.rows.iter().for_each(|key| known.insert(key));
         for key in others {
             known.insert(&key.iter().map(|part| Value::from(*part)).collect::<Vec<_>>());
         }
-        Self { known: Some(Arc::new(known)), ..self }
+        Self { known: Some(Arc::new(known.into())), ..self }
     }
 
     fn outcomes(&self, content: &str, truncated: bool) -> Vec<RowOutcome> {

@@ -297,9 +297,8 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     }
     let mut lines = Vec::new();
     for record in reader.records() {
-        let record = record.map_err(|e| {
-            line_error(e.position().map(csv::Position::line), csv_reason(&e))
-        })?;
+        let record = record
+            .map_err(|e| line_error(e.position().map(csv::Position::line), csv_reason(&e)))?;
         let number = record.position().map_or(0, csv::Position::line);
         let mut line = OverrideLine {
             key: Vec::new(),

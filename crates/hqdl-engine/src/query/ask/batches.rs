@@ -14,7 +14,7 @@ const MAX_SHARED_BYTES: usize = 400;
 
 /// Groups the demands by expansion. The demands must be sorted.
 pub(in crate::query) fn group_by_target(demands: &[Demand]) -> impl Iterator<Item = &[Demand]> {
-    demands.chunk_by(|a, b| a.target == b.target)
+    demands.chunk_by(|a, b| a.target() == b.target())
 }
 
 /// Splits the demands of one expansion by the model that answers them. Returns each model's position
@@ -39,7 +39,7 @@ pub(in crate::query) fn split_by_model<'d>(
 
 /// Groups the demands by entity. The demands must be sorted.
 pub(in crate::query) fn group_by_entity(demands: &[Demand]) -> impl Iterator<Item = &[Demand]> {
-    demands.chunk_by(|a, b| (a.target, a.entity) == (b.target, b.entity))
+    demands.chunk_by(|a, b| (a.target(), a.entity()) == (b.target(), b.entity()))
 }
 
 /// Returns an iterator over the row batches of one expansion, so that only batches in flight are in
@@ -77,8 +77,8 @@ fn push_entity(
     target: &TargetExpansion,
     demands: &[Demand],
 ) -> Option<RowBatch> {
-    let columns: Vec<usize> = demands.iter().map(|demand| demand.column).collect();
-    let missing_row = target.missing_row(demands.first()?.entity);
+    let columns: Vec<usize> = demands.iter().map(|demand| demand.column()).collect();
+    let missing_row = target.missing_row(demands.first()?.entity());
     let whole_row = match target.in_spec {
         Some(_) => target.expansion.columns_for_key(&missing_row.row.key),
         None => columns.clone(),
@@ -95,11 +95,11 @@ fn document_batches(
     let mut batcher = Batcher::new(&target.expansion, max_rows);
     let mut row_batches: Vec<RowBatch> = Vec::new();
     for demands in group_by_entity(demands) {
-        let entity = demands[0].entity;
+        let entity = demands[0].entity();
         match target.stored_document(entity) {
             // Each question gets its own passages.
             Some(document) if !selector.fits_entirely(document) => {
-                for column in demands.iter().map(|demand| demand.column) {
+                for column in demands.iter().map(|demand| demand.column()) {
                     let question = &target.expansion.columns[column].about;
                     let mut missing_row = target.missing_row(entity);
                     missing_row.row.context =
@@ -113,7 +113,7 @@ fn document_batches(
             }
             // A longer document gets its own request.
             Some(document) if document.approximate_size() > MAX_SHARED_BYTES => {
-                let columns: Vec<usize> = demands.iter().map(|demand| demand.column).collect();
+                let columns: Vec<usize> = demands.iter().map(|demand| demand.column()).collect();
                 row_batches.push(RowBatch {
                     source_columns: columns.clone(),
                     columns,

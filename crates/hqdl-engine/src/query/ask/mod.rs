@@ -128,10 +128,10 @@ impl<'a> QueryRun<'a> {
         mut demands: Vec<Demand>,
         counts: &mut Counts,
     ) -> Result<(), QueryError> {
-        demands.retain(|d| targets[d.target].is_available(d.entity));
+        demands.retain(|d| targets[d.target()].is_available(d.entity()));
         demands.sort_unstable();
         for demands in group_by_target(&demands) {
-            let target = &targets[demands[0].target];
+            let target = &targets[demands[0].target()];
             self.load_evidence(&target.expansion)?;
             let models = self.request.choose_models(&target.expansion);
             for (model, demands) in split_by_model(target, demands) {
@@ -155,11 +155,11 @@ impl<'a> QueryRun<'a> {
                 return Ok(());
             }
             let entities: Vec<Entity> =
-                chunk.iter().map(|of| targets[of[0].target].entity_at(of[0].entity)).collect();
+                chunk.iter().map(|of| targets[of[0].target()].entity_at(of[0].entity())).collect();
             let found = self.request.facts.get_many(&entities.iter().collect::<Vec<_>>())?;
             for (demands, found) in chunk.iter().zip(found) {
                 for d in *demands {
-                    targets[d.target].read_answer(d.entity, d.column, found.as_ref(), counts);
+                    targets[d.target()].read_answer(d.entity(), d.column(), found.as_ref(), counts);
                 }
             }
         }

@@ -22,12 +22,36 @@ use hqdl_values::value::Value;
 /// A cell that a pass needs and whose value is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Demand {
-    /// Index of the expansion among those that the query uses.
-    pub target: usize,
-    /// Index of the entity among those of the expansion that the query has met.
-    pub entity: usize,
-    /// Index of the column in the expansion.
-    pub column: usize,
+    target: u32,
+    entity: u32,
+    column: u32,
+}
+
+impl Demand {
+    /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query may
+    /// record millions, so they have 32 bits, as in [`EntityStore`].
+    #[must_use]
+    pub fn new(target: usize, entity: usize, column: usize) -> Self {
+        Self { target: target as u32, entity: entity as u32, column: column as u32 }
+    }
+
+    /// Returns the index of the expansion among those that the query uses.
+    #[must_use]
+    pub fn target(self) -> usize {
+        self.target as usize
+    }
+
+    /// Returns the index of the entity among those of the expansion that the query has met.
+    #[must_use]
+    pub fn entity(self) -> usize {
+        self.entity as usize
+    }
+
+    /// Returns the index of the column in the expansion.
+    #[must_use]
+    pub fn column(self) -> usize {
+        self.column as usize
+    }
 }
 
 /// State of a cell.

@@ -48,7 +48,7 @@ impl Engine<'_, '_> {
             let runtime = lock_runtime(&self.runtime);
             demands.sort_unstable();
             for demands in group_by_target(&demands) {
-                let target = &runtime.data.targets[demands[0].target];
+                let target = &runtime.data.targets[demands[0].target()];
                 self.add_entities(target, demands, batching, &mut bound)?;
             }
         }
@@ -128,9 +128,9 @@ impl Engine<'_, '_> {
         // Additional requests are estimated with the entity that has the longest key.
         let length =
             |n: usize| target.missing_row(n).row.key.iter().map(|v| v.to_string().len()).sum();
-        let entities = || group_by_entity(demands).map(|demands| demands[0].entity);
+        let entities = || group_by_entity(demands).map(|demands| demands[0].entity());
         let longest: Option<(usize, usize)> = entities().map(|n| (length(n), n)).max();
-        let columns: BTreeSet<usize> = demands.iter().map(|demand| demand.column).collect();
+        let columns: BTreeSet<usize> = demands.iter().map(|demand| demand.column()).collect();
         let count = entities().count() as u64;
         let batched = self.estimate_request_usage(target, demands, rows, bound)?;
         bound.add_usage(&batched, 1);
@@ -142,7 +142,7 @@ impl Engine<'_, '_> {
         if let (true, Some((_, entity))) = (requests > batched.requests, longest) {
             let mut largest = Usage::default();
             for column in columns {
-                let demand = Demand { entity, column, ..demands[0] };
+                let demand = Demand::new(demands[0].target(), entity, column);
                 let single = self.estimate_request_usage(target, &[demand], 1, bound)?;
                 largest.input_tokens = largest.input_tokens.max(single.input_tokens);
                 largest.output_tokens = largest.output_tokens.max(single.output_tokens);

@@ -95,7 +95,7 @@ impl CallRuntime {
         let key = document.entity_key();
         let row = || Row { key: vec![Value::Text(key.clone())], context: Vec::new() };
         let entity = self.data.targets[target].intern_entity(key.as_bytes(), row);
-        Demand { target, entity, column }
+        Demand::new(target, entity, column)
     }
 
     fn ask_about_part(
@@ -176,7 +176,7 @@ impl CallRuntime {
         let cell = self.document_cell(reduction.target, column, document);
         let is_readable = match self.look_up_cell(cell)? {
             Cell::Known(Sql::Null) => {
-                !self.data.targets[cell.target].is_unreadable(cell.entity, cell.column)
+                !self.data.targets[cell.target()].is_unreadable(cell.entity(), cell.column())
             }
             Cell::Known(value) => {
                 let text = Value::from_sqlite(ValueRef::from(&value));
@@ -216,10 +216,10 @@ impl CallRuntime {
 
     fn look_up_cell(&mut self, cell: Demand) -> rusqlite::Result<Cell> {
         let counts = &mut self.data.counts;
-        self.data.targets[cell.target]
+        self.data.targets[cell.target()]
             .look_up_cell(
-                cell.entity,
-                cell.column,
+                cell.entity(),
+                cell.column(),
                 &self.data.facts,
                 self.data.overrides.as_ref(),
                 counts,

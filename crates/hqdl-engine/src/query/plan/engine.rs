@@ -256,7 +256,8 @@ impl Engine<'_, '_> {
         &mut self,
         demands: &[Demand],
     ) -> Result<(), QueryError> {
-        let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
+        let asked: HashSet<(usize, usize)> =
+            demands.iter().map(|d| (d.target(), d.column())).collect();
         let runtime = lock_runtime(&self.runtime);
         let history = self.request.facts.history();
         let mut later = Vec::new();

@@ -153,7 +153,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         for column in 0..3 {
             if *targets[0].look_up_cell(entity, column, facts, None, &mut counts)? == Cell::Missing
             {
-                demands.push(Demand { target: 0, entity, column });
+                demands.push(Demand::new(0, entity, column));
             }
         }
         if !demands.is_empty() {

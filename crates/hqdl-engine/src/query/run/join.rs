@@ -130,11 +130,11 @@ impl PartnerQuestions {
             let entity = targets[0].intern_entity(canonical_bytes, row);
             let facts = request.facts.with_latest();
             if *targets[0].look_up_cell(entity, 0, facts, None, counts)? == Cell::Missing {
-                demands.push(Demand { target: 0, entity, column: 0 });
+                demands.push(Demand::new(0, entity, 0));
             }
             entities.push(entity);
         }
-        demands.sort_by_key(|d| d.entity);
+        demands.sort_by_key(|d| d.entity());
         demands.dedup();
         Ok(Self { targets, entities, demands })
     }

@@ -316,7 +316,7 @@ impl Engine<'_, '_> {
         let runtime = lock_runtime(&self.runtime);
         let reduced: HashSet<(usize, usize)> =
             runtime.data.call_targets.iter().flat_map(CallTarget::reduced_columns).collect();
-        let is_reduction = |d: &Demand| reduced.contains(&(d.target, d.column));
+        let is_reduction = |d: &Demand| reduced.contains(&(d.target(), d.column()));
         let asks_others = runtime.data.joins.iter().any(|join| !join.lookups.is_empty())
             || demands.iter().any(|d| !is_reduction(d));
         if asks_others {

@@ -75,7 +75,7 @@ impl SelectivitySampler {
         let mut has_sampled_rows = false;
         for (n, group) in rewritten.condition_groups.iter().enumerate() {
             let group_rows =
-                rows.iter().filter(|(group, _)| *group == n).map(|(_, d)| d.as_slice());
+                rows.iter().filter(|(group, _)| *group == n).map(|(_, demands)| demands);
             if group.conditions > 1 {
                 let rows: Vec<&[Demand]> = group_rows.collect();
                 has_sampled_rows |= !rows.is_empty();
@@ -109,7 +109,7 @@ impl SelectivitySampler {
         let mut chosen = Vec::new();
         let mut seen: HashSet<Demand> = HashSet::new();
         for row in rows {
-            let of = |d: &Demand| asked.get(&(d.target, d.column)).copied().unwrap_or_default();
+            let of = |d: &Demand| asked.get(&(d.target(), d.column())).copied().unwrap_or_default();
             let Some(least_asked) = row.iter().filter(|d| !seen.contains(d)).min_by_key(|d| of(d))
             else {
                 continue;
@@ -120,7 +120,7 @@ impl SelectivitySampler {
                 }
                 continue;
             }
-            *asked.entry((least_asked.target, least_asked.column)).or_default() += 1;
+            *asked.entry((least_asked.target(), least_asked.column())).or_default() += 1;
             seen.extend(row.iter().copied());
             chosen.push(*least_asked);
         }
@@ -134,7 +134,8 @@ impl SelectivitySampler {
         let mut by_columns: BTreeMap<Vec<_>, (usize, Vec<&[Demand]>)> = BTreeMap::new();
         let max_rows = usize::try_from(self.batch_size).unwrap_or(usize::MAX);
         for (n, row) in rows.iter().enumerate() {
-            let columns = row.iter().map(|d| (d.target, d.column)).collect::<Vec<(usize, usize)>>();
+            let columns =
+                row.iter().map(|d| (d.target(), d.column())).collect::<Vec<(usize, usize)>>();
             let (row_count, all) = by_columns.entry(columns).or_default();
             *row_count += usize::from(n < max_rows);
             all.push(row);
@@ -161,6 +162,7 @@ impl SelectivitySampler {
 /// Returns the random order of a row. It depends only on the row's entities.
 fn sample_order(demands: &[Demand]) -> u64 {
     let seed = foldhash::fast::FixedState::with_seed(7);
-    let entities: BTreeSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.entity)).collect();
+    let entities: BTreeSet<(usize, usize)> =
+        demands.iter().map(|d| (d.target(), d.entity())).collect();
     entities.iter().fold(0, |sum, entity| seed.hash_one(entity).wrapping_add(sum))
 }

@@ -245,7 +245,7 @@ impl CallRuntime {
                 match self.reduce_document(reduction, first_value(values))? {
                     Reduced::Cell(cell, whole) => {
                         document = whole;
-                        (cell.target, cell.column, cell.entity)
+                        (cell.target(), cell.column(), cell.entity())
                     }
                     Reduced::Nothing => return Ok(Sql::Null),
                     Reduced::Pending => {
@@ -279,7 +279,7 @@ impl CallRuntime {
                 let conversion = self.data.call_targets[call].conversion();
                 let converted = conversion.map_or_else(|| value.clone(), |c| c.convert(value));
                 if converted == Sql::Null && *value != Sql::Null {
-                    self.data.mismatched.insert(Demand { target, entity, column });
+                    self.data.mismatched.insert(Demand::new(target, entity, column));
                 }
                 Ok(converted)
             }
@@ -292,7 +292,7 @@ impl CallRuntime {
                 if let CallTarget::Document { reduction: None, .. } = self.data.call_targets[call] {
                     document = Document::from_value(first_value(values)).ok().flatten();
                 }
-                self.demand_cell(call, Demand { target, entity, column }, document)?;
+                self.demand_cell(call, Demand::new(target, entity, column), document)?;
                 Ok(Sql::Null)
             }
         }
@@ -315,7 +315,7 @@ impl CallRuntime {
             return Err(self.abort_pass());
         }
         if let Some(document) = document {
-            self.data.targets[demand.target].store_document(demand.entity, document);
+            self.data.targets[demand.target()].store_document(demand.entity(), document);
         }
         self.pass.pending.add_demand(demand);
         Ok(())

@@ -113,13 +113,41 @@ struct PendingFrame {
     pending_in_rows: i64,
 }
 
+/// Demands of rows with undecided conditions, by condition group. Rows with equal demands are stored
+/// once. There may be a million, most of them with one demand.
+#[derive(Default)]
+pub struct PendingRows {
+    with_one_demand: Distinct<(u32, Demand)>,
+    others: Distinct<(usize, Vec<Demand>)>,
+}
+
+impl PendingRows {
+    fn insert(&mut self, group: usize, demands: Vec<Demand>) {
+        match demands[..] {
+            [demand] => drop(self.with_one_demand.insert((group as u32, demand))),
+            _ => drop(self.others.insert((group, demands))),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.with_one_demand.len() + self.others.len()
+    }
+
+    /// Returns the demands of each row, with its condition group.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &[Demand])> {
+        let with_one = self.with_one_demand.iter();
+        let with_one =
+            with_one.map(|(group, demand)| (*group as usize, std::slice::from_ref(demand)));
+        with_one.chain(self.others.iter().map(|(group, demands)| (*group, demands.as_slice())))
+    }
+}
+
 /// Recorded demands of a statement.
 #[derive(Default)]
 pub struct PendingSet {
     stack: Vec<PendingFrame>,
-    /// Demands of rows with undecided conditions, by condition group. Rows with equal demands are
-    /// stored once.
-    pub rows: Distinct<(usize, Vec<Demand>)>,
+    /// Rows with undecided conditions.
+    pub rows: PendingRows,
     /// Demands that belong to no row.
     pub without_row: Distinct<Demand>,
     /// Candidates for the first rows, by number, until they are read.
@@ -221,7 +249,7 @@ impl CallRuntime {
             }
             Some(outer) => outer.demands.extend(frame.demands),
             None if !frame.demands.is_empty() => {
-                pending.rows.insert((frame.group, frame.demands));
+                pending.rows.insert(frame.group, frame.demands);
                 if pending.rows.len() > MAX_PENDING_ROWS {
                     return Err(self.abort_pass());
                 }
