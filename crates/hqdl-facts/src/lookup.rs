@@ -139,10 +139,16 @@ impl ExpansionRequirements {
     }
 
     /// Ignores the facts of these completions from now on, because their evidence has changed.
-    pub fn outdate_completions(&mut self, completions: &HashSet<i64>) {
+    pub fn mark_completions_outdated(&mut self, completions: &HashSet<i64>) {
         for model in &mut self.models {
-            Arc::make_mut(model).outdate_completions(completions.clone());
+            Arc::make_mut(model).mark_completions_outdated(completions.clone());
         }
+    }
+
+    /// Returns the ids of all identities whose facts can count as answers.
+    #[must_use]
+    pub fn all_identity_ids(&self) -> Vec<u32> {
+        self.models.iter().flat_map(|model| model.all_identity_ids()).collect()
     }
 
     /// Returns the id of a column's identity in the history.

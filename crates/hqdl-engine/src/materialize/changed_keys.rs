@@ -57,7 +57,7 @@ impl<'w> Materializer<'w> {
         }
         let history = self.facts.history();
         let position = history.journal_position()?;
-        let model = self.choose_model(expansion).name;
+        let model = self.models[n].describe();
         let now = PublishedState::current(&self.spec, n, &model, &self.overrides, position.clone());
         let state = previous.published_state(&self.spec, &expansion.name).filter(|state| {
             state.has_same_inputs(&now)

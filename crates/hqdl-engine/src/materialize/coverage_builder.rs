@@ -122,7 +122,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
 
     /// Uses the buckets of a snapshot, or new ones for all keys.
     fn with_buckets_for(mut self, keys: &Keys<'_>, records_id: i64) -> Self {
-        let columns = self.expansion.columns.len();
+        let columns = self.cells.len();
         self.buckets = match &keys.changed {
             Some(changed) => changed.empty_snapshot(),
             None => {
@@ -324,8 +324,10 @@ impl CoverageBuilder<'_, '_> {
 
     /// Returns the keys of the expansion, which are read from the database when they are needed.
     fn read_keys_on_demand(&self) -> ExpansionKeys {
-        let (path, expansion) =
-            (self.materializer.database.path().to_owned(), self.materializer.spec.expansions[self.n].clone());
+        let (path, expansion) = (
+            self.materializer.database.path().to_owned(),
+            self.materializer.spec.expansions[self.n].clone(),
+        );
         ExpansionKeys::read_on_demand(move |hashes| {
             let mut insert = |_: usize, key: &[Value]| hashes.insert(key);
             Database::open(&path).is_ok_and(|database| {
