@@ -371,7 +371,7 @@ fn each_error_in_a_spec_has_a_next_step() {
     let source = text.lines().find(|line| line.starts_with("source")).unwrap();
     for (line, wrong, help) in [
         ("[model]", "[model", "no closing bracket"),
-        ("[model]", "[model]\nname =", "a value is missing"),
+        ("[limits]", "[limits]\nbudget_usd =", "a value is missing"),
         (key, "key = [\"name\"", "no closing bracket"),
         (source, "source = \"nothing\"", "use one of"),
         (source, "source = [\"hero\"]", "write `source = \"hero\"`"),

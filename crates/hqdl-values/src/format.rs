@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn json_that_cannot_be_read_is_described_without_words_of_the_parser() {
         #[derive(Debug, serde::Deserialize)]
-        struct Row {
+        struct JsonSample {
             #[serde(rename = "n")]
             _n: u64,
         }
@@ -154,7 +154,7 @@ mod tests {
                 "a value has the wrong type: string \"x\", expected a whole number, 0 or more",
             ),
         ] {
-            assert_eq!(json_reason(&serde_json::from_str::<Row>(text).unwrap_err()), reason);
+            assert_eq!(json_reason(&serde_json::from_str::<JsonSample>(text).unwrap_err()), reason);
         }
     }
 

@@ -13,7 +13,6 @@ use crate::query::functions::register::register_functions;
 use crate::query::plan::engine::Engine;
 use crate::query::plan::nested::{NestedQueries, NestedRunner};
 use crate::query::plan::validation::validate_query;
-use crate::query::read::macros;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::views::find_published_columns;
@@ -43,11 +42,8 @@ impl<'r, 'a> Engine<'r, 'a> {
         let schema = KnownSchema::read_schema(&guard)?;
         let is_table = |table: &str| schema.has_table(table);
         let is_server = guard.database().server_url().is_some();
-        let syntax = Syntax { is_table: &is_table, is_server };
-        let (normalized, parsed) = normalize_query(request.sql, syntax).map_err(|error| {
-            let hint = "a query on a database on a server has only calls that a column answers: LLMMap, LLMQA and LLMValidate";
-            if is_server { macros::explain_missing_macro(error.into(), hint) } else { error.into() }
-        })?;
+        let (normalized, parsed) =
+            normalize_query(request.sql, Syntax { is_table: &is_table, is_server })?;
         let query = (normalized.clone(), parsed);
         let engine = Self::prepare_parsed(request, query, (guard, schema), lazy_run, run_nested);
         // The span is one of the text that the user wrote.
