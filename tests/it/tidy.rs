@@ -362,7 +362,7 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
 
 /// Places that search a text for fixed words because no syntax tree is available: the file, the
 /// search, and why it affects no decision about a query.
-const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
+const TEXT_SEARCHES: [(&str, &str, &str); 27] = [
     ("connection/sqlite_message.rs", "message.", "a message of SQLite"),
     ("connection/sqlite_message.rs", "before.", "only the hint of a syntax error"),
     ("query/server.rs", "message.", "a message of the server"),

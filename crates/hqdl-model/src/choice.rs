@@ -43,9 +43,9 @@ pub fn choose_models(
             models.push(name);
         }
     }
-    let choose = |name: &Option<&str>| choose_model(spec, connected, *name, expansion);
+    let choose = |name: Option<&str>| choose_model(spec, connected, name, expansion);
     ExpansionModels {
-        choices: models.iter().map(choose).collect(),
+        choices: models.iter().copied().map(choose).collect(),
         columns,
         names: expansion.columns.iter().map(|c| c.name.clone()).collect(),
     }

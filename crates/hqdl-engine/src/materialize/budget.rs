@@ -38,8 +38,8 @@ impl<'w> Materializer<'w> {
         let with_cost = |(n, coverage): (usize, CoverageReport<'w>)| {
             let priced = self.compute_key_coverage(n, coverage.keys, true)?;
             // Whatever was answered since the first walk is looked up again when it is published.
-            let CoverageReport { last_row, unvisited, .. } = coverage;
-            Ok::<_, MaterializeError>(CoverageReport { last_row, unvisited, ..priced })
+            let CoverageReport { unvisited, last_row, .. } = coverage;
+            Ok::<_, MaterializeError>(CoverageReport { unvisited, last_row, ..priced })
         };
         let coverages: Vec<CoverageReport<'w>> =
             coverages.into_iter().enumerate().map(with_cost).collect::<Result<_, _>>()?;

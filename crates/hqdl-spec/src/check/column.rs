@@ -32,24 +32,7 @@ impl SpecCheck<'_> {
             );
         }
         let aliases = self.check_aliases(&field_path("aliases"), c, values.as_ref());
-        if let Some(many) = &c.many {
-            self.check_table_name(&field_path("many"), &many.table);
-            if many.column.trim().is_empty() {
-                self.add_error(
-                    &field_path("many"),
-                    "the one-to-many table needs a `column`",
-                    "",
-                    "write many = { table = \"…\", column = \"…\" }",
-                );
-            } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&many.column)) {
-                self.add_error(
-                    &field_path("many"),
-                    &format!("`{}` has the same name as a key column", many.column),
-                    "",
-                    "choose another `column`",
-                );
-            }
-        }
+        self.check_many(&field_path("many"), e, c);
         let identity = ColumnIdentity {
             key: {
                 let mut key = e.key.clone();
@@ -121,6 +104,26 @@ impl SpecCheck<'_> {
             bindings,
             fingerprint: identity.fingerprint(),
             meaning: identity,
+        }
+    }
+
+    fn check_many(&mut self, path: &[Step], e: &ExpansionTable, c: &ColumnTable) {
+        let Some(many) = &c.many else { return };
+        self.check_table_name(path, &many.table);
+        if many.column.trim().is_empty() {
+            self.add_error(
+                path,
+                "the one-to-many table needs a `column`",
+                "",
+                "write many = { table = \"…\", column = \"…\" }",
+            );
+        } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&many.column)) {
+            self.add_error(
+                path,
+                &format!("`{}` has the same name as a key column", many.column),
+                "",
+                "choose another `column`",
+            );
         }
     }
 

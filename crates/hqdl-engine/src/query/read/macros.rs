@@ -258,7 +258,7 @@ pub(in crate::query) fn explain_missing_macro(error: QueryError, hint: &str) -> 
         && KNOWN.iter().any(|(known, _)| known.eq_ignore_ascii_case(&name))
     {
         problem.message = format!("`{name}` is not available here");
-        problem.label = "in this call".to_owned();
+        "in this call".clone_into(&mut problem.label);
         problem.help = Some(hint.to_owned());
     }
     QueryError::Sql(problem)
