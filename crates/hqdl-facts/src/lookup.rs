@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use crate::claim_key::ClaimKey;
 use crate::record::{Fact, Record};
@@ -34,11 +33,14 @@ pub enum Reason {
     Refreshed,
     /// The passages of its evidence have changed, and `--refresh-evidence` asks again.
     ChangedEvidence,
+    /// The first answer is not usable, or is to be compared, so another model answers again
+    /// (`escalate`).
+    SecondAnswer,
 }
 
 impl Reason {
     /// All reasons, in the order of reports.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NewRow,
         Self::NewColumn,
         Self::ChangedColumn,
@@ -48,6 +50,7 @@ impl Reason {
         Self::Retried,
         Self::Refreshed,
         Self::ChangedEvidence,
+        Self::SecondAnswer,
     ];
 
     /// Returns the reason's name in reports.
@@ -63,6 +66,7 @@ impl Reason {
             Self::Retried => "retried",
             Self::Refreshed => "refreshed",
             Self::ChangedEvidence => "changed_evidence",
+            Self::SecondAnswer => "second_answer",
         }
     }
 }
@@ -88,94 +92,14 @@ impl CellLookup<'_> {
     }
 }
 
-/// Requirements of an expansion's cells: each column has a model whose facts count.
-#[derive(Debug, Clone)]
-pub struct ExpansionRequirements {
-    /// Requirements for the answers of each model.
-    models: Vec<Arc<CellRequirements>>,
-    /// For each column, the position of its model.
-    columns: Vec<usize>,
-}
-
-impl ExpansionRequirements {
-    /// Returns the requirements of an expansion whose models have the requirements `models`.
-    /// `columns` contains the position of each column's model.
-    #[must_use]
-    pub fn new(models: Vec<CellRequirements>, columns: Vec<usize>) -> Self {
-        Self { models: models.into_iter().map(Arc::new).collect(), columns }
-    }
-
-    /// Returns the position of the model that answers a column.
-    #[must_use]
-    pub fn model_of(&self, column: usize) -> usize {
-        self.columns.get(column).copied().unwrap_or_default()
-    }
-
-    /// Returns the requirements for the answers of one model.
-    #[must_use]
-    pub fn for_model(&self, model: usize) -> &Arc<CellRequirements> {
-        &self.models[model]
-    }
-
-    /// Returns the requirements for the answers of a column's model.
-    #[must_use]
-    pub fn for_column(&self, column: usize) -> &Arc<CellRequirements> {
-        self.for_model(self.model_of(column))
-    }
-
-    fn for_column_mut(&mut self, column: usize) -> &mut CellRequirements {
-        let model = self.model_of(column);
-        Arc::make_mut(&mut self.models[model])
-    }
-
-    /// Refreshes a column: facts that were asked for up to the completion `before` no longer count.
-    pub fn refresh_column(&mut self, column: usize, before: i64) {
-        self.for_column_mut(column).refresh_column(column, before);
-    }
-
-    /// Retries a column: cells without a value that were asked for up to `before` no longer count.
-    pub fn retry_column(&mut self, column: usize, before: i64) {
-        self.for_column_mut(column).retry_column(column, before);
-    }
-
-    /// Ignores the facts of these completions from now on, because their evidence has changed.
-    pub fn mark_completions_outdated(&mut self, completions: &HashSet<i64>) {
-        for model in &mut self.models {
-            Arc::make_mut(model).mark_completions_outdated(completions.clone());
-        }
-    }
-
-    /// Returns the ids of all identities whose facts can count as answers.
-    #[must_use]
-    pub fn all_identity_ids(&self) -> Vec<u32> {
-        self.models.iter().flat_map(|model| model.all_identity_ids()).collect()
-    }
-
-    /// Returns the id of a column's identity in the history.
-    #[must_use]
-    pub fn identity_id(&self, column: usize) -> Option<u32> {
-        self.for_column(column).identity_id(column)
-    }
-
-    /// Returns a column's checker.
-    #[must_use]
-    pub fn checker(&self, column: usize) -> Option<&Checker> {
-        self.for_column(column).checker(column)
-    }
-
-    /// Looks up a column's cell in a record.
-    #[must_use]
-    pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
-        self.for_column(column).look_up_cell(record, column)
-    }
-}
-
 /// Requirements that a fact of one model must meet to count as an answer for a column of an
 /// expansion.
 #[derive(Debug, Clone)]
 pub struct CellRequirements {
     /// The model whose facts count.
     pub model: u32,
+    /// Name of the model.
+    model_name: String,
     any_model: bool,
     columns: Vec<ColumnRequirement>,
     /// Completions whose facts no longer count, because they showed other passages.
@@ -233,6 +157,7 @@ impl CellRequirements {
             .collect::<Result<_, FactsError>>()?;
         Ok(Self {
             model: history.model_id(model)?,
+            model_name: model.to_owned(),
             any_model: reuse == Reuse::AnyModel,
             columns,
             outdated: HashSet::new(),
@@ -256,6 +181,12 @@ impl CellRequirements {
     /// Ignores the facts of these completions from now on, because their evidence has changed.
     pub fn mark_completions_outdated(&mut self, completions: HashSet<i64>) {
         self.outdated = completions;
+    }
+
+    /// Returns the name of the model whose facts count.
+    #[must_use]
+    pub fn model_name(&self) -> &str {
+        &self.model_name
     }
 
     /// Returns the id of a column's identity in the history.

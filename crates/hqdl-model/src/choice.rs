@@ -1,61 +1,129 @@
 //! Chooses the models for the cells of an expansion, their prices, and the names under which their
 //! answers are stored. This is the only place where this is decided.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Model;
 use super::protocols::protocol_of;
-use hqdl_facts::{CellRequirements, ExpansionRequirements, FactsError, History};
+use hqdl_facts::{
+    CellRequirements, ColumnModels, ExpansionRequirements, FactsError, History, SecondAnswerRule,
+};
 use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec};
 
-/// The models that answer the cells of an expansion.
+/// The models that answer the cells of an expansion: first those that answer first, then those
+/// whose answers are compared, then those that answer again. A model is listed once for each role.
 #[derive(Clone)]
 pub struct ExpansionModels {
-    /// Each model once.
     choices: Vec<ModelChoice>,
-    /// For each column, the position of its model in `choices`.
-    columns: Vec<usize>,
+    /// Number of models that answer first.
+    first_count: usize,
+    /// Models of each column.
+    columns: Vec<ColumnModels>,
     /// Names of the columns.
     names: Vec<String>,
 }
 
 /// Chooses the models for an expansion's cells: for each column, the one that the column or its
-/// expansion names, or that of `[model]`. `connected` contains the models of the spec; without it,
-/// cells can only be looked up.
+/// expansion names, or that of `[model]`, and those of its `escalate`. `connected` contains the
+/// models of the spec; without it, cells can only be looked up.
 #[must_use]
 pub fn choose_models(
     spec: &Spec,
     connected: Option<&dyn Model>,
     expansion: &Expansion,
 ) -> ExpansionModels {
-    let mut names: Vec<Option<&str>> =
-        expansion.columns.iter().map(|column| spec.column_model(expansion, column)).collect();
-    if names.is_empty() {
-        names.push(expansion.model.as_deref());
+    let mut list = ModelList { spec, models: Vec::new() };
+    let mut columns: Vec<ColumnModels> = Vec::new();
+    for column in &expansion.columns {
+        let first = list.find_or_add(0, spec.column_model(expansion, column));
+        columns.push(ColumnModels { first, second: None });
     }
-    let (mut models, mut columns): (Vec<Option<&str>>, Vec<usize>) = Default::default();
-    for name in names {
-        // Flags that change the model apply to all models, so several names may mean one.
-        let settings = spec.model_settings(name);
-        let known = models.iter().position(|model| spec.model_settings(*model) == settings);
-        columns.push(known.unwrap_or(models.len()));
-        if known.is_none() {
-            models.push(name);
-        }
+    if columns.is_empty() {
+        list.find_or_add(0, expansion.model.as_deref());
     }
-    let choose = |name: Option<&str>| choose_model(spec, connected, name, expansion);
+    let first_count = list.models.len();
+    let mut compared: Vec<Option<usize>> = Vec::new();
+    for (column, models) in expansion.columns.iter().zip(&columns) {
+        let name = column.escalation.as_ref().and_then(|e| e.compare.as_deref());
+        compared.push(name.and_then(|name| list.find_second(first_count, name, models.first)));
+    }
+    let to_start = list.models.len();
+    for ((column, models), compare) in expansion.columns.iter().zip(&mut columns).zip(compared) {
+        let Some(escalation) = &column.escalation else { continue };
+        let to = list.find_second(to_start, &escalation.to, models.first);
+        let states = escalation.states.clone();
+        models.second = to.map(|to| SecondAnswerRule { states, compare, to });
+    }
+    let choose = |(n, name): (usize, &Option<&str>)| {
+        let choice = choose_model(spec, connected, *name, expansion);
+        // A second answer is that of its own model.
+        let reuse = if n < first_count { choice.reuse } else { Reuse::SameModel };
+        ModelChoice { reuse, ..choice }
+    };
     ExpansionModels {
-        choices: models.iter().copied().map(choose).collect(),
+        choices: list.models.iter().enumerate().map(choose).collect(),
+        first_count,
         columns,
         names: expansion.columns.iter().map(|c| c.name.clone()).collect(),
     }
 }
 
+/// Models of an expansion, by their NAME in the spec.
+struct ModelList<'s> {
+    spec: &'s Spec,
+    models: Vec<Option<&'s str>>,
+}
+
+impl<'s> ModelList<'s> {
+    /// Returns the position of a model among those from `start` on, and adds it if necessary. Flags
+    /// that change the model apply to all models, so several names may mean one.
+    fn find_or_add(&mut self, start: usize, name: Option<&'s str>) -> usize {
+        let settings = self.spec.model_settings(name);
+        let is_same = |model: &Option<&str>| self.spec.model_settings(*model) == settings;
+        match self.models[start..].iter().position(is_same) {
+            Some(position) => start + position,
+            None => {
+                self.models.push(name);
+                self.models.len() - 1
+            }
+        }
+    }
+
+    /// Returns the position of a model for second answers; `None` if it is the one that answers
+    /// first.
+    fn find_second(&mut self, start: usize, name: &'s str, first: usize) -> Option<usize> {
+        let name = self.spec.find_model(name);
+        let is_first =
+            self.spec.model_settings(name) == self.spec.model_settings(self.models[first]);
+        (!is_first).then(|| self.find_or_add(start, name))
+    }
+}
+
 impl ExpansionModels {
-    /// Returns the models, each once.
+    /// Returns the models: first those that answer first.
     #[must_use]
     pub fn choices(&self) -> &[ModelChoice] {
         &self.choices
+    }
+
+    /// Returns the positions of the models that answer first.
+    #[must_use]
+    pub fn first_positions(&self) -> Range<usize> {
+        0..self.first_count
+    }
+
+    /// Returns the positions of the models that give second answers, in the order in which they are
+    /// asked.
+    #[must_use]
+    pub fn second_positions(&self) -> Range<usize> {
+        self.first_count..self.choices.len()
+    }
+
+    /// Returns the models of a column.
+    #[must_use]
+    pub fn of_column(&self, column: usize) -> &ColumnModels {
+        &self.columns[column]
     }
 
     /// Returns the model of an expansion whose columns all have the same one.
@@ -64,19 +132,30 @@ impl ExpansionModels {
         self.choices.swap_remove(0)
     }
 
-    /// Returns the positions of the columns that a model answers.
+    /// Returns the positions of the columns that a model may be asked for.
     pub fn columns_of(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.columns.len()).filter(move |column| self.columns[*column] == model)
+        let is_own = move |column: &usize| self.columns[*column].positions().any(|m| m == model);
+        (0..self.columns.len()).filter(is_own)
     }
 
     /// Returns the name under which the answers of a single model are stored. If several models
     /// answer, also returns the columns of the others: `gpt-4o-mini; river: gpt-4o`.
     #[must_use]
     pub fn describe(&self) -> String {
-        let first = self.columns.first().copied().unwrap_or_default();
-        let mut description = self.choices[first].name.clone();
-        for (model, column) in self.columns.iter().zip(&self.names).filter(|(m, _)| **m != first) {
-            description.push_str(&format!("; {column}: {}", self.choices[*model].name));
+        let first = self.columns.first().map_or(0, |models| models.first);
+        let name_of = |model: usize| self.choices[model].name.as_str();
+        let mut description = name_of(first).to_owned();
+        for (models, column) in self.columns.iter().zip(&self.names) {
+            if models.first != first {
+                description.push_str(&format!("; {column}: {}", name_of(models.first)));
+            }
+            if let Some(rule) = &models.second {
+                let states = rule.states.iter().map(|state| state.name().to_owned());
+                let compare = rule.compare.map(|model| format!("differs from {}", name_of(model)));
+                let cases: Vec<String> = states.chain(compare).collect();
+                let to = name_of(rule.to);
+                description.push_str(&format!("; {column} ({}): {to}", cases.join(", ")));
+            }
         }
         description
     }

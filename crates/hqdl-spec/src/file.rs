@@ -334,6 +334,8 @@ pub struct ExpansionTable {
     pub shots: Option<ShotsField>,
     /// Documents whose passages the model sees with each row. Each request then has one row.
     pub evidence: Option<EvidenceTable>,
+    /// Second answers for the columns that have no `escalate` of their own.
+    pub escalate: Option<EscalateTable>,
     /// The columns to fill.
     #[serde(default)]
     pub column: Vec<ColumnTable>,
@@ -353,6 +355,38 @@ pub struct EvidenceTable {
     /// Whether a value becomes `unknown` if the model does not support it with a quotation.
     #[serde(default)]
     pub require: bool,
+}
+
+/// `escalate`: which answers a stronger model gives again. A run asks it after the first answers.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct EscalateTable {
+    /// Model that answers again: the NAME of a `[model.NAME]`, or the name of `[model]`.
+    pub to: String,
+    /// First answers after which hqdl asks `to`. Default: `unknown`, `not_in_list` and `invalid`.
+    pub when: Option<Vec<EscalationCase>>,
+    /// Model whose answers hqdl compares with the first ones, for `disagree`.
+    pub compare: Option<String>,
+    /// Share of cells that agree with `to`. hqdl does not support it yet and rejects it.
+    pub target: Option<f64>,
+}
+
+/// First answer after which a stronger model is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EscalationCase {
+    /// The model answered that it does not know.
+    Unknown,
+    /// The answer is not in the closed value list.
+    NotInList,
+    /// The answer cannot be read.
+    Invalid,
+    /// The model refused.
+    Refused,
+    /// The model of `compare` answered differently.
+    Disagree,
+    /// The model is not confident. hqdl does not support it yet and rejects it.
+    LowConfidence,
 }
 
 /// Format of the answers.
@@ -458,6 +492,9 @@ pub struct ColumnTable {
     /// Model for this column: the NAME of a `[model.NAME]`, or the name of `[model]`. Default: that
     /// of the expansion.
     pub model: Option<String>,
+    /// Second answers: a stronger model answers cells again if the first answer is not usable.
+    /// Default: that of the expansion.
+    pub escalate: Option<EscalateTable>,
     /// A phrase that describes the column to the model.
     #[serde(default)]
     pub about: String,

@@ -45,7 +45,7 @@ pub use provider::Provider;
 pub use unchecked::{ReadError, UncheckedSpec};
 pub use unified::WordDecisions;
 
-use hqdl_values::cell::CellValue;
+use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::{ColumnIdentity, Fingerprint, KeyColumns, ListHash};
 use hqdl_values::value::Value;
 
@@ -124,7 +124,12 @@ impl Spec {
         expansion: &'s Expansion,
         column: &'s Column,
     ) -> Option<&'s str> {
-        let name = column.model.as_deref().or(expansion.model.as_deref())?;
+        self.find_model(column.model.as_deref().or(expansion.model.as_deref())?)
+    }
+
+    /// Returns the `[model.NAME]` with this NAME; `None` is `[model]`.
+    #[must_use]
+    pub fn find_model<'s>(&self, name: &'s str) -> Option<&'s str> {
         self.models.contains_key(name).then_some(name)
     }
 
@@ -478,6 +483,7 @@ impl Column {
         Self {
             name: identity.column.clone(),
             model: None,
+            escalation: None,
             kind: data_type,
             about,
             values,
@@ -574,6 +580,9 @@ pub struct Column {
     /// identity. [`Spec::column_model`] resolves it.
     #[serde(skip)]
     pub model: Option<String>,
+    /// Second answers by another model. Not part of the column's identity.
+    #[serde(skip)]
+    pub escalation: Option<Escalation>,
     /// Type of the values.
     pub kind: Type,
     /// Description.
@@ -631,6 +640,17 @@ pub struct Column {
     pub meaning: ColumnIdentity,
     /// Fingerprint of the identity.
     pub fingerprint: Fingerprint,
+}
+
+/// Rule by which another model answers a column's cells again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Escalation {
+    /// Model that answers again. [`Spec::find_model`] resolves it.
+    pub to: String,
+    /// States of the first answer after which it is asked.
+    pub states: Vec<State>,
+    /// Model whose answers are compared with the first ones; if they differ, `to` is asked.
+    pub compare: Option<String>,
 }
 
 /// Table of a one-to-many column.

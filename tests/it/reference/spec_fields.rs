@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use hqdl::spec::file::{
-    AskTable, ColumnTable, DatabaseTable, EmbeddingsTable, EvidenceTable, ExampleTable,
-    ExpansionTable, KindTable, LimitsTable, ManyTable, ModelTable, OtherModelTable, QuestionTable,
-    RoutingTable, ShotsTable, SourceTable, ValuesTable,
+    AskTable, ColumnTable, DatabaseTable, EmbeddingsTable, EscalateTable, EvidenceTable,
+    ExampleTable, ExpansionTable, KindTable, LimitsTable, ManyTable, ModelTable, OtherModelTable,
+    QuestionTable, RoutingTable, ShotsTable, SourceTable, ValuesTable,
 };
 use hqdl::spec::ingredients::IngredientTable;
 use hqdl::spec::{LongPromptPrice, PriceTable};
@@ -104,7 +104,7 @@ fn examples_of_fields_are_valid() {
     read!(tables: DatabaseTable, ModelTable, OtherModelTable, PriceTable, LimitsTable, EmbeddingsTable,
         RoutingTable, ExpansionTable, SourceTable, ShotsTable, ColumnTable, ValuesTable, ManyTable,
         QuestionTable, IngredientTable, KindTable, LongPromptPrice, AskTable, ExampleTable,
-        EvidenceTable);
+        EvidenceTable, EscalateTable);
     assert!(tables.is_empty(), "{tables:?}");
 }
 

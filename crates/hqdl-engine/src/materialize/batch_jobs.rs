@@ -287,8 +287,8 @@ impl Materializer<'_> {
             }
             let expansion = self.spec.expansions[n].name.clone();
             (run.events.listener)(&Event::Begin { expansion, cells });
-            for model in 0..self.models[n].choices().len() {
-                if coverage.count_missing_of(&self.models[n], model) > 0 {
+            for model in self.models[n].first_positions() {
+                if coverage.count_missing_of(model) > 0 {
                     self.enqueue_for_model((n, model), run, coverage, interrupt)?;
                 }
             }

@@ -49,8 +49,10 @@ impl<'w> Materializer<'w> {
             || !selection.refresh.is_empty()
             || selection.refresh_evidence
             || selection.retry_failed;
-        // Files and the decisions about words change without a new answer.
-        let has_other_inputs = expansion.has_images() || expansion.columns.iter().any(|c| c.unify);
+        // Files and the decisions about words change without a new answer, and a known cell may
+        // need a second one.
+        let has_other_inputs = expansion.has_images()
+            || expansion.columns.iter().any(|c| c.unify || c.escalation.is_some());
         let is_on_server = self.database.server_url().is_some();
         if rejects_facts || has_other_inputs || is_on_server || self.run_mode == RunMode::Batch {
             return Ok(None);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::counts::CellCounts;
-use super::{MaterializeError, Materializer, WalkError};
+use super::{MaterializeError, Materializer, RunMode, WalkError};
 use hqdl_database::buckets::{Bucket, BucketSnapshot};
 use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
 use hqdl_database::versions::{Checksums, PublishedCell, PublishedValue};
@@ -33,8 +33,10 @@ pub(super) struct CoverageReport<'db> {
     pub(super) keys: Keys<'db>,
     /// The plan without the cost of its requests.
     pub(super) plan: ExpansionPlan,
-    /// Cost of the requests to each model of the expansion; empty if it was not computed.
-    pub(super) model_costs: Vec<ExpansionPlan>,
+    /// The plan of each model, with the cells that it is asked for; the cost may not be computed.
+    pub(super) model_plans: Vec<ExpansionPlan>,
+    /// Maximum number of cells without a first answer that each model may answer again.
+    pub(super) possible_cells: Vec<u64>,
     /// Known cells by state, per column.
     pub(super) cells: Vec<Tally>,
     pub(super) known: u64,
@@ -103,19 +105,19 @@ impl CoverageReport<'_> {
     /// Returns the plan with its cost: a plan for each model of the expansion, with the columns that
     /// it answers.
     pub(super) fn split_plan(&self, models: &ExpansionModels) -> Vec<ExpansionPlan> {
-        let plan_of = |(m, cost): (usize, &ExpansionPlan)| ExpansionPlan {
+        let plan_of = |(m, plan): (usize, &ExpansionPlan)| ExpansionPlan {
             name: self.plan.name.clone(),
             keys: self.plan.keys,
             orphaned: if m == 0 { self.plan.orphaned } else { 0 },
-            columns: models.columns_of(m).map(|column| self.plan.columns[column].clone()).collect(),
-            ..cost.clone()
+            columns: models.columns_of(m).map(|column| plan.columns[column].clone()).collect(),
+            ..plan.clone()
         };
-        self.model_costs.iter().enumerate().map(plan_of).collect()
+        self.model_plans.iter().enumerate().map(plan_of).collect()
     }
 
-    /// Returns the number of missing cells that a model answers.
-    pub(super) fn count_missing_of(&self, models: &ExpansionModels, model: usize) -> u64 {
-        models.columns_of(model).map(|column| self.plan.columns[column].cell_count()).sum()
+    /// Returns the number of missing cells that a model is asked for.
+    pub(super) fn count_missing_of(&self, model: usize) -> u64 {
+        self.model_plans[model].columns.iter().map(ColumnPlan::cell_count).sum()
     }
 
     /// Returns true if the published tables with these checksums are up to date.
@@ -225,7 +227,16 @@ impl<'w> Materializer<'w> {
     ) -> Vec<(usize, ResolvedCell<'r>)> {
         let resolve = |c: usize| match self.overrides.get(n, &key.entity, c) {
             Some(entry) => ResolvedCell::Overridden(entry),
-            None => ResolvedCell::Fact(self.requirements[n].look_up_cell(record, c)),
+            // A batch run asks for no second answers.
+            None if self.run_mode == RunMode::Batch => {
+                let requirements = &self.requirements[n];
+                let lookup = requirements.look_up_cell(record, c);
+                ResolvedCell::Fact { lookup, model: requirements.model_of(c) }
+            }
+            None => {
+                let (lookup, model) = self.requirements[n].look_up_with_second(record, c);
+                ResolvedCell::Fact { lookup, model }
+            }
         };
         let requested = columns.iter().enumerate().filter(|(_, is_requested)| **is_requested);
         requested.map(|(c, _)| (c, resolve(c))).collect()
@@ -246,11 +257,7 @@ impl<'w> Materializer<'w> {
             key.is_selected && self.selection.limit.is_none_or(|limit| requested_keys < limit);
         let mut to_request: Vec<usize> = resolved
             .iter()
-            .filter(|(c, f)| {
-                is_within_limit
-                    && self.columns[n][*c]
-                    && matches!(f, ResolvedCell::Fact(CellLookup::Missing(..)))
-            })
+            .filter(|(c, f)| is_within_limit && self.columns[n][*c] && f.is_missing())
             .map(|(c, _)| *c)
             .collect();
         let mut in_flight = Vec::new();
@@ -278,6 +285,27 @@ impl<'w> Materializer<'w> {
         Ok(KeyCells { resolved, to_request, source_columns, in_flight })
     }
 
+    /// Returns the requested columns of a key that a model may be asked for later in the run,
+    /// depending on the answers of others.
+    pub(super) fn find_possible_columns(
+        &self,
+        n: usize,
+        model: usize,
+        key_cells: &KeyCells<'_>,
+    ) -> Vec<usize> {
+        let may_follow = |column: &&usize| {
+            let models = self.models[n].of_column(**column);
+            let asked = key_cells.model_of(**column);
+            let Some(rule) = &models.second else { return false };
+            let is_compared = rule.compare == Some(model) && asked == Some(models.first);
+            asked != Some(model) && (rule.to == model || is_compared)
+        };
+        if self.run_mode == RunMode::Batch {
+            return Vec::new();
+        }
+        key_cells.to_request.iter().filter(may_follow).copied().collect()
+    }
+
     /// Returns those of an entity's columns that open batch jobs request.
     fn find_batched_columns(
         &self,
@@ -286,7 +314,7 @@ impl<'w> Materializer<'w> {
         columns: &[usize],
     ) -> Result<Vec<usize>, FactsError> {
         let mut batched_columns = Vec::new();
-        for model in 0..self.models[n].choices().len() {
+        for model in self.models[n].first_positions() {
             let requirements = self.requirements[n].for_model(model);
             let mut own = columns
                 .iter()
@@ -343,6 +371,20 @@ pub(super) struct KeyCells<'r> {
 }
 
 impl KeyCells<'_> {
+    /// Returns the columns to request from a model.
+    pub(super) fn columns_for(&self, model: usize) -> Vec<usize> {
+        let is_own = |column: &&usize| self.model_of(**column) == Some(model);
+        self.to_request.iter().filter(is_own).copied().collect()
+    }
+
+    /// Returns the model that a column is requested from; `None` if it is overridden.
+    pub(super) fn model_of(&self, column: usize) -> Option<usize> {
+        self.resolved.iter().find(|(c, _)| *c == column).and_then(|(_, cell)| match cell {
+            ResolvedCell::Overridden(_) => None,
+            ResolvedCell::Fact { model, .. } => Some(*model),
+        })
+    }
+
     /// Returns true if the key counts toward `--limit`. Cells in open batch jobs count too;
     /// otherwise repeating the command would request more keys instead of waiting.
     pub(super) fn counts_toward_limit(&self) -> bool {
@@ -363,15 +405,24 @@ pub(super) fn add_cells(bucket: &mut Bucket, resolved: &[(usize, ResolvedCell<'_
 /// Current content of a cell: an override or the stored fact.
 pub(super) enum ResolvedCell<'r> {
     Overridden(&'r Override),
-    Fact(CellLookup<'r>),
+    /// The model is the one to ask if the cell is missing.
+    Fact {
+        lookup: CellLookup<'r>,
+        model: usize,
+    },
 }
 
 impl ResolvedCell<'_> {
+    /// Returns true if a run must ask for the cell.
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Fact { lookup: CellLookup::Missing(..), .. })
+    }
+
     /// Returns the published state; `None` if the cell was never requested.
     pub(super) fn state(&self) -> Option<State> {
         match self {
             Self::Overridden(_) => Some(State::Overridden),
-            Self::Fact(cell) => cell.fact().map(|fact| fact.answer.state),
+            Self::Fact { lookup, .. } => lookup.fact().map(|fact| fact.answer.state),
         }
     }
 
@@ -385,7 +436,7 @@ impl ResolvedCell<'_> {
                 raw: None,
                 repair: entry.note.as_deref(),
             }),
-            Self::Fact(cell) => cell.fact().map(|fact| PublishedValue {
+            Self::Fact { lookup, .. } => lookup.fact().map(|fact| PublishedValue {
                 state: fact.answer.state.name(),
                 value: &fact.answer.value,
                 completion: Some(fact.completion),

@@ -21,7 +21,7 @@ use hqdl_model::plan::{
     Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
 };
 use hqdl_spec::Expansion;
-use hqdl_values::cell::{State, Tally};
+use hqdl_values::cell::{Answer, State, Tally};
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::value::Value;
@@ -54,8 +54,10 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     /// Index of the expansion in the spec.
     n: usize,
     plan: ExpansionPlan,
+    model_plans: Vec<ExpansionPlan>,
     /// For each model of the expansion; empty if the cost is not computed.
     costs: Vec<CostWalk<'b>>,
+    possible_cells: Vec<u64>,
     cells: Vec<Tally>,
     known: u64,
     unasked: Vec<u64>,
@@ -78,6 +80,13 @@ pub(super) struct CoverageBuilder<'b, 'w> {
 
 /// Cost of requesting the missing cells from one model.
 struct CostWalk<'e> {
+    requests: RequestCost<'e>,
+    /// Cost of the second answers to cells that have no first answer yet.
+    possible: Option<PossibleCost<'e>>,
+}
+
+/// Cost of the requests for some rows.
+struct RequestCost<'e> {
     estimator: CostEstimator<'e>,
     batcher: Batcher<'e>,
     /// Whether the model answers all columns of a row, even if some are known.
@@ -90,18 +99,33 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
     pub(super) fn new(materializer: &'b Materializer<'w>, n: usize, priced: bool) -> Self {
         let expansion = &materializer.spec.expansions[n];
         let columns = expansion.columns.len();
-        let choices = materializer.models[n].choices().iter().filter(|_| priced);
+        let models = &materializer.models[n];
+        let costs = models.choices().iter().enumerate().filter(|_| priced);
+        let costs = costs.map(|(model, choice)| {
+            let is_second = models.second_positions().contains(&model);
+            CostWalk::new(materializer, expansion, choice, is_second)
+        });
         let column_plan =
             |name: &String| ColumnPlan { name: name.clone(), ..ColumnPlan::default() };
+        let columns_plan: Vec<ColumnPlan> =
+            expansion.columns.iter().map(|c| column_plan(&c.name)).collect();
+        let model_plan = |choice: &ModelChoice| ExpansionPlan {
+            model: choice.tokenizer.clone(),
+            price: choice.price,
+            columns: columns_plan.clone(),
+            ..ExpansionPlan::default()
+        };
         Self {
             materializer,
             n,
             plan: ExpansionPlan {
                 name: expansion.name.clone(),
-                columns: expansion.columns.iter().map(|c| column_plan(&c.name)).collect(),
+                columns: columns_plan.clone(),
                 ..ExpansionPlan::default()
             },
-            costs: choices.map(|choice| CostWalk::new(materializer, expansion, choice)).collect(),
+            model_plans: models.choices().iter().map(model_plan).collect(),
+            costs: costs.collect(),
+            possible_cells: vec![0; models.choices().len()],
             cells: vec![Tally::default(); columns],
             known: 0,
             unasked: vec![0; columns],
@@ -180,10 +204,14 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             self.count_cell(key, &key_cells, *column, resolved);
         }
         for (model, cost) in self.costs.iter_mut().enumerate() {
-            let is_own = |column: &usize| materializer.requirements[n].model_of(*column) == model;
-            let columns: Vec<usize> = key_cells.to_request.iter().copied().filter(is_own).collect();
+            let columns = key_cells.columns_for(model);
             if !columns.is_empty() {
-                cost.add_row(key, columns, &key_cells.source_columns);
+                cost.requests.add_row(key, columns, &key_cells.source_columns);
+            }
+            let second = materializer.find_possible_columns(n, model, &key_cells);
+            self.possible_cells[model] += second.len() as u64;
+            if let Some(possible) = cost.possible.as_mut().filter(|_| !second.is_empty()) {
+                possible.add_row(key, &second, &key_cells.source_columns);
             }
         }
         Ok(())
@@ -214,27 +242,25 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
                 self.known += 1;
                 self.cells[column].add(State::Overridden, 1);
             }
-            ResolvedCell::Fact(CellLookup::Known(fact)) => {
+            ResolvedCell::Fact { lookup: CellLookup::Known(fact), .. } => {
                 column_plan.known += 1;
                 self.known += 1;
                 self.cells[column].add(fact.answer.state, 1);
-                if self.materializer.columns[self.n][column] {
-                    let checker = self.materializer.requirements[self.n].checker(column);
-                    let unlisted =
-                        checker.map(|c| c.unlisted_words(&fact.answer)).unwrap_or_default();
-                    for word in unlisted.into_iter().filter(|w| w.len() <= MAX_WORD_BYTES) {
-                        let words = self.unlisted_values.entry(column).or_default();
-                        words.entry(word.to_lowercase()).or_insert(word);
-                    }
-                }
+                self.add_unlisted_words(column, &fact.answer);
                 let model = self.materializer.requirements[self.n].model_of(column);
                 if let Some(cost) = self.costs.get_mut(model) {
-                    cost.estimator.learn_from_cell(column, &fact.answer.value);
+                    cost.requests.estimator.learn_from_cell(column, &fact.answer.value);
                 }
             }
-            ResolvedCell::Fact(CellLookup::Missing(reason, _)) => {
+            ResolvedCell::Fact { lookup: CellLookup::Missing(reason, fact), model } => {
                 if key_cells.to_request.contains(&column) {
                     *column_plan.missing.entry(*reason).or_insert(0) += 1;
+                    let model_plan = &mut self.model_plans[*model].columns[column];
+                    *model_plan.missing.entry(*reason).or_insert(0) += 1;
+                    // `unify` may read the first answer before another model answers again.
+                    if let (Reason::SecondAnswer, Some(fact)) = (reason, fact) {
+                        self.add_unlisted_words(column, &fact.answer);
+                    }
                     return;
                 }
                 self.unasked[column] += 1;
@@ -249,26 +275,37 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         }
     }
 
+    /// Adds the words of a selected column's answer that are not in its value list.
+    fn add_unlisted_words(&mut self, column: usize, answer: &Answer) {
+        if !self.materializer.columns[self.n][column] {
+            return;
+        }
+        let checker = self.materializer.requirements[self.n].checker(column);
+        let unlisted = checker.map(|c| c.unlisted_words(answer)).unwrap_or_default();
+        for word in unlisted.into_iter().filter(|w| w.len() <= MAX_WORD_BYTES) {
+            let words = self.unlisted_values.entry(column).or_default();
+            words.entry(word.to_lowercase()).or_insert(word);
+        }
+    }
+
     /// Returns the report on the keys, all of which were visited.
     pub(super) fn finish(
         mut self,
         keys: Keys<'_>,
         last_row: i64,
     ) -> Result<CoverageReport<'_>, MaterializeError> {
-        let mut model_costs = Vec::new();
-        let choices = self.materializer.models[self.n].choices();
-        for (cost, choice) in std::mem::take(&mut self.costs).into_iter().zip(choices) {
-            let settings = self.materializer.spec.model_settings(choice.model.as_deref());
+        let models = &self.materializer.models[self.n];
+        for (model, cost) in std::mem::take(&mut self.costs).into_iter().enumerate() {
+            let name = models.choices()[model].model.as_deref();
+            let settings = self.materializer.spec.model_settings(name);
             let history = self.materializer.facts.history();
             let throughput = ThroughputEstimate::from_history(history, settings)?;
-            let mut plan = ExpansionPlan {
-                model: choice.tokenizer.clone(),
-                price: choice.price,
-                ..ExpansionPlan::default()
-            };
-            cost.write_totals(&mut plan);
-            plan.add_reasoning(throughput.reasoning_tokens);
-            model_costs.push(plan);
+            cost.write_totals(&mut self.model_plans[model], throughput.reasoning_tokens);
+        }
+        for (column, plan) in self.plan.columns.iter().enumerate() {
+            let first = models.of_column(column).first;
+            let model_plan = &mut self.model_plans[first].columns[column];
+            (model_plan.known, model_plan.overridden) = (plan.known, plan.overridden);
         }
         let keys_hash = match &keys.changed {
             Some(changed) => changed.source_sum(),
@@ -284,7 +321,8 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         Ok(CoverageReport {
             keys,
             plan: self.plan,
-            model_costs,
+            model_plans: self.model_plans,
+            possible_cells: self.possible_cells,
             cells: self.cells,
             known: self.known,
             unasked: self.unasked,
@@ -342,6 +380,31 @@ impl<'e> CostWalk<'e> {
         materializer: &Materializer<'_>,
         expansion: &'e Expansion,
         choice: &ModelChoice,
+        is_second: bool,
+    ) -> Self {
+        let new_cost = || RequestCost::new(materializer, expansion, choice);
+        let possible = is_second.then(|| PossibleCost {
+            columns: expansion.columns.iter().map(|_| new_cost()).collect(),
+            combination: new_cost(),
+            rows: 0,
+        });
+        Self { requests: new_cost(), possible }
+    }
+
+    /// Writes the cost into a plan, with the expected number of reasoning tokens per request.
+    fn write_totals(self, plan: &mut ExpansionPlan, reasoning: f64) {
+        self.requests.write_totals(plan, reasoning);
+        if let Some(possible) = self.possible {
+            possible.add_maximum(plan, reasoning);
+        }
+    }
+}
+
+impl<'e> RequestCost<'e> {
+    fn new(
+        materializer: &Materializer<'_>,
+        expansion: &'e Expansion,
+        choice: &ModelChoice,
     ) -> Self {
         let tokenizer = Tokenizer::for_model(&choice.tokenizer);
         let endpoint = choice.endpoint.as_ref().unwrap_or(&materializer.model);
@@ -367,8 +430,53 @@ impl<'e> CostWalk<'e> {
         }
     }
 
-    fn write_totals(mut self, plan: &mut ExpansionPlan) {
+    fn write_totals(mut self, plan: &mut ExpansionPlan, reasoning: f64) {
         self.batcher.finish_batches().iter().for_each(|batch| self.estimator.add_batch(batch));
         self.estimator.write_totals(plan);
+        plan.add_reasoning(reasoning);
+    }
+}
+
+/// Upper bound of the cost of second answers, if each cell needs one.
+///
+/// Rows whose columns need a second answer in different combinations do not share requests. Their
+/// requests cost at most as much as separate requests for each column, and one more for each
+/// combination.
+struct PossibleCost<'e> {
+    /// Requests for each column alone.
+    columns: Vec<RequestCost<'e>>,
+    /// One request for one row with all columns.
+    combination: RequestCost<'e>,
+    rows: u64,
+}
+
+impl PossibleCost<'_> {
+    fn add_row(&mut self, key: &KeyRow, columns: &[usize], source_columns: &[usize]) {
+        for column in columns {
+            self.columns[*column].add_row(key, vec![*column], source_columns);
+        }
+        if self.rows == 0 {
+            self.combination.add_row(key, source_columns.to_vec(), source_columns);
+        }
+        self.rows += 1;
+    }
+
+    /// Adds the cost to the maximum of a plan.
+    fn add_maximum(self, plan: &mut ExpansionPlan, reasoning: f64) {
+        let mut add_times = |cost: RequestCost<'_>, times: u64| {
+            let mut part = ExpansionPlan::default();
+            cost.write_totals(&mut part, reasoning);
+            plan.extra_input += part.input_tokens * times;
+            plan.output_tokens.max += part.output_tokens.max * times as f64;
+            part.requests
+        };
+        let mut column_count = 0;
+        for cost in self.columns {
+            column_count += u32::from(add_times(cost, 1) > 0);
+        }
+        if column_count > 1 {
+            let combinations = 1_u64.checked_shl(column_count).map_or(u64::MAX, |all| all - 1);
+            add_times(self.combination, combinations.min(self.rows));
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::coverage::EntityFacts;
 use super::{MaterializeError, Materializer, WalkError};
 use crate::retrieval::evidence::load_evidence;
 use hqdl_database::keys::{KeyRow, Keys};
-use hqdl_facts::{CellLookup, FactsError};
+use hqdl_facts::FactsError;
 use hqdl_spec::Expansion;
 use hqdl_values::Row;
 use hqdl_values::evidence::ShownEvidence;
@@ -48,11 +48,8 @@ impl Materializer<'_> {
         let (mut digests, mut outdated) = (Vec::new(), HashSet::new());
         let mut failure = None;
         let walked = self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
-            let known = |c| match self.requirements[n].look_up_cell(facts.as_ref(), c) {
-                CellLookup::Known(fact) => Some(fact.asked),
-                CellLookup::Missing(..) => None,
-            };
-            let asked: HashSet<i64> = (0..expansion.columns.len()).filter_map(known).collect();
+            let known = |c| self.requirements[n].known_completions(facts.as_ref(), c);
+            let asked: HashSet<i64> = (0..expansion.columns.len()).flat_map(known).collect();
             if !key.is_first_spelling || asked.is_empty() {
                 return Ok(());
             }

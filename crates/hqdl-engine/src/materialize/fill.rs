@@ -15,33 +15,38 @@ use hqdl_model::generate::{self, Context, Event, ModelRun, StopReason};
 use hqdl_model::plan::{Batcher, MissingRow, RowBatch};
 
 impl Materializer<'_> {
-    /// Requests the missing cells of all expansions and adds the results to the report.
+    /// Starts the requests of a run.
+    pub(super) fn start_model_run(
+        &self,
+        run: &Run,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Arc<ModelRun>, MaterializeError> {
+        let (model, events) = (Arc::clone(&self.model), run.events.clone());
+        let model_run =
+            ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt.clone())?;
+        Ok(Arc::new(model_run))
+    }
+
+    /// Requests the first answers of the missing cells of all expansions, and adds the results to
+    /// the report.
     pub(super) fn fill_cells(
         &self,
         run: &Run,
+        model_run: &Arc<ModelRun>,
         coverages: &[CoverageReport<'_>],
-        interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) {
-        let (model, events) = (Arc::clone(&self.model), run.events.clone());
-        let model_run =
-            ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt.clone());
-        let model_run = match model_run {
-            Ok(model_run) => Arc::new(model_run),
-            Err(error) => {
-                report.failure = Some(error.into());
-                return;
-            }
-        };
         for (n, coverage) in coverages.iter().enumerate() {
-            let cells = coverage.count_missing_cells();
+            let firsts = self.models[n].first_positions();
+            let cells = firsts.clone().map(|model| coverage.count_missing_of(model)).sum();
             if cells == 0 {
                 continue;
             }
             let expansion = self.spec.expansions[n].name.clone();
             (run.events.listener)(&Event::Begin { expansion, cells });
-            for model in 0..self.models[n].choices().len() {
-                self.fill_from_model((n, model), coverage, run, &model_run, report);
+            for model in firsts {
+                let cells = coverage.count_missing_of(model);
+                self.fill_from_model((n, model), (coverage, cells), run, model_run, report);
                 if report.stop_reason.is_some() || report.failure.is_some() {
                     break;
                 }
@@ -54,17 +59,52 @@ impl Materializer<'_> {
         report.in_doubt = model_run.budget.in_doubt();
     }
 
-    /// Requests the missing cells of an expansion that one of its models answers, and adds the
-    /// results to the report.
+    /// Requests second answers (`escalate`) for the keys of the coverage reports, and adds the
+    /// results to the report. Each model is asked once, after those whose answers decide about it.
+    /// Returns the expansions with second answers.
+    pub(super) fn escalate_cells(
+        &self,
+        run: &Run,
+        model_run: &Arc<ModelRun>,
+        coverages: &[CoverageReport<'_>],
+        report: &mut Report,
+    ) -> Result<Vec<usize>, MaterializeError> {
+        let mut escalated = Vec::new();
+        'expansions: for (n, coverage) in coverages.iter().enumerate() {
+            for model in self.models[n].second_positions() {
+                // Count the cells first, because they depend on the answers of this run.
+                let mut cells = 0;
+                self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
+                    cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
+                    Ok(())
+                })?;
+                if cells == 0 {
+                    continue;
+                }
+                let expansion = self.spec.expansions[n].name.clone();
+                (run.events.listener)(&Event::Begin { expansion, cells });
+                escalated.push(n);
+                self.fill_from_model((n, model), (coverage, cells), run, model_run, report);
+                if report.stop_reason.is_some() || report.failure.is_some() {
+                    break 'expansions;
+                }
+            }
+        }
+        report.answered_by_others = model_run.answered_by_others.load(Ordering::Relaxed);
+        report.in_doubt = model_run.budget.in_doubt();
+        Ok(escalated)
+    }
+
+    /// Requests the `cells` missing cells of an expansion that one of its models is asked for, and
+    /// adds the results to the report.
     fn fill_from_model(
         &self,
         (n, model): (usize, usize),
-        coverage: &CoverageReport<'_>,
+        (coverage, cells): (&CoverageReport<'_>, u64),
         run: &Run,
         model_run: &Arc<ModelRun>,
         report: &mut Report,
     ) {
-        let cells = coverage.count_missing_of(&self.models[n], model);
         if cells == 0 {
             return;
         }
@@ -133,8 +173,7 @@ impl Materializer<'_> {
                     requested_keys,
                 )?;
                 requested_keys += u64::from(key_cells.counts_toward_limit());
-                let requirements = &self.requirements[n];
-                key_cells.to_request.retain(|column| requirements.model_of(*column) == model);
+                key_cells.to_request = key_cells.columns_for(model);
                 if key_cells.to_request.is_empty() {
                     return Ok(());
                 }

@@ -260,11 +260,12 @@ impl<'w> Materializer<'w> {
     /// documents are read when the request is sent.
     pub(super) fn ensure_batch_support(&self) -> Result<(), MaterializeError> {
         for (n, (expansion, models)) in self.spec.expansions.iter().zip(&self.models).enumerate() {
-            for (m, choice) in models.choices().iter().enumerate() {
+            for m in models.first_positions() {
+                let choice = &models.choices()[m];
                 let selected = models.columns_of(m).find(|column| self.columns[n][*column]);
                 let (Some(column), true) = (selected, choice.endpoint.is_some()) else { continue };
-                let column = match models.choices() {
-                    [_] => expansion.name.clone(),
+                let column = match models.first_positions().len() {
+                    1 => expansion.name.clone(),
                     _ => format!("{}.{}", expansion.name, expansion.columns[column].name),
                 };
                 let model = choice.model.clone().unwrap_or_default();
@@ -321,6 +322,7 @@ impl<'w> Materializer<'w> {
             }
             plan.expansions.extend(coverage.split_plan(&self.models[n]));
             plan.expansions.extend(self.plan_unification(n, &coverage)?);
+            warnings.extend(self.describe_possible_cells(n, &coverage));
             coverages.push(coverage);
         }
         warnings.extend(self.list_resumed_refreshes(&coverages));
@@ -415,7 +417,7 @@ impl<'w> Materializer<'w> {
         if let Some(db) = previous {
             self.find_differences(db, &mut coverages)?;
         }
-        let mut unified = Vec::new();
+        let mut changed = Vec::new();
         if should_request {
             self.start_refresh_jobs(&coverages)?;
             // From here on, failures go into the report: the run still reports its cost and
@@ -424,10 +426,10 @@ impl<'w> Materializer<'w> {
                 Some(run) => run,
                 None => run.insert(self.start_run(command, listener)?),
             };
-            unified = self.request_cells(run, &mut coverages, &target, interrupt, report);
+            changed = self.request_cells(run, &mut coverages, &target, interrupt, report);
         }
         self.update_report(run.as_ref(), report);
-        self.report_unified(&unified, &coverages, report);
+        self.report_changed(&changed, &coverages, report);
         report.reused += report.answered_by_others;
         if missing > 0 && self.must_keep_tables(&target, report) {
             report.count_from_coverage(&coverages);
@@ -476,11 +478,31 @@ impl<'w> Materializer<'w> {
             )));
         }
         let mut notes = self.list_resumed_refreshes(&coverages);
+        let has_second = self.models.iter().any(|models| !models.second_positions().is_empty());
+        if self.run_mode == RunMode::Batch && has_second {
+            notes.push("a batch asks for no second answers; a run without `--batch` does".into());
+        }
         notes.extend(self.overrides.warnings.iter().cloned());
         notes.extend(self.find_unknown_overrides(&coverages));
         notes.extend(self.filter_warnings(&coverages)?);
         notes.into_iter().for_each(|note| listener(&Event::Warning(note)));
         Ok(coverages)
+    }
+
+    /// Returns a note for each model that may be asked for second answers, depending on first
+    /// answers that are missing.
+    fn describe_possible_cells(&self, n: usize, coverage: &CoverageReport<'_>) -> Vec<String> {
+        let second = self.models[n].second_positions();
+        let possible = second.map(|model| (model, coverage.possible_cells[model]));
+        let describe = |(model, cells): (usize, u64)| {
+            format!(
+                "{}: {} may answer {} again; only the maximum price includes this",
+                self.spec.expansions[n].name,
+                self.models[n].choices()[model].name,
+                count_noun(cells, "cell")
+            )
+        };
+        possible.filter(|(_, cells)| *cells > 0).map(describe).collect()
     }
 
     /// Returns whether the run has cells to request or batches to wait for.
@@ -493,8 +515,8 @@ impl<'w> Materializer<'w> {
         }
     }
 
-    /// Requests the missing cells, and unifies the answers that are in no value list. Returns the
-    /// positions of the expansions with unified values. Failures go into the report.
+    /// Requests the missing cells. Returns the positions of the expansions whose first answers may no
+    /// longer count, because values were unified or answered again. Failures go into the report.
     fn request_cells(
         &self,
         run: &Run,
@@ -503,29 +525,49 @@ impl<'w> Materializer<'w> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Vec<usize> {
-        match self.run_mode {
-            RunMode::Batch => self.send_batches(run, coverages, interrupt, report),
-            _ => self.fill_cells(run, coverages, interrupt, report),
-        }
+        let changed = match self.run_mode {
+            RunMode::Batch => {
+                self.send_batches(run, coverages, interrupt, report);
+                Ok(Vec::new())
+            }
+            _ => self.request_live(run, coverages, interrupt, report),
+        };
         if let Err(error) = self.finish_refresh_jobs(coverages, report) {
             report.failure.get_or_insert(error.into());
         }
-        if self.run_mode != RunMode::Live
-            || report.stop_reason.is_some()
-            || report.failure.is_some()
-        {
-            return Vec::new();
-        }
-        let unified = self.unify_values(run, interrupt, report).and_then(|unified| {
-            if !unified.is_empty() {
-                self.update_coverage(&unified, coverages, target)?;
+        let changed = changed.and_then(|changed| {
+            if !changed.is_empty() {
+                self.update_coverage(&changed, coverages, target)?;
             }
-            Ok(unified)
+            Ok(changed)
         });
-        unified.unwrap_or_else(|error| {
+        changed.unwrap_or_else(|error| {
             report.failure = Some(error);
             Vec::new()
         })
+    }
+
+    /// Requests first answers, then the meaning of unlisted values, then second answers. Returns
+    /// the positions of the expansions whose first answers may no longer count.
+    fn request_live(
+        &self,
+        run: &Run,
+        coverages: &[CoverageReport<'w>],
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<Vec<usize>, MaterializeError> {
+        let model_run = self.start_model_run(run, interrupt)?;
+        self.fill_cells(run, &model_run, coverages, report);
+        if report.stop_reason.is_some() || report.failure.is_some() {
+            return Ok(Vec::new());
+        }
+        let mut changed = self.unify_values(run, interrupt, report)?;
+        if report.stop_reason.is_none() {
+            changed.extend(self.escalate_cells(run, &model_run, coverages, report)?);
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        Ok(changed)
     }
 
     /// Returns whether the published tables must be kept, because no request succeeded: they may

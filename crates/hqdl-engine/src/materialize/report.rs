@@ -111,15 +111,13 @@ impl Report {
         }
     }
 
-    /// Lowers the number of newly answered cells in state `not_in_list` to `not_in_list`, after the
-    /// model has mapped some of their values to the list.
-    pub(super) fn cap_not_in_list(&mut self, expansion: &str, column: &str, not_in_list: u64) {
+    /// Lowers the number of newly answered cells in a state to at most `max`, after the first
+    /// answers of some no longer count.
+    pub(super) fn cap_state(&mut self, expansion: &str, column: &str, state: State, max: u64) {
         let newly_answered = self.column_mut(expansion, column);
-        let reduction =
-            newly_answered.map_or(0, |c| c.requested.limit_to(State::NotInList, not_in_list));
-        let remaining = self.requested.get(State::NotInList)
-            - reduction.min(self.requested.get(State::NotInList));
-        self.requested.limit_to(State::NotInList, remaining);
+        let reduction = newly_answered.map_or(0, |c| c.requested.limit_to(state, max));
+        let remaining = self.requested.get(state).saturating_sub(reduction);
+        self.requested.limit_to(state, remaining);
     }
 
     /// Adds usage to the columns; columns that no longer exist are skipped.

@@ -22,6 +22,10 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
+/// States of first answers that a second answer replaces. An error is not an answer.
+const SUPERSEDED_STATES: [State; 4] =
+    [State::Unknown, State::NotInList, State::Invalid, State::Refused];
+
 /// Number of values that are unified at once. Requests and answers take many times the memory of
 /// the values, which are at most 200 bytes each and all in memory.
 const UNIFY_CHUNK: usize = 10_000;
@@ -69,14 +73,14 @@ impl<'w> Materializer<'w> {
         Ok(unified)
     }
 
-    /// Recomputes the coverage of expansions whose values were unified.
+    /// Recomputes the coverage of expansions whose values were unified or answered again.
     pub(super) fn update_coverage(
         &self,
-        unified: &[usize],
+        changed: &[usize],
         coverages: &mut [CoverageReport<'w>],
         target: &OutputTarget,
     ) -> Result<(), MaterializeError> {
-        for n in unified {
+        for n in changed {
             if let Some(coverage) = coverages.get_mut(*n) {
                 *coverage = self.compute_coverage(*n, false)?;
             }
@@ -87,24 +91,30 @@ impl<'w> Materializer<'w> {
         }
     }
 
-    /// Updates the report for cells whose value was not in the list when it was answered and is
-    /// mapped to the list now.
-    pub(super) fn report_unified(
+    /// Updates the report for cells whose first answer no longer counts: its value was not in the
+    /// list and is mapped to the list now, or the cell has a second answer.
+    pub(super) fn report_changed(
         &self,
-        unified: &[usize],
+        changed: &[usize],
         coverages: &[CoverageReport<'_>],
         report: &mut Report,
     ) {
-        for n in unified {
+        for n in changed {
             let (Some(expansion), Some(coverage)) =
                 (self.spec.expansions.get(*n), coverages.get(*n))
             else {
                 continue;
             };
-            let columns = expansion.columns.iter().zip(&coverage.cells).filter(|(c, _)| c.unify);
-            for (column, cells) in columns {
-                let remaining = cells.get(State::NotInList);
-                report.cap_not_in_list(&expansion.name, &column.name, remaining);
+            for (column, cells) in expansion.columns.iter().zip(&coverage.cells) {
+                let states: &[State] = match (&column.escalation, column.unify) {
+                    (Some(_), _) => &SUPERSEDED_STATES,
+                    (None, true) => &[State::NotInList],
+                    (None, false) => &[],
+                };
+                for state in states {
+                    let remaining = cells.get(*state);
+                    report.cap_state(&expansion.name, &column.name, *state, remaining);
+                }
             }
         }
     }

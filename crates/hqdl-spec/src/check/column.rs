@@ -60,20 +60,7 @@ impl SpecCheck<'_> {
                 self.check_question(&join_path(path, &["questions".into(), n.into()]), e, c, q)
             })
             .collect();
-        if c.unify && values.as_ref().is_none_or(|v| v.open) {
-            let label =
-                if values.is_some() { "allows other values" } else { "the column has no `values`" };
-            let message = format!(
-                "`unify` of `{}` has no effect, because the column has no closed value list",
-                c.name
-            );
-            self.add_error(
-                &field_path("unify"),
-                &message,
-                label,
-                "add `values`, and remove `open`",
-            );
-        }
+        self.check_unify(&field_path("unify"), c, values.as_ref());
         if c.classify && values.is_none() {
             let field_path = join_path(path, &["classify".into()]);
             let label = "the column has no list of values to choose from";
@@ -81,6 +68,7 @@ impl SpecCheck<'_> {
         }
         Column {
             model: None,
+            escalation: None,
             origin: None,
             also: Vec::new(),
             classify: c.classify,
@@ -124,6 +112,19 @@ impl SpecCheck<'_> {
                 "",
                 "choose another `column`",
             );
+        }
+    }
+
+    /// Checks that `unify` has a closed value list.
+    fn check_unify(&mut self, path: &[Step], c: &ColumnTable, values: Option<&ValueList>) {
+        if c.unify && values.is_none_or(|v| v.open) {
+            let label =
+                if values.is_some() { "allows other values" } else { "the column has no `values`" };
+            let message = format!(
+                "`unify` of `{}` has no effect, because the column has no closed value list",
+                c.name
+            );
+            self.add_error(path, &message, label, "add `values`, and remove `open`");
         }
     }
 

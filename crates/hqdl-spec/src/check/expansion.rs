@@ -30,12 +30,30 @@ impl SpecCheck<'_> {
                 e.model.as_ref().and_then(|name| self.check_model_name(&model_path, name, file));
             expansion.echo = e.echo.or(file.model.echo).unwrap_or_default();
             for (c, (column, table)) in expansion.columns.iter_mut().zip(&e.column).enumerate() {
+                let column_path = join_path(&path, &["column".into(), c.into()]);
                 column.unknown = column.unknown.take().or_else(|| file.model.unknown.clone());
-                let model_path = join_path(&path, &["column".into(), c.into(), "model".into()]);
                 column.model = table.model.as_ref().map(|name| {
+                    let model_path = join_path(&column_path, &["model".into()]);
                     let other = self.check_model_name(&model_path, name, file);
                     other.unwrap_or_else(|| file.model.name.clone())
                 });
+                column.escalation = table.escalate.as_ref().map(|escalate| {
+                    let first = column.model.as_deref().or(expansion.model.as_deref());
+                    let escalate_path = join_path(&column_path, &["escalate".into()]);
+                    self.check_escalation(&escalate_path, escalate, first, file)
+                });
+            }
+            if let Some(escalate) = &e.escalate {
+                let escalate_path = join_path(&path, &["escalate".into()]);
+                let first = expansion.model.as_deref();
+                let escalation = self.check_escalation(&escalate_path, escalate, first, file);
+                for column in &mut expansion.columns {
+                    // A column of the stronger model needs no second answer of it.
+                    if column.escalation.is_none() && column.model.as_ref() != Some(&escalation.to)
+                    {
+                        column.escalation = Some(escalation.clone());
+                    }
+                }
             }
             expansions.push(expansion);
         }
@@ -72,7 +90,12 @@ impl SpecCheck<'_> {
 
     /// Returns the `[model.NAME]` that an expansion or a column names; `None` for the one of
     /// `[model]`.
-    fn check_model_name(&mut self, path: &[Step], name: &str, file: &SpecFile) -> Option<String> {
+    pub(super) fn check_model_name(
+        &mut self,
+        path: &[Step],
+        name: &str,
+        file: &SpecFile,
+    ) -> Option<String> {
         if file.model.others.contains_key(name) {
             return Some(name.to_owned());
         }

@@ -7,6 +7,7 @@
 pub(super) mod ask;
 mod column;
 mod embeddings;
+mod escalate;
 mod evidence;
 mod expansion;
 mod ingredients;

@@ -1,0 +1,267 @@
+//! Requirements of an expansion's cells: which model answers a column, and which one answers its
+//! cells again (`escalate`). Both answers are facts of the same identity. This module decides which
+//! of them counts, and which model must be asked.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use crate::lookup::{CellLookup, CellRequirements, Reason};
+use crate::record::{Fact, Record};
+use hqdl_spec::checker::Checker;
+use hqdl_values::cell::{CellValue, State};
+
+/// Rule by which another model answers a column's cells again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecondAnswerRule {
+    /// States of the first answer after which the other model is asked.
+    pub states: Vec<State>,
+    /// Position of the model whose answers are compared with the first ones.
+    pub compare: Option<usize>,
+    /// Position of the model that answers again.
+    pub to: usize,
+}
+
+/// Models of a column, as positions in the expansion's models.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ColumnModels {
+    /// Model that answers first.
+    pub first: usize,
+    /// Rule for second answers.
+    pub second: Option<SecondAnswerRule>,
+}
+
+impl ColumnModels {
+    /// Returns all models that may be asked for a cell of the column.
+    pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+        let second = self.second.iter().flat_map(|rule| rule.compare.into_iter().chain([rule.to]));
+        std::iter::once(self.first).chain(second)
+    }
+}
+
+/// Requirements of an expansion's cells: each column has a model whose facts count.
+#[derive(Debug, Clone)]
+pub struct ExpansionRequirements {
+    /// Requirements for the answers of each model.
+    models: Vec<Arc<CellRequirements>>,
+    columns: Vec<ColumnModels>,
+}
+
+impl ExpansionRequirements {
+    /// Returns the requirements of an expansion whose models have the requirements `models`.
+    /// `columns` contains the models of each column.
+    #[must_use]
+    pub fn new(models: Vec<CellRequirements>, columns: Vec<ColumnModels>) -> Self {
+        Self { models: models.into_iter().map(Arc::new).collect(), columns }
+    }
+
+    /// Returns the position of the model that answers a column first.
+    #[must_use]
+    pub fn model_of(&self, column: usize) -> usize {
+        self.columns.get(column).map_or(0, |models| models.first)
+    }
+
+    /// Returns the requirements for the answers of one model.
+    #[must_use]
+    pub fn for_model(&self, model: usize) -> &Arc<CellRequirements> {
+        &self.models[model]
+    }
+
+    /// Returns the requirements for the answers of the model that answers a column first.
+    #[must_use]
+    pub fn for_column(&self, column: usize) -> &Arc<CellRequirements> {
+        self.for_model(self.model_of(column))
+    }
+
+    /// Calls `change` for the requirements of each model that may be asked for a column.
+    fn change_column(&mut self, column: usize, change: impl Fn(&mut CellRequirements)) {
+        let models: BTreeSet<usize> =
+            self.columns.get(column).map(|m| m.positions().collect()).unwrap_or_default();
+        models.into_iter().for_each(|model| change(Arc::make_mut(&mut self.models[model])));
+    }
+
+    /// Refreshes a column: facts that were asked for up to the completion `before` no longer count.
+    pub fn refresh_column(&mut self, column: usize, before: i64) {
+        self.change_column(column, |model| model.refresh_column(column, before));
+    }
+
+    /// Retries a column: cells without a value that were asked for up to `before` no longer count.
+    pub fn retry_column(&mut self, column: usize, before: i64) {
+        self.change_column(column, |model| model.retry_column(column, before));
+    }
+
+    /// Ignores the facts of these completions from now on, because their evidence has changed.
+    pub fn mark_completions_outdated(&mut self, completions: &HashSet<i64>) {
+        for model in &mut self.models {
+            Arc::make_mut(model).mark_completions_outdated(completions.clone());
+        }
+    }
+
+    /// Returns the ids of all identities whose facts can count as answers.
+    #[must_use]
+    pub fn all_identity_ids(&self) -> Vec<u32> {
+        self.models.iter().flat_map(|model| model.all_identity_ids()).collect()
+    }
+
+    /// Returns the id of a column's identity in the history.
+    #[must_use]
+    pub fn identity_id(&self, column: usize) -> Option<u32> {
+        self.for_column(column).identity_id(column)
+    }
+
+    /// Returns the checker of a column's first answers.
+    #[must_use]
+    pub fn checker(&self, column: usize) -> Option<&Checker> {
+        self.for_column(column).checker(column)
+    }
+
+    /// Returns the completions that asked for the known answers of a column's cell, of all its models.
+    pub fn known_completions<'r>(
+        &'r self,
+        record: Option<&'r Record>,
+        column: usize,
+    ) -> impl Iterator<Item = i64> + 'r {
+        let models = self.columns.get(column).into_iter().flat_map(ColumnModels::positions);
+        models.filter_map(move |model| match self.models[model].look_up_cell(record, column) {
+            CellLookup::Known(fact) => Some(fact.asked),
+            CellLookup::Missing(..) => None,
+        })
+    }
+
+    /// Looks up a column's cell in a record. A second answer counts if it is stored; the cell is
+    /// known without it.
+    #[must_use]
+    pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
+        match self.look_up_with_second(record, column) {
+            (CellLookup::Missing(_, Some(fact)), model) if model != self.model_of(column) => {
+                CellLookup::Known(fact)
+            }
+            (lookup, _) => lookup,
+        }
+    }
+
+    /// Looks up a column's cell in a record for a run that asks for second answers. If the cell is
+    /// missing, also returns the position of the model to ask.
+    #[must_use]
+    pub fn look_up_with_second<'r>(
+        &self,
+        record: Option<&'r Record>,
+        column: usize,
+    ) -> (CellLookup<'r>, usize) {
+        let model = self.model_of(column);
+        let first = self.models[model].look_up_cell(record, column);
+        let rule = self.columns.get(column).and_then(|models| models.second.as_ref());
+        let Some(rule) = rule else { return (first, model) };
+        let (fact, missing) = match first {
+            CellLookup::Known(fact) => (fact, None),
+            CellLookup::Missing(reason, Some(fact)) => (fact, Some(reason)),
+            CellLookup::Missing(_, None) => return (first, model),
+        };
+        let to_lookup = |fact, missing| match missing {
+            None => CellLookup::Known(fact),
+            Some(reason) => CellLookup::Missing(reason, Some(fact)),
+        };
+        // With `reuse = "any-model"`, the first answer may be that of the stronger model.
+        if fact.model == self.models[rule.to].model {
+            return (to_lookup(fact, missing), model);
+        }
+        let mut causes = vec![(model, fact.clone())];
+        if !rule.states.contains(&fact.answer.state) {
+            let Some(compare) = rule.compare.filter(|_| fact.answer.state.has_value()) else {
+                return (to_lookup(fact, missing), model);
+            };
+            match self.models[compare].look_up_cell(record, column) {
+                CellLookup::Known(other) if is_different(&fact, &other) => {
+                    causes.push((compare, other));
+                }
+                CellLookup::Missing(reason, _) if missing.is_none() => {
+                    return (CellLookup::Missing(second_reason(reason), Some(fact)), compare);
+                }
+                _ => return (to_lookup(fact, missing), model),
+            }
+        }
+        let (second, second_missing) = match self.models[rule.to].look_up_cell(record, column) {
+            CellLookup::Known(second) => (Some(second), None),
+            CellLookup::Missing(reason, second) => (second, Some(second_reason(reason))),
+        };
+        let has_value = second.as_ref().is_some_and(|second| second.answer.state.has_value());
+        let chosen = self.choose_answer(fact, second, (rule.to, &causes));
+        match (missing, second_missing) {
+            // `--retry-failed` asks for cells without a value, and this one has a second answer.
+            (Some(Reason::Retried), None) if has_value => (CellLookup::Known(chosen), model),
+            (Some(reason), _) => (CellLookup::Missing(reason, Some(chosen)), model),
+            (None, Some(reason)) => (CellLookup::Missing(reason, Some(chosen)), rule.to),
+            (None, None) => (CellLookup::Known(chosen), model),
+        }
+    }
+
+    /// Returns the answer that counts: the second one if it is usable, and otherwise the first one.
+    /// A note keeps the other answers.
+    fn choose_answer<'r>(
+        &self,
+        first: Cow<'r, Fact>,
+        second: Option<Cow<'r, Fact>>,
+        (to, causes): (usize, &[(usize, Cow<'r, Fact>)]),
+    ) -> Cow<'r, Fact> {
+        let Some(second) = second else { return first };
+        let describe =
+            |(model, fact): &(usize, Cow<'_, Fact>)| describe_answer(&self.models[*model], fact);
+        let (chosen, note) = match second.answer.state {
+            State::Ok | State::Overridden | State::Unknown => {
+                let causes: Vec<String> = causes.iter().map(describe).collect();
+                (second, format!("second answer, because {}", causes.join(" and ")))
+            }
+            State::Error => return first,
+            State::NotInList | State::Invalid | State::Refused => {
+                (first, format!("no better second answer: {}", describe(&(to, second))))
+            }
+        };
+        let mut fact = chosen.into_owned();
+        let repair = fact.answer.repair.take().map(|repair| repair + "; ").unwrap_or_default();
+        fact.answer.repair = Some(repair + &note);
+        Cow::Owned(fact)
+    }
+}
+
+/// Returns why a second answer must be asked for.
+fn second_reason(reason: Reason) -> Reason {
+    match reason {
+        Reason::Refreshed | Reason::Retried | Reason::ChangedEvidence => reason,
+        _ => Reason::SecondAnswer,
+    }
+}
+
+/// Returns true if the second model's answer contradicts a value.
+fn is_different(first: &Fact, second: &Fact) -> bool {
+    match second.answer.state {
+        State::Ok | State::Overridden => {
+            to_comparable(&first.answer.value) != to_comparable(&second.answer.value)
+        }
+        State::Unknown | State::NotInList => true,
+        State::Invalid | State::Refused | State::Error => false,
+    }
+}
+
+/// Returns the texts of a value, without letter case and the order of a list.
+fn to_comparable(value: &CellValue) -> BTreeSet<String> {
+    let texts: Vec<String> = match value {
+        CellValue::Nothing => Vec::new(),
+        CellValue::One(value) => vec![value.to_string()],
+        CellValue::Many(values) => values.iter().map(ToString::to_string).collect(),
+    };
+    texts.into_iter().map(|text| text.trim().to_lowercase()).collect()
+}
+
+/// Returns the state of a model's answer, with its text: `gpt-4o-mini: not_in_list "Gondor"`.
+fn describe_answer(requirements: &CellRequirements, fact: &Fact) -> String {
+    let is_own = fact.model == requirements.model;
+    let model = if is_own { requirements.model_name() } else { "another model" };
+    let answer = &fact.answer;
+    let value = match &answer.value {
+        CellValue::Nothing => None,
+        value => Some(value.to_json().to_string()),
+    };
+    let text = value.or_else(|| answer.raw.as_ref().map(|raw| format!("{raw:?}")));
+    let text = text.map(|text| format!(" {text}")).unwrap_or_default();
+    format!("{model}: {}{text}", answer.state.name())
+}
