@@ -55,14 +55,14 @@ pub fn choose_models(
         let states = escalation.states.clone();
         models.second = to.map(|to| SecondAnswerRule { states, compare, to });
     }
-    let choose = |(n, name): (usize, &Option<&str>)| {
-        let choice = choose_model(spec, connected, *name, expansion);
+    let choose = |(n, name): (usize, Option<&str>)| {
+        let choice = choose_model(spec, connected, name, expansion);
         // A second answer is that of its own model.
         let reuse = if n < first_count { choice.reuse } else { Reuse::SameModel };
         ModelChoice { reuse, ..choice }
     };
     ExpansionModels {
-        choices: list.models.iter().enumerate().map(choose).collect(),
+        choices: list.models.into_iter().enumerate().map(choose).collect(),
         first_count,
         columns,
         names: expansion.columns.iter().map(|c| c.name.clone()).collect(),
@@ -80,8 +80,8 @@ impl<'s> ModelList<'s> {
     /// that change the model apply to all models, so several names may mean one.
     fn find_or_add(&mut self, start: usize, name: Option<&'s str>) -> usize {
         let settings = self.spec.model_settings(name);
-        let is_same = |model: &Option<&str>| self.spec.model_settings(*model) == settings;
-        match self.models[start..].iter().position(is_same) {
+        let is_same = |model: Option<&str>| self.spec.model_settings(model) == settings;
+        match self.models[start..].iter().copied().position(is_same) {
             Some(position) => start + position,
             None => {
                 self.models.push(name);

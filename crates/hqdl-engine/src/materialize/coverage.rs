@@ -395,7 +395,7 @@ impl KeyCells<'_> {
 /// Adds the cells of an entity to its bucket.
 pub(super) fn add_cells(bucket: &mut Bucket, resolved: &[(usize, ResolvedCell<'_>)]) {
     for (column, cell) in resolved {
-        bucket.is_open |= !matches!(cell, ResolvedCell::Fact(CellLookup::Known(_)));
+        bucket.is_open |= !matches!(cell, ResolvedCell::Fact { lookup: CellLookup::Known(_), .. });
         if let Some(state) = cell.state() {
             bucket.cells[*column].add(state, 1);
         }
