@@ -124,10 +124,10 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
         ),
         StopReason::Endpoint(ModelError::Refused { status, message }) => {
             let hint = match status {
-                401 | 403 if message.contains("the spec names no variable") => "name the environment variable that holds the key with --api-key-env (`api_key_env` in [model]); everything answered is kept",
+                401 | 403 if message.contains("the spec names no variable") => "export a key of this endpoint in an environment variable, and name the variable with --api-key-env (`api_key_env` in [model]); everything answered is kept",
                 401 | 403 if message.contains("hqdl sent no key") => "export that variable with a key of this endpoint; everything answered is kept",
                 401 | 403 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); everything answered is kept",
-                404 => "check `base_url` and the model's `name`, and with --batch that the endpoint has a Batch API; everything answered is kept",
+                404 => "check `base_url`, which often ends in /v1, and the model's `name`, and with --batch that the endpoint has a Batch API; everything answered is kept",
                 400 | 422 => "check the model's `name` and `parameters` in [model]; everything answered is kept",
                 402 | 429 => "check the account's credit and quota, then run this again; everything answered is kept",
                 _ => "everything answered is kept; fix the cause and run this again",

@@ -137,8 +137,9 @@ fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> {
         return Err((message, "correct the line, then run this again"));
     }
     let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
-    let invalid_record =
-        |e: csv::Error| (describe_error(&e), "correct the line, then run this again");
+    let invalid_record = |e: csv::Error| {
+        (describe_error(&e), "correct the line: a field with a separator needs quotes around it")
+    };
     let header = reader().headers().map_err(invalid_record)?.clone();
     let names = make_names_unique(&header);
     if names.is_empty() {
