@@ -36,7 +36,8 @@ pub struct Options {
     /// Host name that clients may use for this machine, in addition to its addresses.
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// Send no request without approval: plan, publish what is known, and wait.
+    /// Send no request without approval: plan, publish what is known, and wait. A query with
+    /// `budget`, and a run that is started over HTTP or on the page, are approved.
     #[arg(long)]
     no_spend: bool,
     /// Check the files at this interval, for file systems without change events (network drives).

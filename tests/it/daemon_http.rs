@@ -47,7 +47,11 @@ fn a_query_requests_missing_cells_and_explain_requests_nothing() {
     let explained = daemon.post("/v1/explain", &json!({ "sql": sql })).expect_status(200).json();
     assert_eq!(explained["routes"][0]["column"], "eye_color", "{explained}");
     assert_eq!(endpoint.request_count(), 0);
-    let lines = daemon.post("/v1/query", &json!({ "sql": sql })).expect_status(200).json_lines();
+    let refused = daemon.post("/v1/query", &json!({ "sql": sql })).expect_status(400);
+    assert!(refused.error_message().contains("--no-spend"), "{}", refused.body);
+    assert_eq!(endpoint.request_count(), 0);
+    let approved = json!({ "sql": sql, "budget": 1 });
+    let lines = daemon.post("/v1/query", &approved).expect_status(200).json_lines();
     let meta = &lines.last().unwrap()["meta"];
     assert!(meta["values_asked"].as_u64().unwrap() > 0, "{meta}");
     assert_eq!(endpoint.cells_since(0).len() as u64, meta["values_asked"].as_u64().unwrap());
@@ -95,7 +99,17 @@ fn requests_that_cannot_be_answered_report_the_reason() {
     post("/v1/query", json!({ "sql": "SELECT ?", "params": [[1]] })).expect_status(400);
     post("/v1/query", json!({ "sql": "SELECT 1", "timeout": -1 })).expect_status(400);
     post("/v1/query", json!({ "sql": "x".repeat(2 << 20) })).expect_status(413);
-    post("/v1/runs", json!({ "budget": -1.0 })).expect_status(400);
+    for (path, mut body) in [
+        ("/v1/runs", json!({})),
+        ("/v1/plan", json!({})),
+        ("/v1/query", json!({ "sql": "SELECT 1" })),
+        ("/v1/explain", json!({ "sql": "SELECT 1" })),
+        ("/v1/facts", json!({ "keys": [["Zed", "Zed Zedsson"]] })),
+    ] {
+        body["budget"] = json!(-1);
+        let refused = post(path, body).expect_status(400);
+        assert!(refused.error_message().contains("-1 is not a valid budget"), "{}", refused.body);
+    }
     post("/v1/runs", json!({ "columns": ["nothing"], "wait": true })).expect_status(200);
     post("/v1/facts", json!({ "keys": [["only one"]] })).expect_status(400);
     daemon.get("/v1/runs/999").expect_status(404);

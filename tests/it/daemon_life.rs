@@ -155,7 +155,7 @@ fn a_client_that_disconnects_stops_its_query() {
     let daemon = Daemon::start(&project, &["--no-spend"]);
     daemon.wait_until_idle("waiting");
     let body = json!({
-        "sql": "SELECT {{LLMMap('Is this hero old?', hero.name)}} FROM hero", "rows_per_request": 1,
+        "sql": "SELECT {{LLMMap('Is this hero old?', hero.name)}} FROM hero", "rows_per_request": 1, "budget": 1,
     })
     .to_string();
     {

@@ -146,7 +146,7 @@ impl Daemon {
 
     /// Runs a query and returns its rows.
     pub fn query_rows(&self, sql: &str) -> Vec<Json> {
-        let answer = self.post("/v1/query", &json!({ "sql": sql })).expect_status(200);
+        let answer = self.post("/v1/query", &json!({ "sql": sql, "budget": 1 })).expect_status(200);
         let mut lines = answer.json_lines();
         let last = lines.pop().unwrap();
         assert!(last["meta"].is_object(), "{answer:?}");

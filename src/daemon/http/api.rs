@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::HttpState;
 use super::query::{READ_TIMEOUT, parse_timeout, run_blocking};
-use super::reply::{HttpRefusal, read_json_body};
+use super::reply::{HttpRefusal, check_budget, read_json_body};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::event::{DaemonEvent, StartRun, shutdown_failure};
 use crate::daemon::job::guard_failure;
@@ -142,6 +142,7 @@ fn plan_json(
     database: &Database,
 ) -> Result<Json, Failure> {
     let mut spec = active_spec.spec.clone();
+    check_budget(wanted.budget)?;
     spec.set_budget(wanted.budget)?;
     let model = match &active_spec.model {
         Ok(model) => Arc::clone(model),
@@ -207,12 +208,7 @@ pub(super) async fn start_run(
 ) -> Result<(StatusCode, axum::Json<Json>), HttpRefusal> {
     let wanted: WantedCells = read_json_body(&headers, body).await?;
     let (name, _) = state.active_spec(wanted.spec.as_deref())?;
-    if let Some(budget) = wanted.budget.filter(|b| !b.is_finite() || *b < 0.0) {
-        return Err(HttpRefusal::bad_request(
-            format!("{budget} is not a valid budget"),
-            "pass `budget` in USD, 0 or more",
-        ));
-    }
+    check_budget(wanted.budget)?;
     let timeout = parse_timeout(wanted.timeout)?;
     let timeout = wanted.filter.as_ref().map(|_| timeout);
     let _permit = if wanted.wait { Some(state.acquire_wait_permit()?) } else { None };

@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 use super::HttpState;
 use super::query::run_blocking;
-use super::reply::{HttpRefusal, read_json_body};
+use super::reply::{HttpRefusal, check_budget, read_json_body};
 use crate::cell::State as CellState;
 use crate::daemon::active_spec::ActiveSpec;
 use crate::facts::{CellLookup, Facts};
@@ -55,6 +55,7 @@ pub(super) async fn look_up_facts(
     body: Body,
 ) -> Result<axum::Json<Json>, HttpRefusal> {
     let asked: AskedCells = read_json_body(&headers, body).await?;
+    check_budget(asked.budget)?;
     let (name, active_spec) = state.active_spec(asked.spec.as_deref())?;
     let cells = RequestedCells::from_request(&asked, &active_spec)?;
     let mut found = cells.find_facts(&state).await?;

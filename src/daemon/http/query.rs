@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::reply::{HttpRefusal, read_json_body, unknown_spec_failure};
+use super::reply::{HttpRefusal, check_budget, read_json_body, unknown_spec_failure};
 use super::rows::{self, LineSink, RowLimits};
 use super::stalled::StallTimeout;
 use super::{HttpState, MAX_WAITING, STALL_TIMEOUT};
@@ -66,7 +66,8 @@ pub(super) struct AskedQuery {
     pub(super) timeout: Option<f64>,
     /// Maximum number of rows in the result.
     pub(super) max_rows: Option<u64>,
-    /// Maximum cost of the query in USD [default: the spec's budget].
+    /// Maximum cost of the query in USD [default: the spec's budget]. If the daemon runs with
+    /// `--no-spend`, a query without it sends no request.
     pub(super) budget: Option<f64>,
     /// Confidence in percent, such as 95. Adds a confidence interval to each aggregate `x`, as
     /// columns `x_low`, `x_high` and `x_estimate`. It covers the aggregate over the true values,
@@ -82,6 +83,8 @@ pub(super) struct PreparedQuery {
     active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.
     changed_spec: Option<Spec>,
+    /// Whether the query may send requests: it, or all queries, were approved.
+    is_approved: bool,
     target: PathBuf,
     sql: String,
     dialect: Dialect,
@@ -165,10 +168,12 @@ pub(super) async fn explain_request(
     .await
 }
 
-/// Runs a query and collects its rows in `sink`, for the page.
+/// Runs a query and collects its rows in `sink`, for the page. `is_approved` means that a person
+/// saw the price.
 pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     state: &HttpState,
     asked: AskedQuery,
+    is_approved: bool,
     sink: S,
 ) -> Result<(Meta, S), HttpRefusal> {
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -176,8 +181,9 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     let permit = state.acquire_query_permit().await?;
     run_blocking(permit, client_guard, move || {
         let mut sink = sink;
-        let meta =
-            prepare_query(&state, asked)?.run_with_sink(&state.context, interrupt, &mut sink)?;
+        let mut prepared = prepare_query(&state, asked)?;
+        prepared.is_approved |= is_approved;
+        let meta = prepared.run_with_sink(&state.context, interrupt, &mut sink)?;
         state.context.metrics.count_reused(meta.values_reused);
         Ok((meta, sink))
     })
@@ -300,6 +306,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
             (name, active_spec, true)
         }
     };
+    check_budget(asked.budget)?;
     let mut changed_spec = None;
     if bare || asked.budget.is_some() {
         let mut spec = active_spec.spec.clone();
@@ -330,6 +337,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
     };
     Ok(PreparedQuery {
         interval,
+        is_approved: state.context.settings.spend || asked.budget.is_some(),
         params: parse_params(&asked.params)?,
         command: format!("query {name}"),
         active_spec,
@@ -424,7 +432,9 @@ impl PreparedQuery {
         interrupt: watch::Receiver<bool>,
         sink: &mut dyn RowSink,
     ) -> Result<Meta, Failure> {
-        let request = self.build_request(context, self.active_spec.model.clone().ok(), interrupt);
+        // A query without a model reads only stored answers.
+        let model = self.active_spec.model.clone().ok().filter(|_| self.is_approved);
+        let request = self.build_request(context, model, interrupt);
         let result = if let Some(interval) = self.interval {
             run_with_intervals(request.spec, &request.to_plain(), interval, sink)
         } else if self.has_calls() {
@@ -458,6 +468,10 @@ impl PreparedQuery {
                 text: self.sql.clone(),
                 problems: vec![*problem],
             }),
+            (QueryError::NoModel, _) if !self.is_approved => Failure::wrong_input(
+                "the query needs answers that are not stored, and the daemon runs with --no-spend",
+                "approve it with `budget`, its maximum cost in USD; `/v1/explain` returns the price",
+            ),
             (QueryError::NoModel, Err(why)) => Failure::clone(why),
             (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::FileTooLarge => {
                 Failure::wrong_input(

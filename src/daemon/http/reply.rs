@@ -160,3 +160,17 @@ pub(super) async fn read_json_body<T: DeserializeOwned>(
         HttpRefusal::bad_request(format!("the body is invalid: {reason}"), "see /v1/openapi.json")
     })
 }
+
+/// Checks a client's budget, in USD.
+///
+/// # Errors
+/// [`Failure`] if it is negative.
+pub(super) fn check_budget(budget: Option<f64>) -> Result<(), Failure> {
+    match budget.filter(|usd| !usd.is_finite() || *usd < 0.0) {
+        None => Ok(()),
+        Some(usd) => Err(Failure::wrong_input(
+            format!("{usd} is not a valid budget"),
+            "pass `budget` in USD, 0 or more",
+        )),
+    }
+}

@@ -135,7 +135,8 @@ async fn run_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, H
             return Ok(QueryOutcome::Explained(meta));
         }
     }
-    let (meta, rows) = collect_rows(state, request, RowsPreview::default()).await?;
+    let is_approved = form.action == "spend";
+    let (meta, rows) = collect_rows(state, request, is_approved, RowsPreview::default()).await?;
     Ok(QueryOutcome::Rows(meta, rows))
 }
 
@@ -147,7 +148,7 @@ async fn export_result(
     format: ExportFormat,
 ) -> Result<Response, HttpRefusal> {
     let sink = ExportSink::new(format, state.context.settings.max_bytes);
-    let (_, sink) = collect_rows(state, form.to_request()?, sink).await?;
+    let (_, sink) = collect_rows(state, form.to_request()?, false, sink).await?;
     Ok((format.headers("result"), sink.body).into_response())
 }
 
