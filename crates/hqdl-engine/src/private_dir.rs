@@ -5,15 +5,17 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use hqdl_values::format::io_reason;
 use serde::{Deserialize, Serialize};
 
+use hqdl_facts::restrict_access;
+
 /// Permissions of the directory: only the user may read and write.
-#[cfg(unix)]
 const PRIVATE: u32 = 0o700;
 
 /// A file or directory that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use {}: {}", path.display(), hqdl_values::format::io_reason(error))]
+#[error("cannot use {}: {}", path.display(), io_reason(error))]
 pub struct FileError {
     /// Path of the file.
     pub path: PathBuf,
@@ -21,16 +23,22 @@ pub struct FileError {
     pub error: io::Error,
 }
 
-/// Creates the directory if necessary.
+/// Creates the directory if necessary, or makes an existing one private. Returns whether other users
+/// had access to it, so that they may have written its files.
 ///
 /// # Errors
-/// [`FileError`] if it cannot be created.
-pub fn create_private_dir(dir: &Path) -> Result<(), FileError> {
+/// [`FileError`] if it cannot be created or made private.
+pub fn create_private_dir(dir: &Path) -> Result<bool, FileError> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, PRIVATE);
-    builder.create(dir).map_err(|error| FileError { path: dir.to_owned(), error })
+    let file_error = |error| FileError { path: dir.to_owned(), error };
+    builder.create(dir).map_err(file_error)?;
+    restrict_access(dir, PRIVATE).map_err(|error| {
+        let why = "other users have access to it; run `chmod 700` on it as its owner";
+        file_error(io::Error::other(format!("{why} ({})", io_reason(&error))))
+    })
 }
 
 /// Writes a file in one step, so that no other process reads half of it.

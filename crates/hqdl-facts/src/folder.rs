@@ -33,7 +33,7 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
             })
         };
         if std::fs::read_dir(dir).map_err(io_error)?.all(is_ours) {
-            restrict_access(dir, 0o700);
+            restrict_or_warn(dir, 0o700);
         }
         return Ok(());
     }
@@ -46,23 +46,32 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     }
 }
 
-/// Removes other users' access to a file or directory. If that fails, as it does for another user's
-/// file, hqdl logs a warning.
-fn restrict_access(path: &Path, mode: u32) {
+/// Removes other users' access to a file or directory. Returns whether they had access.
+///
+/// # Errors
+/// The operating system's error, for example if another user owns the file.
+pub fn restrict_access(path: &Path, mode: u32) -> std::io::Result<bool> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let is_private = |m: std::fs::Metadata| m.permissions().mode().trailing_zeros() >= 6;
-        if std::fs::metadata(path).is_ok_and(is_private) {
-            return;
+        if std::fs::metadata(path)?.permissions().mode().trailing_zeros() >= 6 {
+            return Ok(false);
         }
-        let permissions = std::fs::Permissions::from_mode(mode);
-        if let Err(error) = std::fs::set_permissions(path, permissions) {
-            tracing::warn!(path = %path.display(), %error, "other users may read this");
-        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        Ok(true)
     }
     #[cfg(not(unix))]
-    let _ = (path, mode);
+    {
+        let _ = (path, mode);
+        Ok(false)
+    }
+}
+
+/// Removes other users' access to a file or directory, or logs a warning if that fails.
+fn restrict_or_warn(path: &Path, mode: u32) {
+    if let Err(error) = restrict_access(path, mode) {
+        tracing::warn!(path = %path.display(), %error, "other users may read this");
+    }
 }
 
 /// Makes the files of a cache private before anything is written to them. `SQLite` gives its side
@@ -70,7 +79,7 @@ fn restrict_access(path: &Path, mode: u32) {
 pub(super) fn restrict_files(dir: &Path) -> Result<(), FactsError> {
     let index = dir.join("index.sled");
     if index.exists() {
-        restrict_access(&index, 0o700);
+        restrict_or_warn(&index, 0o700);
     }
     for name in ["journal.sqlite", "index.sqlite", "lock"] {
         let path = dir.join(name);
@@ -82,7 +91,7 @@ pub(super) fn restrict_files(dir: &Path) -> Result<(), FactsError> {
         for suffix in ["", "-wal", "-shm"] {
             let path = dir.join(format!("{name}{suffix}"));
             if path.exists() {
-                restrict_access(&path, 0o600);
+                restrict_or_warn(&path, 0o600);
             }
         }
     }
@@ -131,7 +140,7 @@ pub(super) fn take_index_lock(dir: &Path, description: &str) -> Result<LockOutco
     if file.try_lock().is_err() {
         return Ok(LockOutcome::HeldBy(read_description(&mut file)));
     }
-    restrict_access(&path, 0o600);
+    restrict_or_warn(&path, 0o600);
     let mut write_description = || {
         file.set_len(0)?;
         file.rewind()?;

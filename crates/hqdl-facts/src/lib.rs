@@ -51,6 +51,8 @@ mod throttle;
 pub mod transfer;
 pub mod unify;
 
+pub use folder::restrict_access;
+
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

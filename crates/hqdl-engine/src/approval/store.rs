@@ -149,25 +149,38 @@ pub struct PlanStore {
 }
 
 impl PlanStore {
-    /// Opens the directory, creates it if necessary, and deletes old plans.
+    /// Opens the directory, creates it if necessary, and deletes old plans. If other users had
+    /// access to the directory, deletes all plans and approvals, which may be theirs.
     ///
     /// # Errors
     /// [`ApprovalError::File`].
     pub fn open(dir: &Path) -> Result<Self, ApprovalError> {
-        create_private_dir(dir)?;
+        let is_foreign = create_private_dir(dir)?;
         let store = Self { dir: dir.to_owned() };
-        store.delete_old_files();
+        store.delete_files(is_foreign)?;
         Ok(store)
     }
 
-    fn delete_old_files(&self) {
+    /// Deletes old files, or all of them. Other names than those of plans are left alone.
+    fn delete_files(&self, all: bool) -> Result<(), FileError> {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let id = name.to_str().and_then(|name| name.split('.').next());
+            if !id.is_some_and(is_plan_id) {
+                continue;
+            }
             let age = entry.metadata().and_then(|m| m.modified()).map(|at| at.elapsed());
-            if matches!(age, Ok(Ok(age)) if age > MAX_AGE) {
-                // Another process may have deleted it.
-                let _ = fs::remove_file(entry.path());
+            if all || matches!(age, Ok(Ok(age)) if age > MAX_AGE) {
+                match fs::remove_file(entry.path()) {
+                    // Another process may have deleted it.
+                    Err(error) if all && error.kind() != io::ErrorKind::NotFound => {
+                        return Err(FileError { path: entry.path(), error });
+                    }
+                    _ => {}
+                }
             }
         }
+        Ok(())
     }
 
     fn path(&self, id: &str, kind: &str) -> Result<PathBuf, ApprovalError> {
