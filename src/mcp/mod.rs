@@ -7,6 +7,7 @@ pub mod context;
 mod gate;
 mod page;
 mod server;
+mod stdin;
 mod tools;
 
 pub use server::serve_stdio;

@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::context::{PagePosition, ServerContext, WritingAllowance, WrittenQuery};
 use super::gate::{Decision, PendingQuestions, authorize};
+use super::stdin::AnsweredLines;
 use super::tools::{
     DescribeArguments, PlanArguments, QueryArguments, QuestionArguments, SearchArguments,
     WhyArguments, list_tools,
@@ -50,7 +51,8 @@ pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
         permits: Arc::new(Semaphore::new(MAX_RUNNING)),
     };
     runtime.block_on(async {
-        let running = server.serve(rmcp::transport::stdio()).await;
+        let (stdin, stdout) = rmcp::transport::stdio();
+        let running = server.serve((AnsweredLines::new(stdin), stdout)).await;
         let running =
             running.map_err(|_| failed("no client began the protocol on stdin".to_owned()))?;
         running.waiting().await.map_err(|e| failed(e.to_string()))?;

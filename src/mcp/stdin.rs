@@ -1,0 +1,56 @@
+//! Lines that are too long for the protocol's transport, which drops them without an answer.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rmcp::transport::async_rw::DEFAULT_MAX_LINE_LENGTH;
+use tokio::io::{AsyncBufRead, AsyncRead, BufReader, ReadBuf};
+
+/// A line that the transport answers with "invalid request".
+const INVALID_REQUEST: &[u8] = b"{}\n";
+
+/// A reader that inserts an invalid request after each line that is too long, so that the client gets
+/// an error.
+pub struct AnsweredLines<R> {
+    inner: BufReader<R>,
+    /// Bytes of the present line that were read.
+    length: usize,
+    /// Rest of the inserted line.
+    inserted: &'static [u8],
+}
+
+impl<R: AsyncRead> AnsweredLines<R> {
+    pub fn new(inner: R) -> Self {
+        Self { inner: BufReader::new(inner), length: 0, inserted: &[] }
+    }
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for AnsweredLines<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.inserted.is_empty() {
+            let (part, rest) = self.inserted.split_at(self.inserted.len().min(out.remaining()));
+            out.put_slice(part);
+            self.inserted = rest;
+            return Poll::Ready(Ok(()));
+        }
+        let available = ready!(Pin::new(&mut self.inner).poll_fill_buf(context))?;
+        let available = &available[..available.len().min(out.remaining())];
+        let newline = available.iter().position(|byte| *byte == b'\n');
+        let count = newline.map_or(available.len(), |at| at + 1);
+        out.put_slice(&available[..count]);
+        Pin::new(&mut self.inner).consume(count);
+        self.length = self.length.saturating_add(count);
+        if newline.is_some() {
+            if self.length > DEFAULT_MAX_LINE_LENGTH {
+                self.inserted = INVALID_REQUEST;
+            }
+            self.length = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
