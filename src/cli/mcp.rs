@@ -1,6 +1,7 @@
 //! `hqdl mcp`
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,6 +15,14 @@ use crate::mcp::context::{ServerContext, plans_dir};
 use crate::session::user_cache;
 use crate::spec::Provider;
 
+/// Flag that prints the configuration.
+const PRINT_CONFIG: &str = "--print-config";
+/// Flags whose values are paths.
+const PATH_FLAGS: [&str; 6] =
+    ["--spec", "--db", "--output", "--cache", "--recordings", "--log-file"];
+/// Environment variables that contain paths, and the flags that override them.
+const PATH_VARIABLES: [(&str, &str); 2] =
+    [("HQDL_CACHE", "--cache"), ("HQDL_LOG_FILE", "--log-file")];
 /// Default time limit of the database's work in one pass.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -43,7 +52,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let (session, target) = open_for_query(spec.as_deref(), flags, None, "mcp", output_options)?;
     if let Some(assistant) = options.print_config {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("hqdl"));
-        let config = format_config(assistant, &program, &absolute_args(options));
+        let given = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+        let args = absolute_args(given);
+        let config = format_config(assistant, &program, &args, &absolute_variables(&args));
         anstream::println!("{config:#}");
         return Ok(ExitCode::SUCCESS);
     }
@@ -98,24 +109,47 @@ fn quote_for_shell(text: &str) -> String {
     }
 }
 
-fn absolute(path: &std::path::Path) -> String {
+fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned()
 }
 
-/// Returns this process's arguments without `--print-config`, and with absolute paths.
-fn absolute_args(options: &Options) -> Vec<String> {
-    let flags = &options.flags;
-    let cache = flags.cache.cache.as_deref().filter(|cache| !is_server(cache));
-    let paths = [options.spec.as_deref(), flags.db.as_deref(), flags.output.as_deref(), cache];
+/// Returns the path as an absolute one. A URL of a server is returned unchanged.
+fn absolute_location(text: &str) -> String {
+    let path = Path::new(text);
+    if is_server(path) { text.to_owned() } else { absolute(path) }
+}
+
+/// Returns arguments without `--print-config`, and with absolute paths.
+fn absolute_args(given: impl Iterator<Item = String>) -> Vec<String> {
     let mut args = Vec::new();
-    let mut given = std::env::args().skip(1);
-    while let Some(arg) = given.next() {
-        if arg == "--print-config" {
-            given.next();
-        } else if !arg.starts_with("--print-config=") {
-            let path = paths.iter().flatten().find(|path| path.as_os_str() == arg.as_str());
-            args.push(path.filter(|path| !is_server(path)).map_or(arg, |path| absolute(path)));
+    let mut flag = String::new();
+    for arg in given {
+        let (name, value) = match arg.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => (name, Some(value)),
+            _ => (arg.as_str(), None),
+        };
+        let is_flag = name.starts_with("--");
+        if is_flag {
+            name.clone_into(&mut flag);
         }
+        if flag == PRINT_CONFIG {
+            continue;
+        }
+        let is_path = PATH_FLAGS.contains(&flag.as_str());
+        args.push(match value {
+            Some(value) if is_path => format!("{flag}={}", absolute_location(value)),
+            None if is_path && !is_flag => absolute_location(&arg),
+            _ => arg,
+        });
     }
     args
+}
+
+/// Returns the environment variables with paths that are used in place of flags. The assistant
+/// starts the server without them.
+fn absolute_variables(args: &[String]) -> BTreeMap<&'static str, String> {
+    let is_given = |flag: &str| args.iter().any(|arg| arg.split('=').next() == Some(flag));
+    let variables = PATH_VARIABLES.iter().filter(|(_, flag)| !is_given(flag));
+    let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    variables.filter_map(|(name, _)| Some((*name, absolute_location(&value(name)?)))).collect()
 }

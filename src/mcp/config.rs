@@ -1,5 +1,6 @@
 //! The configuration that starts the server from an assistant.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
@@ -15,16 +16,23 @@ pub enum Assistant {
     Vscode,
 }
 
-/// Returns the configuration to paste.
+/// Returns the configuration to paste. `variables` are environment variables that the server needs.
 #[must_use]
-pub fn format_config(assistant: Assistant, program: &Path, args: &[String]) -> Json {
-    let command = program.to_string_lossy();
+pub fn format_config(
+    assistant: Assistant,
+    program: &Path,
+    args: &[String],
+    variables: &BTreeMap<&str, String>,
+) -> Json {
+    let mut server = json!({ "command": program.to_string_lossy(), "args": args });
+    if !variables.is_empty() {
+        server["env"] = json!(variables);
+    }
     match assistant {
-        Assistant::Claude | Assistant::Cursor => {
-            json!({ "mcpServers": { "hqdl": { "command": command, "args": args } } })
-        }
+        Assistant::Claude | Assistant::Cursor => json!({ "mcpServers": { "hqdl": server } }),
         Assistant::Vscode => {
-            json!({ "servers": { "hqdl": { "type": "stdio", "command": command, "args": args } } })
+            server["type"] = "stdio".into();
+            json!({ "servers": { "hqdl": server } })
         }
     }
 }

@@ -223,8 +223,7 @@ fn an_approval_is_bound_to_schema_price_and_time() {
     let dearer = client.call("query", json!({ "plan_id": id }));
     assert!(dearer["reason"].as_str().unwrap().contains("changed"), "{dearer}");
     approve(&project, &id);
-    let path = project.path("cache").join(format!("plans/{}.approval.json", id.as_str().unwrap()));
-    let path = if path.exists() { path } else { find_approval(&project, &id) };
+    let path = find_approval(&project, &id);
     let mut approval: Json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     approval["approved_at"] = (approval["approved_at"].as_i64().unwrap() - 15 * 60).into();
     std::fs::write(&path, approval.to_string()).unwrap();
@@ -240,9 +239,11 @@ fn an_approval_is_bound_to_schema_price_and_time() {
     client.close();
 }
 
-/// Returns the approval's file if the cache is on a server.
+/// Returns the file of an approval, which is on this machine even if the cache is not.
 fn find_approval(project: &Project, id: &Json) -> std::path::PathBuf {
-    project.path(format!(".local/share/hqdl/plans/{}.approval.json", id.as_str().unwrap()))
+    let name = format!("plans/{}.approval.json", id.as_str().unwrap());
+    let path = project.path("cache").join(&name);
+    if path.exists() { path } else { project.path(".local/share/hqdl").join(name) }
 }
 
 #[test]
@@ -463,6 +464,9 @@ fn bad_messages_do_not_end_the_server() {
     let mut client = Client::start(&project, &[]);
     client.send("{ not json");
     client.send("");
+    client.send(&"x".repeat((16 << 20) + 1));
+    let too_long = client.read();
+    assert_eq!(too_long["error"]["code"], -32600, "{too_long}");
     let unknown = client.request("tools/call", json!({ "name": "drop", "arguments": {} }));
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
     for (tool, arguments) in [
@@ -532,4 +536,65 @@ fn the_configuration_starts_the_server() {
         assert!(std::path::Path::new(args[2].as_str().unwrap()).is_absolute(), "{config}");
         assert_eq!(args.as_array().unwrap().len(), 3, "{config}");
     }
+}
+
+#[test]
+fn the_configuration_contains_absolute_paths() {
+    let endpoint = endpoint(PLAIN);
+    let project = project(&endpoint);
+    std::fs::write(project.path("said.jsonl"), "").unwrap();
+    let print = |cache: &str, flags: &[&str]| -> Json {
+        let args = [&["mcp", "--print-config=claude"], flags].concat();
+        let mut command = project.hqdl_command(&args);
+        let printed = command.env("HQDL_CACHE", cache).output().unwrap();
+        assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+        let config: Json = serde_json::from_slice(&printed.stdout).unwrap();
+        config["mcpServers"]["hqdl"].clone()
+    };
+    let path = |name: &str| project.path(name).display().to_string();
+    // The model has the name of a file, but is none.
+    let flags = ["--spec=specs/x.toml", "--db=data.sqlite", "--cache=kept", "--model", "kept"];
+    let flags = [&flags[..], &["--recordings", "said.jsonl", "specs/../said.jsonl"]].concat();
+    let printed = print("other", &flags);
+    let (spec, db, cache) = (path("specs/x.toml"), path("data.sqlite"), path("kept"));
+    let expected = json!([
+        "mcp",
+        format!("--spec={spec}"),
+        format!("--db={db}"),
+        format!("--cache={cache}"),
+        "--model",
+        "kept",
+        "--recordings",
+        path("said.jsonl"),
+        path("specs/../said.jsonl"),
+    ]);
+    assert_eq!(printed["args"], expected);
+    assert_eq!(printed["env"], Json::Null);
+    let printed = print("kept", &["--spec", "specs/x.toml"]);
+    assert_eq!(printed["args"], json!(["mcp", "--spec", spec]));
+    assert_eq!(printed["env"], json!({ "HQDL_CACHE": cache }));
+}
+
+/// Other users could have written an approval into a directory that was open to them.
+#[cfg(unix)]
+#[test]
+fn an_open_directory_of_plans_becomes_private() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let endpoint = endpoint(LIVE);
+    let project = project(&endpoint);
+    let mut client = Client::start(&project, &[]);
+    let id = client.call("plan", json!({ "sql": LIVE }))["plan_id"].clone();
+    client.close();
+    approve(&project, &id);
+    let approval = find_approval(&project, &id);
+    let dir = approval.parent().unwrap();
+    let other = dir.join("notes.txt");
+    std::fs::write(&other, "").unwrap();
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let mut client = Client::start(&project, &[]);
+    assert_eq!(std::fs::metadata(dir).unwrap().mode() & 0o777, 0o700);
+    assert_eq!(client.call("query", json!({ "sql": LIVE }))["status"], "approval_needed");
+    assert!(!approval.exists() && other.exists());
+    assert_eq!(endpoint.request_count(), 0);
+    client.close();
 }
