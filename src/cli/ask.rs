@@ -1,7 +1,7 @@
 //! Implements `hqdl ask`.
 
 use std::cell::Cell;
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::format::{count_noun, format_usd, on_one_line};
 use crate::generate::StopReason;
 use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::result::json::write_json;
-use crate::query::{Meta, QueryError, QueryResult};
+use crate::query::{Dialect, Meta, QueryError, QueryResult};
 use crate::session::Session;
 use crate::spec::file::ExampleTable;
 use crate::spec::{Provider, Spec};
@@ -145,25 +145,36 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     match ask_run.ask(&text, &[], interrupt)? {
         AskOutcome::Stopped(code) => Ok(ExitCode::from(code)),
         AskOutcome::Answered(answered) => {
-            let code = answered.print(format, output_options)?;
-            if let (true, Some(spec)) =
-                (options.keep && answered.row_count() > 0, &options.ask.spec)
-            {
-                keep_example(spec, &session.database, &answered.example(), output_options)?;
+            let is_open = answered.print(format, output_options)?;
+            if let (true, Some(spec)) = (options.keep, &options.ask.spec) {
+                let turn = answered.to_turn();
+                if turn.rows == 0 || !turn.can_be_example {
+                    return Err(cannot_keep());
+                }
+                keep_example(spec, &session.database, turn, output_options)?;
             }
-            Ok(code)
+            Ok(ExitCode::from(if is_open { answered.exit_code() } else { 0 }))
         }
     }
 }
 
-/// Adds an example to a spec and prints a note about it.
+/// Returns the failure for a query that cannot be an example of its question.
+pub fn cannot_keep() -> Failure {
+    Failure::wrong_input(
+        "the query was not kept: it has no rows, was relaxed, or is in the dialect suql",
+        "add an [[example]] with a query in SQLite's dialect to the spec",
+    )
+}
+
+/// Adds a question and its query to a spec as an example, and prints a note about it.
 pub fn keep_example(
     spec: &Path,
     database: &Database,
-    example: &ExampleTable,
+    turn: Turn,
     output_options: OutputOptions,
 ) -> Result<(), Failure> {
-    spec_file::edit_spec(spec, database, |text| edit::add_example(text, example))?;
+    let example = ExampleTable { question: turn.question, sql: turn.sql };
+    spec_file::edit_spec(spec, database, |text| edit::add_example(text, &example))?;
     if !output_options.quiet {
         anstream::eprintln!("kept as an [[example]] in {}", spec.display());
     }
@@ -480,7 +491,7 @@ impl<'s> AskRun<'s> {
         if self.output_options.json {
             anstream::println!("{}", plan_to_json(plan));
         } else if self.plan_use == PlanUse::PrintSql {
-            anstream::println!("{}", plan.sql.trim());
+            print_sql(&plan.sql);
         } else {
             let explained = meta::format_explained(&plan.explained, &self.session.spec);
             anstream::print!("{explained}{:<10} {}\n", "plan", plan.id);
@@ -547,6 +558,14 @@ impl<'s> AskRun<'s> {
     }
 }
 
+/// Prints a query as it is, or without control characters on a terminal.
+pub fn print_sql(sql: &str) {
+    let mut stdout = std::io::stdout();
+    let text = if stdout.is_terminal() { to_safe_lines(sql) } else { sql.trim().to_owned() };
+    // A reader may close the pipe early.
+    let _ = writeln!(stdout, "{text}");
+}
+
 /// Removes control characters from model output, because they could change other parts of the
 /// terminal.
 fn to_safe_lines(text: &str) -> String {
@@ -584,29 +603,30 @@ impl Answered {
         if meta.values_missing == meta.values_unknown { 0 } else { INCOMPLETE }
     }
 
-    /// Returns the number of rows of the result.
-    pub fn row_count(&self) -> usize {
-        self.result.rows.len()
+    /// Returns the question with its query.
+    pub fn to_turn(&self) -> Turn {
+        Turn {
+            question: self.question.clone(),
+            sql: self.plan.sql.trim().to_owned(),
+            rows: self.result.rows.len() as u64,
+            can_be_example: self.plan.dialect == Dialect::Sqlite && self.relaxed.is_empty(),
+        }
     }
 
-    /// Returns the question with its query, as an example for later questions.
-    pub fn example(&self) -> ExampleTable {
-        ExampleTable { question: self.question.clone(), sql: self.plan.sql.trim().to_owned() }
-    }
-
-    /// Prints the rows on stdout and the searched tables on stderr.
+    /// Prints the rows on stdout and the searched tables on stderr. Returns false if nobody reads
+    /// stdout.
     pub fn print(
         &self,
         format: RowsFormat,
         output_options: OutputOptions,
-    ) -> Result<ExitCode, Failure> {
+    ) -> Result<bool, Failure> {
         if output_options.json {
             anstream::println!("{}", self.to_json());
-            return Ok(ExitCode::from(self.exit_code()));
+            return Ok(true);
         }
         let mut rows = rows::stdout_writer(format);
         match self.write_rows(rows.as_mut()) {
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
             Err(e) => return Err(QueryError::Output(e).into()),
             Ok(()) => {}
         }
@@ -618,7 +638,7 @@ impl Answered {
                 anstream::eprintln!("{count}: {}", self.searched);
             }
         }
-        Ok(ExitCode::from(self.exit_code()))
+        Ok(true)
     }
 
     pub fn write_rows(&self, out: &mut dyn RowsOut) -> std::io::Result<()> {

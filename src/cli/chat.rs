@@ -4,7 +4,9 @@ use std::io::{BufRead, IsTerminal, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::ask::{Answered, AskFlags, AskOutcome, AskRun, PlanUse, keep_example};
+use super::ask::{
+    Answered, AskFlags, AskOutcome, AskRun, PlanUse, cannot_keep, keep_example, print_sql,
+};
 use super::failure::{Failure, INTERRUPTED};
 use super::rows::{self, RowsFormat};
 use super::{CacheFlags, OutputOptions, interrupt};
@@ -13,7 +15,6 @@ use crate::facts::is_server;
 use crate::format::{format_usd, on_one_line};
 use crate::private_dir::FileError;
 use crate::session::{Session, user_cache};
-use crate::spec::file::ExampleTable;
 
 /// Maximum bytes of a line; a longer one is no question.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -55,6 +56,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         id,
         conversation,
         last: None,
+        has_failed: false,
         exit_code: 0,
     };
     chat.talk()
@@ -124,6 +126,8 @@ struct Chat<'s> {
     id: String,
     conversation: Conversation,
     last: Option<Answered>,
+    /// Whether the last question was not answered.
+    has_failed: bool,
     /// Exit code of the last question that failed.
     exit_code: u8,
 }
@@ -155,7 +159,7 @@ impl Chat<'_> {
             let next = match line.trim() {
                 "" => Ok(Next::Continue),
                 command if command.starts_with('/') => self.run_command(command),
-                question => self.ask(question, interrupt.clone()).map(|()| Next::Continue),
+                question => self.ask(question, interrupt.clone()),
             };
             match next {
                 Ok(Next::Continue) => {}
@@ -185,23 +189,26 @@ impl Chat<'_> {
         &mut self,
         question: &str,
         interrupt: tokio::sync::watch::Receiver<bool>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Next, Failure> {
         self.last = None;
+        self.has_failed = true;
         match self.ask_run.ask(question, &self.conversation.turns, interrupt)? {
             AskOutcome::Stopped(code) => self.exit_code = code,
             AskOutcome::Answered(answered) => {
                 if let code @ 1.. = answered.exit_code() {
                     self.exit_code = code;
                 }
-                answered.print(self.format, self.output_options)?;
-                let ExampleTable { question, sql } = answered.example();
-                let rows = answered.row_count() as u64;
-                self.conversation.turns.push(Turn { question, sql, rows });
+                let is_open = answered.print(self.format, self.output_options)?;
+                self.conversation.turns.push(answered.to_turn());
                 self.last = Some(*answered);
+                self.has_failed = false;
                 self.save()?;
+                if !is_open {
+                    return Ok(Next::End);
+                }
             }
         }
-        Ok(())
+        Ok(Next::Continue)
     }
 
     fn save(&self) -> Result<(), Failure> {
@@ -217,7 +224,7 @@ impl Chat<'_> {
         match command {
             "/quit" | "/exit" => return Ok(Next::End),
             "/help" => anstream::eprintln!("{HELP}"),
-            "/sql" => anstream::println!("{}", self.last_turn()?.sql),
+            "/sql" => print_sql(&self.last_turn()?.sql),
             "/price" => {
                 let spent = self.ask_run.spent_usd();
                 anstream::println!(
@@ -227,11 +234,11 @@ impl Chat<'_> {
                 );
             }
             "/undo" => {
-                let undone = self.last_turn()?.question.clone();
-                self.conversation.turns.pop();
+                let undone = self.conversation.turns.pop().ok_or_else(no_answer)?;
                 self.last = None;
+                self.has_failed = false;
                 self.save()?;
-                self.print_note(&format!("forgot: {undone}"));
+                self.print_note(&format!("forgot: {}", on_one_line(&undone.question)));
             }
             "/keep" => self.keep(argument)?,
             "/export" => self.export(Path::new(argument))?,
@@ -243,15 +250,24 @@ impl Chat<'_> {
         Ok(Next::Continue)
     }
 
+    /// Returns the last question, unless it was not answered.
     fn last_turn(&self) -> Result<&Turn, Failure> {
-        let none = || Failure::wrong_input("no question was answered yet", "ask one first");
-        self.conversation.turns.last().ok_or_else(none)
+        if self.has_failed {
+            return Err(Failure::wrong_input(
+                "the last question has no query",
+                "ask it again, or /undo to go back to the question before",
+            ));
+        }
+        self.conversation.turns.last().ok_or_else(no_answer)
     }
 
     /// Adds the last query to the spec. A question that follows others must be given as a whole,
     /// because nobody understands it without them.
     fn keep(&self, question: &str) -> Result<(), Failure> {
         let last = self.last_turn()?;
+        if last.rows == 0 || !last.can_be_example {
+            return Err(cannot_keep());
+        }
         let Some(spec) = &self.options.ask.spec else {
             let hint = "start the chat with --spec SPEC";
             return Err(Failure::wrong_input("there is no spec to keep it in", hint));
@@ -266,8 +282,8 @@ impl Chat<'_> {
             "" => last.question.clone(),
             question => question.to_owned(),
         };
-        let example = ExampleTable { question, sql: last.sql.clone() };
-        keep_example(spec, &self.session.database, &example, self.output_options)
+        let turn = Turn { question, ..last.clone() };
+        keep_example(spec, &self.session.database, turn, self.output_options)
     }
 
     fn export(&self, path: &Path) -> Result<(), Failure> {
@@ -296,9 +312,14 @@ impl Chat<'_> {
     }
 }
 
+fn no_answer() -> Failure {
+    Failure::wrong_input("no question was answered yet", "ask one first")
+}
+
 /// Reads a line of stdin; `None` at its end.
 fn read_line() -> Result<Option<String>, Failure> {
-    let failed = |message: String| Failure::wrong_input(message, "pass UTF-8 text");
+    let failed =
+        |message: String| Failure::wrong_input(message, "ask one question per line, in UTF-8");
     let mut bytes = Vec::new();
     let mut stdin = std::io::stdin().lock().take(MAX_LINE_BYTES);
     let read = stdin.read_until(b'\n', &mut bytes);

@@ -27,6 +27,9 @@ pub struct Turn {
     pub sql: String,
     /// Number of rows of its result.
     pub rows: u64,
+    /// Whether the query can be an example of the question: it was not relaxed, and it is in
+    /// `SQLite`'s dialect, as examples are.
+    pub can_be_example: bool,
 }
 
 /// Formats the newest turns that fit the token limit, oldest first. `None` if no turn fits.

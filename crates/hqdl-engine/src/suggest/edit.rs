@@ -126,11 +126,11 @@ pub fn add_example(text: &str, example: &ExampleTable) -> Result<String, EditErr
     };
     let existing = examples.iter().position(is_same);
     match existing.and_then(|at| examples.get_mut(at)) {
-        Some(table) => table["sql"] = value(&example.sql),
+        Some(table) => table["sql"] = Item::Value(to_sql_value(&example.sql, text)),
         None => {
             let mut table = Table::new();
             table["question"] = value(&example.question);
-            table["sql"] = value(&example.sql);
+            table["sql"] = Item::Value(to_sql_value(&example.sql, text));
             table.decor_mut().set_prefix("\n");
             examples.push(table);
         }
@@ -138,10 +138,19 @@ pub fn add_example(text: &str, example: &ExampleTable) -> Result<String, EditErr
     Ok(format_document(&document, text))
 }
 
+/// Returns a query as a TOML string: on one line if the spec has line ends of Windows, because they
+/// would become part of a query with several lines.
+fn to_sql_value(sql: &str, text: &str) -> Value {
+    let has_windows_ends = text.contains("\r\n") && sql.contains('\n');
+    // A JSON string is also a TOML string.
+    let one_line = serde_json::Value::from(sql).to_string();
+    one_line.parse().ok().filter(|_| has_windows_ends).unwrap_or_else(|| sql.into())
+}
+
 /// Formats an edited document with the line ends of the original text.
 fn format_document(document: &DocumentMut, text: &str) -> String {
     let edited = document.to_string();
-    if text.contains("\r\n") {
+    if text.contains("\r\n") && text.matches("\r\n").count() == text.matches('\n').count() {
         return edited.replace("\r\n", "\n").replace('\n', "\r\n");
     }
     edited

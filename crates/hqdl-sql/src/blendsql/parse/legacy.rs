@@ -206,15 +206,29 @@ impl QueryParser<'_> {
         self.legacy.is_some() && matches!(left.kind, ExprKind::Call(..))
     }
 
-    /// Replaces the cast of a call; `colons` is the offset of the `::`.
-    pub(super) fn replace_legacy_cast(&mut self, left: &Expr, colons: usize, type_name: &str) {
+    /// Replaces the cast of a call; `colons` is the offset of the `::`. Rejects a cast to a boolean,
+    /// because `SQLite` would read the text `true` as 0.
+    pub(super) fn replace_legacy_cast(
+        &mut self,
+        left: &Expr,
+        colons: usize,
+        type_name: &str,
+    ) -> Result<(), SqlError> {
         if self.is_legacy_cast(left) {
             let span = self.span_from(colons);
+            let type_word = type_name.split(|c: char| !c.is_alphabetic()).next();
+            let is_boolean = type_word.is_some_and(|word| word.to_lowercase().starts_with("bool"));
+            if is_boolean && !self.is_server {
+                let message = "a call cannot be cast to a boolean";
+                return Err(SqlError::new(span, message, "this cast")
+                    .with_help("write `return_type='bool'` in the call instead"));
+            }
             self.add_legacy_edit(span, format!(" AS {type_name})"));
             if let Some(legacy) = self.legacy.as_mut() {
                 legacy.edits.insert(0, (left.span.start..left.span.start, "CAST(".to_owned()));
             }
         }
+        Ok(())
     }
 
     fn add_legacy_edit(&mut self, span: Span, text: String) {

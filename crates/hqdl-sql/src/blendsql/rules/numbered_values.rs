@@ -3,7 +3,7 @@
 //!
 //! Precondition: the source numbers its rows with `row_number()` or `rank()`, and a condition of the
 //! outer WHERE limits this number. No join of the outer SELECT is RIGHT or FULL. In the source, only
-//! results have calls, and nothing else uses these results. No call asks about all rows together.
+//! results have calls, but not the number, and nothing else uses these results. No call asks about all rows together.
 //! The source has no DISTINCT, no random values and no other window function. The results have no
 //! type affinity, because the guard around them has none.
 //!
@@ -27,6 +27,9 @@ pub(crate) fn restrict_to_first_rows(
     let mut results = select.core.columns.iter().filter_map(|c| c.expr.as_ref());
     if !results.any(|e| select.depends_on_call(e)) {
         return RuleResult::Irrelevant;
+    }
+    if select.depends_on_call(numbered.function) {
+        return RuleResult::Refused("its window contains a call");
     }
     match check_results(select) {
         Ok(()) => {
