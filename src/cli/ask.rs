@@ -16,7 +16,8 @@ use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{ModelFlags, OutputOptions, interrupt, meta, session, spec_file};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, Turn, WritingLimit, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, SqlGenerationLimit, Turn,
+    Written,
 };
 use crate::database::Database;
 use crate::format::{count_noun, format_usd, on_one_line};
@@ -181,13 +182,13 @@ fn read_question(text: &str) -> Result<String, Failure> {
 }
 
 /// Prints the limit on the requests for SQL, before the first of them.
-fn announce_limit(limit: WritingLimit, spec: &Spec, output_options: OutputOptions) {
+fn announce_limit(limit: SqlGenerationLimit, spec: &Spec, output_options: OutputOptions) {
     if output_options.quiet || spec.model.provider == Provider::Replay {
         return;
     }
     let limit = match limit {
-        WritingLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
-        WritingLimit::Tokens(tokens) => {
+        SqlGenerationLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
+        SqlGenerationLimit::Tokens(tokens) => {
             format!("at most {} (price unknown)", count_noun(tokens, "token"))
         }
     };
@@ -239,7 +240,7 @@ pub struct AskRun<'s> {
     connect_failure: Option<Failure>,
     planning_model: Arc<dyn Model>,
     /// Copy of the spec that limits the requests for SQL, and the limit.
-    writing: (Spec, WritingLimit),
+    writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
 }
 
@@ -275,7 +276,7 @@ impl<'s> AskRun<'s> {
             model,
             connect_failure,
             planning_model: model::connect_for_planning(&session.spec)?,
-            writing: ask::limit_writing_cost(&session.spec)?,
+            writing: ask::limit_sql_generation_cost(&session.spec)?,
             spent: Cell::default(),
         })
     }
@@ -446,7 +447,7 @@ impl<'s> AskRun<'s> {
     fn report_missing_query(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {
-                let reason = if reason.is_empty() { "the model gives no reason" } else { reason };
+                let reason = if reason.is_empty() { "the model gave no reason" } else { reason };
                 let reason = on_one_line(reason);
                 let message = match self.plan_use {
                     PlanUse::RunInChat => format!("no query was run; the model says: {reason}"),
@@ -558,7 +559,9 @@ fn to_run_failure(error: QueryError) -> Failure {
     match Failure::from(error) {
         Failure::Message { message, exit: BUDGET, .. } => Failure::Message {
             message,
-            hint: "everything answered is kept; run this again to approve the rest, or set a larger --budget".to_owned(),
+            hint:
+                "all answers are kept; run this again to approve the rest, or set a larger --budget"
+                    .to_owned(),
             exit: BUDGET,
         },
         failure => failure,

@@ -167,7 +167,7 @@ fn print_failed_cells(report: &Report) {
     let failed = report.cells.count_failed() - report.cells.get(State::Error);
     if failed > 0 && report.only_failure().is_none() {
         anstream::eprintln!(
-            "note: {} got no valid answer; `hqdl why` shows the reason, --retry-failed asks again",
+            "note: {} got no valid answer; `hqdl why` shows the reason, and --retry-failed asks again",
             count_noun(failed, "cell")
         );
     }
@@ -323,7 +323,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
         .saturating_sub(report.cells.count_without_value() + errors);
     if kept > 0 {
         anstream::println!(
-            "unchanged  {} got no value when asked again and keep the earlier one",
+            "unchanged  {} got no new value and kept the earlier one",
             count_noun(kept, "cell")
         );
     }

@@ -178,17 +178,17 @@ impl StoreError {
             Self::Locked(_) => {
                 "close the program that writes to it, then run this again; nothing was lost"
             }
-            Self::DiskFull(_) => "free some space and run this again; everything answered is kept",
+            Self::DiskFull(_) => "free some space and run this again; all answers are kept",
             Self::ReadOnly(_) => "set `output` in [database], or pass --output, to write to a copy",
             Self::Reserved { .. } => "rename it, then run this again",
             Self::OtherCopy { .. } => {
                 "choose another `output` for this database, or delete that file"
             }
             Self::OwnObjects { .. } => "move these tables to another database, then run this again",
-            Self::Replaced(_) => "run this again; everything answered is kept",
+            Self::Replaced(_) => "run this again; all answers are kept",
             Self::Server { hint, .. } | Self::NotOnServer { hint, .. } => hint,
             Self::Statement { .. } => {
-                "check the spec against the database: `hqdl check SPEC`; everything answered is kept"
+                "check the spec against the database: `hqdl check SPEC`; all answers are kept"
             }
             Self::ForeignOutput(_) => "choose another `output`, or move that file away",
             Self::Sqlite { .. } | Self::File { .. } => {

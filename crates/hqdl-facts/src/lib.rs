@@ -223,7 +223,7 @@ impl FactsError {
             }
             Self::NotAFolder(_) => "name a directory with --cache or HQDL_CACHE",
             Self::Unreachable { .. } => {
-                "everything answered is kept; check the server, then run this again"
+                "all answers are kept; check the server, then run this again"
             }
             Self::Refused { hint, .. } => hint,
             Self::UnknownUrl(_) => "check the spelling of --cache or HQDL_CACHE",

@@ -171,7 +171,7 @@ impl ExpansionRequirements {
                 return (to_lookup(fact, missing), model);
             };
             match self.models[compare].look_up_cell(record, column) {
-                CellLookup::Known(other) if is_different(&fact, &other) => {
+                CellLookup::Known(other) if contradicts(&fact, &other) => {
                     causes.push((compare, other));
                 }
                 CellLookup::Missing(reason, _) if missing.is_none() => {
@@ -232,7 +232,7 @@ fn second_reason(reason: Reason) -> Reason {
 }
 
 /// Returns true if the second model's answer contradicts a value.
-fn is_different(first: &Fact, second: &Fact) -> bool {
+fn contradicts(first: &Fact, second: &Fact) -> bool {
     match second.answer.state {
         State::Ok | State::Overridden => {
             to_comparable(&first.answer.value) != to_comparable(&second.answer.value)

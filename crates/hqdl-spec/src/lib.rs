@@ -305,7 +305,7 @@ pub struct ModelSettings {
     pub price: Option<PriceTable>,
     /// Source of the price.
     pub price_origin: PriceOrigin,
-    /// Recorded completions.
+    /// Files of recorded completions.
     pub recordings: Vec<PathBuf>,
     /// Stored answers that hqdl reuses.
     pub reuse: Reuse,

@@ -75,7 +75,7 @@ impl ScoreFlags {
             if before.is_none() {
                 golds.push(gold);
             }
-            all.push(crate::swan::score(&record, &questions, &golds[at])?);
+            all.push(crate::swan::score_run(&record, &questions, &golds[at])?);
             if *interrupt.borrow() {
                 return Err(Failure::interrupted());
             }

@@ -204,7 +204,7 @@ impl GoldDatabase {
 ///
 /// # Errors
 /// [`SwanError`] if a database cannot be read.
-pub fn score(
+pub fn score_run(
     record: &RunsRecord,
     questions: &[BenchmarkQuestion],
     gold: &GoldDatabase,

@@ -82,8 +82,8 @@ pub fn plan_query(
     Ok(AskPlan { sql: sql.to_owned(), dialect, assumptions: None, explained, max_cost, id })
 }
 
-/// Runs a query that spends at most this many USD. `None` means no limit. If the cost of a request
-/// is not known, a query with a limit sends none.
+/// Runs a query and spends at most `limit_usd`; `None` means no limit. If there is a limit but the
+/// cost of a request is not known, the query sends no requests.
 ///
 /// # Errors
 /// [`QueryError`]; answers received before the error are kept.

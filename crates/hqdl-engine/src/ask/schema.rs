@@ -26,7 +26,8 @@ const MAX_SCHEMA_ROWS: usize = 10_000;
 pub struct TableCard {
     /// Name of the table.
     pub name: String,
-    /// Whether it is a view. Its rows are not read for the prompt, because that can take long.
+    /// Whether the table is a view. The prompt does not include a view's rows, because reading them
+    /// can be slow.
     pub is_view: bool,
     /// Columns with their declared types.
     pub columns: Vec<(String, String)>,

@@ -57,7 +57,7 @@ pub struct ColumnReport {
     pub expansion: String,
     /// Name of the column.
     pub column: String,
-    /// All its cells, by state.
+    /// All cells of the column, by state.
     pub cells: Tally,
     /// Cells that were not requested.
     pub unasked: u64,

@@ -192,7 +192,7 @@ impl Journal {
         self.within_transaction(work).map_err(|e| self.error(&e))
     }
 
-    /// Runs reads in one transaction, so that they do not see what others write in the meantime.
+    /// Runs reads in one transaction, so that they see a consistent snapshot.
     pub(crate) fn read<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,

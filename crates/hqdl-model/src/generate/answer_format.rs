@@ -1,5 +1,5 @@
-//! The answer format of a run's requests: that of the spec, or JSON for a model whose CSV cannot be
-//! read.
+//! Chooses the answer format of a run's requests: the spec's format, or JSON if the model's CSV
+//! replies cannot be parsed.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -28,7 +28,7 @@ pub(in crate::query) enum KeyMatch {
     Parts,
     /// The argument is a part of the key after its label.
     LabelledPart,
-    /// The arguments concatenate the whole key.
+    /// The argument is a concatenation of the whole key.
     Concatenation,
 }
 

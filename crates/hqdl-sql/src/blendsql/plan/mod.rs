@@ -44,7 +44,7 @@ pub struct SelectPlan {
     pub at: usize,
     /// Source text, on one line.
     pub text: String,
-    /// Numbers of the calls in this SELECT, without those in nested SELECTs.
+    /// Indices of the calls in this SELECT, without those in nested SELECTs.
     pub calls: Vec<usize>,
     /// Conditions of WHERE and of the inner joins with calls, split at AND.
     pub conjuncts: Vec<Conjunct>,
@@ -191,7 +191,7 @@ pub enum NeededPart {
 pub struct ValueGuard {
     /// Function that numbers the rows.
     pub number: Span,
-    /// Greatest number whose row is used.
+    /// Highest row number that is used; calls in later rows are not evaluated.
     pub last: u64,
 }
 
@@ -276,7 +276,7 @@ pub(crate) struct ValueCondition {
 pub struct SubqueryLimit {
     /// Start offset in the text.
     pub at: usize,
-    /// Numbers of its calls.
+    /// Indices of its calls.
     pub calls: Vec<usize>,
 }
 

@@ -38,7 +38,7 @@ use possible::PossibleRowsBuilder;
 pub struct RequestBound {
     /// Statements that evaluate the query's calls for all reachable values.
     pub probes: Vec<Probe>,
-    /// Numbers of the calls that cannot be bounded, with the reasons.
+    /// Indices of the calls that cannot be bounded, with the reasons.
     pub unknown: BTreeMap<usize, &'static str>,
     /// Whether the counted values share requests.
     pub batching: Batching,
@@ -61,7 +61,7 @@ pub enum Batching {
 pub struct Probe {
     /// SQL text.
     pub sql: String,
-    /// Numbers of the calls that the statement evaluates.
+    /// Indices of the calls that the statement evaluates.
     pub calls: Vec<usize>,
 }
 
