@@ -51,7 +51,7 @@ pub struct Options {
     /// Print how the query would run, like `hqdl explain`, without running it.
     #[arg(long, conflicts_with = "sql_only")]
     explain: bool,
-    /// Add the question and its query to the spec as an [[example]], if the query has rows.
+    /// Add the question and its query to the spec as an [[example]], if the query returns rows.
     #[arg(long, requires = "spec", conflicts_with_all = ["sql_only", "explain"])]
     keep: bool,
 }
@@ -116,7 +116,7 @@ impl AskFlags {
     }
 }
 
-/// What is done with a plan.
+/// Action to take on a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanUse<'a> {
     /// Run it after approval.
@@ -360,7 +360,8 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Writes, repairs, approves and runs the query of a question, and relaxes it if it has no rows.
+    /// Writes, repairs, approves and runs the query of a question, and relaxes the query if it
+    /// returns no rows.
     fn answer(&self, asker: &mut Asker<'_>) -> Result<AskOutcome, Failure> {
         let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
         let mut relaxed: Vec<String> = Vec::new();
@@ -429,7 +430,7 @@ impl<'s> AskRun<'s> {
     }
 
     /// Returns a query with a weaker condition. Returns `None` if a request failed or the budget
-    /// for SQL is spent; the query without rows is the answer then.
+    /// for SQL is spent; in that case, the query without rows is the answer.
     fn relax(&self, asker: &mut Asker<'_>, plan: &AskPlan) -> Option<AskPlan> {
         match asker.relax(plan) {
             Ok(next) => next,
@@ -515,7 +516,7 @@ impl<'s> AskRun<'s> {
             _ if !costs => "the query runs on a server with the rights of your role".to_owned(),
             MaxCost::Usd(usd) => format!("the query may cost up to {}", format_usd(*usd)),
             MaxCost::Unknown(why) => {
-                format!("the most that the query may cost is not known ({why})")
+                format!("the maximum cost of the query is not known ({why})")
             }
             MaxCost::Nothing => return Ok(None),
         };
@@ -523,7 +524,7 @@ impl<'s> AskRun<'s> {
             if approved == plan.id {
                 return Ok(None);
             }
-            let message = format!("plan {approved} is not the present one: {cost}");
+            let message = format!("plan {approved} is out of date: {cost}");
             return Err(self.to_approval_failure(plan, message));
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {

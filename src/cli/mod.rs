@@ -75,7 +75,7 @@ const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered (
 /// Display order of the flags that every command shares: after the command's own flags.
 const LAST: usize = 500;
 
-/// Flags for the amount and the form of the output.
+/// Flags for the verbosity and the format of the output.
 #[derive(Debug, Clone, Copy, Args)]
 struct OutputOptions {
     /// Print the result as JSON on stdout.

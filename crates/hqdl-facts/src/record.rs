@@ -80,7 +80,7 @@ pub(super) fn decode_entry(
 ) -> Result<(Entity, Record), FactsError> {
     let entity = Entity::parse(entity).map_err(|_| FactsError::Index {
         path: dir.join("index.sqlite"),
-        message: "a key that is no entity".to_owned(),
+        message: "a key that is not an entity".to_owned(),
     })?;
     Ok((entity, bytes.decode(dir)?))
 }

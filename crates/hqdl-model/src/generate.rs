@@ -570,7 +570,7 @@ impl Context {
             if self.packing.adapt_to_failures(asked, failed) == Adaptation::FirstSingleRows {
                 (self.run.events.listener)(&Event::Warning(format!(
                     "{} left out {failed} of {asked} rows of a request, so hqdl asks it about one \
-                     row at a time until that goes well",
+                     row at a time until that succeeds",
                     self.choice.name
                 )));
             }

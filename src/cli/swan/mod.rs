@@ -23,7 +23,7 @@ pub enum Command {
     Run(Box<run::Options>),
     /// Compare the answers of runs with the gold answers.
     Score(score::Options),
-    /// Write the scores of runs as Markdown, JSON and charts, next to the published figures.
+    /// Write the scores of runs as Markdown, JSON and charts, together with the published figures.
     Report(report::Options),
 }
 

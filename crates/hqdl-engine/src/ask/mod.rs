@@ -246,7 +246,7 @@ impl<'a> Asker<'a> {
         };
         if tokens > max_tokens {
             return Err(AskError::InvalidQuestion(format!(
-                "the question is too long: about {tokens} tokens, and it may have {max_tokens}"
+                "the question is too long: about {tokens} tokens; the limit is {max_tokens}"
             )));
         }
         let database = Database::open(request.database)?;

@@ -74,7 +74,7 @@ impl<'a> FromTables<'a> {
                     _ => {
                         return refuse(
                             &core.span,
-                            "the join is not one of an expansion and its source",
+                            "the join is not between an expansion and its source",
                         );
                     }
                 };

@@ -227,7 +227,7 @@ impl<'w> Materializer<'w> {
     ) -> Vec<(usize, ResolvedCell<'r>)> {
         let resolve = |c: usize| match self.overrides.get(n, &key.entity, c) {
             Some(entry) => ResolvedCell::Overridden(entry),
-            // A batch run asks for no second answers.
+            // A batch run requests no second answers.
             None if self.run_mode == RunMode::Batch => {
                 let requirements = &self.requirements[n];
                 let lookup = requirements.look_up_cell(record, c);

@@ -304,7 +304,7 @@ pub(crate) fn parse_cells(row: &AnswerRow) -> Result<Vec<Fact>, String> {
         serde_json::from_str(&row.cells).map_err(|e| format!("line {}: {e}", row.id))?;
     let fact = |cell: &Json| {
         parse_fact(cell, row.completion, row.model)
-            .ok_or_else(|| format!("line {}: no fact: {cell}", row.id))
+            .ok_or_else(|| format!("line {}: not a fact: {cell}", row.id))
     };
     cells.iter().map(fact).collect()
 }

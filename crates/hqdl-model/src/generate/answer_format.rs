@@ -52,7 +52,7 @@ impl Context {
         let unread = self.csv_replies.unread_replies.fetch_add(1, Ordering::Relaxed) + 1;
         if unread == MAX_UNREAD_REPLIES && self.csv_replies.is_unreadable() {
             (self.run.events.listener)(&Event::Warning(format!(
-                "{unread} CSV answers of {} had no readable value, so hqdl asks it in JSON \
+                "{unread} CSV answers from {} had no readable value, so hqdl asks it in JSON \
                  (`format = \"json\"` in the expansion does so from the start)",
                 self.choice.name
             )));

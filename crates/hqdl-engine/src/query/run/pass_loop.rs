@@ -293,7 +293,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             Evaluation::LimitPushdown => Evaluation::NoLimitPushdown,
             Evaluation::NoLimitPushdown => Evaluation::NoShortCircuit,
             Evaluation::NoShortCircuit => {
-                let message = "a call waits for nothing: this is a bug of hqdl";
+                let message = "a call is pending but needs no value: this is a bug in hqdl";
                 return Err(QueryError::in_sql(message, None, "", "please report this query"));
             }
         };
