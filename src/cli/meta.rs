@@ -51,7 +51,8 @@ pub fn format_bound(meta: &Meta, spec: &Spec) -> String {
         push_usage(&mut out, meta, spec, "at most ");
         for unbounded in &meta.unbounded {
             let call: Vec<&str> = unbounded.call.split_whitespace().collect();
-            let message = format!("not counted: the requests of {} ({})", call.join(" "), unbounded.why);
+            let message =
+                format!("not counted: the requests of {} ({})", call.join(" "), unbounded.why);
             push_line(&mut out, "unknown", &message);
         }
     }

@@ -9,9 +9,9 @@ use crate::ids::RunId;
 pub enum Outcome {
     /// Every cell was asked for.
     Complete,
-    /// The user interrupted it.
+    /// The user interrupted the run.
     Interrupted,
-    /// It stopped on an error.
+    /// The run stopped on an error.
     Stopped,
 }
 

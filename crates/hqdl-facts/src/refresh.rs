@@ -41,7 +41,7 @@ pub struct RefreshSubject {
 /// A refresh job in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenRefresh {
-    /// Its id in the journal.
+    /// Id of the refresh in the journal.
     pub id: i64,
     /// Facts of completions up to this one no longer count.
     pub up_to: i64,

@@ -9,7 +9,7 @@ use hqdl_values::usage::SpentAmount;
 /// A request that was sent in a batch job, or is queued for one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchedRequest {
-    /// Its id in the journal; 0 until it is stored there.
+    /// Id of the request in the journal; 0 until the request is stored there.
     pub id: i64,
     /// The id of the template that its prompt and its answer depend on.
     pub template: i64,
@@ -31,7 +31,7 @@ pub struct BatchedRequest {
     pub run: RunId,
     /// When it was sent, RFC 3339; empty while it is queued.
     pub sent_at: String,
-    /// Its worst-case cost; zero while it is queued.
+    /// Worst-case cost of the request; zero while the request is queued.
     pub worst_case: SpentAmount,
 }
 

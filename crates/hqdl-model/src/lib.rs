@@ -168,7 +168,7 @@ pub trait Model: Send + Sync {
         false
     }
 
-    /// Returns its Batch API, if it has one.
+    /// Returns the model's Batch API, if it has one.
     fn batch_api(&self) -> Option<Box<dyn BatchApi + '_>> {
         None
     }

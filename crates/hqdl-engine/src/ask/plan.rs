@@ -39,7 +39,7 @@ impl MaxCost {
 pub struct AskPlan {
     /// Text of the query.
     pub sql: String,
-    /// Its dialect.
+    /// Dialect of the query.
     pub dialect: Dialect,
     /// The model's own description of how it interpreted the question.
     pub assumptions: Option<String>,

@@ -224,7 +224,9 @@ pub fn parse_truth(checker: &Checker, name: &str, text: &str) -> Result<Option<C
         State::Ok | State::NotInList => {
             Err(format!("\"{text}\" is not in the value list of `{name}`"))
         }
-        State::Unknown => Err(format!("\"{text}\" is not a value; write ? if the truth cannot be known")),
+        State::Unknown => {
+            Err(format!("\"{text}\" is not a value; write ? if the truth cannot be known"))
+        }
         _ => Err(format!("\"{text}\" is not a valid value of `{name}`")),
     }
 }

@@ -60,9 +60,9 @@ pub struct SampledColumn {
     pub value_kind: ValueKind,
     /// Average length of its texts, in characters.
     pub average_length: u64,
-    /// Whether it is part of the primary key.
+    /// Whether the column is part of the primary key.
     pub is_primary_key: bool,
-    /// Whether it is part of a foreign key.
+    /// Whether the column is part of a foreign key.
     pub is_reference: bool,
 }
 

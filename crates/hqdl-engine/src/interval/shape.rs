@@ -40,7 +40,7 @@ pub struct Shape {
 pub struct Group {
     /// The expression.
     pub sql: String,
-    /// Whether it reads an expanded column.
+    /// Whether the expression reads an expanded column.
     pub is_expanded: bool,
     /// Index of its result column.
     pub result: usize,

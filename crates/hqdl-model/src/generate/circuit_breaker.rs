@@ -40,11 +40,11 @@ struct CircuitState {
 /// State of the endpoint after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndpointHealth {
-    /// It answers other requests.
+    /// The endpoint answers other requests.
     Alive,
-    /// It may be gone.
+    /// The endpoint may be gone.
     Doubtful,
-    /// It is gone.
+    /// The endpoint is gone.
     Gone,
 }
 

@@ -39,7 +39,7 @@ pub enum Event {
     Polled {
         /// The id of the batch at the endpoint.
         batch: String,
-        /// Its status at the endpoint.
+        /// Status of the batch at the endpoint.
         status: String,
         /// Number of answered requests.
         completed: u64,
@@ -52,7 +52,7 @@ pub enum Event {
     Collected {
         /// The id of the batch at the endpoint.
         batch: String,
-        /// Its final status at the endpoint.
+        /// Final status of the batch at the endpoint.
         status: String,
         /// Number of answered requests.
         answered: u64,

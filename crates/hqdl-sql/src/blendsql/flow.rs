@@ -104,11 +104,11 @@ impl Flow {
 
 /// How the result of a function depends on its arguments.
 pub(super) enum FunctionEffect {
-    /// Returns one of the first arguments; the field is their number.
+    /// The function returns one of its first arguments; the field is their number.
     PassesThrough(usize),
-    /// Returns its greatest or least argument.
+    /// The function returns its greatest or least argument.
     Extremum,
-    /// Returns its first argument unless that equals the second.
+    /// The function returns its first argument unless that equals the second.
     NullIf,
     /// The first argument is a condition, the others are possible results.
     Conditional,

@@ -14,7 +14,7 @@ use crate::blendsql::lexer::Lexeme;
 /// The operator at the current position.
 pub(super) struct Operator {
     pub precedence: u8,
-    /// Its symbol or keyword, in upper case.
+    /// Symbol or keyword of the operator, in upper case.
     sign: String,
     /// Number of its tokens.
     token_count: usize,

@@ -14,9 +14,9 @@ use crate::blendsql::tree::{Body, Expr, ExprKind, FromItem, FromSource, Query, S
 /// A visible common table expression.
 pub(crate) struct VisibleCte {
     pub name: String,
-    /// Whether it joins tables and `SQLite` may flatten it.
+    /// Whether the CTE joins tables and `SQLite` may flatten it.
     pub may_join_tables: bool,
-    /// Whether it has a LIMIT, or reads a source that has one.
+    /// Whether the CTE has a LIMIT, or reads a source that has one.
     pub may_have_limit: bool,
     /// Whether its results are volatile, or it reads a volatile source.
     pub is_volatile: bool,

@@ -30,7 +30,7 @@ pub struct Parts {
 pub struct Predicate {
     /// The expression.
     pub expr: Expr,
-    /// Whether it must be true; otherwise it must be false.
+    /// Whether the condition must be true; otherwise it must be false.
     pub wanted: bool,
     /// Calls inside it, also those of its subqueries.
     pub calls: Vec<usize>,

@@ -181,7 +181,7 @@ pub enum NeededPart {
     FirstRowsWithTies,
     /// All rows of the groups that have the most rows, or the fewest.
     WholeGroups {
-        /// Whether it is the groups with the most rows.
+        /// Whether the groups are those with the most rows.
         largest: bool,
     },
 }
@@ -209,9 +209,9 @@ pub struct CountedCalls {
 /// When a row counts in a count of calls.
 #[derive(Debug, Clone)]
 pub enum CountCondition {
-    /// The condition of its FILTER holds.
+    /// The condition of the FILTER holds.
     Holds(Condition),
-    /// Its argument is not NULL.
+    /// The argument of the count is not NULL.
     NotNull(Predicate),
 }
 
@@ -320,9 +320,9 @@ impl LimitPushdown {
 /// Result of applying a rule to a SELECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleResult {
-    /// It changed the plan; the text describes the effect.
+    /// The rule changed the plan; the text describes the effect.
     Applied(String),
-    /// Its precondition is not met.
+    /// The rule's precondition is not met.
     Refused(RefusalReason),
     /// The rule does not concern the SELECT.
     Irrelevant,

@@ -124,7 +124,7 @@ pub struct CallUsage {
     pub compared_type: Option<ReturnType>,
     /// Whether the call follows IN, where its answer is a list.
     pub is_in_list: bool,
-    /// Its value arguments.
+    /// Value arguments of the call.
     pub keys: Vec<Key>,
     /// Columns of the row that belong to the instances of the values, or to instances joined to
     /// them.

@@ -107,7 +107,7 @@ struct PendingFrame {
     pending_by_call: Option<Vec<u64>>,
     demands: Vec<Demand>,
     call_values: Vec<Sql>,
-    /// Its rows, grouped by value.
+    /// Rows of the frame, grouped by value.
     rows: RowsByValue,
     /// Number of pending calls in its rows.
     pending_in_rows: i64,
