@@ -339,7 +339,7 @@ fn only_a_filled_prefix_counts() {
         |sql: &str| query(&project, sql, &[]).lines[0]["meta"]["interval"]["audited"].clone();
     assert_eq!(audited(sql), 30);
     let refused = query(&project, "SELECT avg(weight) FROM llm", &[]).expect_exit_code(2);
-    assert!(refused.stderr.contains("no audited row"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("none of its rows is audited"), "{}", refused.stderr);
 }
 
 #[test]
