@@ -35,7 +35,7 @@ const CURSOR_HASH: usize = 16;
 pub struct ServerContext {
     /// The spec; it has no expansions if the user has none.
     pub spec: Spec,
-    /// The database to query: the expanded copy, if there is one.
+    /// Path of the database to query: the expanded copy, if there is one.
     pub target: PathBuf,
     /// The fact store.
     pub facts: Facts,
@@ -62,11 +62,11 @@ pub enum WritingAllowance {
     Limit,
 }
 
-/// A query that answers a question, or why there is none.
+/// A query that answers a question, or the reason why there is none.
 pub enum WrittenQuery {
     /// The query.
     Sql(Box<AskPlan>),
-    /// Writing would cost this much.
+    /// Generating SQL may cost up to this limit.
     Costs(SqlGenerationLimit),
     /// There is no query, for this reason.
     Failed(String),

@@ -54,7 +54,7 @@ pub struct BucketSnapshot {
 /// Sums over the keys of one bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Sum of the hashes of its source rows.
+    /// Sum of the hashes of the bucket's source rows.
     pub source_sum: i64,
     /// Number of source rows.
     pub source_rows: u64,

@@ -25,7 +25,7 @@ pub type ProvenanceLookup<'o> = dyn FnMut(&[i64]) -> Vec<CompletionProvenance> +
 /// Provenance of a completion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CompletionProvenance {
-    /// Run.
+    /// Id of the run.
     pub run: i64,
     /// Model.
     pub model: String,

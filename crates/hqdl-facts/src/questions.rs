@@ -69,7 +69,7 @@ pub struct QuestionBinding {
     pub operator: String,
     /// The value that the column is compared with.
     pub literal: String,
-    /// The completion that bound it.
+    /// Id of the completion that bound the question.
     pub completion: i64,
     /// When it was bound, RFC 3339.
     pub bound_at: String,

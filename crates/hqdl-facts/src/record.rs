@@ -18,10 +18,10 @@ pub struct Fact {
     pub model: u32,
     /// The journal's id of the value list in the question.
     pub list: Option<u32>,
-    /// The journal's id of the completion that contained the answer.
+    /// Id in the journal of the completion that contained the answer.
     pub completion: i64,
-    /// The last completion that asked for the cell. It is later than `completion` if its answer was
-    /// worse than this one.
+    /// Id of the last completion that asked for the cell. It is later than `completion` if its
+    /// answer was worse than this one.
     pub asked: i64,
     /// State, value, raw text and repairs.
     pub answer: Answer,

@@ -43,7 +43,7 @@ pub struct RefreshSubject {
 pub struct OpenRefresh {
     /// Id of the refresh in the journal.
     pub id: i64,
-    /// Facts of completions up to this one no longer count.
+    /// Id of the last completion whose facts no longer count.
     pub up_to: i64,
     /// When the job was started, RFC 3339.
     pub begun_at: String,

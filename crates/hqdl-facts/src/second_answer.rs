@@ -25,7 +25,7 @@ pub struct SecondAnswerRule {
 /// Models of a column, as positions in the expansion's models.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ColumnModels {
-    /// Model that answers first.
+    /// Index of the model that answers first.
     pub first: usize,
     /// Rule for second answers.
     pub second: Option<SecondAnswerRule>,

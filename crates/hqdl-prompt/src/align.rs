@@ -33,8 +33,8 @@ pub struct RequestKeys {
     has_line_break: bool,
     /// Rows by the normalized forms of their first key part.
     rows_by_first_part: HashMap<String, Vec<usize>>,
-    /// Rows that `rows_by_first_part` cannot contain: their first part is empty, or may be split
-    /// over several fields.
+    /// Indices of rows that `rows_by_first_part` cannot contain: their first part is empty, or may
+    /// be split over several fields.
     unindexed_rows: Vec<usize>,
     /// All keys of the expansion, if the key of a single-row request may be misspelt.
     expansion_keys: Option<Arc<ExpansionKeys>>,

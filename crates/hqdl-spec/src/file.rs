@@ -357,7 +357,7 @@ pub struct EvidenceTable {
     pub require: bool,
 }
 
-/// `escalate`: which answers a stronger model gives again. A run asks it after the first answers.
+/// `escalate`: which cells a stronger model answers again. A run asks it after the first answers.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EscalateTable {

@@ -58,7 +58,7 @@ pub struct SampledColumn {
     pub words: Vec<String>,
     /// Content of the column.
     pub value_kind: ValueKind,
-    /// Average length of its texts, in characters.
+    /// Average length of the column's texts, in characters.
     pub average_length: u64,
     /// Whether the column is part of the primary key.
     pub is_primary_key: bool,
@@ -187,7 +187,7 @@ fn count_rows(db: &Database, table: &str) -> rusqlite::Result<u64> {
 pub struct DistinctRows {
     /// Rows of the sample.
     pub rows: u64,
-    /// Distinct rows of the sample; NULL counts as a value.
+    /// Number of distinct rows of the sample; NULL counts as a value.
     pub distinct: u64,
 }
 
@@ -309,10 +309,10 @@ fn tally_columns(
 /// Counts over a column's sampled values.
 #[derive(Debug, Clone, Default)]
 struct ColumnTally {
-    /// Values that are neither NULL nor blank.
+    /// Number of values that are neither NULL nor blank.
     present: u64,
     numbers: u64,
-    /// Texts; `words` counts those that consist of words.
+    /// Number of texts; `words` counts those that consist of words.
     texts: u64,
     word_texts: u64,
     characters: u64,

@@ -366,7 +366,7 @@ pub(super) struct KeyCells<'r> {
     pub(super) resolved: Vec<(usize, ResolvedCell<'r>)>,
     pub(super) to_request: Vec<usize>,
     pub(super) source_columns: Vec<usize>,
-    /// Missing columns that an open batch job requests.
+    /// Indices of missing columns that an open batch job requests.
     pub(super) in_flight: Vec<usize>,
 }
 

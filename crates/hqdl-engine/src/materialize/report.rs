@@ -22,11 +22,11 @@ pub struct Report {
     pub columns: Vec<Vec<ColumnReport>>,
     /// All published cells, by state.
     pub cells: Tally,
-    /// Cells that were known before the run.
+    /// Number of cells that were known before the run.
     pub reused: u64,
-    /// Cells that other processes answered during the run.
+    /// Number of cells that other processes answered during the run.
     pub answered_by_others: u64,
-    /// Cells that were not requested (`--limit`, `--columns`, or an early stop).
+    /// Number of cells that were not requested (`--limit`, `--columns`, or an early stop).
     pub unasked: u64,
     /// Tokens and cost of the run.
     pub usage: Usage,
@@ -59,7 +59,7 @@ pub struct ColumnReport {
     pub column: String,
     /// All cells of the column, by state.
     pub cells: Tally,
-    /// Cells that were not requested.
+    /// Number of cells that were not requested.
     pub unasked: u64,
     /// This run's requests and usage for the column.
     pub usage: ColumnUsage,

@@ -39,9 +39,9 @@ impl Need {
 /// A request that counts against the limits.
 #[derive(Debug, Clone, Copy)]
 struct CountedRequest {
-    /// The tokens that the pace was advanced by.
+    /// Number of tokens by which the pace was advanced.
     paced_tokens: u64,
-    /// The tokens that it counts for.
+    /// Number of tokens that the request counts for.
     tokens: u64,
     /// When it stops counting; `None` until it is sent.
     expires_at: Option<Instant>,

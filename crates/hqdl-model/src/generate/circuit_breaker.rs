@@ -27,7 +27,7 @@ pub struct CircuitBreaker(Mutex<CircuitState>);
 
 #[derive(Debug, Default)]
 struct CircuitState {
-    /// Answers so far, including rejections of a request's content.
+    /// Number of answers so far, including rejections of a request's content.
     answers: u64,
     /// Consecutive failures since the last answer, of requests that were sent after it.
     failures: u32,

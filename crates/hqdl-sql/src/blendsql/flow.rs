@@ -29,7 +29,7 @@ pub(super) struct Flow {
     pub columns: Vec<FlowColumn>,
     /// Expression over database columns that computes the value.
     pub lineage: Option<Arc<Lineage>>,
-    /// A COLLATE other than BINARY decides which values are equal, instead of the column.
+    /// Whether a COLLATE other than BINARY decides which values are equal, instead of the column.
     pub is_collated: bool,
 }
 

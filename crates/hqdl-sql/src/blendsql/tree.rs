@@ -107,9 +107,9 @@ pub struct SelectCore {
     pub having: Option<Expr>,
     /// Expressions in the WINDOW clause.
     pub windows: Vec<Expr>,
-    /// End of the FROM clause, where a WHERE can be inserted.
+    /// End offset of the FROM clause, where a WHERE can be inserted.
     pub from_end: usize,
-    /// End of the GROUP BY clause, where a HAVING can be inserted.
+    /// End offset of the GROUP BY clause, where a HAVING can be inserted.
     pub group_end: usize,
 }
 

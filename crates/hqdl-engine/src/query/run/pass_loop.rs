@@ -105,7 +105,7 @@ struct PassLoop<'e, 'r, 'a> {
     engine: &'e mut Engine<'r, 'a>,
     sampler: SelectivitySampler,
     statement: Statement,
-    /// Subqueries that are not run separately again.
+    /// Offsets of the subqueries that are not run separately again.
     tried: Vec<usize>,
     evaluation: Evaluation,
     /// Whether the conditions were reordered since the last request.

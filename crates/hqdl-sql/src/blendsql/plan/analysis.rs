@@ -40,8 +40,8 @@ pub(crate) struct Analysis<'q> {
     pub visible_ctes: Vec<VisibleCte>,
     /// Calls on which the rows of each common table expression depend.
     pub cte_calls: Vec<(String, Vec<usize>)>,
-    /// Calls in subqueries of expressions inside a FROM clause. `SQLite` may compute their values
-    /// once, for the first row that needs them.
+    /// Indices of calls in subqueries of expressions inside a FROM clause. `SQLite` may compute
+    /// their values once, for the first row that needs them.
     pub shared_source_calls: Vec<usize>,
     /// Offset of the outermost SELECT.
     pub root: usize,

@@ -299,8 +299,8 @@ pub struct LimitPushdown {
     pub column_count: usize,
     /// Number of conditions with calls.
     pub condition_count: usize,
-    /// Calls in subqueries of the held values that `SQLite` may run once for many rows. Their
-    /// requests are recorded with the first of these rows only.
+    /// Indices of calls in subqueries of the held values that `SQLite` may run once for many rows.
+    /// Their requests are recorded with the first of these rows only.
     pub shared_calls: Vec<usize>,
     pub(in crate::blendsql) star_position: Option<usize>,
     /// Whether the rows are groups.

@@ -85,7 +85,7 @@ pub struct SelectOutputs {
 /// A database column that is available in the row of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AvailableColumn {
-    /// Instance of the table.
+    /// Index of the table's instance.
     pub instance: usize,
     /// Name of the table.
     pub table: String,
@@ -116,7 +116,7 @@ pub struct CallUsage {
     pub compared_with: Vec<ComparedWith>,
     /// Whether its answer is ordered: as a term of ORDER BY, or as an argument of `max` or `min`.
     pub is_ordered: bool,
-    /// Calls that its answer is compared with.
+    /// Indices of the calls that its answer is compared with.
     pub compared_calls: Vec<usize>,
     /// Answer type that a CAST states, or the return type of another call with the same question.
     pub stated_type: Option<ReturnType>,

@@ -172,7 +172,7 @@ pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
     /// Whether no call has to wait for an answer so far, so that one pass can ask everything.
     pub(in crate::blendsql::emit) is_single_pass: bool,
-    /// Calls that the current statement evaluates.
+    /// Indices of the calls that the current statement evaluates.
     pub(in crate::blendsql::emit) calls: Vec<usize>,
     /// Whether the current SELECT has calls whose arguments contain aggregates.
     pub(in crate::blendsql::emit) has_group_calls: bool,
