@@ -1,4 +1,4 @@
-//! The work of the tools, which blocks: no protocol, and no decision about money.
+//! Implements the blocking work of the tools, without the protocol and decisions about spending.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

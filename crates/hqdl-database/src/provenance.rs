@@ -54,7 +54,7 @@ pub struct CellProvenance {
 }
 
 impl CellProvenance {
-    /// Returns the value; the list of a one-to-many column as an array.
+    /// Returns the value as JSON; the list of a one-to-many column becomes an array.
     fn parsed_value(&self) -> Json {
         match &self.value {
             Json::String(text) if self.table != self.expansion => {

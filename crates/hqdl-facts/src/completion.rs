@@ -54,7 +54,7 @@ pub struct Completion {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
-    /// When the request was sent, RFC 3339.
+    /// Time at which the request was sent, RFC 3339.
     pub asked_at: String,
     /// Duration of the request in seconds.
     pub seconds: f64,

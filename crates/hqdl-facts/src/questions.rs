@@ -50,7 +50,7 @@ pub struct LiveQuestion {
     pub output_tokens: f64,
     /// The question's share of the price, in USD.
     pub cost_usd: f64,
-    /// When it was last asked, RFC 3339.
+    /// Time at which the question was last asked, RFC 3339.
     pub last_asked: String,
 }
 
@@ -71,6 +71,6 @@ pub struct QuestionBinding {
     pub literal: String,
     /// Id of the completion that bound the question.
     pub completion: i64,
-    /// When it was bound, RFC 3339.
+    /// Time at which the question was bound, RFC 3339.
     pub bound_at: String,
 }

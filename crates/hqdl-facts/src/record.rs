@@ -112,7 +112,7 @@ impl RecordBytes {
     /// Decodes the record.
     ///
     /// # Errors
-    /// [`FactsError::Index`] if it is damaged.
+    /// [`FactsError::Index`] if the record is damaged.
     pub fn decode(&self, dir: &Path) -> Result<Record, FactsError> {
         decode_record(&self.0, dir)
     }

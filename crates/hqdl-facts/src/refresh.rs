@@ -45,6 +45,6 @@ pub struct OpenRefresh {
     pub id: i64,
     /// Id of the last completion whose facts no longer count.
     pub up_to: i64,
-    /// When the job was started, RFC 3339.
+    /// Time at which the job was started, RFC 3339.
     pub begun_at: String,
 }

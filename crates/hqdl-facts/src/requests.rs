@@ -29,7 +29,7 @@ pub struct BatchedRequest {
     pub sent_count: u32,
     /// The run that sent it; 0 while it is queued.
     pub run: RunId,
-    /// When it was sent, RFC 3339; empty while it is queued.
+    /// Time at which the request was sent, RFC 3339; empty while the request is queued.
     pub sent_at: String,
     /// Worst-case cost of the request; zero while the request is queued.
     pub worst_case: SpentAmount,

@@ -51,7 +51,7 @@ pub struct BatchLine {
     pub custom_id: String,
     /// The reply, or the error of the request.
     pub reply: Result<Reply, ModelError>,
-    /// When the reply was created, in seconds since 1970, if the line contains it.
+    /// Time at which the reply was created, in seconds since 1970, if the line contains it.
     pub created: Option<i64>,
 }
 
@@ -61,7 +61,7 @@ pub struct SoughtBatch<'s> {
     pub token: &'s str,
     /// Number of its requests.
     pub requests: u64,
-    /// When its creation was requested; `None` if unknown.
+    /// Time at which the batch's creation was requested; `None` if unknown.
     pub sent_at: Option<jiff::Timestamp>,
     /// Returns whether a request with this id is one of its requests.
     pub has_request: &'s (dyn Fn(&str) -> bool + Sync),

@@ -253,8 +253,8 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(recordings))
 }
 
-/// Returns the models of a spec for plans: their names and profiles, without an API key. Asking
-/// them is an error.
+/// Returns the models of a spec for plans: their names and profiles, without an API key. Sending
+/// them a request is an error.
 ///
 /// # Errors
 /// [`SetupError`] if recordings cannot be read.
@@ -311,9 +311,9 @@ where
         .await
 }
 
-/// An error that may be one of the endpoint.
+/// An error that may come from the endpoint.
 trait RetryableError: std::fmt::Display {
-    /// Returns the endpoint's error, if it is one.
+    /// Returns the endpoint's error, if this error contains one.
     fn model_error(&self) -> Option<&ModelError>;
 }
 

@@ -90,7 +90,7 @@ pub(super) fn text_before_repetition(text: &str) -> Option<&str> {
     while start > 0 && bytes[start - 1] == bytes[start - 1 + period] {
         start -= 1;
     }
-    // The line before may end like a repetition does.
+    // The preceding line may end in the same way as the repetition.
     let end = start + bytes[start..].iter().position(|b| *b == b'\n')?;
     row_numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
 }

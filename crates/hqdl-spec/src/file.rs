@@ -371,7 +371,7 @@ pub struct EscalateTable {
     pub target: Option<f64>,
 }
 
-/// First answer after which a stronger model is asked.
+/// Kind of first answer after which a stronger model is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EscalationCase {

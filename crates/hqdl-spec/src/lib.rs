@@ -309,7 +309,7 @@ pub struct ModelSettings {
     pub recordings: Vec<PathBuf>,
     /// Stored answers that hqdl reuses.
     pub reuse: Reuse,
-    /// Amount of a row's key that the answer repeats.
+    /// Part of a row's key that the answer repeats.
     pub echo: Echo,
     /// Answers that mean "unknown"; `None` is `checker::UNKNOWN_WORDS`.
     pub unknown: Option<Vec<String>>,
@@ -437,7 +437,7 @@ pub struct Expansion {
     pub rows_per_request: u32,
     /// Answer format; `None` lets the endpoint decide.
     pub format: Option<Format>,
-    /// Amount of a row's key that the answer repeats.
+    /// Part of a row's key that the answer repeats.
     #[serde(default = "Echo::default_before_labels")]
     pub echo: Echo,
     /// Example rows.

@@ -327,7 +327,7 @@ impl<'a> Asker<'a> {
     /// Writes a new query in place of one that failed when it ran.
     ///
     /// # Errors
-    /// Those of [`Self::plan`].
+    /// Errors of [`Self::plan`].
     pub fn repair(&mut self, sql: &str, problem: &Problem) -> Result<Written, AskError> {
         let error = describe_problem(problem);
         if self.repairs.len() == MAX_REPAIRS {
@@ -343,7 +343,7 @@ impl<'a> Asker<'a> {
     /// was reached.
     ///
     /// # Errors
-    /// Those of [`Self::plan`].
+    /// Errors of [`Self::plan`].
     pub fn relax(&mut self, plan: &AskPlan) -> Result<Option<AskPlan>, AskError> {
         if self.relaxations == MAX_RELAXATIONS {
             return Ok(None);

@@ -256,7 +256,7 @@ fn parse_row(line: &str) -> Option<FrameRow> {
     })
 }
 
-/// Writes a file atomically: it writes a temporary file beside it and renames that.
+/// Writes a file atomically, by writing a temporary file beside it and renaming that file.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {
     let temporary = path.with_extension(format!("{}.part", std::process::id()));
     let write = || {

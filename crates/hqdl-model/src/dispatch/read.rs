@@ -33,7 +33,7 @@ pub struct LineCounts {
     pub known: u64,
     /// Number of answers to requests that the journal does not know.
     pub unknown: u64,
-    /// Lines that are not batch output.
+    /// Number of lines that are not batch output.
     pub unreadable: u64,
 }
 

@@ -113,7 +113,7 @@ impl Condition {
         found
     }
 
-    /// Returns true if evaluating it may fail with an error.
+    /// Returns true if evaluating the condition may fail with an error.
     #[must_use]
     pub fn may_fail(&self) -> bool {
         let mut found = false;

@@ -200,13 +200,13 @@ pub struct ValueGuard {
 pub struct CountedCalls {
     /// Byte range of the aggregate.
     pub span: Span,
-    /// When a row counts.
+    /// Condition under which a row counts.
     pub condition: CountCondition,
     /// Rows that must count.
     pub needed: NeededRows,
 }
 
-/// When a row counts in a count of calls.
+/// Condition under which a row counts in a count of calls.
 #[derive(Debug, Clone)]
 pub enum CountCondition {
     /// The condition of the FILTER holds.

@@ -29,11 +29,11 @@ pub struct Key {
     pub text: String,
     /// Column name, if the value is a column.
     pub name: Option<String>,
-    /// Database column whose values it passes on unchanged.
+    /// Database column whose values the expression passes on unchanged.
     pub origin: Option<ColumnOrigin>,
-    /// Table column that it passes on unchanged through views.
+    /// Table column that the expression passes on unchanged through views.
     pub base: Option<ColumnOrigin>,
-    /// Lineage, if it is computed from database columns.
+    /// Lineage, if the value is computed from database columns.
     pub lineage: Option<Arc<Lineage>>,
 }
 
