@@ -67,9 +67,9 @@ pub struct BatchJob {
     pub endpoint: String,
     /// The stage that it has reached.
     pub stage: Stage,
-    /// Number of requests in it.
+    /// Number of requests in the job.
     pub requests: u64,
-    /// The id of its uploaded file at the endpoint.
+    /// Id of the job's uploaded file at the endpoint.
     pub input_file: Option<String>,
     /// The id of the batch at the endpoint.
     pub batch: Option<String>,

@@ -116,7 +116,7 @@ pub enum FactsError {
     Shared {
         /// The cache directory.
         dir: PathBuf,
-        /// The type of its file system.
+        /// Type of the directory's file system.
         file_system: Option<String>,
     },
     /// An operation on the journal failed.

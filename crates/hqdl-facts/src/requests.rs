@@ -11,19 +11,19 @@ use hqdl_values::usage::SpentAmount;
 pub struct BatchedRequest {
     /// Id of the request in the journal; 0 until the request is stored there.
     pub id: i64,
-    /// The id of the template that its prompt and its answer depend on.
+    /// Id of the template that the request's prompt and answer depend on.
     pub template: i64,
     /// The id of the model in the journal.
     pub model: u32,
     /// Positions of the requested columns.
     pub columns: Vec<usize>,
-    /// Positions of all columns that the sources of its rows ask for.
+    /// Positions of all columns that the sources of the request's rows ask for.
     pub source_columns: Vec<usize>,
     /// Ids of the requested columns' identities in the journal.
     pub identity_ids: Vec<u32>,
     /// The rows with their entities.
     pub rows: Vec<(Entity, Row)>,
-    /// Number of attempts at its rows, including this one.
+    /// Number of attempts at the request's rows, including this one.
     pub attempt: u32,
     /// Number of times that this request was sent.
     pub sent_count: u32,

@@ -59,7 +59,7 @@ pub struct BatchLine {
 pub struct SoughtBatch<'s> {
     /// Token that the batch was to be created with.
     pub token: &'s str,
-    /// Number of its requests.
+    /// Number of requests in the batch.
     pub requests: u64,
     /// Time at which the batch's creation was requested; `None` if unknown.
     pub sent_at: Option<jiff::Timestamp>,

@@ -141,9 +141,9 @@ pub struct ExpansionPlan {
     pub name: String,
     /// Name of the model to ask.
     pub model: String,
-    /// Price of its requests, in USD per million tokens.
+    /// Price of the expansion's requests, in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// Number of its entities.
+    /// Number of entities of the expansion.
     pub keys: u64,
     /// Number of published rows whose key is no longer in a source.
     pub orphaned: u64,

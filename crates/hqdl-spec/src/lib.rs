@@ -558,7 +558,7 @@ pub struct Source {
     pub name: Option<String>,
     /// Source of the rows.
     pub rows: SourceRows,
-    /// Positions of the columns that are filled for its keys.
+    /// Positions of the columns that are filled for the source's keys.
     pub columns: Vec<usize>,
 }
 

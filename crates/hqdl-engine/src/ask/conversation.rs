@@ -25,7 +25,7 @@ pub struct Turn {
     pub question: String,
     /// Text of the query.
     pub sql: String,
-    /// Number of rows of its result.
+    /// Number of rows of the query's result.
     pub rows: u64,
 }
 

@@ -45,7 +45,7 @@ pub struct AskPlan {
     pub assumptions: Option<String>,
     /// Routes of the query's questions, and an upper bound on its requests.
     pub explained: Meta,
-    /// Maximum cost of running it.
+    /// Maximum cost of running the query.
     pub max_cost: MaxCost,
     /// Identity of the plan: its query, database, schema, model and price.
     pub id: String,

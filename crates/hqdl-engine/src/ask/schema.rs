@@ -31,7 +31,7 @@ pub struct TableCard {
     pub is_view: bool,
     /// Columns with their declared types.
     pub columns: Vec<(String, String)>,
-    /// Tables that its foreign keys refer to.
+    /// Tables that the table's foreign keys refer to.
     pub references: Vec<String>,
     /// Definition, without values from the database.
     pub definition: String,

@@ -42,7 +42,7 @@ pub struct Group {
     pub sql: String,
     /// Whether the expression reads an expanded column.
     pub is_expanded: bool,
-    /// Index of its result column.
+    /// Index of the group's result column.
     pub result: usize,
 }
 
@@ -71,7 +71,7 @@ pub enum LeafValue {
 /// An aggregate of the result.
 #[derive(Debug)]
 pub struct Output {
-    /// Index of its result column.
+    /// Index of the aggregate's result column.
     pub result: usize,
     /// Aggregate in that column.
     pub term: AggregateTerm,

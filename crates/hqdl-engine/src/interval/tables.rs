@@ -32,7 +32,7 @@ pub(super) struct FromTables<'a> {
 struct FromTable {
     /// Name in the query.
     name: String,
-    /// Names of its columns.
+    /// Names of the table's columns.
     columns: Vec<String>,
     kind: FromTableKind,
 }

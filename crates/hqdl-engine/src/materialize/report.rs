@@ -53,7 +53,7 @@ pub struct Report {
 /// Cells and usage of one column.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnReport {
-    /// Name of its expansion.
+    /// Name of the column's expansion.
     pub expansion: String,
     /// Name of the column.
     pub column: String,

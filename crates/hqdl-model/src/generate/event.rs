@@ -32,7 +32,7 @@ pub enum Event {
     Submitted {
         /// The id of the batch at the endpoint.
         batch: String,
-        /// Number of requests in it.
+        /// Number of requests in the batch.
         requests: u64,
     },
     /// A batch was polled.
@@ -45,7 +45,7 @@ pub enum Event {
         completed: u64,
         /// Number of failed requests.
         failed: u64,
-        /// Number of requests in it.
+        /// Number of requests in the batch.
         requests: u64,
     },
     /// The results of a batch are stored.

@@ -16,7 +16,7 @@ pub(super) struct Operator {
     pub precedence: u8,
     /// Symbol or keyword of the operator, in upper case.
     sign: String,
-    /// Number of its tokens.
+    /// Number of tokens of the operator.
     token_count: usize,
 }
 

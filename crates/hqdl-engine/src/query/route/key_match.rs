@@ -34,7 +34,7 @@ pub(in crate::query) enum KeyMatch {
 
 /// A column of the key, or an expression that is a part of the key.
 struct KeyColumn<'k> {
-    /// Position of its part in the key.
+    /// Position of the column's part in the key.
     part: usize,
     lineage: &'k Lineage,
     /// Names by which a label may refer to it.

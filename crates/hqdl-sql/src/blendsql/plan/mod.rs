@@ -171,7 +171,7 @@ pub struct NeededRows {
     pub part: NeededPart,
 }
 
-/// The part of its rows that a SELECT needs.
+/// Part of the rows of a SELECT that the query needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NeededPart {
     /// The first rows of each group. If several rows are equal in the order, any of them.

@@ -109,7 +109,7 @@ struct PendingFrame {
     call_values: Vec<Sql>,
     /// Rows of the frame, grouped by value.
     rows: RowsByValue,
-    /// Number of pending calls in its rows.
+    /// Number of pending calls in the frame's rows.
     pending_in_rows: i64,
 }
 
