@@ -34,7 +34,7 @@ pub use benchmark::Benchmark;
 pub use questions::{BenchmarkQuestion, Mode};
 pub use record::RunsRecord;
 pub use run::run;
-pub use score::{RunScore, score};
+pub use score::{RunScore, score_run};
 
 use crate::database::StoreError;
 

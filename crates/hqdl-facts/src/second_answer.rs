@@ -231,7 +231,7 @@ fn second_reason(reason: Reason) -> Reason {
     }
 }
 
-/// Returns true if the second model's answer contradicts a value.
+/// Returns true if the second model's answer contradicts the first value.
 fn contradicts(first: &Fact, second: &Fact) -> bool {
     match second.answer.state {
         State::Ok | State::Overridden => {

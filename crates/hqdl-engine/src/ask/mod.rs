@@ -3,9 +3,9 @@
 //!
 //! An [`Asker`] writes a plan ([`Asker::plan`]), which the caller shows and approves, and runs it
 //! ([`Asker::run`]). A query with an error is repaired with hqdl's own message
-//! ([`Asker::repair`]). If it has no rows, [`Asker::relax`] writes one with a weaker condition. All
-//! requests for SQL share one budget ([`SqlGenerationLimit`]), and their answers are facts. A question may
-//! continue a conversation ([`Asker::continue_conversation`]).
+//! ([`Asker::repair`]). If a query returns no rows, [`Asker::relax`] writes one with a weaker
+//! condition. All requests for SQL share one budget ([`SqlGenerationLimit`]), and their answers are
+//! facts. A question may continue a conversation ([`Asker::continue_conversation`]).
 
 mod conversation;
 mod conversation_store;
