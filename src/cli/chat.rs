@@ -248,8 +248,8 @@ impl Chat<'_> {
         self.conversation.turns.last().ok_or_else(none)
     }
 
-    /// Adds the last query to the spec. A follow-up question must be written out in full, because it
-    /// cannot be understood without the earlier ones.
+    /// Adds the last query to the spec. A follow-up question must be written out in full, because
+    /// it cannot be understood without the earlier ones.
     fn keep(&self, question: &str) -> Result<(), Failure> {
         let last = self.last_turn()?;
         let Some(spec) = &self.options.ask.spec else {

@@ -162,7 +162,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(exit)
 }
 
-/// Prints what to do about cells whose answers are not valid, unless the run has already printed it.
+/// Prints what to do about cells whose answers are not valid, unless the run has already printed
+/// it.
 fn print_failed_cells(report: &Report) {
     let failed = report.cells.count_failed() - report.cells.get(State::Error);
     if failed > 0 && report.only_failure().is_none() {

@@ -224,7 +224,7 @@ fn parse_price(text: &str) -> Result<PriceTable, String> {
     Ok(PriceTable { input: usd(input)?, output: usd(output)?, ..PriceTable::default() })
 }
 
-/// Returns the URL if it is one of an HTTP server.
+/// Returns the URL if it is an HTTP or HTTPS URL.
 fn parse_base_url(text: &str) -> Result<String, String> {
     if text.starts_with("http://") || text.starts_with("https://") {
         return Ok(text.to_owned());

@@ -7,7 +7,8 @@ use crate::database::Database;
 use crate::spec::UncheckedSpec;
 use crate::suggest::edit::EditError;
 
-/// Replaces the text of a spec by an edited one. Writes nothing if the result would fail `hqdl check`.
+/// Replaces the text of a spec by an edited one. Writes nothing if the result would fail
+/// `hqdl check`.
 pub fn edit_spec(
     path: &Path,
     database: &Database,

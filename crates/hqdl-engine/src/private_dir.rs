@@ -24,7 +24,7 @@ pub struct FileError {
 /// Creates the directory if necessary.
 ///
 /// # Errors
-/// [`FileError`] if the directory cannot be created.
+/// [`FileError`] if it cannot be created.
 pub fn create_private_dir(dir: &Path) -> Result<(), FileError> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -36,7 +36,7 @@ pub fn create_private_dir(dir: &Path) -> Result<(), FileError> {
 /// Writes a file in one step, so that no other process reads half of it.
 ///
 /// # Errors
-/// [`FileError`] if the file cannot be written.
+/// [`FileError`] if it cannot be written.
 pub fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError> {
     let partial = path.with_extension(format!("{}.tmp", std::process::id()));
     let write = || {
@@ -51,7 +51,7 @@ pub fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError
 /// Reads a file; `None` if it does not exist or has another format.
 ///
 /// # Errors
-/// [`FileError`] if the file cannot be read.
+/// [`FileError`] if it cannot be read.
 pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, FileError> {
     match fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),

@@ -27,7 +27,7 @@ pub struct BatchedRequest {
     pub attempt: u32,
     /// Number of times that this request was sent.
     pub sent_count: u32,
-    /// The run that sent it; 0 while it is queued.
+    /// Run that sent the request; 0 while the request is queued.
     pub run: RunId,
     /// Time at which the request was sent, RFC 3339; empty while the request is queued.
     pub sent_at: String,
