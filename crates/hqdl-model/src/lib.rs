@@ -197,7 +197,7 @@ pub trait Model: Send + Sync {
         Format::Json
     }
 
-    /// Returns another model of the spec by its name there.
+    /// Returns another model of the spec by its name in the spec.
     fn named_model(&self, _: &str) -> Option<Arc<dyn Model>> {
         None
     }
