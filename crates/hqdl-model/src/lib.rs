@@ -158,12 +158,12 @@ pub trait Model: Send + Sync {
         false
     }
 
-    /// Returns whether it always answers all columns of a row, even if only some are requested.
+    /// Returns whether the model always answers all columns of a row, even if only some are requested.
     fn answers_whole_rows(&self) -> bool {
         false
     }
 
-    /// Returns whether it looks up its answers by the hash of the prompt.
+    /// Returns whether the model looks up its answers by the hash of the prompt.
     fn looks_up_by_prompt(&self) -> bool {
         false
     }
@@ -173,7 +173,7 @@ pub trait Model: Send + Sync {
         None
     }
 
-    /// Returns whether its answers are billed; those of recordings are not.
+    /// Returns whether the model's answers are billed; recorded answers are not.
     fn is_billed(&self) -> bool {
         false
     }

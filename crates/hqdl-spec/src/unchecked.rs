@@ -105,7 +105,7 @@ impl UncheckedSpec {
     /// Parses a spec from its text; relative paths start at `path`.
     ///
     /// # Errors
-    /// Returns [`Problems`] if it is not TOML.
+    /// Returns [`Problems`] if the text is not TOML.
     pub fn parse(path: &Path, text: String) -> Result<Self, Problems> {
         let (tree, errors) = Tree::parse(&text);
         if !errors.is_empty() {

@@ -231,7 +231,7 @@ pub fn read_examples(db: &Database, table: &str, column: &str) -> rusqlite::Resu
 /// Counts the distinct rows in the first rows of a table, view or subquery.
 ///
 /// # Errors
-/// Returns `SQLite`'s error if it cannot be read.
+/// Returns `SQLite`'s error if the table cannot be read.
 pub fn count_distinct_in(
     db: &Database,
     from: &str,

@@ -64,7 +64,7 @@ pub struct ColumnEquality {
 }
 
 impl ColumnEquality {
-    /// Returns true if it equates these two columns, in either order.
+    /// Returns true if this equality is between these two columns, in either order.
     #[must_use]
     pub fn connects(&self, one: (usize, &str), other: (usize, &str)) -> bool {
         let is_column = |side: &(usize, String), of: (usize, &str)| (side.0, side.1.as_str()) == of;
