@@ -158,7 +158,8 @@ pub trait Model: Send + Sync {
         false
     }
 
-    /// Returns whether the model always answers all columns of a row, even if only some are requested.
+    /// Returns whether the model always answers all columns of a row, even if only some are
+    /// requested.
     fn answers_whole_rows(&self) -> bool {
         false
     }
