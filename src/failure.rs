@@ -115,7 +115,7 @@ impl Failure {
 pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
     match why {
         StopReason::Interrupted => {
-            ("interrupted".to_owned(), "everything answered is kept; run this again to continue".to_owned(), INTERRUPTED)
+            ("interrupted".to_owned(), "all answers are kept; run this again to continue".to_owned(), INTERRUPTED)
         }
         StopReason::BatchesPending(_) => (
             why.to_string(),
@@ -124,44 +124,44 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
         ),
         StopReason::Endpoint(ModelError::Refused { status, message }) => {
             let hint = match status {
-                401 | 403 if message.contains("the spec names no variable") => "export a key of this endpoint in an environment variable, and name the variable with --api-key-env (`api_key_env` in [model]); everything answered is kept",
-                401 | 403 if message.contains("hqdl sent no key") => "export that variable with a key of this endpoint; everything answered is kept",
-                401 | 403 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); everything answered is kept",
-                404 => "check `base_url`, which often ends in /v1, and the model's `name`, and with --batch that the endpoint has a Batch API; everything answered is kept",
-                400 | 422 => "check the model's `name` and `parameters` in [model]; everything answered is kept",
-                402 | 429 => "check the account's credit and quota, then run this again; everything answered is kept",
-                _ => "everything answered is kept; fix the cause and run this again",
+                401 | 403 if message.contains("the spec names no variable") => "export a key of this endpoint in an environment variable, and name the variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
+                401 | 403 if message.contains("hqdl sent no key") => "export that variable with a key of this endpoint; all answers are kept",
+                401 | 403 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
+                404 => "check `base_url`, which often ends in /v1, and the model's `name`, and with --batch that the endpoint has a Batch API; all answers are kept",
+                400 | 422 => "check the model's `name` and `parameters` in [model]; all answers are kept",
+                402 | 429 => "check the account's credit and quota, then run this again; all answers are kept",
+                _ => "all answers are kept; fix the cause and run this again",
             };
             (why.to_string(), hint.to_owned(), REFUSED)
         }
         StopReason::Endpoint(ModelError::NoImages { .. }) => (
             why.to_string(),
-            "use a model that accepts images: add [model.NAME] and write `model = \"NAME\"` in the expansion or `model='NAME'` in the call; everything answered is kept".to_owned(),
+            "use a model that accepts images: add [model.NAME] and write `model = \"NAME\"` in the expansion or `model='NAME'` in the call; all answers are kept".to_owned(),
             REFUSED,
         ),
         StopReason::Endpoint(ModelError::NoConnection { hint, .. }) => (
             why.to_string(),
-            format!("{hint}; everything answered is kept, run this again to continue"),
+            format!("{hint}; all answers are kept; run this again to continue"),
             REFUSED,
         ),
         StopReason::Endpoint(ModelError::Budget(reached)) if reached.is_daily() => (
             why.to_string(),
-            "everything answered is kept; raise `budget_usd_per_day` in [limits], or run this again tomorrow (UTC)".to_owned(),
+            "all answers are kept; raise `budget_usd_per_day` in [limits], or run this again tomorrow (UTC)".to_owned(),
             BUDGET,
         ),
         StopReason::Endpoint(ModelError::Budget(reached)) if reached.is_tokens() => (
             why.to_string(),
-            "everything answered is kept; raise `budget_tokens` in [limits] and run this again to continue".to_owned(),
+            "all answers are kept; raise `budget_tokens` in [limits] and run this again to continue".to_owned(),
             BUDGET,
         ),
         StopReason::Endpoint(ModelError::Budget(_)) => (
             why.to_string(),
-            "everything answered is kept; run this again with a larger --budget to continue".to_owned(),
+            "all answers are kept; run this again with a larger --budget to continue".to_owned(),
             BUDGET,
         ),
         StopReason::Endpoint(ModelError::Usage(_)) => (
             why.to_string(),
-            "everything answered is kept and counts as spent at the higher possible cost; check the usage that the endpoint's provider reports before you continue".to_owned(),
+            "all answers are kept and count as spent at the higher possible cost; check the usage that the endpoint's provider reports before you continue".to_owned(),
             REFUSED,
         ),
         StopReason::Endpoint(_) | StopReason::Gone(_) => {
@@ -175,9 +175,9 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
             } else {
                 "check that the endpoint of `base_url` is running"
             };
-            (text, format!("{check}; everything answered is kept, run this again to continue"), REFUSED)
+            (text, format!("{check}; all answers are kept; run this again to continue"), REFUSED)
         }
-        StopReason::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
+        StopReason::Bug(_) => (why.to_string(), "all answers are kept; please report this".to_owned(), WRONG_INPUT),
         StopReason::Facts(error) => (error.to_string(), error.hint().to_owned(), facts_exit_code(error)),
     }
 }

@@ -538,6 +538,6 @@ def _load(path: str, name: str, table: Any) -> None:
         _native.load(path, name, table)
         return
     raise InputError(
-        f"`{name}` is a {type(table).__name__}, which is no table",
+        f"`{name}` is a {type(table).__name__}, which is not a table",
         "pass a frame of pandas or polars, an Arrow table, or a mapping of names to columns",
     )

@@ -22,7 +22,8 @@ pub struct Options {
     cache: CacheFlags,
 }
 
-/// Maximum width of a line. If the terminal wrapped a line, its rest could look like another field.
+/// Maximum width of a line. If the terminal wrapped a line, the rest of the line could look like
+/// another field.
 const MAX_LINE_WIDTH: usize = 66;
 
 fn wrap_line(line: &str) -> Vec<String> {

@@ -16,7 +16,8 @@ use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{ModelFlags, OutputOptions, interrupt, meta, session, spec_file};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, Turn, WritingLimit, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, SqlGenerationLimit, Turn,
+    Written,
 };
 use crate::database::Database;
 use crate::format::{count_noun, format_usd, on_one_line};
@@ -50,7 +51,7 @@ pub struct Options {
     /// Print how the query would run, like `hqdl explain`, without running it.
     #[arg(long, conflicts_with = "sql_only")]
     explain: bool,
-    /// Add the question and its query to the spec as an [[example]], if the query has rows.
+    /// Add the question and its query to the spec as an [[example]], if the query returns rows.
     #[arg(long, requires = "spec", conflicts_with_all = ["sql_only", "explain"])]
     keep: bool,
 }
@@ -115,7 +116,7 @@ impl AskFlags {
     }
 }
 
-/// What is done with a plan.
+/// Action to take on a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanUse<'a> {
     /// Run it after approval.
@@ -192,13 +193,13 @@ fn read_question(text: &str) -> Result<String, Failure> {
 }
 
 /// Prints the limit on the requests for SQL, before the first of them.
-fn announce_limit(limit: WritingLimit, spec: &Spec, output_options: OutputOptions) {
+fn announce_limit(limit: SqlGenerationLimit, spec: &Spec, output_options: OutputOptions) {
     if output_options.quiet || spec.model.provider == Provider::Replay {
         return;
     }
     let limit = match limit {
-        WritingLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
-        WritingLimit::Tokens(tokens) => {
+        SqlGenerationLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
+        SqlGenerationLimit::Tokens(tokens) => {
             format!("at most {} (price unknown)", count_noun(tokens, "token"))
         }
     };
@@ -250,7 +251,7 @@ pub struct AskRun<'s> {
     connect_failure: Option<Failure>,
     planning_model: Arc<dyn Model>,
     /// Copy of the spec that limits the requests for SQL, and the limit.
-    writing: (Spec, WritingLimit),
+    writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
 }
 
@@ -286,7 +287,7 @@ impl<'s> AskRun<'s> {
             model,
             connect_failure,
             planning_model: model::connect_for_planning(&session.spec)?,
-            writing: ask::limit_writing_cost(&session.spec)?,
+            writing: ask::limit_sql_generation_cost(&session.spec)?,
             spent: Cell::default(),
         })
     }
@@ -370,7 +371,8 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Writes, repairs, approves and runs the query of a question, and relaxes it if it has no rows.
+    /// Writes, repairs, approves and runs the query of a question, and relaxes the query if it
+    /// returns no rows.
     fn answer(&self, asker: &mut Asker<'_>) -> Result<AskOutcome, Failure> {
         let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
         let mut relaxed: Vec<String> = Vec::new();
@@ -439,7 +441,7 @@ impl<'s> AskRun<'s> {
     }
 
     /// Returns a query with a weaker condition. Returns `None` if a request failed or the budget
-    /// for SQL is spent; the query without rows is the answer then.
+    /// for SQL is spent; in that case, the query without rows is the answer.
     fn relax(&self, asker: &mut Asker<'_>, plan: &AskPlan) -> Option<AskPlan> {
         match asker.relax(plan) {
             Ok(next) => next,
@@ -457,7 +459,7 @@ impl<'s> AskRun<'s> {
     fn report_missing_query(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {
-                let reason = if reason.is_empty() { "the model gives no reason" } else { reason };
+                let reason = if reason.is_empty() { "the model gave no reason" } else { reason };
                 let reason = on_one_line(reason);
                 let message = match self.plan_use {
                     PlanUse::RunInChat => format!("no query was run; the model says: {reason}"),
@@ -525,7 +527,7 @@ impl<'s> AskRun<'s> {
             _ if !costs => "the query runs on a server with the rights of your role".to_owned(),
             MaxCost::Usd(usd) => format!("the query may cost up to {}", format_usd(*usd)),
             MaxCost::Unknown(why) => {
-                format!("the most that the query may cost is not known ({why})")
+                format!("the maximum cost of the query is not known ({why})")
             }
             MaxCost::Nothing => return Ok(None),
         };
@@ -533,7 +535,7 @@ impl<'s> AskRun<'s> {
             if approved == plan.id {
                 return Ok(None);
             }
-            let message = format!("plan {approved} is not the present one: {cost}");
+            let message = format!("plan {approved} is out of date: {cost}");
             return Err(self.to_approval_failure(plan, message));
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
@@ -577,7 +579,9 @@ fn to_run_failure(error: QueryError) -> Failure {
     match Failure::from(error) {
         Failure::Message { message, exit: BUDGET, .. } => Failure::Message {
             message,
-            hint: "everything answered is kept; run this again to approve the rest, or set a larger --budget".to_owned(),
+            hint:
+                "all answers are kept; run this again to approve the rest, or set a larger --budget"
+                    .to_owned(),
             exit: BUDGET,
         },
         failure => failure,

@@ -137,7 +137,7 @@ fn open_session(options: &Options) -> Result<Session, Failure> {
     session::open_spec(&options.spec, &flags, None, "audit")
 }
 
-/// Asks another model about the drawn rows, and writes its answers into the sheet.
+/// Asks another model about the sampled rows, and writes its answers into the sheet.
 fn ask_other_model(
     options: &Options,
     expansion: usize,
@@ -145,7 +145,7 @@ fn ask_other_model(
     output_options: OutputOptions,
 ) -> Result<u64, Failure> {
     if options.flags.model.is_none() && options.flags.recordings.is_empty() {
-        return Err(Failure::wrong_input("no other model is named", "name it with --model"));
+        return Err(Failure::wrong_input("no other model is named", "name one with --model"));
     }
     // Publish the other model's answers only into a temporary copy.
     let directory = std::env::temp_dir().join(format!("hqdl-audit-{}", std::process::id()));

@@ -228,7 +228,7 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
     );
     if totals.in_doubt_usd > 0.0 {
         anstream::println!(
-            "in doubt  ${:.4} at most, for requests without an answer",
+            "in doubt  up to ${:.4}, for requests without an answer",
             totals.in_doubt_usd
         );
     }

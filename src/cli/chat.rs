@@ -16,7 +16,7 @@ use crate::format::{format_usd, on_one_line};
 use crate::private_dir::FileError;
 use crate::session::{Session, user_cache};
 
-/// Maximum bytes of a line; a longer one is no question.
+/// Maximum length of a line in bytes; hqdl rejects longer lines.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 /// Message at the first Ctrl-C.
 const STOPPING: &str = "press Ctrl-C again to stop at once, or Enter to end the conversation";
@@ -62,8 +62,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     chat.talk()
 }
 
-/// Opens the conversations, which are on this machine, even if the cache is not. `None` for
-/// `--no-cache`, which keeps nothing.
+/// Opens the stored conversations. They are on this machine even if the cache is on a server.
+/// Returns `None` for `--no-cache`, which stores no conversations.
 fn open_store(flags: &CacheFlags) -> Result<Option<ConversationStore>, Failure> {
     if flags.no_cache {
         return Ok(None);
@@ -93,7 +93,7 @@ fn open_conversation(
         return Ok((id, Conversation { database, turns: Vec::new() }));
     };
     let Some(store) = store else {
-        return Err(Failure::wrong_input("--no-cache keeps no conversation", "remove --resume"));
+        return Err(Failure::wrong_input("--no-cache stores no conversations", "remove --resume"));
     };
     let id = match id {
         "" => store.find_newest(&database).map_err(|e| to_failure(&e))?.ok_or_else(|| {
@@ -132,7 +132,7 @@ struct Chat<'s> {
     exit_code: u8,
 }
 
-/// Whether the conversation goes on.
+/// Whether the conversation continues.
 #[derive(PartialEq, Eq)]
 enum Next {
     Continue,
@@ -233,10 +233,10 @@ impl Chat<'_> {
                     format_usd(spent.queries)
                 );
             }
+            "/undo" if self.has_failed => self.has_failed = false,
             "/undo" => {
                 let undone = self.conversation.turns.pop().ok_or_else(no_answer)?;
                 self.last = None;
-                self.has_failed = false;
                 self.save()?;
                 self.print_note(&format!("forgot: {}", on_one_line(&undone.question)));
             }
@@ -255,14 +255,14 @@ impl Chat<'_> {
         if self.has_failed {
             return Err(Failure::wrong_input(
                 "the last question has no query",
-                "ask it again, or /undo to go back to the question before",
+                "ask it again, or /undo to return to the one before it",
             ));
         }
         self.conversation.turns.last().ok_or_else(no_answer)
     }
 
-    /// Adds the last query to the spec. A question that follows others must be given as a whole,
-    /// because nobody understands it without them.
+    /// Adds the last query to the spec. A follow-up question must be written out in full, because
+    /// it cannot be understood without the earlier ones.
     fn keep(&self, question: &str) -> Result<(), Failure> {
         let last = self.last_turn()?;
         if last.rows == 0 || !last.can_be_example {
@@ -270,13 +270,13 @@ impl Chat<'_> {
         }
         let Some(spec) = &self.options.ask.spec else {
             let hint = "start the chat with --spec SPEC";
-            return Err(Failure::wrong_input("there is no spec to keep it in", hint));
+            return Err(Failure::wrong_input("there is no spec to add the example to", hint));
         };
         let question = match question {
             "" if self.conversation.turns.len() > 1 => {
                 return Err(Failure::wrong_input(
                     "this question may depend on the earlier ones",
-                    "write it as a whole: /keep QUESTION",
+                    "write it out in full: /keep QUESTION",
                 ));
             }
             "" => last.question.clone(),
@@ -295,7 +295,7 @@ impl Chat<'_> {
             Some("jsonl") => RowsFormat::Jsonl,
             Some("md") => RowsFormat::Markdown,
             _ => {
-                let message = "the file's name does not say the format";
+                let message = "the file name does not indicate a format";
                 return Err(Failure::wrong_input(message, "write /export rows.csv, for example"));
             }
         };
@@ -313,7 +313,7 @@ impl Chat<'_> {
 }
 
 fn no_answer() -> Failure {
-    Failure::wrong_input("no question was answered yet", "ask one first")
+    Failure::wrong_input("no question has been answered yet", "ask one first")
 }
 
 /// Reads a line of stdin; `None` at its end.

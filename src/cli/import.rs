@@ -64,7 +64,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if lines.answered + lines.failed + lines.known + lines.unknown == 0 {
         return Err(Failure::wrong_input(
             format!(
-                "nothing to import: the files have {}, but none from a batch",
+                "nothing to import: the files have {}, but none of them is from a batch",
                 count_noun(lines.unreadable, "line")
             ),
             "name the output files of batches: JSON lines with `custom_id` and `response`",

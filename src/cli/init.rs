@@ -111,7 +111,7 @@ fn ask_for_advice(
 ) -> Result<(), Failure> {
     if is_server(path) || options.flags.db.is_some() || options.flags.output.is_some() {
         return Err(Failure::wrong_input(
-            "--ask asks about a SQLite database or CSV files, which `init` takes as its first argument",
+            "--ask works only with a SQLite database or CSV files, which `init` accepts as its first argument",
             "remove --db and --output; for a database on a server, leave out --ask",
         ));
     }

@@ -55,7 +55,7 @@ pub struct Options {
     /// `c::int`); the others accept the AI functions of the systems they are named after.
     #[arg(long, value_parser = dialect_parser(), default_value = "sqlite", value_name = "DIALECT")]
     dialect: Dialect,
-    /// If a query compares a column of few distinct values with a word that is none of them, ask
+    /// If a query compares a column of few distinct values with a word that is not among them, ask
     /// the model once which values the word means.
     #[arg(long)]
     classify: bool,

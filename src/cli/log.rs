@@ -64,7 +64,7 @@ fn parse_filter(text: &str) -> Result<Targets, Failure> {
     let all: Targets = text.parse().map_err(|_| {
         Failure::wrong_input(
             format!("RUST_LOG is not a filter: `{text}`"),
-            "write a level (error, warn, info, debug or trace) for each part, as in \"hqdl=debug\" or \"hqdl::model=trace,hqdl=info\"",
+            "give each target a level (error, warn, info, debug or trace), as in \"hqdl=debug\" or \"hqdl::model=trace,hqdl=info\"",
         )
     })?;
     let own = all.iter().filter(|(target, _)| target.starts_with("hqdl"));

@@ -134,11 +134,11 @@ impl LineAnswerer<'_> {
             |e| Failure::wrong_input(format!("a request: {}", json_reason(&e)), REQUEST_FORMAT);
         let request: MapRequest = serde_json::from_str(line).map_err(wrong)?;
         if request.question.trim().is_empty() {
-            return Err(Failure::wrong_input("a request: the question is empty", REQUEST_FORMAT));
+            return Err(Failure::wrong_input("the question of a request is empty", REQUEST_FORMAT));
         }
         if request.options.as_ref().is_some_and(Vec::is_empty) {
             let hint = "list the options, or leave `options` out";
-            return Err(Failure::wrong_input("a request: `options` is empty", hint));
+            return Err(Failure::wrong_input("`options` of a request is empty", hint));
         }
         let values = request.values.iter().map(parse_value).collect::<Result<Vec<Value>, _>>()?;
         let options = match &request.options {
@@ -221,7 +221,7 @@ impl LineAnswerer<'_> {
     }
 }
 
-const REQUEST_FORMAT: &str = "write {\"question\": \"…\", \"values\": […]}, in one line; also `type`, \
+const REQUEST_FORMAT: &str = "write {\"question\": \"…\", \"values\": […]} on one line; also `type`, \
                     `options`, `kind`, `ask`, `budget`";
 
 /// Returns a value and a state for each input; both are null if there is no answer.

@@ -162,12 +162,13 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(exit)
 }
 
-/// Prints what to do about cells whose answers are not valid, unless the run has said it already.
+/// Prints what to do about cells whose answers are not valid, unless the run has already printed
+/// it.
 fn print_failed_cells(report: &Report) {
     let failed = report.cells.count_failed() - report.cells.get(State::Error);
     if failed > 0 && report.only_failure().is_none() {
         anstream::eprintln!(
-            "note: {} got no valid answer; `hqdl why` shows the reason, --retry-failed asks again",
+            "note: {} got no valid answer; `hqdl why` shows the reason, and --retry-failed asks again",
             count_noun(failed, "cell")
         );
     }
@@ -218,7 +219,7 @@ fn print_exported_files(
     let max_usd: f64 = files.iter().map(|w| w.max_spent.usd).sum();
     if model.price.is_some() {
         anstream::println!(
-            "price      ${max_usd:.4} at most; `hqdl plan --batch` prints the likely price"
+            "price      at most ${max_usd:.4}; `hqdl plan --batch` prints the likely price"
         );
     }
     anstream::eprintln!(
@@ -323,7 +324,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
         .saturating_sub(report.cells.count_without_value() + errors);
     if kept > 0 {
         anstream::println!(
-            "unchanged  {} got no value when asked again and keep the earlier one",
+            "unchanged  {} got no new value and kept the earlier one",
             count_noun(kept, "cell")
         );
     }
@@ -347,7 +348,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
             format!("{} tokens", format_thousands(report.in_doubt.max_spent.tokens))
         };
         anstream::println!(
-            "in doubt   {upper_bound} at most, for {} that ended without an answer",
+            "in doubt   up to {upper_bound}, for {} that ended without an answer",
             count_noun(report.in_doubt.requests, "request")
         );
     }

@@ -84,7 +84,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the plans, which are on this machine, even if the cache is not.
+/// Opens the stored plans. They are on this machine even if the cache is on a server.
 pub fn open_plans(flags: &CacheFlags) -> Result<PlanStore, Failure> {
     let local = flags.cache.as_ref().filter(|cache| !flags.no_cache && !is_server(cache));
     let local = local.filter(|dir| !dir.as_os_str().is_empty());

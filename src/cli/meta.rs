@@ -51,7 +51,8 @@ pub fn format_bound(meta: &Meta, spec: &Spec) -> String {
         push_usage(&mut out, meta, spec, "at most ");
         for unbounded in &meta.unbounded {
             let call: Vec<&str> = unbounded.call.split_whitespace().collect();
-            let message = format!("not counted: what {} asks ({})", call.join(" "), unbounded.why);
+            let message =
+                format!("not counted: the requests of {} ({})", call.join(" "), unbounded.why);
             push_line(&mut out, "unknown", &message);
         }
     }
@@ -73,7 +74,7 @@ fn push_interval(out: &mut String, meta: &Meta) {
     };
     let text = |name: &str| interval[name].as_str().unwrap_or_default();
     let sample = format!(
-        "{} % by {}; {} of {} drawn rows of {} audited ({}, audit {})",
+        "{} % by {}; {} of {} sampled rows of {} audited ({}, audit {})",
         100.0 * interval["confidence"].as_f64().unwrap_or_default(),
         list("methods"),
         interval["audited"],

@@ -75,7 +75,7 @@ const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered (
 /// Display order of the flags that every command shares: after the command's own flags.
 const LAST: usize = 500;
 
-/// Flags for the amount and the form of the output.
+/// Flags for the verbosity and the format of the output.
 #[derive(Debug, Clone, Copy, Args)]
 struct OutputOptions {
     /// Print the result as JSON on stdout.
@@ -224,7 +224,7 @@ fn parse_price(text: &str) -> Result<PriceTable, String> {
     Ok(PriceTable { input: usd(input)?, output: usd(output)?, ..PriceTable::default() })
 }
 
-/// Returns the URL if it is one of an HTTP server.
+/// Returns the URL if it is an HTTP or HTTPS URL.
 fn parse_base_url(text: &str) -> Result<String, String> {
     if text.starts_with("http://") || text.starts_with("https://") {
         return Ok(text.to_owned());

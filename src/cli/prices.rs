@@ -49,7 +49,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if for_reading && !output_options.quiet {
         anstream::println!();
         anstream::println!(
-            "USD per million tokens; price book of {}. `price` in [model] replaces it.",
+            "Prices in USD per million tokens, from the price book of {}. `price` in [model] overrides them.",
             book.date
         );
         let mut sources: Vec<&str> = entries.iter().map(|e| e.source.as_str()).collect();

@@ -12,8 +12,8 @@ use crate::suggest::edit::EditError;
 /// Number of attempts if other programs change the spec at the same time.
 const MAX_ATTEMPTS: u32 = 100;
 
-/// Replaces the text of a spec by an edited one. Writes nothing that would not pass `hqdl check`,
-/// and repeats the edit if the spec has changed meanwhile.
+/// Replaces the text of a spec by an edited one. Writes nothing if the result would fail
+/// `hqdl check`, and repeats the edit if the spec has changed meanwhile.
 pub fn edit_spec(
     path: &Path,
     database: &Database,

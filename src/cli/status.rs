@@ -93,7 +93,7 @@ fn print_specs(specs: &[Json]) {
             format_thousands(unasked),
         ]);
         if let Some(held) = spec["held"].as_str() {
-            notes.push(format!("{name} waits for approval: {held}"));
+            notes.push(format!("{name} is waiting for approval: {held}"));
         }
         if let Some(price) = spec["plan"]["totals"]["cost_usd"]["likely"].as_f64() {
             notes.push(format!("{name}: the missing cells cost about ${price:.4}"));

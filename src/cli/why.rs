@@ -81,7 +81,7 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Fails if a spec's copy does not exist yet.
+/// Returns the path of the expanded database. Fails if the database does not exist yet.
 fn require_output(target: PathBuf) -> Result<PathBuf, Failure> {
     if target.exists() || crate::spec::is_server(&target) {
         return Ok(target);

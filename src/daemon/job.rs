@@ -328,5 +328,5 @@ pub(super) fn guard_failure(guard: &Guard) -> Option<Failure> {
 }
 
 fn bug_failure() -> Failure {
-    Failure::wrong_input("this is a bug in hqdl", "everything answered is kept; please report this")
+    Failure::wrong_input("this is a bug in hqdl", "all answers are kept; please report this")
 }

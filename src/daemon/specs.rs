@@ -32,7 +32,7 @@ pub(super) struct Specs {
 /// Names of specs, by state.
 #[derive(Default)]
 struct Sets {
-    /// To be checked, with no check in progress.
+    /// Specs that must be checked and have no check in progress.
     unchecked: BTreeSet<String>,
     /// Check in progress, by its start.
     being_checked: BTreeSet<(Instant, String)>,

@@ -74,7 +74,7 @@ pub enum RunState {
     Complete,
     /// Some cells have no value.
     Incomplete,
-    /// Interrupted; everything answered is kept.
+    /// Interrupted; all answers are kept.
     Interrupted,
     /// Stopped by a failure.
     Failed,

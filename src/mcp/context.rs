@@ -1,4 +1,4 @@
-//! The work of the tools, which blocks: no protocol, and no decision about money.
+//! Implements the blocking work of the tools, without the protocol and decisions about spending.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use super::page::{DEFAULT_ROWS, RowPage};
 use crate::approval::{PlanRecord, PlanStore, SpendingLedger};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, MaxCost, TableCard, WritingLimit,
-    Written,
+    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, MaxCost, SqlGenerationLimit,
+    TableCard, Written,
 };
 use crate::database::Database;
 use crate::database::provenance::CellProvenance;
@@ -35,7 +35,7 @@ const CURSOR_HASH: usize = 16;
 pub struct ServerContext {
     /// The spec; it has no expansions if the user has none.
     pub spec: Spec,
-    /// The database to query: the expanded copy, if there is one.
+    /// Path of the database to query: the expanded copy, if there is one.
     pub target: PathBuf,
     /// The fact store.
     pub facts: Facts,
@@ -62,12 +62,12 @@ pub enum WritingAllowance {
     Limit,
 }
 
-/// A query that answers a question, or why there is none.
+/// A query that answers a question, or the reason why there is none.
 pub enum WrittenQuery {
     /// The query.
     Sql(Box<AskPlan>),
-    /// Writing would cost this much.
-    Costs(WritingLimit),
+    /// Generating SQL may cost up to this limit.
+    Costs(SqlGenerationLimit),
     /// There is no query, for this reason.
     Failed(String),
 }
@@ -226,12 +226,12 @@ impl ServerContext {
     pub fn record_question(
         &self,
         question: &str,
-        limit: WritingLimit,
+        limit: SqlGenerationLimit,
         client: String,
     ) -> Result<PlanRecord, Failure> {
         let cost = match limit {
-            WritingLimit::Usd(usd) => MaxCost::Usd(usd),
-            WritingLimit::Tokens(n) => MaxCost::Unknown(count_noun(n, "token")),
+            SqlGenerationLimit::Usd(usd) => MaxCost::Usd(usd),
+            SqlGenerationLimit::Tokens(n) => MaxCost::Unknown(count_noun(n, "token")),
         };
         let dialect = Dialect::default();
         self.record(None, Some(question.to_owned()), dialect, &cost, Vec::new(), client)
@@ -303,11 +303,11 @@ impl ServerContext {
         allowance: WritingAllowance,
         request: Request<'_>,
     ) -> Result<WrittenQuery, Failure> {
-        let (mut writing_spec, limit) = ask::limit_writing_cost(&self.spec)?;
+        let (mut writing_spec, limit) = ask::limit_sql_generation_cost(&self.spec)?;
         if matches!(allowance, WritingAllowance::Nothing) && !self.is_replay() {
             match limit {
-                WritingLimit::Usd(_) => writing_spec.limits.budget_usd = Some(0.0),
-                WritingLimit::Tokens(_) => writing_spec.limits.budget_tokens = Some(0),
+                SqlGenerationLimit::Usd(_) => writing_spec.limits.budget_usd = Some(0.0),
+                SqlGenerationLimit::Tokens(_) => writing_spec.limits.budget_tokens = Some(0),
             }
         }
         let asked = AskQuestion {

@@ -42,9 +42,9 @@ impl Grant {
 
 /// Decision about a plan.
 pub enum Decision {
-    /// It may run.
+    /// The plan may run.
     Granted(Grant),
-    /// It may not run; the result of the tool.
+    /// The plan may not run; contains the result of the tool.
     Refused(Json),
     /// The client asks the user and calls again.
     AskClient(InputRequiredResult),

@@ -254,7 +254,7 @@ impl McpServer {
         }
     }
 
-    /// Runs a plan if its cost is granted.
+    /// Runs a plan: at once if it needs no requests, otherwise after its cost is approved.
     async fn run_approved(
         &self,
         plan: AskPlan,

@@ -17,9 +17,9 @@ const MAX_LENGTH: usize = 40;
 /// Grade of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Grade {
-    /// Correct by SWAN's rule.
+    /// Whether the answer is correct by SWAN's rule.
     pub swan: bool,
-    /// Correct by the strict rule.
+    /// Whether the answer is correct by the strict rule.
     pub strict: bool,
     /// Score from 0 to 1: one minus the relative error for numbers, F1 for rows.
     pub graded: f64,

@@ -11,7 +11,7 @@
 //!
 //! [`run()`] uses the same two paths as every user, [`crate::materialize`] and [`crate::query`];
 //! neither contains code for the benchmark. [`run()`] reads only the prepared database; only
-//! [`score()`] opens the gold database.
+//! [`score_run()`] opens the gold database.
 
 pub mod benchmark;
 pub mod chart;
@@ -34,7 +34,7 @@ pub use benchmark::Benchmark;
 pub use questions::{BenchmarkQuestion, Mode};
 pub use record::RunsRecord;
 pub use run::run;
-pub use score::{RunScore, score};
+pub use score::{RunScore, score_run};
 
 use crate::database::StoreError;
 

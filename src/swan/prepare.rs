@@ -23,7 +23,7 @@ pub struct PreparedDatabase {
     pub path: PathBuf,
     /// Database with the true values.
     pub gold: PathBuf,
-    /// Example rows of the true values.
+    /// File of example rows with true values.
     pub shots: PathBuf,
     /// Hidden columns; a table's name means the whole table.
     pub hidden: Vec<String>,

@@ -141,7 +141,7 @@ fn kept_questions_become_examples_that_need_no_request() {
     let keep = format!("/keep {whole}");
     let kept = chat(&project, &[], &["/keep", GOOD.0, "/keep", TALL.0, "/keep", &keep]);
     let kept = kept.expect_exit_code(2);
-    for message in ["no question was answered yet", "may depend on the earlier ones"] {
+    for message in ["no question has been answered yet", "may depend on the earlier ones"] {
         assert!(kept.stderr.contains(message), "{message}\n{}", kept.stderr);
     }
     let spec = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
@@ -165,7 +165,7 @@ fn rows_are_exported_to_a_new_file() {
     let lines = ["/export x.csv", GOOD.0, "/export x.csv", "/export x.csv", "/export x", "/x"];
     let talked = chat(&project, &[], &lines).expect_exit_code(2);
     for message in
-        ["no rows to export", "cannot write x.csv", "does not say the format", "no command /x"]
+        ["no rows to export", "cannot write x.csv", "does not indicate a format", "no command /x"]
     {
         assert!(talked.stderr.contains(message), "{message}\n{}", talked.stderr);
     }

@@ -356,7 +356,7 @@ fn an_audit_is_reviewed_cell_by_cell() {
     project.run_hqdl(&flags).expect_exit_code(0);
     let review = "/specs/x/review?table=llm";
     let first = page(&daemon, review);
-    assert!(first.contains("0 of 2</strong> drawn cells"), "{first}");
+    assert!(first.contains("0 of 2</strong> sampled cells"), "{first}");
     let wrong = daemon.submit_form(review, "at=0&value=Purple").expect_status(400).body;
     assert!(wrong.contains("not in the value list"), "{wrong}");
     let set = daemon.submit_form(review, "at=0&value=Blue").expect_status(303);
@@ -368,7 +368,7 @@ fn an_audit_is_reviewed_cell_by_cell() {
     let sheet = std::fs::read_to_string(project.path("specs/x.audit.csv")).unwrap();
     assert!(sheet.contains(",?,person,") && sheet.contains("; person said Blue"), "{sheet}");
     let whole = page(&daemon, review);
-    assert!(whole.contains("2 of 2</strong> drawn cells"), "{whole}");
+    assert!(whole.contains("2 of 2</strong> sampled cells"), "{whole}");
     assert!(whole.contains("The audit is complete"), "{whole}");
     assert!(page(&daemon, "/").contains("Review the audit of llm"));
 }

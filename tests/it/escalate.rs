@@ -359,7 +359,7 @@ fn queries_and_batches_use_second_answers_and_ask_for_none() {
     };
     assert_eq!((query(), models.large.request_count()), (Json::Null, 0));
     let ended = models.project.run_materialize(&["--batch"]);
-    assert!(ended.stdout.contains("a batch asks for no second answers"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("a batch requests no second answers"), "{}", ended.stdout);
     assert_eq!((query(), models.large.request_count()), (Json::Null, 0));
     let small = models.small.request_count();
     models.project.run_materialize(&[]).expect_exit_code(0);

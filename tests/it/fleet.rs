@@ -519,7 +519,7 @@ fn answers_are_kept_while_the_server_is_unreachable() {
     server.crash();
     let ended = running.wait_for_exit().expect_exit_code(5);
     assert!(ended.stderr.contains("cannot be reached"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("all answers are kept"), "{}", ended.stderr);
     let answered = endpoint.received_requests().iter().filter(|r| r.is_answered).count();
     // The same if the server is unreachable from the start.
     let again = run(&one, &cache, "1", &ROWS).expect_exit_code(5);
@@ -745,7 +745,7 @@ fn a_full_disk_of_the_server_costs_nothing() {
     sql_at(&cache, full);
     let ended = running.wait_for_exit().expect_exit_code(5);
     assert!(ended.stderr.contains("No space left on device"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("all answers are kept"), "{}", ended.stderr);
     sql_at(&cache, "DROP TRIGGER is_full ON hqdl.completion");
     run(&one, &cache, "60", &ROWS).expect_exit_code(0);
     assert_eq!(check_cells(&one), complete());

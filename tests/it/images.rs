@@ -194,9 +194,9 @@ fn images_that_cannot_be_shown_get_a_state_and_cost_nothing() {
     for (key, told) in [
         ("img/none.png", "the file img/none.png does not exist"),
         ("img/text.png", "img/text.png is not a PNG, JPEG, GIF or WebP image"),
-        ("../outside.png", "is outside of"),
-        ("/etc/passwd", "is outside of"),
-        ("img/link.png", "is outside of"),
+        ("../outside.png", "is outside "),
+        ("/etc/passwd", "is outside "),
+        ("img/link.png", "is outside "),
         ("img", "is not a file"),
         ("img/huge.png", "is larger than 20 MiB"),
         ("data:image/png;base64,???", "base64 is broken"),

@@ -263,7 +263,7 @@ fn all(walk: &mut Walk) {
             runs.len() == 2 && runs.iter().all(|run| run["state"] != "running")
         });
         walk.look("refused", &daemon, "/", &["waiting", "failed, see above", "no-space-in-it"]);
-        walk.look("refused spec", &daemon, "/specs/x", &["Waits for your approval", "401"]);
+        walk.look("refused spec", &daemon, "/specs/x", &["Waiting for your approval", "401"]);
         walk.browser
             .eval_script("document.querySelectorAll('details').forEach(d => d.open = true)");
         walk.judge("refused told in full", &["no-space-in-it"]);
@@ -288,7 +288,7 @@ fn all(walk: &mut Walk) {
         let daemon = Daemon::start(&project, &[]);
         let is_held = |spec: &Json| spec["run"].is_null() && !spec["held"].is_null();
         daemon.wait_until("held", is_held);
-        walk.look("waiting for money", &daemon, "/", &["Waits for your approval", "budget"]);
+        walk.look("waiting for money", &daemon, "/", &["Waiting for your approval", "budget"]);
         walk.look("spec waiting for money", &daemon, "/specs/x", &["at most", "Ask for"]);
     }
     {
@@ -306,7 +306,7 @@ fn all(walk: &mut Walk) {
         let project = heroes_project(&endpoint, "csv");
         let daemon = Daemon::start(&project, &["--no-spend"]);
         daemon.wait_until_idle("waiting");
-        walk.look("not published", &daemon, "/", &["--no-spend", "Waits for your approval"]);
+        walk.look("not published", &daemon, "/", &["--no-spend", "Waiting for your approval"]);
         walk.look("spec not published", &daemon, "/specs/x", &["Ask for 40 cells", "none asked"]);
         walk.look(
             "table not published",

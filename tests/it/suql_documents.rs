@@ -162,14 +162,15 @@ fn failed_embeddings_are_replaced_by_words_and_reported() {
         embedder.set_behavior(mood);
         let ended = query(&project, &[], SQL);
         right(&ended);
-        let said = ended.stderr.contains("compared by their words") && ended.stderr.contains(says);
+        let said =
+            ended.stderr.contains("compares texts by their words") && ended.stderr.contains(says);
         assert!(said, "{mood:?}: {}", ended.stderr);
     }
     // An endpoint that does not exist.
     let project = project(&endpoint, &Embedder::new(well).spec_section(), 200);
     let ended = query(&project, &[], SQL);
     right(&ended);
-    assert!(ended.stderr.contains("compared by their words"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("compares texts by their words"), "{}", ended.stderr);
 }
 
 #[test]

@@ -273,7 +273,7 @@ fn eight_recordings_score_what_their_models_knew() {
     ];
     let ended = swan(bench.dir.path(), &args).expect_exit_code(2);
     assert!(
-        ended.stderr.contains("answers about no row of california_schools"),
+        ended.stderr.contains("contains no answer about california_schools"),
         "{}",
         ended.stderr
     );

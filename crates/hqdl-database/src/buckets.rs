@@ -54,7 +54,7 @@ pub struct BucketSnapshot {
 /// Sums over the keys of one bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Sum of the hashes of its source rows.
+    /// Sum of the hashes of the bucket's source rows.
     pub source_sum: i64,
     /// Number of source rows.
     pub source_rows: u64,
@@ -141,7 +141,7 @@ impl BucketSnapshot {
     }
 
     /// Adds the buckets that a run did not visit.
-    pub fn add_unvisited(&mut self, changed: &ChangedBuckets) {
+    pub fn add_unvisited_buckets(&mut self, changed: &ChangedBuckets) {
         for (n, bucket) in changed.unvisited() {
             self.buckets[n] = bucket.clone();
         }
@@ -206,7 +206,7 @@ pub(super) fn format_key(key: &[Value]) -> String {
 pub struct ChangedBuckets {
     /// Snapshot of the published tables.
     pub snapshot: BucketSnapshot,
-    /// Numbers of the buckets whose keys the run visits.
+    /// Indices of the buckets whose keys the run visits.
     pub visited: BTreeSet<usize>,
     /// Sums of the hashes of the source rows, per bucket.
     pub(super) source_sums: Vec<i64>,

@@ -77,13 +77,13 @@ pub struct KeyReport {
     pub keys: u64,
     /// Keys that occur in several rows of a source, with samples.
     pub duplicates: (u64, Vec<String>),
-    /// Keys with some NULL columns, with samples.
+    /// Number of keys with some NULL columns, with samples.
     pub partly_null: (u64, Vec<String>),
-    /// Rows whose key columns are all NULL; they identify no entity.
+    /// Number of rows whose key columns are all NULL; such rows identify no entity.
     pub null_rows: u64,
-    /// Keys with a blob or text that is not UTF-8, which are skipped, with samples.
+    /// Number of keys with a blob or text that is not UTF-8, which are skipped, with samples.
     pub unreadable: (u64, Vec<String>),
-    /// Spellings of entities with another spelling, with samples.
+    /// Number of key spellings of entities that also have another spelling, with samples.
     pub respelled: (u64, Vec<String>),
 }
 

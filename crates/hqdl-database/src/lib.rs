@@ -178,17 +178,17 @@ impl StoreError {
             Self::Locked(_) => {
                 "close the program that writes to it, then run this again; nothing was lost"
             }
-            Self::DiskFull(_) => "free some space and run this again; everything answered is kept",
+            Self::DiskFull(_) => "free some space and run this again; all answers are kept",
             Self::ReadOnly(_) => "set `output` in [database], or pass --output, to write to a copy",
             Self::Reserved { .. } => "rename it, then run this again",
             Self::OtherCopy { .. } => {
                 "choose another `output` for this database, or delete that file"
             }
             Self::OwnObjects { .. } => "move these tables to another database, then run this again",
-            Self::Replaced(_) => "run this again; everything answered is kept",
+            Self::Replaced(_) => "run this again; all answers are kept",
             Self::Server { hint, .. } | Self::NotOnServer { hint, .. } => hint,
             Self::Statement { .. } => {
-                "check the spec against the database: `hqdl check SPEC`; everything answered is kept"
+                "check the spec against the database: `hqdl check SPEC`; all answers are kept"
             }
             Self::ForeignOutput(_) => "choose another `output`, or move that file away",
             Self::Sqlite { .. } | Self::File { .. } => {
@@ -233,7 +233,7 @@ impl Database {
     /// Opens an existing database for reading.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if it is missing, locked or not a database.
+    /// Returns [`StoreError`] if the database is missing, locked or not a database.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_with(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
@@ -241,7 +241,7 @@ impl Database {
     /// Opens an existing database for reading and writing.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if it is missing, locked, read-only or not a database.
+    /// Returns [`StoreError`] if the file is missing, locked, read-only or not a database.
     pub fn open_writable(path: &Path) -> Result<Self, StoreError> {
         let db = Self::open_with(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         if let Some(server) = &db.server {
@@ -348,7 +348,7 @@ impl Database {
     /// a server.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if they cannot be read.
+    /// Returns [`StoreError`] if the cells cannot be read.
     pub fn fetch_published_cells(&self, expansion: &str) -> Result<(), StoreError> {
         match self.server().filter(|_| self.has_bookkeeping()) {
             Some(server) => server.fetch_all(expansion, &self.connection),
@@ -406,7 +406,7 @@ impl Database {
     /// server.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if they cannot be read.
+    /// Returns [`StoreError`] if the rows cannot be read.
     pub fn load_samples(&self, max_rows: u64) -> Result<(), StoreError> {
         match self.server() {
             Some(server) => server.copy_samples(max_rows, &self.connection),

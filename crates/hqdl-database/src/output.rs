@@ -97,7 +97,7 @@ impl OutputTarget {
     /// Checks that the output can be written, before any request is paid for.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if it is read-only or locked.
+    /// Returns [`StoreError`] if the output is read-only or locked.
     pub fn try_writing(&self) -> Result<(), StoreError> {
         match self {
             Self::InPlace(path) => Database::open_writable(path).map(|_| ()),

@@ -54,7 +54,7 @@ pub struct CellProvenance {
 }
 
 impl CellProvenance {
-    /// Returns the value; the list of a one-to-many column as an array.
+    /// Returns the value as JSON; the list of a one-to-many column becomes an array.
     fn parsed_value(&self) -> Json {
         match &self.value {
             Json::String(text) if self.table != self.expansion => {
@@ -240,18 +240,18 @@ pub enum ProvenanceError {
     /// The database has no expanded tables.
     #[error("{} has no expanded tables", .0.display())]
     NotExpanded(PathBuf),
-    /// The table does not exist.
+    /// No expansion has this name.
     #[error("no expansion `{name}`")]
-    NoTable {
+    NoExpansion {
         /// Requested name.
         name: String,
         /// Existing names.
         existing: Vec<String>,
     },
-    /// The table has no such column.
+    /// The expansion has no such column.
     #[error("`{expansion}` has no column `{name}`")]
     NoColumn {
-        /// Expansion of the table.
+        /// Name of the expansion.
         expansion: String,
         /// Requested name.
         name: String,
@@ -289,7 +289,7 @@ impl ProvenanceError {
         match self {
             Self::Store(error) => error.hint().to_owned(),
             Self::NotExpanded(_) => "run `hqdl materialize SPEC` first".to_owned(),
-            Self::NoTable { existing, .. } => {
+            Self::NoExpansion { existing, .. } => {
                 format!("the expansions are: {}", existing.join(", "))
             }
             Self::NoColumn { existing: all, .. } => format!("its columns are: {}", all.join(", ")),
@@ -384,7 +384,7 @@ impl Database {
                 existing: p.columns.iter().map(|(c, _)| c.clone()).collect(),
             },
             None if published.is_empty() => ProvenanceError::NotExpanded(self.path().to_owned()),
-            None => ProvenanceError::NoTable {
+            None => ProvenanceError::NoExpansion {
                 name: table.to_owned(),
                 existing: published.iter().map(|p| p.expansion.clone()).collect(),
             },

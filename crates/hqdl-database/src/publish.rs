@@ -25,7 +25,7 @@ pub type ProvenanceLookup<'o> = dyn FnMut(&[i64]) -> Vec<CompletionProvenance> +
 /// Provenance of a completion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CompletionProvenance {
-    /// Run.
+    /// Id of the run.
     pub run: i64,
     /// Model.
     pub model: String,
@@ -293,7 +293,7 @@ impl<'db> Publication<'db> {
         }
         let mut new_completions = Vec::new();
         for (id, delta) in written_tables.completions.iter().filter(|(_, delta)| **delta != 0) {
-            if !self.count_completion(expansion, *id, *delta)? {
+            if !self.adjust_completion_count(expansion, *id, *delta)? {
                 new_completions.push((*id, *delta));
             }
         }
@@ -354,7 +354,7 @@ impl<'db> Publication<'db> {
     }
 
     /// Changes the number of published cells of a completion; returns whether it has an entry.
-    fn count_completion(
+    fn adjust_completion_count(
         &self,
         expansion: &Expansion,
         id: i64,

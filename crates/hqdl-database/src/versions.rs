@@ -100,7 +100,7 @@ impl RowVersion {
         Self { key, hash, version: Some(hash_prefix(&bytes)) }
     }
 
-    /// Returns the bucket of the row.
+    /// Returns the index of the row's bucket.
     #[must_use]
     pub fn bucket(&self) -> usize {
         bucket_of(self.hash)

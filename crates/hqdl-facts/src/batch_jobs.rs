@@ -9,28 +9,28 @@ use hqdl_values::usage::SpentAmount;
 /// A request that is packed into a batch job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchRequest {
-    /// Its id in the journal.
+    /// Id of the request in the journal.
     pub id: i64,
     /// Custom id in the batch file, by which its answer is found.
     pub custom_id: String,
-    /// Its worst-case cost.
+    /// Worst-case cost of the request.
     pub worst_case: SpentAmount,
 }
 
 /// Stage of a batch job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Its file is written.
+    /// The job's file is written.
     Written,
     /// The file is uploaded to the endpoint.
     Uploaded,
     /// Creation was requested but not confirmed; query the endpoint before retrying.
     Creating,
-    /// The endpoint is processing it.
+    /// The endpoint is processing the job.
     Open,
-    /// All its results are stored.
+    /// All results of the job are stored.
     Closed,
-    /// It is an exported file that the user sends.
+    /// The job is an exported file that the user sends.
     Exported,
 }
 
@@ -55,7 +55,7 @@ impl Stage {
 /// A batch of requests that are sent together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchJob {
-    /// Its id in the journal; 0 until it is stored there.
+    /// Id of the job in the journal; 0 until the job is stored there.
     pub id: i64,
     /// Token in the batch's metadata that identifies the job at the endpoint.
     pub token: String,
@@ -67,9 +67,9 @@ pub struct BatchJob {
     pub endpoint: String,
     /// The stage that it has reached.
     pub stage: Stage,
-    /// Number of requests in it.
+    /// Number of requests in the job.
     pub requests: u64,
-    /// The id of its uploaded file at the endpoint.
+    /// Id of the job's uploaded file at the endpoint.
     pub input_file: Option<String>,
     /// The id of the batch at the endpoint.
     pub batch: Option<String>,

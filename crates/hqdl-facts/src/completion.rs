@@ -9,9 +9,9 @@ use crate::ids::RunId;
 pub enum Outcome {
     /// Every cell was asked for.
     Complete,
-    /// The user interrupted it.
+    /// The user interrupted the run.
     Interrupted,
-    /// It stopped on an error.
+    /// The run stopped on an error.
     Stopped,
 }
 
@@ -54,7 +54,7 @@ pub struct Completion {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
-    /// When the request was sent, RFC 3339.
+    /// Time at which the request was sent, RFC 3339.
     pub asked_at: String,
     /// Duration of the request in seconds.
     pub seconds: f64,

@@ -1,4 +1,4 @@
-//! The directory of a cache: its files, which are readable by their owner alone, and their locks.
+//! A cache's directory: its files, readable only by the owner, and their locks.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};

@@ -118,7 +118,7 @@ pub enum FactsError {
     Shared {
         /// The cache directory.
         dir: PathBuf,
-        /// The type of its file system.
+        /// Type of the directory's file system.
         file_system: Option<String>,
     },
     /// An operation on the journal failed.
@@ -225,7 +225,7 @@ impl FactsError {
             }
             Self::NotAFolder(_) => "name a directory with --cache or HQDL_CACHE",
             Self::Unreachable { .. } => {
-                "everything answered is kept; check the server, then run this again"
+                "all answers are kept; check the server, then run this again"
             }
             Self::Refused { hint, .. } => hint,
             Self::UnknownUrl(_) => "check the spelling of --cache or HQDL_CACHE",

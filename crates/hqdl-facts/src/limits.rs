@@ -60,7 +60,7 @@ impl PerMinute {
 pub struct RateLimitHint {
     /// The limits of the endpoint.
     pub limits: PerMinute,
-    /// Time until the limit resets, if nothing remains of it.
+    /// Time until the limit resets, if the limit is used up.
     pub wait: Option<Duration>,
 }
 

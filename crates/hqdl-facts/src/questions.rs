@@ -21,7 +21,7 @@ pub(crate) fn attach_origins(questions: &mut [LiveQuestion], uses: Vec<QuestionU
 /// The database column that a question's values came from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuestionOrigin {
-    /// Its table or view; empty if the values are not those of a column.
+    /// Table or view of the values; empty if the values are not those of a column.
     pub table: String,
     /// The column.
     pub column: String,
@@ -44,13 +44,13 @@ pub struct LiveQuestion {
     pub values: u64,
     /// Number of requests that contained the question.
     pub requests: u64,
-    /// Its share of the requests' input tokens.
+    /// The question's share of the requests' input tokens.
     pub input_tokens: f64,
-    /// Its share of the output tokens.
+    /// The question's share of the output tokens.
     pub output_tokens: f64,
-    /// Its share of the price, in USD.
+    /// The question's share of the price, in USD.
     pub cost_usd: f64,
-    /// When it was last asked, RFC 3339.
+    /// Time at which the question was last asked, RFC 3339.
     pub last_asked: String,
 }
 
@@ -69,8 +69,8 @@ pub struct QuestionBinding {
     pub operator: String,
     /// The value that the column is compared with.
     pub literal: String,
-    /// The completion that bound it.
+    /// Id of the completion that bound the question.
     pub completion: i64,
-    /// When it was bound, RFC 3339.
+    /// Time at which the question was bound, RFC 3339.
     pub bound_at: String,
 }

@@ -18,10 +18,10 @@ pub struct Fact {
     pub model: u32,
     /// The journal's id of the value list in the question.
     pub list: Option<u32>,
-    /// The journal's id of the completion that contained the answer.
+    /// Id in the journal of the completion that contained the answer.
     pub completion: i64,
-    /// The last completion that asked for the cell. It is later than `completion` if its answer was
-    /// worse than this one.
+    /// Id of the last completion that asked for the cell. It is later than `completion` if its
+    /// answer was worse than this one.
     pub asked: i64,
     /// State, value, raw text and repairs.
     pub answer: Answer,
@@ -80,7 +80,7 @@ pub(super) fn decode_entry(
 ) -> Result<(Entity, Record), FactsError> {
     let entity = Entity::parse(entity).map_err(|_| FactsError::Index {
         path: dir.join("index.sqlite"),
-        message: "a key that is no entity".to_owned(),
+        message: "a key that is not an entity".to_owned(),
     })?;
     Ok((entity, bytes.decode(dir)?))
 }
@@ -112,7 +112,7 @@ impl RecordBytes {
     /// Decodes the record.
     ///
     /// # Errors
-    /// [`FactsError::Index`] if it is damaged.
+    /// [`FactsError::Index`] if the record is damaged.
     pub fn decode(&self, dir: &Path) -> Result<Record, FactsError> {
         decode_record(&self.0, dir)
     }

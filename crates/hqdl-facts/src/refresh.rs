@@ -41,10 +41,10 @@ pub struct RefreshSubject {
 /// A refresh job in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenRefresh {
-    /// Its id in the journal.
+    /// Id of the refresh in the journal.
     pub id: i64,
-    /// Facts of completions up to this one no longer count.
+    /// Id of the last completion whose facts no longer count.
     pub up_to: i64,
-    /// When the job was started, RFC 3339.
+    /// Time at which the job was started, RFC 3339.
     pub begun_at: String,
 }

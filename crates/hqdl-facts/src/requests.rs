@@ -9,29 +9,29 @@ use hqdl_values::usage::SpentAmount;
 /// A request that was sent in a batch job, or is queued for one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchedRequest {
-    /// Its id in the journal; 0 until it is stored there.
+    /// Id of the request in the journal; 0 until the request is stored there.
     pub id: i64,
-    /// The id of the template that its prompt and its answer depend on.
+    /// Id of the template that the request's prompt and answer depend on.
     pub template: i64,
     /// The id of the model in the journal.
     pub model: u32,
     /// Positions of the requested columns.
     pub columns: Vec<usize>,
-    /// Positions of all columns that the sources of its rows ask for.
+    /// Positions of all columns that the sources of the request's rows ask for.
     pub source_columns: Vec<usize>,
     /// Ids of the requested columns' identities in the journal.
     pub identity_ids: Vec<u32>,
     /// The rows with their entities.
     pub rows: Vec<(Entity, Row)>,
-    /// Number of attempts at its rows, including this one.
+    /// Number of attempts at the request's rows, including this one.
     pub attempt: u32,
     /// Number of times that this request was sent.
     pub sent_count: u32,
-    /// The run that sent it; 0 while it is queued.
+    /// Run that sent the request; 0 while the request is queued.
     pub run: RunId,
-    /// When it was sent, RFC 3339; empty while it is queued.
+    /// Time at which the request was sent, RFC 3339; empty while the request is queued.
     pub sent_at: String,
-    /// Its worst-case cost; zero while it is queued.
+    /// Worst-case cost of the request; zero while the request is queued.
     pub worst_case: SpentAmount,
 }
 

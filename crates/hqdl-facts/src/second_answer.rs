@@ -25,7 +25,7 @@ pub struct SecondAnswerRule {
 /// Models of a column, as positions in the expansion's models.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ColumnModels {
-    /// Model that answers first.
+    /// Index of the model that answers first.
     pub first: usize,
     /// Rule for second answers.
     pub second: Option<SecondAnswerRule>,
@@ -171,7 +171,7 @@ impl ExpansionRequirements {
                 return (to_lookup(fact, missing), model);
             };
             match self.models[compare].look_up_cell(record, column) {
-                CellLookup::Known(other) if is_different(&fact, &other) => {
+                CellLookup::Known(other) if contradicts(&fact, &other) => {
                     causes.push((compare, other));
                 }
                 CellLookup::Missing(reason, _) if missing.is_none() => {
@@ -231,8 +231,8 @@ fn second_reason(reason: Reason) -> Reason {
     }
 }
 
-/// Returns true if the second model's answer contradicts a value.
-fn is_different(first: &Fact, second: &Fact) -> bool {
+/// Returns true if the second model's answer contradicts the first value.
+fn contradicts(first: &Fact, second: &Fact) -> bool {
     match second.answer.state {
         State::Ok | State::Overridden => {
             to_comparable(&first.answer.value) != to_comparable(&second.answer.value)

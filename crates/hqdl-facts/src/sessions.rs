@@ -10,11 +10,11 @@ use crate::session_file::SessionFile;
 /// A process that uses the facts of a directory. It is alive while its file is locked.
 #[derive(Debug)]
 pub(super) struct FactsSession {
-    /// Its id in the journal.
+    /// Id of the session in the journal.
     pub(super) id: String,
-    /// Its number in claims.
+    /// Number of the session in claims.
     pub(super) number: i64,
-    /// Its description for other processes.
+    /// Description of the session for other processes.
     pub(super) description: String,
     folder: PathBuf,
     _file: SessionFile,

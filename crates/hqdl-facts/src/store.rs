@@ -226,8 +226,8 @@ pub trait FactStore: Send + Sync {
         })
     }
 
-    /// Releases those of the keys that this session holds. Returns at once and never fails: a
-    /// session that cannot reach the store is over, and holds nothing.
+    /// Releases the given keys that this session holds. Returns at once and never fails: a
+    /// session that cannot reach the store has ended and holds nothing.
     fn release_keys(&self, keys: &[ClaimKey]);
 
     /// Waits until no session holds the key. The caller must hold no claims while it waits.

@@ -43,7 +43,7 @@ pub fn load_words(
 /// Stores which value of a column's list a word means; `None` means none of them.
 ///
 /// # Errors
-/// [`FactsError`] if it cannot be stored.
+/// [`FactsError`] if the meaning cannot be stored.
 pub fn store_word(
     history: &dyn History,
     (expansion, column): (&Expansion, &Column),

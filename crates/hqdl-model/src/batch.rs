@@ -51,7 +51,7 @@ pub struct BatchLine {
     pub custom_id: String,
     /// The reply, or the error of the request.
     pub reply: Result<Reply, ModelError>,
-    /// When the reply was created, in seconds since 1970, if the line contains it.
+    /// Time at which the reply was created, in seconds since 1970, if the line contains it.
     pub created: Option<i64>,
 }
 
@@ -59,9 +59,9 @@ pub struct BatchLine {
 pub struct SoughtBatch<'s> {
     /// Token that the batch was to be created with.
     pub token: &'s str,
-    /// Number of its requests.
+    /// Number of requests in the batch.
     pub requests: u64,
-    /// When its creation was requested; `None` if unknown.
+    /// Time at which the batch's creation was requested; `None` if unknown.
     pub sent_at: Option<jiff::Timestamp>,
     /// Returns whether a request with this id is one of its requests.
     pub has_request: &'s (dyn Fn(&str) -> bool + Sync),

@@ -187,7 +187,7 @@ pub struct ModelChoice {
     pub reuse: Reuse,
     /// The price in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// Whether it is free and counts against no budget.
+    /// Whether the model is free and counts against no budget.
     pub is_free: bool,
     /// Maximum number of tokens of an answer.
     pub max_output: u64,

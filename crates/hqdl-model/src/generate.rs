@@ -78,9 +78,9 @@ pub struct Context {
     pub run: Arc<ModelRun>,
     /// The expansion.
     pub expansion: Arc<Expansion>,
-    /// The requirements of its columns.
+    /// Requirements of the expansion's columns.
     pub requirements: Arc<CellRequirements>,
-    /// The model choice for its cells.
+    /// Model choice for the expansion's cells.
     pub choice: ModelChoice,
     /// Usage of the expansion's columns so far.
     pub columns: Mutex<Vec<ColumnUsage>>,
@@ -111,13 +111,13 @@ pub struct Context {
 pub(crate) struct ArrivedReply<'a> {
     /// The requested rows and columns.
     pub row_batch: &'a RowBatch,
-    /// The frame of its prompt.
+    /// Frame of the request's prompt.
     pub frame: &'a PromptFrame,
     /// The prompt.
     pub prompt: &'a Prompt,
-    /// Number of attempts at its rows, including this one.
+    /// Number of attempts at the request's rows, including this one.
     pub attempt: u32,
-    /// The id of its reservation in the journal.
+    /// Id of the request's reservation in the journal.
     pub reservation_id: Option<ReservationId>,
     /// The worst-case cost that was reserved.
     pub worst_case: SpentAmount,
@@ -570,7 +570,7 @@ impl Context {
             if self.packing.adapt_to_failures(asked, failed) == Adaptation::FirstSingleRows {
                 (self.run.events.listener)(&Event::Warning(format!(
                     "{} left out {failed} of {asked} rows of a request, so hqdl asks it about one \
-                     row at a time until that goes well",
+                     row at a time until that succeeds",
                     self.choice.name
                 )));
             }

@@ -158,22 +158,23 @@ pub trait Model: Send + Sync {
         false
     }
 
-    /// Returns whether it always answers all columns of a row, even if only some are requested.
+    /// Returns whether the model always answers all columns of a row, even if only some are
+    /// requested.
     fn answers_whole_rows(&self) -> bool {
         false
     }
 
-    /// Returns whether it looks up its answers by the hash of the prompt.
+    /// Returns whether the model looks up its answers by the hash of the prompt.
     fn looks_up_by_prompt(&self) -> bool {
         false
     }
 
-    /// Returns its Batch API, if it has one.
+    /// Returns the model's Batch API, if it has one.
     fn batch_api(&self) -> Option<Box<dyn BatchApi + '_>> {
         None
     }
 
-    /// Returns whether its answers are billed; those of recordings are not.
+    /// Returns whether the model's answers are billed; recorded answers are not.
     fn is_billed(&self) -> bool {
         false
     }
@@ -197,7 +198,7 @@ pub trait Model: Send + Sync {
         Format::Json
     }
 
-    /// Returns another model of the spec by its name there.
+    /// Returns another model of the spec by its name in the spec.
     fn named_model(&self, _: &str) -> Option<Arc<dyn Model>> {
         None
     }
@@ -253,8 +254,8 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(recordings))
 }
 
-/// Returns the models of a spec for plans: their names and profiles, without an API key. Asking
-/// them is an error.
+/// Returns the models of a spec for plans: their names and profiles, without an API key. Sending
+/// them a request is an error.
 ///
 /// # Errors
 /// [`SetupError`] if recordings cannot be read.
@@ -311,9 +312,9 @@ where
         .await
 }
 
-/// An error that may be one of the endpoint.
+/// An error that may come from the endpoint.
 trait RetryableError: std::fmt::Display {
-    /// Returns the endpoint's error, if it is one.
+    /// Returns the endpoint's error, if this error contains one.
     fn model_error(&self) -> Option<&ModelError>;
 }
 

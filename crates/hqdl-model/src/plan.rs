@@ -33,7 +33,7 @@ pub const MAX_ITEMS: u64 = 15;
 /// A row with missing cells.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MissingRow {
-    /// Its key and context.
+    /// Key and context of the row.
     pub row: Row,
     /// The entity of the row.
     pub entity: Entity,
@@ -141,13 +141,13 @@ pub struct ExpansionPlan {
     pub name: String,
     /// Name of the model to ask.
     pub model: String,
-    /// Price of its requests, in USD per million tokens.
+    /// Price of the expansion's requests, in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// Number of its entities.
+    /// Number of entities of the expansion.
     pub keys: u64,
     /// Number of published rows whose key is no longer in a source.
     pub orphaned: u64,
-    /// Its columns, in the order of the spec.
+    /// Columns of the expansion, in the order of the spec.
     pub columns: Vec<ColumnPlan>,
     /// Number of requests.
     pub requests: u64,
@@ -159,7 +159,7 @@ pub struct ExpansionPlan {
     pub extra_input: u64,
     /// Output tokens.
     pub output_tokens: Estimate,
-    /// Its requests, by columns and number of rows.
+    /// Requests of the expansion, by columns and number of rows.
     pub shapes: Vec<(Vec<usize>, RequestShape)>,
 }
 

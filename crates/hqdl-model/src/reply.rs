@@ -102,7 +102,7 @@ impl Reply {
         Tokens { output: tokens.output.max(least), ..tokens }
     }
 
-    /// Compares the tier that the endpoint reports with the requested one.
+    /// Sets `billed_tier` from the tier that the endpoint reports and the requested one.
     pub(super) fn check_tier(&mut self, requested: Option<&str>) {
         self.billed_tier = match (requested, self.service_tier.as_deref()) {
             (None, _) => BilledTier::Requested,

@@ -21,7 +21,7 @@ pub enum SetupError {
     Recording {
         /// The file.
         path: String,
-        /// The line, from 1; 0 for the whole file.
+        /// Line number, from 1; 0 for the whole file.
         line: usize,
         /// The problem.
         message: String,

@@ -47,7 +47,7 @@ const TOO_LONG_PHRASES: [&str; 7] = [
 /// Reads a response body.
 ///
 /// # Errors
-/// [`ModelError::Unfinished`] if it has more than `max_bytes` bytes.
+/// [`ModelError::Unfinished`] if the body has more than `max_bytes` bytes.
 pub(super) async fn read_body(
     mut response: Response,
     max_bytes: usize,

@@ -33,8 +33,8 @@ pub struct RequestKeys {
     has_line_break: bool,
     /// Rows by the normalized forms of their first key part.
     rows_by_first_part: HashMap<String, Vec<usize>>,
-    /// Rows that `rows_by_first_part` cannot contain: their first part is empty, or may be split
-    /// over several fields.
+    /// Indices of rows that `rows_by_first_part` cannot contain: their first part is empty, or may
+    /// be split over several fields.
     unindexed_rows: Vec<usize>,
     /// All keys of the expansion, if the key of a single-row request may be misspelt.
     expansion_keys: Option<Arc<ExpansionKeys>>,
@@ -312,13 +312,13 @@ impl RequestKeys {
             }
             if let Some(first) = rest.first()
                 && !has_match(&matches, 2)
-                && let Some(matched_by) = self.match_prefix(row, first)
+                && let Some(matched_by) = self.match_tag_or_key_prefix(row, first)
             {
                 add_match(&mut matches, MatchQuality::Exact, 2, matched_by);
             }
             return matches;
         }
-        if self.match_prefix(row, tag) == Some(MatchedBy::Label) {
+        if self.match_tag_or_key_prefix(row, tag) == Some(MatchedBy::Label) {
             // The key may follow the label. An empty key is not accepted here, because it could
             // also be the first cell.
             let is_named = |(quality, _): &(MatchQuality, usize)| {
@@ -342,7 +342,7 @@ impl RequestKeys {
             add_match(&mut matches, quality, field_count, MatchedBy::Key);
         }
         if !has_match(&matches, 1)
-            && let Some(matched_by) = self.match_prefix(row, tag)
+            && let Some(matched_by) = self.match_tag_or_key_prefix(row, tag)
         {
             add_match(&mut matches, MatchQuality::Normalized, 1, matched_by);
         }
@@ -351,7 +351,7 @@ impl RequestKeys {
 
     /// Returns how a text identifies a row: by its tag, or by the beginning of its key including
     /// the tag.
-    fn match_prefix(&self, row: usize, text: &str) -> Option<MatchedBy> {
+    fn match_tag_or_key_prefix(&self, row: usize, text: &str) -> Option<MatchedBy> {
         let row = self.rows.get(row)?;
         let text = Value::from(text);
         let text = text.canonical_text()?;

@@ -183,7 +183,7 @@ fn reject_uncertain_end(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
     let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
     let closed = last.is_some_and(|a| a.state == State::Ok)
         && checkers.last().is_some_and(|c| c.is_constrained());
-    if closed { row } else { row.discard_unfinished("a line that is no row follows") }
+    if closed { row } else { row.discard_unfinished("a line that is not a row follows") }
 }
 
 /// Parses a completion that is well-formed CSV with one line per row and nothing else.

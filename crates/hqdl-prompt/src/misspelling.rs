@@ -55,8 +55,8 @@ impl ExpansionKeys {
         Self { hashes: OnceLock::new(), load: Some(Box::new(load)) }
     }
 
-    /// Returns true if fields equal one of the keys, ignoring case, spaces and punctuation. A hash
-    /// collision can only produce a wrong `true`, and so do keys that cannot be read.
+    /// Returns true if fields equal one of the keys, ignoring case, spaces and punctuation. Hash
+    /// collisions and unreadable keys can only produce a wrong `true`.
     pub(super) fn contains(&self, fields: &[&str]) -> bool {
         let load_hashes = || {
             let mut hashes = KeyHashes::default();

@@ -6,7 +6,7 @@ use super::fields::RowField;
 pub struct CsvRecord {
     /// Fields.
     pub fields: Vec<RowField>,
-    /// End of the record: at a line break outside of quotes, or at the end of the text.
+    /// End offset of the record: at a line break outside of quotes, or at the end of the text.
     pub end: usize,
     /// Whether the text ends within quotes.
     pub is_open: bool,

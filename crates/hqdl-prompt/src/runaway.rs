@@ -55,7 +55,7 @@ impl Prompt {
 
 /// Returns whether the last strings of a JSON list are the same one or two, again and again.
 fn repeats_items(answer: &str) -> bool {
-    // A text and what separates it from the next one alternate, beginning with either.
+    // Texts and separators alternate, beginning with either.
     let parts: Vec<&str> = answer.rsplit('"').skip(1).take(2 * MAX_SAME_ITEMS + 1).collect();
     (0..2).any(|first| {
         let items: HashSet<&&str> = parts.iter().skip(first).step_by(2).collect();
@@ -90,7 +90,7 @@ pub(super) fn text_before_repetition(text: &str) -> Option<&str> {
     while start > 0 && bytes[start - 1] == bytes[start - 1 + period] {
         start -= 1;
     }
-    // The line before may end like a repetition does.
+    // The preceding line may end in the same way as the repetition.
     let end = start + bytes[start..].iter().position(|b| *b == b'\n')?;
     row_numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
 }

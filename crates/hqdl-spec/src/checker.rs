@@ -106,7 +106,8 @@ impl Checker {
         self.value_index.as_ref()?.decisions.as_ref()
     }
 
-    /// Returns the words of an answer that are not on the list and without a model's decision.
+    /// Returns the words of an answer that are not on the list and about which no model has
+    /// decided.
     #[must_use]
     pub fn unlisted_words(&self, answer: &Answer) -> Vec<String> {
         let (Some(index), Some(decisions)) = (&self.value_index, self.decisions()) else {

@@ -113,7 +113,7 @@ impl Expansion {
 /// Returns the canonical path of a folder below another one.
 ///
 /// # Errors
-/// Fails with a message if it does not exist, is not a folder, or is outside of the other one.
+/// Fails with a message if the path does not exist, is not a folder, or is outside the other one.
 pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
     let relative = Path::new(folder);
     let leaves = |c: std::path::Component<'_>| {
@@ -121,7 +121,7 @@ pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
     };
     // Checked before any access, so that the error does not reveal whether a file exists.
     if relative.components().any(leaves) {
-        return Err(format!("{folder} is outside of the spec's folder"));
+        return Err(format!("{folder} is outside the spec's folder"));
     }
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let parent = parent.canonicalize().map_err(|e| format!("{}: {e}", parent.display()))?;
@@ -130,7 +130,7 @@ pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
         _ => format!("{folder}: {e}"),
     })?;
     if !full.starts_with(&parent) {
-        return Err(format!("{folder} is outside of the spec's folder"));
+        return Err(format!("{folder} is outside the spec's folder"));
     }
     if full.is_dir() { Ok(full) } else { Err(format!("{folder} is not a folder")) }
 }

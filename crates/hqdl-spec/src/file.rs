@@ -357,7 +357,7 @@ pub struct EvidenceTable {
     pub require: bool,
 }
 
-/// `escalate`: which answers a stronger model gives again. A run asks it after the first answers.
+/// `escalate`: which cells a stronger model answers again. A run asks it after the first answers.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EscalateTable {
@@ -371,7 +371,7 @@ pub struct EscalateTable {
     pub target: Option<f64>,
 }
 
-/// First answer after which a stronger model is asked.
+/// Kind of first answer after which a stronger model is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EscalationCase {

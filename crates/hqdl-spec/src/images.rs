@@ -168,7 +168,7 @@ impl Images {
         }
         let folder = self.0.folder.as_deref().ok_or("the spec has no folder for images")?;
         let root = folder.canonicalize().map_err(|e| format!("{}: {e}", folder.display()))?;
-        let outside_error = || format!("{path} is outside of {}", root.display());
+        let outside_error = || format!("{path} is outside {}", root.display());
         let relative = Path::new(path);
         // Checked before any access, so that the error does not reveal whether a file exists.
         if relative.is_relative() && leaves_folder(relative) {

@@ -305,11 +305,11 @@ pub struct ModelSettings {
     pub price: Option<PriceTable>,
     /// Source of the price.
     pub price_origin: PriceOrigin,
-    /// Recorded completions.
+    /// Files of recorded completions.
     pub recordings: Vec<PathBuf>,
     /// Stored answers that hqdl reuses.
     pub reuse: Reuse,
-    /// Amount of a row's key that the answer repeats.
+    /// Part of a row's key that the answer repeats.
     pub echo: Echo,
     /// Answers that mean "unknown"; `None` is `checker::UNKNOWN_WORDS`.
     pub unknown: Option<Vec<String>>,
@@ -437,7 +437,7 @@ pub struct Expansion {
     pub rows_per_request: u32,
     /// Answer format; `None` lets the endpoint decide.
     pub format: Option<Format>,
-    /// Amount of a row's key that the answer repeats.
+    /// Part of a row's key that the answer repeats.
     #[serde(default = "Echo::default_before_labels")]
     pub echo: Echo,
     /// Example rows.
@@ -558,7 +558,7 @@ pub struct Source {
     pub name: Option<String>,
     /// Source of the rows.
     pub rows: SourceRows,
-    /// Positions of the columns that are filled for its keys.
+    /// Positions of the columns that are filled for the source's keys.
     pub columns: Vec<usize>,
 }
 

@@ -99,7 +99,7 @@ impl SpecCheck<'_> {
     }
 }
 
-/// Returns text for a message that names the model, unless it is that of `[model]`.
+/// Returns text for a message that names the model, unless the model is that of `[model]`.
 fn describe_model(other: Option<&str>) -> String {
     other.map_or(String::new(), |name| format!(" of [model.{name}]"))
 }

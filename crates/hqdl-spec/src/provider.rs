@@ -76,7 +76,7 @@ impl Provider {
         self.api().path
     }
 
-    /// Returns whether its endpoint also has embeddings.
+    /// Returns whether the provider's endpoint also has embeddings.
     #[must_use]
     pub fn has_embeddings(self) -> bool {
         self != Self::Anthropic

@@ -315,7 +315,7 @@ impl<'s> SchemaWalk<'s> {
                 } else {
                     find_nearest(name, field_names.iter().copied()).map(|n| {
                         meant.push(n.to_owned());
-                        // Errors about the field that is meant follow from this one.
+                        // Further errors about the intended field follow from this error.
                         if let Some(last) = self.path.last_mut() {
                             *last = n.into();
                         }

@@ -105,7 +105,7 @@ impl UncheckedSpec {
     /// Parses a spec from its text; relative paths start at `path`.
     ///
     /// # Errors
-    /// Returns [`Problems`] if it is not TOML.
+    /// Returns [`Problems`] if the text is not TOML.
     pub fn parse(path: &Path, text: String) -> Result<Self, Problems> {
         let (tree, errors) = Tree::parse(&text);
         if !errors.is_empty() {
@@ -150,7 +150,7 @@ impl UncheckedSpec {
     #[must_use]
     pub fn without_file(database: PathBuf) -> Self {
         let full_path = database.canonicalize().unwrap_or_else(|_| database.clone());
-        // Name of its runs in the journal; there is no such file.
+        // The path only names the spec's runs in the journal; no such file exists.
         let mut path = full_path.into_os_string();
         path.push(".query");
         Self {

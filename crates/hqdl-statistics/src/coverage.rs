@@ -6,11 +6,11 @@ use crate::hypergeometric::Hypergeometric;
 /// Samples that are less likely than this count as not covered, instead of being enumerated.
 const NEGLIGIBLE: f64 = 1e-12;
 
-/// A table whose truth is known: rows whose answer satisfies a condition, and the others, each with
-/// the number of rows that truly satisfy it.
+/// A table whose true values are known: rows whose answer satisfies a condition, and the others,
+/// each with the number of rows that truly satisfy the condition.
 #[derive(Debug, Default)]
 pub struct CoveredTable {
-    /// Rows whose answer satisfies the condition, and how many of them truly do.
+    /// Number of rows whose answer satisfies the condition, and number of those that truly do.
     named: (u64, u64),
     /// The other rows, and how many of them truly satisfy the condition.
     others: (u64, u64),

@@ -5,7 +5,7 @@
 pub struct DrawnRow {
     /// Index of the row in the table.
     pub row: usize,
-    /// Stratum that the row was drawn from.
+    /// Index of the stratum from which the row was drawn.
     pub stratum: usize,
 }
 

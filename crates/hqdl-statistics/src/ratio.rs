@@ -27,7 +27,7 @@ pub struct SampledRow {
     pub model_x: f64,
 }
 
-/// A stratum of the design.
+/// A stratum of the sampling design.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ResidualStratum {
     /// Rows of the table.

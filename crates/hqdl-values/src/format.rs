@@ -57,7 +57,7 @@ pub fn json_reason(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Eof => "the JSON text ends too early".to_owned(),
         Category::Syntax => format!("not JSON at {line}column {}", error.column()),
-        // Of a wrong field, the position is that of its end.
+        // If a field is wrong, the position is the end of the field.
         Category::Data | Category::Io => {
             let text = error.to_string();
             let text = text.split(" at line ").next().unwrap_or_default();

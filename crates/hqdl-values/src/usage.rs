@@ -84,7 +84,7 @@ pub struct UnconfirmedCost {
 /// Usage of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
-    /// Requests with a reply.
+    /// Number of requests with a reply.
     pub requests: u64,
     /// Input tokens.
     pub input_tokens: u64,
@@ -131,7 +131,7 @@ impl Usage {
 pub struct ColumnUsage {
     /// Finished cells, by state.
     pub cells: Tally,
-    /// Requests with a reply that included the column.
+    /// Number of requests with a reply that included the column.
     pub requests: u64,
     /// Share of the input tokens.
     pub input_tokens: f64,

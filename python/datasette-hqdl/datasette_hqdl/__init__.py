@@ -93,7 +93,7 @@ async def why(datasette: Any, request: Any) -> Response:
         [("view-table", (database, table)), ("view-database", database), "view-instance"],
     )
     if path is None:
-        raise NotFound(f"{database} is no file")
+        raise NotFound(f"{database} is not a file")
     try:
         key = [None if part is None else str(part) for part in json.loads(request.args["key"])]
         session = hqdl.open(database=path, cache=False)

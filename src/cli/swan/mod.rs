@@ -23,7 +23,7 @@ pub enum Command {
     Run(Box<run::Options>),
     /// Compare the answers of runs with the gold answers.
     Score(score::Options),
-    /// Write the scores of runs as Markdown, JSON and charts, next to the published figures.
+    /// Write the scores of runs as Markdown, JSON and charts, together with the published figures.
     Report(report::Options),
 }
 
@@ -75,7 +75,7 @@ impl ScoreFlags {
             if before.is_none() {
                 golds.push(gold);
             }
-            all.push(crate::swan::score(&record, &questions, &golds[at])?);
+            all.push(crate::swan::score_run(&record, &questions, &golds[at])?);
             if *interrupt.borrow() {
                 return Err(Failure::interrupted());
             }

@@ -38,8 +38,9 @@ pub struct Options {
     /// File with the examples [default: next to the database].
     #[arg(long, value_name = "FILE")]
     shots_file: Option<PathBuf>,
-    /// Directory of the run and, without --cache, of its facts. Another run in the same directory
-    /// repeats the questions over the stored facts [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
+    /// Output directory of the run. Without --cache, it also contains the run's facts. A second run
+    /// in the same directory repeats the questions with the stored facts [default:
+    /// swan-runs/DATABASE-MODE-SHOTS-MODEL].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Spec file [default: the spec for SWAN's database of this name].
@@ -222,7 +223,7 @@ fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<(), 
     let files: Vec<String> =
         spec.model.recordings.iter().map(|path| path.display().to_string()).collect();
     Err(Failure::wrong_input(
-        format!("{} answers about no row of {name}", files.join(", ")),
+        format!("{} contains no answer about {name}", files.join(", ")),
         "name recordings of this database with --recordings, or the database of these recordings",
     ))
 }

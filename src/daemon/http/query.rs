@@ -53,7 +53,7 @@ pub(super) struct AskedQuery {
     /// SQL dialect of the query; `suql` accepts `PostgreSQL` syntax, and the others accept the AI
     /// functions of the systems they are named after.
     pub(super) dialect: Dialect,
-    /// If a query compares a column of few distinct values with a word that is none of them, ask
+    /// If a query compares a column of few distinct values with a word that is not among them, ask
     /// the model once which values the word means.
     pub(super) classify: bool,
     /// If a context is too long for the model, cut it instead of failing.

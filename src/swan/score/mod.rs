@@ -118,7 +118,7 @@ impl GoldDatabase {
     /// Finds the gold database: `path` itself, or `<name>.sqlite` below it.
     ///
     /// # Errors
-    /// [`SwanError`] if it does not exist.
+    /// [`SwanError`] if the database does not exist.
     pub fn find(
         path: &Path,
         name: &str,
@@ -204,7 +204,7 @@ impl GoldDatabase {
 ///
 /// # Errors
 /// [`SwanError`] if a database cannot be read.
-pub fn score(
+pub fn score_run(
     record: &RunsRecord,
     questions: &[BenchmarkQuestion],
     gold: &GoldDatabase,

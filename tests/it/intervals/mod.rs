@@ -333,13 +333,13 @@ fn only_a_filled_prefix_counts() {
     audit(&project, &[&AUDITED[..], &["--sample", "60"]].concat()).expect_exit_code(0);
     let sql = "SELECT count(*) AS n FROM llm WHERE race = 'Human'";
     let refused = query(&project, sql, &[]).expect_exit_code(2);
-    assert!(refused.stderr.contains("no audited row is among its rows"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("none of its rows is audited"), "{}", refused.stderr);
     fill(&project, 30, |column, n| truth(column, n).filter(|_| column == "race"));
     let audited =
         |sql: &str| query(&project, sql, &[]).lines[0]["meta"]["interval"]["audited"].clone();
     assert_eq!(audited(sql), 30);
     let refused = query(&project, "SELECT avg(weight) FROM llm", &[]).expect_exit_code(2);
-    assert!(refused.stderr.contains("no audited row"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("none of its rows is audited"), "{}", refused.stderr);
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn a_sheet_with_errors_is_rejected() {
         text.replacen(second, &fields.join(","), 1)
     };
     reject(with_truth("Orc"), "line 4: \"Orc\" is not in the value list of `race`");
-    reject(with_truth("unknown"), "line 4: \"unknown\" is no value; write ?");
+    reject(with_truth("unknown"), "line 4: \"unknown\" is not a value; write ?");
     reject(with_truth("\"Human"), "line 4: a quoted field begins here");
     reject(
         text.replacen(&format!("{second}\n"), "", 1),
@@ -491,7 +491,7 @@ fn intervals_are_served_over_http() {
     assert_eq!(lines[2]["meta"]["interval"]["audited"], HEROES);
     for (wrong, message) in [
         (json!({ "sql": sql, "interval": 100 }), "pass `interval` in percent"),
-        (json!({ "sql": "SELECT max(race) FROM llm", "interval": 95 }), "max() is none of COUNT"),
+        (json!({ "sql": "SELECT max(race) FROM llm", "interval": 95 }), "max() is not COUNT"),
     ] {
         let refused = daemon.post("/v1/query", &wrong).expect_status(400);
         assert!(refused.error_message().contains(message), "{}", refused.body);

@@ -14,17 +14,17 @@ SELECT count(*) FROM llm WHERE race = 'Human' INTERSECT SELECT 3
 SELECT count(*) FROM llm WHERE race = 'Human' EXCEPT SELECT 3
 -- the query is VALUES
 VALUES (1)
--- LIMIT chooses rows by what the aggregates are
+-- LIMIT selects rows by the values of the aggregates
 SELECT race, count(*) FROM llm GROUP BY race LIMIT 3
--- LIMIT chooses rows by what the aggregates are
+-- LIMIT selects rows by the values of the aggregates
 SELECT race, count(*) FROM llm GROUP BY race ORDER BY 2 DESC LIMIT 1
--- LIMIT chooses rows by what the aggregates are
+-- LIMIT selects rows by the values of the aggregates
 SELECT count(*) FROM llm WHERE race = 'Human' LIMIT 1 OFFSET 0
 -- DISTINCT merges rows of the result
 SELECT DISTINCT count(*) FROM llm GROUP BY race
--- HAVING chooses rows by what the aggregates are
+-- HAVING selects rows by the values of the aggregates
 SELECT race, count(*) FROM llm GROUP BY race HAVING count(*) > 3
--- HAVING chooses rows by what the aggregates are
+-- HAVING selects rows by the values of the aggregates
 SELECT count(*) FROM llm WHERE race = 'Human' HAVING count(*) > 1
 -- the query has a window
 SELECT count(*) FROM llm WHERE race = 'Human' WINDOW w AS (ORDER BY race)
@@ -56,11 +56,11 @@ SELECT count(*) FROM hero FULL JOIN llm ON hero.name = llm.name WHERE race = 'Hu
 SELECT count(*) FROM llm_power WHERE power = 'Flight'
 -- a one-to-many table has several rows for an entity; use EXISTS
 SELECT count(*) FROM llm JOIN llm_power ON llm.name = llm_power.name WHERE power = 'Flight'
--- the join is not one of an expansion and its source
+-- the join is not between an expansion and its source
 SELECT count(*) FROM hero JOIN town ON hero.town = town.town
--- the join is not one of an expansion and its source
+-- the join is not between an expansion and its source
 SELECT count(*) FROM llm AS a JOIN llm AS b ON a.name = b.name WHERE a.race = 'Human'
--- the join is not one of an expansion and its source
+-- the join is not between an expansion and its source
 SELECT count(*) FROM hero_expanded JOIN town ON hero_expanded.town = town.town WHERE race = 'Human'
 -- `town` is not the source of `llm`
 SELECT count(*) FROM llm JOIN town ON llm.name = town.name WHERE race = 'Human'
@@ -118,13 +118,13 @@ SELECT 1, count(*) FROM llm WHERE race = 'Human'
 SELECT race FROM llm GROUP BY race
 -- CAST changes an aggregate, other than to REAL
 SELECT CAST(count(*) AS TEXT) FROM llm WHERE race = 'Human'
--- max() is none of COUNT, SUM and AVG
+-- max() is not COUNT, SUM or AVG
 SELECT max(height) FROM hero_expanded WHERE race = 'Human'
--- min() is none of COUNT, SUM and AVG
+-- min() is not COUNT, SUM or AVG
 SELECT min(race) FROM llm
--- group_concat() is none of COUNT, SUM and AVG
+-- group_concat() is not COUNT, SUM or AVG
 SELECT group_concat(name) FROM llm WHERE race = 'Human'
--- round() is none of COUNT, SUM and AVG
+-- round() is not COUNT, SUM or AVG
 SELECT round(avg(height)) FROM hero_expanded WHERE race = 'Human'
 -- DISTINCT counts values, not rows
 SELECT count(DISTINCT race) FROM llm
@@ -136,7 +136,7 @@ SELECT avg(born) FROM llm
 SELECT avg(weight * 2) FROM llm
 -- the aggregate is over an expression of a model-filled number
 SELECT sum(CASE WHEN race = 'Human' THEN 1 ELSE 0 END) FROM llm
--- the division is one of whole numbers; multiply by 1.0 first
+-- the division is between whole numbers; multiply by 1.0 first
 SELECT count(*) FILTER (WHERE race = 'Human') / count(*) FROM llm
 -- the arithmetic is more than a ratio of two aggregates
 SELECT count(*) FILTER (WHERE race = 'Human') + count(*) FROM llm

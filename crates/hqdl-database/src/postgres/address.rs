@@ -43,7 +43,7 @@ impl ServerAddress {
     /// Parses a URL, and reads the password from its source.
     ///
     /// # Errors
-    /// Returns [`AddressError`] if it is invalid, or contains a password.
+    /// Returns [`AddressError`] if the URL is invalid, or contains a password.
     pub fn parse(url: &str) -> Result<Self, AddressError> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let display_url = hide_secrets(base);

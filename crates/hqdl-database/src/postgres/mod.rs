@@ -216,7 +216,7 @@ impl DatabaseServer {
     }
 
     fn server_error(&self, message: String) -> StoreError {
-        let hint = "check the server, then run this again; everything answered is kept";
+        let hint = "check the server, then run this again; all answers are kept";
         StoreError::Server { url: self.address.display_url.clone(), message, hint }
     }
 
@@ -230,7 +230,7 @@ impl DatabaseServer {
             } else if message.contains("does not use TLS") {
                 "enable TLS on the server, or write sslmode=prefer in the URL"
             } else {
-                "check the URL, and that the server is running; everything answered is kept"
+                "check the URL, and that the server is running; all answers are kept"
             };
             return StoreError::Server { url, message, hint };
         };
@@ -249,7 +249,7 @@ impl DatabaseServer {
                 "another session holds a lock: wait until it ends, then run this again; nothing was lost"
             }
             "2BP01" => {
-                "the columns of the table have changed: drop the views that depend on it, run this again, then create them again; everything answered is kept"
+                "the columns of the table have changed: drop the views that depend on it, run this again, then create them again; all answers are kept"
             }
             "54000" => {
                 "PostgreSQL cannot index a key of more than 2,704 bytes: choose a shorter key"
@@ -257,7 +257,7 @@ impl DatabaseServer {
             code if code.starts_with("42") || code.starts_with("22") => {
                 return StoreError::Statement { url, message };
             }
-            _ => "check the server, then run this again; everything answered is kept",
+            _ => "check the server, then run this again; all answers are kept",
         };
         StoreError::Server { url, message, hint }
     }

@@ -1,4 +1,4 @@
-//! Runs queries on a server, over published tables and all others.
+//! Runs queries on a server, over published tables and all other tables.
 
 use std::time::Duration;
 

@@ -71,7 +71,7 @@ impl SpendingLedger {
         Ok(SpendingReservation { ledger: self.clone(), usd, is_approved })
     }
 
-    /// Returns whether this much may be spent without approval.
+    /// Returns whether `usd` may be spent without approval.
     #[must_use]
     pub fn allows(&self, usd: f64) -> bool {
         let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);

@@ -121,7 +121,7 @@ pub fn is_plan_id(text: &str) -> bool {
 #[derive(Debug, Serialize, Deserialize)]
 struct Approval {
     plan: PlanRecord,
-    /// Unix time in seconds.
+    /// Time of the approval, as Unix time in seconds.
     approved_at: i64,
 }
 

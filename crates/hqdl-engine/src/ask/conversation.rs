@@ -25,7 +25,7 @@ pub struct Turn {
     pub question: String,
     /// Text of the query.
     pub sql: String,
-    /// Number of rows of its result.
+    /// Number of rows of the query's result.
     pub rows: u64,
     /// Whether the query can be an example of the question: it was not relaxed, and it is in
     /// `SQLite`'s dialect, as examples are.

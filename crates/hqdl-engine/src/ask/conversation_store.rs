@@ -16,7 +16,7 @@ const MAX_KEPT: usize = 100;
 pub struct Conversation {
     /// Path or URL of the database, absolute.
     pub database: String,
-    /// Its questions, oldest first.
+    /// Questions of the conversation, oldest first.
     pub turns: Vec<Turn>,
 }
 

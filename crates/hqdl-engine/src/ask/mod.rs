@@ -3,9 +3,9 @@
 //!
 //! An [`Asker`] writes a plan ([`Asker::plan`]), which the caller shows and approves, and runs it
 //! ([`Asker::run`]). A query with an error is repaired with hqdl's own message
-//! ([`Asker::repair`]). If it has no rows, [`Asker::relax`] writes one with a weaker condition. All
-//! requests for SQL share one budget ([`WritingLimit`]), and their answers are facts. A question may
-//! continue a conversation ([`Asker::continue_conversation`]).
+//! ([`Asker::repair`]). If a query returns no rows, [`Asker::relax`] writes one with a weaker
+//! condition. All requests for SQL share one budget ([`SqlGenerationLimit`]), and their answers are
+//! facts. A question may continue a conversation ([`Asker::continue_conversation`]).
 
 mod conversation;
 mod conversation_store;
@@ -97,7 +97,7 @@ pub fn find_stored_values(
 
 /// Limit on the requests for the SQL of one question.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum WritingLimit {
+pub enum SqlGenerationLimit {
     /// Limit in USD.
     Usd(f64),
     /// Tokens, for a model whose price is not known.
@@ -108,18 +108,18 @@ pub enum WritingLimit {
 ///
 /// # Errors
 /// [`UnpricedModel`] if the spec sets `[ask] budget_usd` but the price of its model is not known.
-pub fn limit_writing_cost(spec: &Spec) -> Result<(Spec, WritingLimit), UnpricedModel> {
+pub fn limit_sql_generation_cost(spec: &Spec) -> Result<(Spec, SqlGenerationLimit), UnpricedModel> {
     let mut limited = spec.clone();
     let usd = spec.ask.budget_usd.unwrap_or(DEFAULT_BUDGET_USD);
     let usd = spec.limits.budget_usd.map_or(usd, |limit| limit.min(usd));
     match limited.set_budget(Some(usd)) {
-        Ok(()) => Ok((limited, WritingLimit::Usd(usd))),
+        Ok(()) => Ok((limited, SqlGenerationLimit::Usd(usd))),
         Err(error) if spec.ask.budget_usd.is_some() => Err(error),
         Err(_) => {
             let tokens = MAX_REQUESTS * spec.ask.context_tokens;
             let tokens = spec.limits.budget_tokens.map_or(tokens, |limit| limit.min(tokens));
             limited.limits.budget_tokens = Some(tokens);
-            Ok((limited, WritingLimit::Tokens(tokens)))
+            Ok((limited, SqlGenerationLimit::Tokens(tokens)))
         }
     }
 }
@@ -169,7 +169,7 @@ pub struct AskQuestion<'a> {
     pub text: &'a str,
     /// Settings of the query; its `sql` is not used. Its model is connected, if there is one.
     pub request: Request<'a>,
-    /// Copy of the spec that limits the requests for SQL ([`limit_writing_cost`]).
+    /// Copy of the spec that limits the requests for SQL ([`limit_sql_generation_cost`]).
     pub writing_spec: &'a Spec,
     /// Maximum cost of the query in USD, if the user set it.
     pub budget_usd: Option<f64>,
@@ -246,7 +246,7 @@ impl<'a> Asker<'a> {
         };
         if tokens > max_tokens {
             return Err(AskError::InvalidQuestion(format!(
-                "the question is too long: about {tokens} tokens, and it may have {max_tokens}"
+                "the question is too long: about {tokens} tokens; the limit is {max_tokens}"
             )));
         }
         let database = Database::open(request.database)?;
@@ -327,7 +327,7 @@ impl<'a> Asker<'a> {
     /// Writes a new query in place of one that failed when it ran.
     ///
     /// # Errors
-    /// Those of [`Self::plan`].
+    /// Errors of [`Self::plan`].
     pub fn repair(&mut self, sql: &str, problem: &Problem) -> Result<Written, AskError> {
         let error = describe_problem(problem);
         if self.repairs.len() == MAX_REPAIRS {
@@ -343,7 +343,7 @@ impl<'a> Asker<'a> {
     /// was reached.
     ///
     /// # Errors
-    /// Those of [`Self::plan`].
+    /// Errors of [`Self::plan`].
     pub fn relax(&mut self, plan: &AskPlan) -> Result<Option<AskPlan>, AskError> {
         if self.relaxations == MAX_RELAXATIONS {
             return Ok(None);

@@ -39,13 +39,13 @@ impl MaxCost {
 pub struct AskPlan {
     /// Text of the query.
     pub sql: String,
-    /// Its dialect.
+    /// Dialect of the query.
     pub dialect: Dialect,
     /// The model's own description of how it interpreted the question.
     pub assumptions: Option<String>,
     /// Routes of the query's questions, and an upper bound on its requests.
     pub explained: Meta,
-    /// Maximum cost of running it.
+    /// Maximum cost of running the query.
     pub max_cost: MaxCost,
     /// Identity of the plan: its query, database, schema, model and price.
     pub id: String,
@@ -82,8 +82,8 @@ pub fn plan_query(
     Ok(AskPlan { sql: sql.to_owned(), dialect, assumptions: None, explained, max_cost, id })
 }
 
-/// Runs a query that spends at most this many USD. `None` means no limit. If the cost of a request
-/// is not known, a query with a limit sends none.
+/// Runs a query and spends at most `limit_usd`; `None` means no limit. If there is a limit but the
+/// cost of a request is not known, the query sends no requests.
 ///
 /// # Errors
 /// [`QueryError`]; answers received before the error are kept.

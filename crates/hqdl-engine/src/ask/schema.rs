@@ -26,11 +26,12 @@ const MAX_SCHEMA_ROWS: usize = 10_000;
 pub struct TableCard {
     /// Name of the table.
     pub name: String,
-    /// Whether it is a view. Its rows are not read for the prompt, because that can take long.
+    /// Whether the table is a view. The prompt does not include a view's rows, because reading them
+    /// can be slow.
     pub is_view: bool,
     /// Columns with their declared types.
     pub columns: Vec<(String, String)>,
-    /// Tables that its foreign keys refer to.
+    /// Tables that the table's foreign keys refer to.
     pub references: Vec<String>,
     /// Definition, without values from the database.
     pub definition: String,

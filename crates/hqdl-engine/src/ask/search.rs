@@ -30,7 +30,7 @@ pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) ->
     // Skip the names of WITH clauses.
     let all = database.table_names();
     let tables = names.iter().filter_map(|name| all.iter().find(|t| t.eq_ignore_ascii_case(name)));
-    // Counting the rows of a view can take long.
+    // Counting a view's rows can be slow.
     let is_view = |table: &String| cards.iter().any(|card| card.is_view && card.name == *table);
     let count = |table: &String| if is_view(table) { None } else { count_rows(database, table) };
     let describe = |table: &String| match count(table) {

@@ -38,9 +38,9 @@ const TRIGRAM: usize = 3;
 pub struct ValueMatch {
     /// The value.
     pub value: String,
-    /// Its table.
+    /// Table of the value.
     pub table: String,
-    /// Its column.
+    /// Column of the value.
     pub column: String,
     /// Strength of the match; larger is better.
     pub score: f64,

@@ -14,7 +14,7 @@ use hqdl_values::sql;
 use hqdl_values::value::Value;
 
 impl Audit {
-    /// Returns the SQL condition that selects the drawn rows in a source.
+    /// Returns the SQL condition that selects the sampled rows in a source.
     #[must_use]
     pub fn sample_condition(&self, expansion: &Expansion) -> String {
         let literal = |value: &Value| match value {

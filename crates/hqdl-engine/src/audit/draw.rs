@@ -79,7 +79,7 @@ pub struct Draw {
     pub drawn_at: String,
     /// All rows.
     pub frame: Vec<FrameRow>,
-    /// Positions of the drawn rows in the frame, in random order.
+    /// Positions of the sampled rows in the frame, in random order.
     sample: Vec<usize>,
 }
 
@@ -137,7 +137,7 @@ impl Draw {
         Ok(draw)
     }
 
-    /// Returns the positions of the drawn rows in the frame, in the order of the sheet.
+    /// Returns the positions of the sampled rows in the frame, in the order of the sheet.
     #[must_use]
     pub fn sample(&self) -> &[usize] {
         &self.sample
@@ -171,7 +171,7 @@ impl Draw {
             .map_err(|e| AuditError::in_file(&path, None, io_reason(&e)))?;
         let mut lines = text.lines();
         let broken = |line: usize| {
-            AuditError::in_file(&path, Some(line as u64), "this is no line of an audit's draw")
+            AuditError::in_file(&path, Some(line as u64), "this is not a line of an audit's draw")
         };
         let header: DrawHeader =
             lines.next().and_then(|l| serde_json::from_str(l).ok()).ok_or_else(|| broken(1))?;
@@ -256,7 +256,7 @@ fn parse_row(line: &str) -> Option<FrameRow> {
     })
 }
 
-/// Writes a file atomically: it writes a temporary file beside it and renames that.
+/// Writes a file atomically, by writing a temporary file beside it and renaming that file.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {
     let temporary = path.with_extension(format!("{}.part", std::process::id()));
     let write = || {

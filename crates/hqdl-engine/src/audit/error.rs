@@ -9,7 +9,7 @@ use hqdl_spec::overrides::OverridesError;
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// The expansion has no audit.
-    #[error("{} does not exist: nothing was drawn yet", .0.display())]
+    #[error("{} does not exist: no sample has been drawn yet", .0.display())]
     Missing(PathBuf),
     /// The expansion already has an audit.
     #[error("{} exists already", .0.display())]

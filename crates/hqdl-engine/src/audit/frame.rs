@@ -15,7 +15,7 @@ use hqdl_values::value::Value;
 pub struct FrameRow {
     /// Key, as written in the source.
     pub key: Vec<Value>,
-    /// Stratum of the design.
+    /// Index of the row's stratum in the sampling design.
     pub stratum: usize,
     /// Published answers, one per audited column.
     pub answers: Vec<CellValue>,

@@ -29,7 +29,7 @@ use hqdl_spec::{Expansion, Spec};
 pub struct Audit {
     /// The drawn sample.
     pub draw: Draw,
-    /// The sheet of the drawn rows.
+    /// The sheet of the sampled rows.
     pub sheet: Sheet,
 }
 
@@ -58,7 +58,7 @@ impl Audit {
         Ok(sheet_path)
     }
 
-    /// Returns the length of the filled prefix: how many drawn rows, counted from the first one
+    /// Returns the length of the filled prefix: how many sampled rows, counted from the first one
     /// without a gap, have such a value in all these columns of the expansion.
     #[must_use]
     pub fn count_filled(&self, columns: &[usize], evidence: Evidence) -> usize {

@@ -67,11 +67,11 @@ pub struct AuditReport {
     pub expansion: String,
     /// Name of the design.
     pub design: &'static str,
-    /// Number of drawn rows.
+    /// Number of sampled rows.
     pub sample: u64,
-    /// Number of drawn rows that are no longer in any source.
+    /// Number of sampled rows that are no longer in any source.
     pub gone: u64,
-    /// Number of drawn rows whose published answer has changed.
+    /// Number of sampled rows whose published answer has changed.
     pub changed: u64,
     /// Columns; those compared with the truth come first.
     pub columns: Vec<ColumnAudit>,
@@ -90,7 +90,7 @@ impl AuditReport {
 }
 
 impl Audit {
-    /// Returns the report of the audit. It compares the drawn rows with the current database.
+    /// Returns the report of the audit. It compares the sampled rows with the current database.
     ///
     /// # Errors
     /// [`AuditError`] if the databases cannot be read.

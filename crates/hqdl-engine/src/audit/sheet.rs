@@ -55,7 +55,7 @@ impl CellTruth {
     }
 }
 
-/// Truths of the drawn rows, by position in the frame and by position of the column in the
+/// Truths of the sampled rows, by position in the frame and by position of the column in the
 /// expansion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sheet {
@@ -224,7 +224,9 @@ pub fn parse_truth(checker: &Checker, name: &str, text: &str) -> Result<Option<C
         State::Ok | State::NotInList => {
             Err(format!("\"{text}\" is not in the value list of `{name}`"))
         }
-        State::Unknown => Err(format!("\"{text}\" is no value; write ? if it cannot be known")),
+        State::Unknown => {
+            Err(format!("\"{text}\" is not a value; write ? if the truth cannot be known"))
+        }
         _ => Err(format!("\"{text}\" is not a valid value of `{name}`")),
     }
 }

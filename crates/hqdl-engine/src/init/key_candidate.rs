@@ -20,7 +20,7 @@ const TRIAL_ROWS: u64 = 2_000;
 /// A candidate for the semantic key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyCandidate {
-    /// Positions of its columns in the table.
+    /// Positions of the key's columns in the table.
     pub columns: Vec<usize>,
     /// Number of distinct keys in a sample of the rows.
     pub sample: DistinctRows,

@@ -58,11 +58,11 @@ pub struct SampledColumn {
     pub words: Vec<String>,
     /// Content of the column.
     pub value_kind: ValueKind,
-    /// Average length of its texts, in characters.
+    /// Average length of the column's texts, in characters.
     pub average_length: u64,
-    /// Whether it is part of the primary key.
+    /// Whether the column is part of the primary key.
     pub is_primary_key: bool,
-    /// Whether it is part of a foreign key.
+    /// Whether the column is part of a foreign key.
     pub is_reference: bool,
 }
 
@@ -187,7 +187,7 @@ fn count_rows(db: &Database, table: &str) -> rusqlite::Result<u64> {
 pub struct DistinctRows {
     /// Rows of the sample.
     pub rows: u64,
-    /// Distinct rows of the sample; NULL counts as a value.
+    /// Number of distinct rows of the sample; NULL counts as a value.
     pub distinct: u64,
 }
 
@@ -231,7 +231,7 @@ pub fn read_examples(db: &Database, table: &str, column: &str) -> rusqlite::Resu
 /// Counts the distinct rows in the first rows of a table, view or subquery.
 ///
 /// # Errors
-/// Returns `SQLite`'s error if it cannot be read.
+/// Returns `SQLite`'s error if the table cannot be read.
 pub fn count_distinct_in(
     db: &Database,
     from: &str,
@@ -309,10 +309,10 @@ fn tally_columns(
 /// Counts over a column's sampled values.
 #[derive(Debug, Clone, Default)]
 struct ColumnTally {
-    /// Values that are neither NULL nor blank.
+    /// Number of values that are neither NULL nor blank.
     present: u64,
     numbers: u64,
-    /// Texts; `words` counts those that consist of words.
+    /// Number of texts; `words` counts those that consist of words.
     texts: u64,
     word_texts: u64,
     characters: u64,

@@ -188,7 +188,7 @@ pub fn classify_table(table: &SampledTable) -> TableKind {
     }
 }
 
-/// Returns true if the rows refer to other tables, have a time and have no name.
+/// Returns true if the rows refer to other tables, and have a time but no name.
 fn is_event_table(table: &SampledTable) -> bool {
     let is_time = |words: &[String]| words.last().is_some_and(|w| TIME_WORDS.contains(&w.as_str()));
     let has_time = table.columns.iter().any(|c| is_time(&c.words));

@@ -270,7 +270,7 @@ impl Estimator<'_> {
                 stratum.sample.push(numbers);
                 // A truth outside of the column's range contradicts the spec.
                 if numbers.y < low - 1e-9 || numbers.y > high + 1e-9 {
-                    return Err(format!("a truth, {}, is outside of its range", numbers.y));
+                    return Err(format!("a truth, {}, is outside its range", numbers.y));
                 }
                 (low, high) = (numbers.y, numbers.y);
             }
@@ -293,7 +293,7 @@ impl Estimator<'_> {
     }
 }
 
-const NO_SAMPLE: &str = "no audited row is among its rows";
+const NO_SAMPLE: &str = "none of its rows is audited";
 
 impl EntityRows {
     /// Adds the possible contributions of another row of the entity. For several rows, it keeps

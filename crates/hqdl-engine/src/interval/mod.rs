@@ -64,7 +64,7 @@ pub fn run_with_intervals(
     sink: &mut dyn RowSink,
 ) -> Result<Meta, QueryError> {
     if query.dialect != Dialect::Sqlite || is_server(query.database) {
-        return Err(refuse_query("intervals are for queries in SQLite's dialect, of a file"));
+        return Err(refuse_query("intervals need a query in SQLite's dialect on a database file"));
     }
     if may_ask(spec, query.sql, query.dialect, false) {
         return Err(refuse_query("the query asks a model; query the spec's columns instead"));

@@ -24,13 +24,13 @@ const ADDED: i64 = -1;
 /// A row that satisfies the query's conditions on ordinary columns.
 #[derive(Debug)]
 pub(super) struct RowFacts {
-    /// Position of its entity in the draw; `None` if the entity was added later.
+    /// Position of the row's entity in the draw; `None` if the entity was added later.
     pub(super) entity: Option<usize>,
     /// Values of the GROUP BY expressions.
     pub(super) groups: Vec<SqlValue>,
-    /// Whether it satisfies the conditions on expanded columns.
+    /// Whether the row satisfies the conditions on expanded columns.
     pub(super) is_selected: bool,
-    /// Its contribution to each leaf.
+    /// Contribution of the row to each leaf.
     pub(super) leaves: Vec<LeafFacts>,
 }
 

@@ -40,9 +40,9 @@ pub struct Shape {
 pub struct Group {
     /// The expression.
     pub sql: String,
-    /// Whether it reads an expanded column.
+    /// Whether the expression reads an expanded column.
     pub is_expanded: bool,
-    /// Index of its result column.
+    /// Index of the group's result column.
     pub result: usize,
 }
 
@@ -71,7 +71,7 @@ pub enum LeafValue {
 /// An aggregate of the result.
 #[derive(Debug)]
 pub struct Output {
-    /// Index of its result column.
+    /// Index of the aggregate's result column.
     pub result: usize,
     /// Aggregate in that column.
     pub term: AggregateTerm,
@@ -119,13 +119,13 @@ pub fn recognize_shape(
         Body::Values(..) => return refuse(&query.span, "the query is VALUES"),
     };
     if let Some(limit) = query.limit.as_ref().or(query.offset.as_ref()) {
-        return refuse(&limit.span, "LIMIT chooses rows by what the aggregates are");
+        return refuse(&limit.span, "LIMIT selects rows by the values of the aggregates");
     }
     if core.distinct {
         return refuse(&core.span, "DISTINCT merges rows of the result");
     }
     if let Some(having) = &core.having {
-        return refuse(&having.span, "HAVING chooses rows by what the aggregates are");
+        return refuse(&having.span, "HAVING selects rows by the values of the aggregates");
     }
     if let Some(window) = core.windows.first() {
         return refuse(&window.span, "the query has a window");
@@ -352,7 +352,7 @@ impl Recognizer<'_> {
             return refuse(&expr.span, "the query has a window function");
         }
         if !["count", "sum", "total", "avg"].contains(&name.as_str()) {
-            return refuse(&expr.span, format!("{name}() is none of COUNT, SUM and AVG"));
+            return refuse(&expr.span, format!("{name}() is not COUNT, SUM or AVG"));
         }
         let before = args.first().map_or(expr.span.start, |arg| arg.span.start);
         let head = self.sql.get(expr.span.start..before).unwrap_or_default();
@@ -424,7 +424,7 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
         ("*", _, None) => Ok(Part { scale: left.scale * right.scale, is_real, ..left }),
         ("*", None, _) => Ok(Part { scale: left.scale * right.scale, is_real, ..right }),
         ("/", Some(_), _) if !is_real => {
-            refuse(span, "the division is one of whole numbers; multiply by 1.0 first")
+            refuse(span, "the division is between whole numbers; multiply by 1.0 first")
         }
         ("/", Some(_), None) => Ok(Part { scale: left.scale / right.scale, is_real, ..left }),
         ("/", Some(_), Some(denominator))

@@ -32,7 +32,7 @@ pub(super) struct FromTables<'a> {
 struct FromTable {
     /// Name in the query.
     name: String,
-    /// Names of its columns.
+    /// Names of the table's columns.
     columns: Vec<String>,
     kind: FromTableKind,
 }
@@ -74,7 +74,7 @@ impl<'a> FromTables<'a> {
                     _ => {
                         return refuse(
                             &core.span,
-                            "the join is not one of an expansion and its source",
+                            "the join is not between an expansion and its source",
                         );
                     }
                 };

@@ -65,11 +65,11 @@ pub struct ExportResult {
 pub struct UnansweredFile {
     /// Path of the file; `None` if it is no longer known.
     pub path: Option<PathBuf>,
-    /// Number of its requests without an answer.
+    /// Number of the file's requests without an answer.
     pub unanswered_requests: u64,
-    /// Number of its requests.
+    /// Number of requests in the file.
     pub requests: u64,
-    /// Number of missing cells in it.
+    /// Number of missing cells in the file.
     pub cells: u64,
 }
 
@@ -78,7 +78,7 @@ pub struct UnansweredFile {
 pub struct ExportFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// Number of its requests.
+    /// Number of requests in the file.
     pub requests: u64,
     /// Maximum cost at batch prices, and maximum number of tokens.
     pub max_spent: SpentAmount,

@@ -227,7 +227,7 @@ impl<'w> Materializer<'w> {
     ) -> Vec<(usize, ResolvedCell<'r>)> {
         let resolve = |c: usize| match self.overrides.get(n, &key.entity, c) {
             Some(entry) => ResolvedCell::Overridden(entry),
-            // A batch run asks for no second answers.
+            // A batch run requests no second answers.
             None if self.run_mode == RunMode::Batch => {
                 let requirements = &self.requirements[n];
                 let lookup = requirements.look_up_cell(record, c);
@@ -366,7 +366,7 @@ pub(super) struct KeyCells<'r> {
     pub(super) resolved: Vec<(usize, ResolvedCell<'r>)>,
     pub(super) to_request: Vec<usize>,
     pub(super) source_columns: Vec<usize>,
-    /// Missing columns that an open batch job requests.
+    /// Indices of missing columns that an open batch job requests.
     pub(super) in_flight: Vec<usize>,
 }
 

@@ -312,7 +312,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             None => self.buckets.source_sum(),
         };
         if let Some(changed) = &keys.changed {
-            self.add_unvisited(changed);
+            self.add_unvisited_buckets(changed);
         }
         let expansion_keys = match self.key_hashes.take() {
             Some(hashes) => ExpansionKeys::from(hashes),
@@ -347,7 +347,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
 
 impl CoverageBuilder<'_, '_> {
     /// Adds the buckets whose keys were not visited, because all of their cells are known.
-    fn add_unvisited(&mut self, changed: &ChangedBuckets) {
+    fn add_unvisited_buckets(&mut self, changed: &ChangedBuckets) {
         for (_, bucket) in changed.unvisited() {
             self.plan.keys += bucket.entities;
             for (column, cells) in bucket.cells.iter().enumerate() {
@@ -357,7 +357,7 @@ impl CoverageBuilder<'_, '_> {
                 self.unrequested_counts.cells[column].merge(cells);
             }
         }
-        self.buckets.add_unvisited(changed);
+        self.buckets.add_unvisited_buckets(changed);
     }
 
     /// Returns the keys of the expansion, which are read from the database when they are needed.

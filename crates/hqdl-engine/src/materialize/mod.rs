@@ -480,7 +480,7 @@ impl<'w> Materializer<'w> {
         let mut notes = self.list_resumed_refreshes(&coverages);
         let has_second = self.models.iter().any(|models| !models.second_positions().is_empty());
         if self.run_mode == RunMode::Batch && has_second {
-            notes.push("a batch asks for no second answers; a run without `--batch` does".into());
+            notes.push("a batch requests no second answers; a run without `--batch` does".into());
         }
         notes.extend(self.overrides.warnings.iter().cloned());
         notes.extend(self.find_unknown_overrides(&coverages));

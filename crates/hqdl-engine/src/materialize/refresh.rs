@@ -17,7 +17,7 @@ pub(super) struct RefreshJob {
     expansion: usize,
     column: usize,
     subject: RefreshSubject,
-    /// Facts of completions up to this id are outdated.
+    /// Id of the last completion whose facts are outdated.
     up_to: i64,
     /// The journal's entry, if an earlier run started this refresh.
     open_refresh: Option<OpenRefresh>,

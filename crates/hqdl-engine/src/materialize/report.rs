@@ -22,11 +22,11 @@ pub struct Report {
     pub columns: Vec<Vec<ColumnReport>>,
     /// All published cells, by state.
     pub cells: Tally,
-    /// Cells that were known before the run.
+    /// Number of cells that were known before the run.
     pub reused: u64,
-    /// Cells that other processes answered during the run.
+    /// Number of cells that other processes answered during the run.
     pub answered_by_others: u64,
-    /// Cells that were not requested (`--limit`, `--columns`, or an early stop).
+    /// Number of cells that were not requested (`--limit`, `--columns`, or an early stop).
     pub unasked: u64,
     /// Tokens and cost of the run.
     pub usage: Usage,
@@ -53,13 +53,13 @@ pub struct Report {
 /// Cells and usage of one column.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnReport {
-    /// Name of its expansion.
+    /// Name of the column's expansion.
     pub expansion: String,
     /// Name of the column.
     pub column: String,
-    /// All its cells, by state.
+    /// All cells of the column, by state.
     pub cells: Tally,
-    /// Cells that were not requested.
+    /// Number of cells that were not requested.
     pub unasked: u64,
     /// This run's requests and usage for the column.
     pub usage: ColumnUsage,

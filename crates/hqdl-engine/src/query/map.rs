@@ -106,7 +106,7 @@ pub fn map_values(
 /// NULL and for a value that would require a request.
 ///
 /// # Errors
-/// Those of [`map_values`] that occur without a request.
+/// Errors of [`map_values`] that occur without a request.
 pub fn map_known_values(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_quote_that_opens_a_value_hides_the_end_of_a_tag() {
+    fn quote_hides_tag_end_only_at_the_start_of_a_value() {
         for (html, text) in [
             ("<div data-x=it's>one</div> two's", "\none\n two's"),
             ("<a title=\"a > b\">one</a>", "one"),

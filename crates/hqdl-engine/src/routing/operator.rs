@@ -13,8 +13,8 @@ use hqdl_values::value::Value;
 /// it.
 pub const OPERATORS: [&str; 10] = ["=", "<>", "<", "<=", ">", ">=", "in", "is", "has", "none"];
 
-/// Returns a hash of the columns of an expansion. Stored bindings remain valid as long as it does
-/// not change.
+/// Returns a hash of the columns of an expansion. Stored bindings remain valid as long as the
+/// hash does not change.
 #[must_use]
 pub fn columns_hash(expansion: &Expansion) -> String {
     let mut parts: Vec<String> = expansion

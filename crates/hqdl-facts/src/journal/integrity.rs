@@ -35,7 +35,7 @@ impl Integrity for Journal {
                     (row.get(0)?, row.get(1)?, row.get(2)?);
                 let meaning = serde_json::from_str::<ColumnIdentity>(&text);
                 if !meaning.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
-                    return Ok(Some(format!("meaning {id} is not what its fingerprint says")));
+                    return Ok(Some(format!("meaning {id} does not match its fingerprint")));
                 }
             }
             Ok(None)

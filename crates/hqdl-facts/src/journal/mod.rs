@@ -192,7 +192,7 @@ impl Journal {
         self.within_transaction(work).map_err(|e| self.error(&e))
     }
 
-    /// Runs reads in one transaction, so that they do not see what others write in the meantime.
+    /// Runs reads in one transaction, so that they see a consistent snapshot.
     pub(crate) fn read<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -304,7 +304,7 @@ pub(crate) fn parse_cells(row: &AnswerRow) -> Result<Vec<Fact>, String> {
         serde_json::from_str(&row.cells).map_err(|e| format!("line {}: {e}", row.id))?;
     let fact = |cell: &Json| {
         parse_fact(cell, row.completion, row.model)
-            .ok_or_else(|| format!("line {}: no fact: {cell}", row.id))
+            .ok_or_else(|| format!("line {}: not a fact: {cell}", row.id))
     };
     cells.iter().map(fact).collect()
 }

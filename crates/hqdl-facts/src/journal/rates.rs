@@ -27,7 +27,7 @@ pub(crate) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
 pub(crate) struct PermitRequest {
     pub(crate) limiter_key: LimiterKey,
     pub(crate) need: Need,
-    /// The id of its row.
+    /// Id of the request's row.
     pub(crate) ticket: i64,
 }
 

@@ -21,7 +21,7 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
     }
     let intact: String = snapshot.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
     if intact != "ok" {
-        // The first line can be a heading.
+        // The first line can be a heading, so report the last line.
         return Err(corrupt_error(intact.lines().last().unwrap_or_default()));
     }
     if read_definitions(&snapshot)? != expected_definitions(&snapshot)? {

@@ -39,11 +39,11 @@ impl Need {
 /// A request that counts against the limits.
 #[derive(Debug, Clone, Copy)]
 struct CountedRequest {
-    /// The tokens that the pace was advanced by.
+    /// Number of tokens by which the pace was advanced.
     paced_tokens: u64,
-    /// The tokens that it counts for.
+    /// Number of tokens that the request counts for.
     tokens: u64,
-    /// When it stops counting; `None` until it is sent.
+    /// Time at which the request stops counting; `None` until the request is sent.
     expires_at: Option<Instant>,
 }
 
@@ -153,7 +153,7 @@ impl Window {
 pub(super) struct WindowPace {
     per_minute: Option<u32>,
     burst_divisor: u32,
-    /// When the next request is due.
+    /// Time at which the next request is due.
     due_at: Option<Instant>,
 }
 

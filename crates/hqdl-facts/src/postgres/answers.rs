@@ -226,7 +226,7 @@ impl Integrity for Server {
             if !meaning.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
                 return Err(FactsError::Damaged {
                     path: self.link.display_url.clone().into(),
-                    message: format!("meaning {id} is not what its fingerprint says"),
+                    message: format!("meaning {id} does not match its fingerprint"),
                 });
             }
         }

@@ -67,15 +67,15 @@ struct SharedConnection {
 /// State of an ongoing outage.
 struct Outage {
     since: Instant,
-    /// The server is reachable and returns errors, for example because its disk is full. It may
-    /// still answer reads.
+    /// Whether the server is reachable but returns errors, for example because its disk is full. It
+    /// may still answer reads.
     is_refusal: bool,
 }
 
 /// A temporary failure, which is retried.
 struct TemporaryFailure {
     why: String,
-    /// The server is reachable and returns an error, as in [`Outage`].
+    /// Whether the server is reachable but returns an error, as in [`Outage`].
     is_refusal: bool,
 }
 

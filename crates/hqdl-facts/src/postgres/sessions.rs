@@ -30,9 +30,9 @@ pub(super) struct Presence {
 struct SessionState {
     id: Arc<str>,
     entered: bool,
-    /// When the server registered the session.
+    /// Time at which the server registered the session.
     began: Instant,
-    /// When the last successful lease renewal was sent.
+    /// Time at which the last successful lease renewal was sent.
     renewed: Instant,
     heartbeat: Option<tokio::task::AbortHandle>,
     /// Marks the process as running, for other processes of this machine.

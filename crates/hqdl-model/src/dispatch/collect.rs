@@ -223,13 +223,13 @@ impl Dispatch<'_, '_> {
 /// Policy for the requests of a batch without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RetryPolicy {
-    /// They are sent again, up to this number of times in total; then they fail.
+    /// The requests are sent again, up to this number of times in total; then they fail.
     Retry(u32),
-    /// They are sent again once; then the run stops.
+    /// The requests are sent again once; then the run stops.
     RetryOnce,
-    /// They are sent again when the endpoint has capacity.
+    /// The requests are sent again when the endpoint has capacity.
     Requeue,
-    /// They are left for the next run.
+    /// The requests are left for the next run.
     LeaveForNextRun,
 }
 

@@ -140,7 +140,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             self.report_job(&batch_job)?;
             self.poll_job(&batch_job, false).await?;
         }
-        // Rows to request again are missing, and are requested with all other missing rows.
+        // Rows that must be requested again count as missing, like all other missing rows.
         self.facts().history().delete_unsent(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
     }

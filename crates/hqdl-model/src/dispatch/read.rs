@@ -25,15 +25,15 @@ type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
 /// Counts of the lines of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineCounts {
-    /// Answers that were stored.
+    /// Number of answers that were stored.
     pub answered: u64,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub failed: u64,
-    /// Answers to requests that are settled already.
+    /// Number of answers to requests that are already settled.
     pub known: u64,
-    /// Answers to requests that the journal does not know.
+    /// Number of answers to requests that the journal does not know.
     pub unknown: u64,
-    /// Lines that are not batch output.
+    /// Number of lines that are not batch output.
     pub unreadable: u64,
 }
 

@@ -85,8 +85,8 @@ impl Dispatch<'_, '_> {
         Ok(())
     }
 
-    /// Finds the batch of a job that was killed around its creation. `None` means that it was never
-    /// created.
+    /// Finds the batch of a job that was killed while the batch was being created. Returns `None`
+    /// if the batch was never created.
     pub(super) async fn find_batch_of(
         &self,
         batch_job: &BatchJob,

@@ -1,5 +1,5 @@
-//! The answer format of a run's requests: that of the spec, or JSON for a model whose CSV cannot be
-//! read.
+//! Chooses the answer format of a run's requests: the spec's format, or JSON if the model's CSV
+//! replies cannot be parsed.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -52,7 +52,7 @@ impl Context {
         let unread = self.csv_replies.unread_replies.fetch_add(1, Ordering::Relaxed) + 1;
         if unread == MAX_UNREAD_REPLIES && self.csv_replies.is_unreadable() {
             (self.run.events.listener)(&Event::Warning(format!(
-                "{unread} CSV answers of {} had no readable value, so hqdl asks it in JSON \
+                "{unread} CSV answers from {} had no readable value, so hqdl asks it in JSON \
                  (`format = \"json\"` in the expansion does so from the start)",
                 self.choice.name
             )));

@@ -27,7 +27,7 @@ pub struct CircuitBreaker(Mutex<CircuitState>);
 
 #[derive(Debug, Default)]
 struct CircuitState {
-    /// Answers so far, including rejections of a request's content.
+    /// Number of answers so far, including rejections of a request's content.
     answers: u64,
     /// Consecutive failures since the last answer, of requests that were sent after it.
     failures: u32,
@@ -40,11 +40,11 @@ struct CircuitState {
 /// State of the endpoint after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndpointHealth {
-    /// It answers other requests.
+    /// The endpoint answers other requests.
     Alive,
-    /// It may be gone.
+    /// The endpoint may be gone.
     Doubtful,
-    /// It is gone.
+    /// The endpoint is gone.
     Gone,
 }
 

@@ -32,27 +32,27 @@ pub enum Event {
     Submitted {
         /// The id of the batch at the endpoint.
         batch: String,
-        /// Number of requests in it.
+        /// Number of requests in the batch.
         requests: u64,
     },
     /// A batch was polled.
     Polled {
         /// The id of the batch at the endpoint.
         batch: String,
-        /// Its status at the endpoint.
+        /// Status of the batch at the endpoint.
         status: String,
         /// Number of answered requests.
         completed: u64,
         /// Number of failed requests.
         failed: u64,
-        /// Number of requests in it.
+        /// Number of requests in the batch.
         requests: u64,
     },
     /// The results of a batch are stored.
     Collected {
         /// The id of the batch at the endpoint.
         batch: String,
-        /// Its final status at the endpoint.
+        /// Final status of the batch at the endpoint.
         status: String,
         /// Number of answered requests.
         answered: u64,

@@ -1,4 +1,4 @@
-//! A request that failed as a whole: it is split, deferred or given up.
+//! Handles a request that failed as a whole: splits it, defers it, or gives up.
 
 use super::circuit_breaker::EndpointHealth;
 use super::packing::split_in_half;

@@ -98,7 +98,7 @@ impl Context {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let build_frame = || {
             let expansion = self.expansion.for_key(key);
-            // Recordings are found by the rows of a table.
+            // Recordings are looked up by the rows of a table prompt.
             let is_recorded = self.endpoint().looks_up_by_prompt() && expansion.evidence.is_none();
             let constructor = if is_recorded { PromptFrame::for_table } else { PromptFrame::new };
             Arc::new(constructor(&expansion, columns, format))

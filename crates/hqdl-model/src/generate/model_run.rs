@@ -21,7 +21,7 @@ const SAME_PAUSE: Duration = Duration::from_secs(2);
 
 /// State shared by all requests of a run.
 pub struct ModelRun {
-    /// Its id in the history.
+    /// Id of the run in the history.
     pub id: RunId,
     /// The model to ask.
     pub endpoint: Arc<dyn Model>,

@@ -26,7 +26,7 @@ pub struct OutputCap {
 }
 
 impl OutputCap {
-    /// Creates the cap for a model that reasons, or does not.
+    /// Creates the cap of a model; `is_reasoning` states whether the model reasons first.
     pub(super) fn new(is_reasoning: bool) -> Self {
         Self { factor: Mutex::new(1.0), is_reasoning: is_reasoning.into() }
     }

@@ -1,7 +1,7 @@
 //! Slots: the maximum number of requests that an endpoint processes at once, and the number of
 //! requests that may be prepared in advance. If the store is remote, preparing a request and
-//! storing its answer take long, so hqdl prepares further requests in the meantime: as many as will
-//! wait for a slot only briefly.
+//! storing its answer can be slow, so hqdl prepares further requests in the meantime, but only as
+//! many as will wait for a slot only briefly.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

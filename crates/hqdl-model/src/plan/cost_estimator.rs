@@ -50,7 +50,7 @@ impl<'e> CostEstimator<'e> {
     #[must_use]
     pub fn new(expansion: &'e Expansion, format: Format, tokenizer: Tokenizer) -> Self {
         let columns = expansion.columns.len();
-        // A list of lines is CSV inside JSON.
+        // A packed column's answers are CSV lines inside JSON, so its cells are counted as CSV.
         let format_of = |column: usize| {
             if PromptFrame::is_packed(expansion, column, format) { Format::Csv } else { format }
         };

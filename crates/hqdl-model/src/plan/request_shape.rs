@@ -14,7 +14,7 @@ pub struct RequestShape {
     pub requests: u64,
     /// Rows per request.
     pub rows: u64,
-    /// Columns per request.
+    /// Number of columns per request.
     pub columns: u64,
     /// Maximum output tokens: without rows, per row, and of any answer.
     pub output_limits: (u64, u64, u64),

@@ -80,7 +80,7 @@ impl MessageBatches<'_> {
         Ok(found)
     }
 
-    async fn find(&self, sought: &SoughtBatch<'_>) -> Result<Option<Batch>, ModelError> {
+    async fn find_sent_batch(&self, sought: &SoughtBatch<'_>) -> Result<Option<Batch>, ModelError> {
         let since = sought.sent_at.and_then(|at| at.checked_sub(CLOCK_SKEW).ok());
         let candidates =
             self.list_batches_since(sought.requests, since.unwrap_or(Timestamp::MIN)).await?;
@@ -164,7 +164,7 @@ impl BatchApi for MessageBatches<'_> {
     }
 
     fn find_batch<'a>(&'a self, sought: &'a SoughtBatch<'a>) -> BatchFuture<'a, Option<Batch>> {
-        Box::pin(self.find(sought))
+        Box::pin(self.find_sent_batch(sought))
     }
 
     fn get_batch<'a>(&'a self, id: &'a str) -> BatchFuture<'a, Batch> {

@@ -38,7 +38,8 @@ pub fn parse_batch_line(line: &Json) -> Option<BatchLine> {
 /// Parses a chat completion, as recordings contain it.
 ///
 /// # Errors
-/// [`ModelError::Temporary`] if it is not a completion; the endpoint's error if it contains one.
+/// [`ModelError::Temporary`] if the body is not a completion; the endpoint's error if the body
+/// contains one.
 pub fn parse_completion(json: &Json) -> Result<Reply, ModelError> {
     parse_reply(&openai_chat::OpenAiChat, json)
 }
@@ -46,7 +47,8 @@ pub fn parse_completion(json: &Json) -> Result<Reply, ModelError> {
 /// Parses a reply that was not streamed.
 ///
 /// # Errors
-/// [`ModelError::Temporary`] if it is not a reply; the endpoint's error if it contains one.
+/// [`ModelError::Temporary`] if the body is not a reply; the endpoint's error if the body contains
+/// one.
 pub(super) fn parse_reply(protocol: &dyn Protocol, json: &Json) -> Result<Reply, ModelError> {
     if let Some(error) = wire::error_in_reply(json) {
         return Err(error);

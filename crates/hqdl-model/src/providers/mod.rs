@@ -50,7 +50,7 @@ pub struct ProviderProfile {
     pub headers: &'static [(&'static str, &'static str)],
     /// Name of the parameter for the output limit.
     pub limit_name: &'static str,
-    /// Whether it supports structured output (`response_format`).
+    /// Whether the provider supports structured output (`response_format`).
     pub supports_schema: bool,
     /// Prompt-caching features by model.
     pub caching: fn(&str) -> PromptCaching,

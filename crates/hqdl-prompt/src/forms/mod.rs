@@ -255,7 +255,7 @@ impl SingleForm {
         if self.evidence.as_ref().is_some_and(evidence::EvidenceForm::is_required) {
             let failed = RowOutcome::Failed {
                 state: State::Invalid,
-                reason: "the answer is no object with quotations".to_owned(),
+                reason: "the answer is not an object with quotations".to_owned(),
                 raw: content.to_owned(),
             };
             return (vec![failed], Vec::new());

@@ -197,10 +197,15 @@ impl SpecCheck<'_> {
             };
             if values.is_some() && !is_unchecked && !is_value(&value) {
                 let message = format!("\"{value}\" is not in the value list of `{}`", c.name);
-                self.add_error(path, &message, "an alias must mean a value of the list", "");
+                self.add_error(path, &message, "an alias must map to a value in the list", "");
             } else if values.is_none() && Checker::parse_value(c.kind, &value).is_none() {
                 let message = format!("\"{value}\" is not of type {}", c.kind.name());
-                self.add_error(path, &message, "an alias must mean a value of the column", "");
+                self.add_error(
+                    path,
+                    &message,
+                    "an alias must map to a value of the column's type",
+                    "",
+                );
             } else if is_value(&alias) {
                 let of = if values.is_some() { "of the list" } else { "of other aliases" };
                 let message = format!("\"{alias}\" is already a value {of}");
@@ -388,7 +393,12 @@ impl SpecCheck<'_> {
             .collect::<Vec<_>>()
             .join(" ");
         if normalized.is_empty() {
-            self.add_error(path, "a question is empty", "", "write the question, or remove it");
+            self.add_error(
+                path,
+                "a question is empty",
+                "",
+                "write the question, or remove the empty entry",
+            );
         }
         if let Some(previous) = self
             .questions

@@ -1,4 +1,4 @@
-//! Checks `escalate`: which answers of a column a second model gives again.
+//! Checks `escalate`, which selects the cells of a column that a second model answers again.
 
 use super::{SpecCheck, join_path};
 use crate::Escalation;

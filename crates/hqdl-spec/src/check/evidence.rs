@@ -83,7 +83,7 @@ impl SpecCheck<'_> {
         e: &ExpansionTable,
         file: &SpecFile,
     ) {
-        let help = "remove it: the answer about a row with evidence has a form of its own";
+        let help = "remove it: answers with evidence have their own format";
         if e.rows_per_request.is_some_and(|rows| rows > 1) {
             let message = "hqdl sends rows with evidence one per request";
             let rows_path = join_path(path, &["rows_per_request".into()]);

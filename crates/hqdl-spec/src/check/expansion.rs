@@ -132,7 +132,7 @@ impl SpecCheck<'_> {
                         &name_path,
                         &format!("a column of `{list}` has no name"),
                         "",
-                        "write the name of a column, or remove it",
+                        "enter a column name, or remove the empty entry",
                     );
                 } else if !seen.insert(name.to_lowercase()) {
                     self.add_error(

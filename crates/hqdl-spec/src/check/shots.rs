@@ -1,4 +1,4 @@
-//! Checks shots: example rows, with the same checks as the model's answers.
+//! Checks shots (example rows) by the same rules as the model's answers.
 
 use std::collections::BTreeMap;
 

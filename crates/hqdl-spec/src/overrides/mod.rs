@@ -322,7 +322,7 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
 /// Writes an overrides file: writes a temporary file beside it and renames it.
 ///
 /// # Errors
-/// Returns [`OverridesError`] if it cannot be written.
+/// Returns [`OverridesError`] if the file cannot be written.
 pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesError> {
     let file_error =
         |message: String| OverridesError { path: path.to_owned(), line: None, message };

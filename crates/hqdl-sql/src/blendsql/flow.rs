@@ -29,7 +29,7 @@ pub(super) struct Flow {
     pub columns: Vec<FlowColumn>,
     /// Expression over database columns that computes the value.
     pub lineage: Option<Arc<Lineage>>,
-    /// A COLLATE other than BINARY decides which values are equal, instead of the column.
+    /// Whether a COLLATE other than BINARY decides which values are equal, instead of the column.
     pub is_collated: bool,
 }
 
@@ -104,11 +104,11 @@ impl Flow {
 
 /// How the result of a function depends on its arguments.
 pub(super) enum FunctionEffect {
-    /// Returns one of the first arguments; the field is their number.
+    /// The function returns one of its first arguments; the field is their number.
     PassesThrough(usize),
-    /// Returns its greatest or least argument.
+    /// The function returns its greatest or least argument.
     Extremum,
-    /// Returns its first argument unless that equals the second.
+    /// The function returns its first argument unless that equals the second.
     NullIf,
     /// The first argument is a condition, the others are possible results.
     Conditional,

@@ -85,7 +85,7 @@ pub struct Call {
     pub narrow: Option<u32>,
     /// Model requested by the call, with the byte range of the argument.
     pub model: Option<(String, Range<usize>)>,
-    /// Map: whether the first value is an image, which is sent to the model.
+    /// Map: whether the first value is an image, which hqdl sends to the model.
     pub is_image: bool,
     /// Tuning arguments of `BlendSQL` that have no effect in hqdl.
     pub tuning: Vec<String>,

@@ -6,8 +6,8 @@
 //! *truth* is 1, 0, or 2 while it depends on a pending call.
 
 /// Name of `hq_best(value, score, k)`, an aggregate that every connection has: the `k` distinct
-/// values of a group with the greatest scores, as a JSON array. Equal scores are in the order of the
-/// values.
+/// values of a group with the greatest scores, as a JSON array. Values with equal scores
+/// are sorted.
 pub const BEST_AGGREGATE: &str = "hq_best";
 
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and

@@ -93,7 +93,7 @@ impl CompoundOperator {
 pub struct SelectCore {
     /// Byte range from SELECT to the last clause.
     pub span: Span,
-    /// Whether it is SELECT DISTINCT.
+    /// Whether the SELECT is SELECT DISTINCT.
     pub distinct: bool,
     /// Result columns.
     pub columns: Vec<ResultColumn>,
@@ -107,9 +107,9 @@ pub struct SelectCore {
     pub having: Option<Expr>,
     /// Expressions in the WINDOW clause.
     pub windows: Vec<Expr>,
-    /// End of the FROM clause, where a WHERE can be inserted.
+    /// End offset of the FROM clause, where a WHERE can be inserted.
     pub from_end: usize,
-    /// End of the GROUP BY clause, where a HAVING can be inserted.
+    /// End offset of the GROUP BY clause, where a HAVING can be inserted.
     pub group_end: usize,
 }
 
@@ -201,7 +201,7 @@ pub struct WindowSpec {
     pub order: Vec<OrderTerm>,
     /// Expressions in the bounds of the frame.
     pub frame: Vec<Expr>,
-    /// Whether it refers to a named window, which can have further parts.
+    /// Whether the window refers to a named window, which can have further parts.
     pub has_base: bool,
 }
 
@@ -262,7 +262,7 @@ pub enum ExprKind {
     Scalar(Box<Query>),
     /// `x IN (…)` or `x NOT IN (…)`, with a list or a query.
     In {
-        /// Whether it is NOT IN.
+        /// Whether the operator is NOT IN.
         negated: bool,
         /// Left operand.
         operand: Box<Expr>,

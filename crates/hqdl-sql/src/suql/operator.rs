@@ -14,9 +14,9 @@ use crate::blendsql::lexer::Lexeme;
 /// The operator at the current position.
 pub(super) struct Operator {
     pub precedence: u8,
-    /// Its symbol or keyword, in upper case.
+    /// Symbol or keyword of the operator, in upper case.
     sign: String,
-    /// Number of its tokens.
+    /// Number of tokens of the operator.
     token_count: usize,
 }
 
@@ -639,8 +639,9 @@ pub(super) fn match_pattern(
 pub(super) fn check_pattern(pattern: &TypedSql, syntax: &str) -> Result<(), SqlError> {
     let SqlType::Literal(text) = &pattern.sql_type else { return Ok(()) };
     compile_pattern(text, find_pattern_syntax(syntax), false).map(drop).map_err(|error| {
-        SqlError::new(pattern.span.clone(), error.to_string(), "this pattern")
-            .with_help("correct it; a `\\` before a sign takes the sign as it is")
+        SqlError::new(pattern.span.clone(), error.to_string(), "this pattern").with_help(
+            "correct the pattern; to match a special character literally, put `\\` before it",
+        )
     })
 }
 

@@ -121,7 +121,7 @@ pub(super) enum TableSource {
 pub(super) struct UnnestedArray {
     /// Table name of its elements.
     pub alias: String,
-    /// Names of its elements in the query.
+    /// Names of the array's elements in the query.
     pub names: Vec<String>,
     /// The array, if it occurs in the result columns.
     pub array: Option<TypedSql>,

@@ -1,4 +1,4 @@
-//! Brackets in tokens: where they close, and what is between them.
+//! Finds matching brackets in tokens, and the tokens between them.
 
 use crate::blendsql::lexer::{Lexeme, Token};
 

@@ -103,7 +103,7 @@ fn render_attention_notes(spec: &SpecStatus) -> Markup {
         }
         @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) {
-            p.note.wait { "Waits for your approval: " (held) }
+            p.note.wait { "Waiting for your approval: " (held) }
         }
         @for e in audited {
             p.small { a href=(format!("{}/review?table={}", spec_path(&spec.name), percent_encode(&e.name))) { "Review the audit of " (e.name) } }

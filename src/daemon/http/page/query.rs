@@ -328,7 +328,7 @@ fn render_explanation_section(meta: &Meta) -> Markup {
                 (meta.requests) " requests: at most " strong { (format_usd_bound(meta.cost_usd)) } (price_notes(meta)) "."
             }
             @for unbounded in &meta.unbounded {
-                p.note.wait { "How much " code { (unbounded.call) } " asks in addition is not known: " (unbounded.why) "." }
+                p.note.wait { "The number of additional questions of " code { (unbounded.call) } " is not known: " (unbounded.why) "." }
             }
             @if meta.values_asked > 0 || !meta.unbounded.is_empty() {
                 p { button.main name="do" value="spend" {

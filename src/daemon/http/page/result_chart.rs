@@ -59,7 +59,7 @@ pub(super) struct ChartChoice<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct ResultChart {
     pub(super) kind: ChartKind,
-    /// Column of the x axis or of the bars' labels.
+    /// Index of the column of the x axis or of the bars' labels.
     pub(super) x: usize,
     /// Column of the values; if `None`, bars count rows.
     pub(super) y: Option<usize>,

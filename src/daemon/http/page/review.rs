@@ -1,5 +1,5 @@
-//! The review page of an audit. It shows one drawn cell after another, and a person enters the
-//! truth.
+//! The review page of an audit: shows the sampled cells one at a time, so that a person can enter
+//! the true value of each.
 
 use std::sync::Arc;
 
@@ -35,16 +35,16 @@ const VALUE_KEYS: usize = 9;
 pub(super) struct ReviewRequest {
     /// The expansion; if empty, the first audited one.
     table: String,
-    /// Position of the cell among the drawn cells.
+    /// Position of the cell among the sampled cells.
     at: Option<usize>,
     /// The true value that a person entered; `?` if it cannot be known.
     value: String,
 }
 
-/// A drawn cell: positions of its row in the frame, of its column in the expansion, and of the
+/// A sampled cell: positions of its row in the frame, of its column in the expansion, and of the
 /// column among the audited ones.
 #[derive(Clone, Copy)]
-struct DrawnCell {
+struct SampledCell {
     row: usize,
     column: usize,
     audited: usize,
@@ -54,7 +54,7 @@ struct DrawnCell {
 struct Review<'s> {
     expansion: &'s Expansion,
     audit: Audit,
-    cells: Vec<DrawnCell>,
+    cells: Vec<SampledCell>,
 }
 
 impl<'s> Review<'s> {
@@ -77,7 +77,7 @@ impl<'s> Review<'s> {
         let columns = audit.draw.expansion_columns(expansion);
         let cells = |row: &usize| {
             let row = *row;
-            columns.iter().map(move |(column, audited)| DrawnCell {
+            columns.iter().map(move |(column, audited)| SampledCell {
                 row,
                 column: *column,
                 audited: *audited,
@@ -87,7 +87,7 @@ impl<'s> Review<'s> {
         Ok(Self { expansion, audit, cells })
     }
 
-    fn is_filled(&self, cell: &DrawnCell) -> bool {
+    fn is_filled(&self, cell: &SampledCell) -> bool {
         self.audit.sheet.truth(cell.row, cell.column).is_some()
     }
 
@@ -106,7 +106,7 @@ impl<'s> Review<'s> {
         let open = at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_open(0));
         html! {
             h1 { a href=(spec_path(spec)) { (spec) } " / " (self.expansion.name) " / review" }
-            p { strong { (filled) " of " (self.cells.len()) } " drawn cells are reviewed. "
+            p { strong { (filled) " of " (self.cells.len()) } " sampled cells have been reviewed. "
                 span.quiet { "You may stop at any time: the rows reviewed so far count." } }
             progress aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
             div.beside.review {

@@ -68,7 +68,7 @@ fn render_approval_form(spec: &SpecStatus) -> Markup {
     let missing = spec.count_unasked_cells();
     html! {
         @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
-        @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p.note.wait { "Waits for your approval: " (held) } }
+        @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p.note.wait { "Waiting for your approval: " (held) } }
         @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "

@@ -46,7 +46,7 @@ pub(in crate::query) fn group_by_entity(demands: &[Demand]) -> impl Iterator<Ite
 /// memory. Document batches are built immediately, because choosing passages may send requests.
 ///
 /// # Errors
-/// Those of choosing the passages of long documents.
+/// Errors of choosing the passages of long documents.
 pub(in crate::query) fn row_batches<'b>(
     target: &'b TargetExpansion,
     demands: &'b [Demand],

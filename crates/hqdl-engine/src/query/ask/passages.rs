@@ -41,7 +41,7 @@ impl PassageSelector<'_> {
     /// Returns the passages of a document that the model sees with a question.
     ///
     /// # Errors
-    /// Those of `compare`.
+    /// Errors of `compare`.
     pub fn select_passages(
         &mut self,
         document: &Document,

@@ -89,7 +89,9 @@ impl QueryRun<'_> {
     pub(in crate::query) fn missing_embeddings_note(&self) -> Option<String> {
         let source = self.similarity_source.lock().unwrap_or_else(PoisonError::into_inner);
         source.failure.as_ref().map(|why| {
-            format!("texts are compared by their words, because there are no embeddings: {why}")
+            format!(
+                "hqdl compares texts by their words, because embeddings are not available: {why}"
+            )
         })
     }
 

@@ -49,7 +49,7 @@ pub struct ContextTooLong {
     is_exact: bool,
     rows: Option<u64>,
     max_tokens: u64,
-    /// Truncation was allowed, but not even one row fits.
+    /// Whether not even one row fits, although truncation was allowed.
     no_row_fits: bool,
 }
 

@@ -23,11 +23,11 @@ const SEPARATOR_TOKENS: u64 = 3;
 /// document that fits.
 #[derive(Debug, Clone, Copy)]
 pub struct ReductionColumns {
-    /// Question about a part; its answers are texts.
+    /// Index of the question about a part; the answers are texts.
     pub part: usize,
-    /// Question that combines some answers into a text.
+    /// Index of the question that combines some answers into a text.
     pub combined: usize,
-    /// Question that combines the last answers into the result.
+    /// Index of the question that combines the last answers into the result.
     pub result: usize,
 }
 

@@ -94,13 +94,13 @@ const MAX_RECENT_RECORDS: usize = 64;
 /// Numbers of cells that a query found or asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
-    /// Cells asked for.
+    /// Number of cells asked for.
     pub asked: u64,
-    /// Cells known before the query.
+    /// Number of cells known before the query.
     pub reused: u64,
-    /// Cells without a value.
+    /// Number of cells without a value.
     pub without_value: u64,
-    /// Cells without a value because the model does not know it.
+    /// Number of cells without a value because the model does not know the value.
     pub unknown: u64,
 }
 

@@ -14,7 +14,7 @@ use hqdl_values::value::Value;
 /// Registers the aggregate with a connection.
 ///
 /// # Errors
-/// Those of `SQLite`.
+/// Errors of `SQLite`.
 pub fn register_best_aggregate(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_aggregate_function(
         BEST_AGGREGATE,
@@ -68,7 +68,7 @@ impl Aggregate<ScoredValues, String> for BestAggregate {
     ) -> rusqlite::Result<String> {
         let ScoredValues { scores, k } = state.unwrap_or_default();
         let mut best: Vec<(f64, Json)> = scores.into_values().collect();
-        // The sort is stable: equal scores stay in the order of the values.
+        // The sort is stable, so values with equal scores stay sorted by value.
         best.sort_by(|(a, _), (b, _)| b.total_cmp(a));
         Ok(best
             .into_iter()

@@ -28,7 +28,7 @@ type ScalarFunction = fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<
 /// Registers the functions with a connection.
 ///
 /// # Errors
-/// Those of `SQLite`.
+/// Errors of `SQLite`.
 pub fn register_functions(
     connection: &Connection,
     runtime: &SharedRuntime,

@@ -40,7 +40,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) complete_selects: Vec<usize>,
     /// Whether an unordered LIMIT is evaluated in similarity order.
     pub(in crate::query) similarity_ordering: bool,
-    /// The query over published tables, as long as these may answer all of it.
+    /// Query over published tables, as long as they may be able to answer the whole query.
     pub(super) stored_plan: Option<RewrittenQuery>,
     /// Reason why published tables do not answer the query.
     pub(in crate::query) no_stored_plan_reason: RefusalReason,

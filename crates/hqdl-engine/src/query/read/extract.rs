@@ -247,7 +247,7 @@ impl ExtractedField {
         let mut options = None;
         if let Some(values) = items.get("enum") {
             let values =
-                values.as_array().ok_or_else(|| format!("the enum of {what} is no list"))?;
+                values.as_array().ok_or_else(|| format!("the enum of {what} is not a list"))?;
             options = Some(read_options(name, values)?);
         }
         let kind = match items.get("type") {

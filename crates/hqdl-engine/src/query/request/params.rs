@@ -26,7 +26,7 @@ impl Param {
         }
     }
 
-    /// Returns whether it refers to the parameter with this position and name.
+    /// Returns whether this parameter refers to the parameter with this position and name.
     #[must_use]
     pub fn matches_parameter(&self, position: usize, name: Option<&str>) -> bool {
         match (self, name) {

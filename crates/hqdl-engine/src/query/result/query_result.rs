@@ -40,7 +40,7 @@ pub struct Route {
     pub route: RouteKind,
     /// Name of the expansion; empty for an ad-hoc one without a name.
     pub expansion: String,
-    /// Name of its column.
+    /// Name of the column that answers the call.
     pub column: String,
     /// Reason for the route.
     pub why: String,

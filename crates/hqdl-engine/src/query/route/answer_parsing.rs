@@ -23,7 +23,7 @@ pub(in crate::query) fn answer_regex(call: &Call) -> Result<Option<Arc<regex::Re
             format!("the regular expression `{pattern}` cannot be read: {}", regex_reason(&error)),
             Some(call.span.clone()),
             "in this call",
-            "correct `regex`; a `\\` before a sign takes it as it is",
+            "correct `regex`; to match a special character literally, put `\\` before it",
         )),
     }
 }

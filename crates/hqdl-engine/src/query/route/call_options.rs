@@ -41,10 +41,10 @@ pub trait ValueListProvider {
     ) -> Result<Option<Vec<String>>, QueryError>;
 
     /// Creates a temporary table with the rows of a SELECT and an index on its first columns.
-    /// Returns its name as SQL.
+    /// Returns the table's name as SQL.
     ///
     /// # Errors
-    /// [`QueryError`] if it cannot be created.
+    /// [`QueryError`] if the table cannot be created.
     fn create_lookup_table(
         &mut self,
         key_columns: &[String],

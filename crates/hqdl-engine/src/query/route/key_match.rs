@@ -28,13 +28,13 @@ pub(in crate::query) enum KeyMatch {
     Parts,
     /// The argument is a part of the key after its label.
     LabelledPart,
-    /// The arguments concatenate the whole key.
+    /// The argument is a concatenation of the whole key.
     Concatenation,
 }
 
 /// A column of the key, or an expression that is a part of the key.
 struct KeyColumn<'k> {
-    /// Position of its part in the key.
+    /// Position of the column's part in the key.
     part: usize,
     lineage: &'k Lineage,
     /// Names by which a label may refer to it.

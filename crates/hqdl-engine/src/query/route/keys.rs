@@ -49,7 +49,7 @@ pub(in crate::query) fn bound_key(
                 }
             }
             InstanceMatch::Ambiguous => {
-                "it is not certain which of its tables is which table of the source"
+                "its tables cannot be matched to the tables of the source with certainty"
                     .clone_into(&mut reason);
             }
             InstanceMatch::NoMatch => {}

@@ -102,7 +102,7 @@ pub(in crate::query) fn group_by_list(
 pub(in crate::query) struct PartnerQuestions {
     /// The expansion.
     pub targets: [TargetExpansion; 1],
-    /// Entity of each left value.
+    /// Index of the entity of each left value.
     entities: Vec<usize>,
     /// Cells that are not known yet.
     pub demands: Vec<Demand>,

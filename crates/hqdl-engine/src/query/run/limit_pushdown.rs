@@ -183,7 +183,7 @@ impl<'r> CandidateReader<'r> {
         CandidateOutcome::SendDemands(self.demands.into_iter().collect())
     }
 
-    /// Adds a row, or merges it into its entry if an equal row exists (DISTINCT).
+    /// Adds a row, or merges it into the entry of an equal row (DISTINCT).
     fn add_row(&mut self, values: Vec<Sql>, rank: i64, candidate: Candidate) {
         let Candidate { state, demands, call_values } = candidate;
         self.demands.extend(demands.iter().copied());

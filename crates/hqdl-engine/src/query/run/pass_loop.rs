@@ -105,7 +105,7 @@ struct PassLoop<'e, 'r, 'a> {
     engine: &'e mut Engine<'r, 'a>,
     sampler: SelectivitySampler,
     statement: Statement,
-    /// Subqueries that are not run separately again.
+    /// Offsets of the subqueries that are not run separately again.
     tried: Vec<usize>,
     evaluation: Evaluation,
     /// Whether the conditions were reordered since the last request.
@@ -293,7 +293,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             Evaluation::LimitPushdown => Evaluation::NoLimitPushdown,
             Evaluation::NoLimitPushdown => Evaluation::NoShortCircuit,
             Evaluation::NoShortCircuit => {
-                let message = "a call waits for nothing: this is a bug of hqdl";
+                let message = "a call is pending but needs no value: this is a bug in hqdl";
                 return Err(QueryError::in_sql(message, None, "", "please report this query"));
             }
         };

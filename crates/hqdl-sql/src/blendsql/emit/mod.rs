@@ -50,7 +50,7 @@ pub struct RewrittenQuery {
     pub needed_rows: HashMap<usize, NeededRows>,
     /// LIMIT rule for the outermost SELECT; `None` if all rows are needed.
     pub limit_pushdown: Option<LimitPushdown>,
-    /// Calls whose documents determine the similarity order of the rows.
+    /// Indices of the calls whose documents determine the similarity order of the rows.
     pub similarity_calls: Vec<usize>,
     /// Plan that the SQL was written from.
     pub plan: DemandPlan,

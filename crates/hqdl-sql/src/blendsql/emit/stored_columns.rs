@@ -88,7 +88,7 @@ struct JoinedTable {
     alias: String,
     table: String,
     key_sql: Vec<String>,
-    /// Numbers of the calls that read it.
+    /// Indices of the calls that read the table.
     calls: Vec<usize>,
 }
 

@@ -47,7 +47,7 @@ pub trait Ingredient: Sync {
     /// Returns the subject of its questions.
     fn subject(&self) -> Subject;
 
-    /// Returns true if it accepts this keyword argument.
+    /// Returns true if the ingredient accepts this keyword argument.
     fn accepts_keyword(&self, keyword: Keyword) -> bool {
         !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow | Keyword::Image)
     }
@@ -75,7 +75,7 @@ pub trait Ingredient: Sync {
         self.subject() == Subject::Rows
     }
 
-    /// Returns the type of its answers if it is fixed.
+    /// Returns the type of the ingredient's answers, if that type is fixed.
     fn fixed_return_type(&self) -> Option<Type> {
         None
     }

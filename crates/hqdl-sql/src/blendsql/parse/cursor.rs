@@ -34,7 +34,7 @@ pub(super) struct QueryParser<'s> {
     pub at: usize,
     /// Index after the last token to parse.
     pub end: usize,
-    /// End of the part of the text that is parsed.
+    /// End offset of the part of the text that is parsed.
     pub text_end: usize,
     /// Number of enclosing nodes.
     pub depth: usize,

@@ -14,9 +14,9 @@ use crate::blendsql::tree::{Body, Expr, ExprKind, FromItem, FromSource, Query, S
 /// A visible common table expression.
 pub(crate) struct VisibleCte {
     pub name: String,
-    /// Whether it joins tables and `SQLite` may flatten it.
+    /// Whether the CTE joins tables and `SQLite` may flatten it.
     pub may_join_tables: bool,
-    /// Whether it has a LIMIT, or reads a source that has one.
+    /// Whether the CTE has a LIMIT, or reads a source that has one.
     pub may_have_limit: bool,
     /// Whether its results are volatile, or it reads a volatile source.
     pub is_volatile: bool,
@@ -40,8 +40,8 @@ pub(crate) struct Analysis<'q> {
     pub visible_ctes: Vec<VisibleCte>,
     /// Calls on which the rows of each common table expression depend.
     pub cte_calls: Vec<(String, Vec<usize>)>,
-    /// Calls in subqueries of expressions inside a FROM clause. `SQLite` may compute their values
-    /// once, for the first row that needs them.
+    /// Indices of calls in subqueries of expressions inside a FROM clause. `SQLite` may compute
+    /// their values once, for the first row that needs them.
     pub shared_source_calls: Vec<usize>,
     /// Offset of the outermost SELECT.
     pub root: usize,

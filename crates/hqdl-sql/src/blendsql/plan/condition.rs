@@ -30,9 +30,9 @@ pub struct Parts {
 pub struct Predicate {
     /// The expression.
     pub expr: Expr,
-    /// Whether it must be true; otherwise it must be false.
+    /// Whether the condition must be true; otherwise it must be false.
     pub wanted: bool,
-    /// Calls inside it, also those of its subqueries.
+    /// Indices of the calls in the condition, including those in its subqueries.
     pub calls: Vec<usize>,
     /// Whether its value depends on a call.
     pub depends_on_call: bool,
@@ -41,7 +41,7 @@ pub struct Predicate {
     pub has_hidden_calls: bool,
     /// Whether evaluating it may fail with an error.
     pub may_fail: bool,
-    /// Calls in its subqueries that `SQLite` may run once for many rows.
+    /// Indices of calls in its subqueries that `SQLite` may run once for many rows.
     pub shared_calls: Vec<usize>,
 }
 
@@ -113,7 +113,7 @@ impl Condition {
         found
     }
 
-    /// Returns true if evaluating it may fail with an error.
+    /// Returns true if evaluating the condition may fail with an error.
     #[must_use]
     pub fn may_fail(&self) -> bool {
         let mut found = false;

@@ -44,7 +44,7 @@ pub struct SelectPlan {
     pub at: usize,
     /// Source text, on one line.
     pub text: String,
-    /// Numbers of the calls in this SELECT, without those in nested SELECTs.
+    /// Indices of the calls in this SELECT, without those in nested SELECTs.
     pub calls: Vec<usize>,
     /// Conditions of WHERE and of the inner joins with calls, split at AND.
     pub conjuncts: Vec<Conjunct>,
@@ -171,7 +171,7 @@ pub struct NeededRows {
     pub part: NeededPart,
 }
 
-/// The part of its rows that a SELECT needs.
+/// Part of the rows of a SELECT that the query needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NeededPart {
     /// The first rows of each group. If several rows are equal in the order, any of them.
@@ -181,7 +181,7 @@ pub enum NeededPart {
     FirstRowsWithTies,
     /// All rows of the groups that have the most rows, or the fewest.
     WholeGroups {
-        /// Whether it is the groups with the most rows.
+        /// Whether the groups are those with the most rows.
         largest: bool,
     },
 }
@@ -191,7 +191,7 @@ pub enum NeededPart {
 pub struct ValueGuard {
     /// Function that numbers the rows.
     pub number: Span,
-    /// Greatest number whose row is used.
+    /// Highest row number that is used; calls in later rows are not evaluated.
     pub last: u64,
 }
 
@@ -200,18 +200,18 @@ pub struct ValueGuard {
 pub struct CountedCalls {
     /// Byte range of the aggregate.
     pub span: Span,
-    /// When a row counts.
+    /// Condition under which a row counts.
     pub condition: CountCondition,
     /// Rows that must count.
     pub needed: NeededRows,
 }
 
-/// When a row counts in a count of calls.
+/// Condition under which a row counts in a count of calls.
 #[derive(Debug, Clone)]
 pub enum CountCondition {
-    /// The condition of its FILTER holds.
+    /// The condition of the FILTER holds.
     Holds(Condition),
-    /// Its argument is not NULL.
+    /// The argument of the count is not NULL.
     NotNull(Predicate),
 }
 
@@ -276,7 +276,7 @@ pub(crate) struct ValueCondition {
 pub struct SubqueryLimit {
     /// Start offset in the text.
     pub at: usize,
-    /// Numbers of its calls.
+    /// Indices of its calls.
     pub calls: Vec<usize>,
 }
 
@@ -299,8 +299,8 @@ pub struct LimitPushdown {
     pub column_count: usize,
     /// Number of conditions with calls.
     pub condition_count: usize,
-    /// Calls in subqueries of the held values that `SQLite` may run once for many rows. Their
-    /// requests are recorded with the first of these rows only.
+    /// Indices of calls in subqueries of the held values that `SQLite` may run once for many rows.
+    /// Their requests are recorded with the first of these rows only.
     pub shared_calls: Vec<usize>,
     pub(in crate::blendsql) star_position: Option<usize>,
     /// Whether the rows are groups.
@@ -320,9 +320,9 @@ impl LimitPushdown {
 /// Result of applying a rule to a SELECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleResult {
-    /// It changed the plan; the text describes the effect.
+    /// The rule changed the plan; the text describes the effect.
     Applied(String),
-    /// Its precondition is not met.
+    /// The rule's precondition is not met.
     Refused(RefusalReason),
     /// The rule does not concern the SELECT.
     Irrelevant,

@@ -35,9 +35,7 @@ pub(crate) fn limit_counted_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
         || planned.limit.is_some()
         || !planned.outer_joins.is_empty();
     if !is_only_compared || has_conditions || select.at() != analysis.root {
-        return RuleResult::Refused(
-            "it is not outermost, or has a call outside of compared counts",
-        );
+        return RuleResult::Refused("it is not outermost, or has a call outside compared counts");
     }
     match check_groups_are_plain(select) {
         Ok(groups) => {

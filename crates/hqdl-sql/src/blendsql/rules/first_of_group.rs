@@ -113,7 +113,7 @@ pub(crate) fn check_conditions(
     let results = results.chain(&core.having).chain(&core.windows);
     let tail = query.order.iter().map(|o| &o.expr).chain(&query.limit).chain(&query.offset);
     if results.chain(tail).any(|e| select.depends_on_call(e)) {
-        return Err("a call is outside of its conditions");
+        return Err("a call is outside its conditions");
     }
     let numbering_count = usize::from(matches!(select.row_use, RowUse::Numbered(_)));
     if count_windows(core, query) > numbering_count

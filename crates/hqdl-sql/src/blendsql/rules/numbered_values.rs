@@ -61,7 +61,7 @@ fn check_results(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
             uses_value |= values.iter().any(|(alias, _)| alias.is_some_and(is_named));
         });
         if uses_value {
-            return Err("a call is outside of its results");
+            return Err("a call is outside its results");
         }
     }
     if core.distinct || analysis.is_volatile(query) || count_windows(core, query) > 1 {

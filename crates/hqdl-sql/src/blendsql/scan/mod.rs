@@ -69,7 +69,7 @@ pub(in crate::blendsql) struct ScannedCall {
     pub close: Token,
     /// Calls nested in the arguments.
     pub inner: Vec<Call>,
-    /// End of `}}`.
+    /// End offset of `}}`.
     pub end: usize,
 }
 

@@ -148,7 +148,7 @@ pub(in crate::blendsql) struct FlowAnalysis<'q> {
     recursion_depth: usize,
     /// Number of enclosing aggregates, which read rows and not groups.
     pub aggregate_depth: usize,
-    /// Calls whose arguments are being followed.
+    /// Indices of the calls whose arguments are being followed.
     pub enclosing_calls: Vec<usize>,
     /// SELECTs whose rows or GROUP BY terms the enclosing expressions read.
     pub reads_rows_of: Vec<*const ()>,

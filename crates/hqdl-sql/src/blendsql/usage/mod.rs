@@ -29,11 +29,11 @@ pub struct Key {
     pub text: String,
     /// Column name, if the value is a column.
     pub name: Option<String>,
-    /// Database column whose values it passes on unchanged.
+    /// Database column whose values the expression passes on unchanged.
     pub origin: Option<ColumnOrigin>,
-    /// Table column that it passes on unchanged through views.
+    /// Table column that the expression passes on unchanged through views.
     pub base: Option<ColumnOrigin>,
-    /// Lineage, if it is computed from database columns.
+    /// Lineage, if the value is computed from database columns.
     pub lineage: Option<Arc<Lineage>>,
 }
 
@@ -64,7 +64,7 @@ pub struct ColumnEquality {
 }
 
 impl ColumnEquality {
-    /// Returns true if it equates these two columns, in either order.
+    /// Returns true if this equality is between these two columns, in either order.
     #[must_use]
     pub fn connects(&self, one: (usize, &str), other: (usize, &str)) -> bool {
         let is_column = |side: &(usize, String), of: (usize, &str)| (side.0, side.1.as_str()) == of;
@@ -85,7 +85,7 @@ pub struct SelectOutputs {
 /// A database column that is available in the row of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AvailableColumn {
-    /// Instance of the table.
+    /// Index of the table's instance.
     pub instance: usize,
     /// Name of the table.
     pub table: String,
@@ -116,7 +116,7 @@ pub struct CallUsage {
     pub compared_with: Vec<ComparedWith>,
     /// Whether its answer is ordered: as a term of ORDER BY, or as an argument of `max` or `min`.
     pub is_ordered: bool,
-    /// Calls that its answer is compared with.
+    /// Indices of the calls that its answer is compared with.
     pub compared_calls: Vec<usize>,
     /// Answer type that a CAST states, or the return type of another call with the same question.
     pub stated_type: Option<ReturnType>,
@@ -124,7 +124,7 @@ pub struct CallUsage {
     pub compared_type: Option<ReturnType>,
     /// Whether the call follows IN, where its answer is a list.
     pub is_in_list: bool,
-    /// Its value arguments.
+    /// Value arguments of the call.
     pub keys: Vec<Key>,
     /// Columns of the row that belong to the instances of the values, or to instances joined to
     /// them.

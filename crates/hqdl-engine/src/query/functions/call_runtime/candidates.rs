@@ -74,7 +74,7 @@ impl Candidates {
     /// similarity of a document is that of its most similar passage.
     ///
     /// # Errors
-    /// Those of `compare`.
+    /// Errors of `compare`.
     pub fn sort_by_similarity(
         &mut self,
         question: impl Fn(usize) -> String,

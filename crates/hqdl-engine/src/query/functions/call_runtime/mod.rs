@@ -285,7 +285,9 @@ impl CallRuntime {
             }
             Cell::Failed => Ok(Sql::Null),
             Cell::NotLookedUp | Cell::Missing if self.settings.reads_stored_tables => {
-                Err(function_error("a table lacks a value"))
+                Err(function_error(
+                    "internal error: a published table lacks a value that the query reads",
+                ))
             }
             Cell::NotLookedUp | Cell::Missing => {
                 self.count_pending(call);
@@ -340,7 +342,9 @@ impl CallRuntime {
         join: usize,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Sql> {
-        let [left, right] = values else { return Err(function_error("a join has two sides")) };
+        let [left, right] = values else {
+            return Err(function_error("internal error: a join call needs exactly two arguments"));
+        };
         if *left == ValueRef::Null || *right == ValueRef::Null {
             return Ok(Sql::Null);
         }

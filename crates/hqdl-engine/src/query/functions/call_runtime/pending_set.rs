@@ -107,9 +107,9 @@ struct PendingFrame {
     pending_by_call: Option<Vec<u64>>,
     demands: Vec<Demand>,
     call_values: Vec<Sql>,
-    /// Its rows, grouped by value.
+    /// Rows of the frame, grouped by value.
     rows: RowsByValue,
-    /// Number of pending calls in its rows.
+    /// Number of pending calls in the frame's rows.
     pending_in_rows: i64,
 }
 
@@ -182,7 +182,9 @@ impl PendingSet {
 
     fn pop_frame(&mut self, is_subquery: bool) -> rusqlite::Result<PendingFrame> {
         let frame = self.stack.pop().filter(|f| f.is_subquery == is_subquery);
-        frame.ok_or_else(|| function_error("a note was not opened"))
+        frame.ok_or_else(|| {
+            function_error("internal error: the innermost frame is missing or of the wrong kind")
+        })
     }
 }
 
@@ -381,7 +383,7 @@ impl CallRuntime {
     /// Marks the pass as aborted and returns the error that ends the statement.
     pub(in crate::query) fn abort_pass(&mut self) -> rusqlite::Error {
         self.pass.is_aborted = true;
-        function_error("the pass is full")
+        function_error("internal error: the pass has reached its limit of pending calls")
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) struct TargetChooser<'c, 'm, 'a> {
     pub(super) usages: &'c HashMap<usize, CallUsage>,
     /// The same usages over the tables behind the views, if the query reads a view.
     pub(super) through: Option<&'c HashMap<usize, CallUsage>>,
-    /// Usage of a call without an entry.
+    /// Usage of calls that have no entry in `usages`.
     pub(super) unknown: &'c CallUsage,
     pub(super) value_provider: &'c mut dyn ValueListProvider,
     pub(super) router: &'c mut ModelRouter<'m, 'a>,

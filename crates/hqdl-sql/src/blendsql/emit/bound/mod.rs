@@ -38,7 +38,7 @@ use possible::PossibleRowsBuilder;
 pub struct RequestBound {
     /// Statements that evaluate the query's calls for all reachable values.
     pub probes: Vec<Probe>,
-    /// Numbers of the calls that cannot be bounded, with the reasons.
+    /// Indices of the calls that cannot be bounded, with the reasons.
     pub unknown: BTreeMap<usize, &'static str>,
     /// Whether the counted values share requests.
     pub batching: Batching,
@@ -61,7 +61,7 @@ pub enum Batching {
 pub struct Probe {
     /// SQL text.
     pub sql: String,
-    /// Numbers of the calls that the statement evaluates.
+    /// Indices of the calls that the statement evaluates.
     pub calls: Vec<usize>,
 }
 
@@ -172,7 +172,7 @@ pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
     /// Whether no call has to wait for an answer so far, so that one pass can ask everything.
     pub(in crate::blendsql::emit) is_single_pass: bool,
-    /// Calls that the current statement evaluates.
+    /// Indices of the calls that the current statement evaluates.
     pub(in crate::blendsql::emit) calls: Vec<usize>,
     /// Whether the current SELECT has calls whose arguments contain aggregates.
     pub(in crate::blendsql::emit) has_group_calls: bool,

@@ -25,7 +25,7 @@ pub(in crate::blendsql::emit) struct PossibleRows {
     pub text: String,
     /// Columns of the rows. A column that depends on an answer is NULL and has `is_from_call` set.
     pub fields: Option<Vec<Field>>,
-    /// Whether they are exactly the rows of the query.
+    /// Whether the rows are exactly those of the query.
     pub exact: bool,
 }
 
