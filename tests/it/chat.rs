@@ -159,6 +159,59 @@ fn kept_questions_become_examples_that_need_no_request() {
 }
 
 #[test]
+fn only_the_exact_query_of_the_last_question_is_kept() {
+    let no_rows = ("Which heroes are huge?", "SELECT name FROM hero WHERE height_cm > 900");
+    let endpoint = endpoint(&[GOOD, FLY, no_rows]);
+    let project = project(&endpoint);
+    let spec = project.spec_text();
+    // The second question needs approval, so it has no answer; the third has no rows.
+    let refused = chat(&project, &[], &[GOOD.0, FLY.0, "/keep", "/sql"]).expect_exit_code(2);
+    assert_eq!(refused.stderr.matches("the last question has no query").count(), 2);
+    let refused = chat(&project, &[], &[no_rows.0, "/keep"]).expect_exit_code(2);
+    assert!(refused.stderr.contains("the query was not kept"), "{}", refused.stderr);
+    assert_eq!(project.spec_text(), spec);
+    let undone = chat(&project, &[], &[GOOD.0, FLY.0, "/undo", "/sql"]).expect_exit_code(6);
+    assert!(undone.stdout.ends_with(&format!("{}\n", GOOD.1)), "{}", undone.stdout);
+}
+
+#[test]
+fn a_query_in_another_dialect_is_not_kept() {
+    let endpoint = Endpoint::start_answering(|column, _| match column.name.as_str() {
+        "sql" => "SELECT name FROM hero WHERE name LIKE 'Hulk'".into(),
+        "dialect" => "suql".into(),
+        _ => Json::Null,
+    });
+    let project = project(&endpoint);
+    let spec = project.spec_text();
+    let refused = chat(&project, &[], &["Where is Hulk?", "/keep"]).expect_exit_code(2);
+    assert!(refused.stderr.contains("in the dialect suql"), "{}", refused.stderr);
+    assert_eq!(project.spec_text(), spec);
+}
+
+#[test]
+fn conversations_that_keep_at_the_same_time_lose_no_example() {
+    let endpoint = endpoint(&[GOOD]);
+    let project = project(&endpoint);
+    chat(&project, &[], &[GOOD.0]).expect_exit_code(0);
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            let project = &project;
+            scope.spawn(move || {
+                let args = ["chat", "--spec", "specs/x.toml", "--quiet"];
+                let path = project.path(&format!("lines{n}.txt"));
+                let lines = format!("{}\n/keep a{n}\n/keep b{n}\n", GOOD.0);
+                std::fs::write(&path, lines).unwrap();
+                let mut command = project.hqdl_command(&args);
+                let output = command.stdin(File::open(path).unwrap()).output().unwrap();
+                CommandResult::new(&output).expect_exit_code(0);
+            });
+        }
+    });
+    assert_eq!(project.spec_text().matches("[[example]]").count(), 8);
+    assert!(!project.path("specs/x.toml.part").exists());
+}
+
+#[test]
 fn rows_are_exported_to_a_new_file() {
     let endpoint = endpoint(&[GOOD, TALL]);
     let project = project(&endpoint);

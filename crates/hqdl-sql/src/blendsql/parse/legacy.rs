@@ -216,8 +216,8 @@ impl QueryParser<'_> {
     ) -> Result<(), SqlError> {
         if self.is_legacy_cast(left) {
             let span = self.span_from(colons);
-            let type_word = type_name.split(|c: char| !c.is_alphabetic()).next();
-            let is_boolean = type_word.is_some_and(|word| word.to_lowercase().starts_with("bool"));
+            let is_boolean =
+                ["bool", "boolean"].iter().any(|name| type_name.eq_ignore_ascii_case(name));
             if is_boolean && !self.is_server {
                 let message = "a call cannot be cast to a boolean";
                 return Err(SqlError::new(span, message, "this cast")
