@@ -198,7 +198,7 @@ fn conversations_that_keep_at_the_same_time_lose_no_example() {
             let project = &project;
             scope.spawn(move || {
                 let args = ["chat", "--spec", "specs/x.toml", "--quiet"];
-                let path = project.path(&format!("lines{n}.txt"));
+                let path = project.path(format!("lines{n}.txt"));
                 let lines = format!("{}\n/keep a{n}\n/keep b{n}\n", GOOD.0);
                 std::fs::write(&path, lines).unwrap();
                 let mut command = project.hqdl_command(&args);
