@@ -380,10 +380,12 @@ fn flags_that_replace_the_models_leave_no_second_answer() {
 #[test]
 fn rules_without_effect_or_guarantee_are_rejected() {
     let models = Models::start();
-    let spec = models.project.spec_text();
+    let warm = "[model.warm]\nname = \"gpt-4o-mini\"\ntemperature = 1.0\n\n[limits]";
+    let spec = models.project.spec_text().replace("[limits]", warm);
     for (rule, message) in [
         ("to = \"lagre\"", "the spec has no [model.lagre]"),
         ("to = \"gpt-4o-mini\"", "`to` is the model that answers first"),
+        ("to = \"warm\"", "`to` has the same `name` as the model that answers first"),
         ("to = \"large\", target = 0.95", "`target` is not supported yet"),
         ("to = \"large\", when = []", "`when` names no case"),
         ("to = \"large\", when = [\"low_confidence\"]", "`low_confidence` is not supported yet"),

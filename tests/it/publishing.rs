@@ -53,6 +53,46 @@ fn publishes(project: &Project) {
     }
 }
 
+/// Each store of facts numbers its completions from 1.
+#[test]
+fn another_cache_brings_its_own_provenance() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let models = || project.query_rows("SELECT DISTINCT model FROM hqdl_cell WHERE state = 'ok'");
+    let run = |flags: &[&str]| project.run_materialize(flags).expect_exit_code(0);
+    run(&["--model", "first", "--price", "1,1"]);
+    assert_eq!(models(), [[json!("first")]]);
+    run(&["--model", "second", "--price", "1,1", "--cache", "other"]);
+    assert_eq!(models(), [[json!("second")]]);
+    // An older copy of a cache has other answers under the ids that it gives next.
+    let copy = |from: &str, to: &str| {
+        let (from, to) = (project.path(from), project.path(to));
+        let _ = std::fs::remove_dir_all(&to);
+        std::fs::create_dir(&to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            if entry.path().is_file() {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
+    };
+    copy("other", "older");
+    let add = |name: &str| {
+        let sql = format!("INSERT INTO hero (name, full_name) VALUES ('{name}', '{name}')");
+        project.execute_sql(&sql);
+        run(&["--model", "second", "--price", "1,1", "--cache", "other"]);
+    };
+    add("Zed");
+    copy("older", "other");
+    project.execute_sql("DELETE FROM hero WHERE name = 'Zed'");
+    let zoe = "SELECT DISTINCT prompt_hash FROM hqdl_cell WHERE key LIKE '%Zoe%'";
+    add("Zoe");
+    let published = project.query_rows(zoe);
+    let flags =
+        ["--model", "second", "--price", "1,1", "--cache", "other", "--output", "copy.sqlite"];
+    run(&flags);
+    assert_eq!(project.query_rows_of("copy.sqlite", zoe), published);
+}
+
 #[test]
 fn a_run_killed_while_publishing_is_resumed_with_its_remaining_budget() {
     let endpoint = truthful_endpoint();

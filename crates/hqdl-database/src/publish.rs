@@ -114,15 +114,17 @@ impl<'db> Publication<'db> {
     }
 
     /// Opens the tables of one expansion: the existing ones if only rows may differ, otherwise new
-    /// ones.
+    /// ones. `is_same_store` is false if they were published from another fact store, whose
+    /// completions have the same ids.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
     pub fn open_tables<'e>(
         &'e self,
         expansion: &'e Expansion,
+        is_same_store: bool,
     ) -> Result<ExpansionWriter<'e>, StoreError> {
-        let checksums = self.db.checksums(expansion);
+        let checksums = self.db.checksums(expansion).filter(|_| is_same_store);
         let open_tables = || {
             if checksums.is_none() {
                 self.drop_objects(&expansion.name)?;

@@ -85,7 +85,7 @@ fn shown(cells: &[Cell]) -> Vec<PublishedCell<'_>> {
 /// Publishes rows, and commits them if `commits`.
 fn publish(db: &Database, spec: &Spec, rows: &Rows, commits: bool) {
     let publication = Publication::begin(db, spec).unwrap();
-    let mut tables = publication.open_tables(&spec.expansions[0]).unwrap();
+    let mut tables = publication.open_tables(&spec.expansions[0], true).unwrap();
     for (key, cells) in rows.values() {
         tables.write_row(&Row { key: key.clone(), context: Vec::new() }, &shown(cells)).unwrap();
     }

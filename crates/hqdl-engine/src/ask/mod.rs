@@ -281,7 +281,7 @@ impl<'a> Asker<'a> {
     }
 
     /// Makes the question a part of a conversation: the model sees the newest earlier questions
-    /// with their queries, in at most a [`QUESTION_SHARE`]th of a prompt's tokens.
+    /// with their queries, in at most a quarter of a prompt's tokens.
     pub fn continue_conversation(&mut self, turns: &[Turn]) {
         let max_tokens = self.request.spec.ask.context_tokens / QUESTION_SHARE;
         self.earlier = format_turns(turns, self.tokenizer, max_tokens);

@@ -11,6 +11,7 @@ use hqdl_database::keys::Keys;
 use hqdl_database::published_state::PublishedState;
 use hqdl_database::versions::Checksums;
 use hqdl_facts::FactsError;
+use hqdl_spec::Expansion;
 
 /// Published tables that a coverage report can start from.
 struct PublishedKeys {
@@ -113,6 +114,27 @@ impl<'w> Materializer<'w> {
             published: published.checksums,
         };
         Ok(Some(CoverageReport { last_row, unvisited: Some(unvisited), ..coverage }))
+    }
+
+    /// Returns true if the published tables of an expansion come from this fact store, and it still
+    /// has their last completion. Another store, or an older copy that was restored, can have other
+    /// completions with the same ids.
+    pub(super) fn is_from_this_store(
+        &self,
+        published: &Database,
+        expansion: &Expansion,
+        journal: &str,
+    ) -> Result<bool, FactsError> {
+        let Some(state) = published.published_state(&self.spec, &expansion.name) else {
+            return Ok(true);
+        };
+        let has_last_completion = match published.bucket_snapshot(expansion) {
+            Some(BucketSnapshot { last_completion: (id, description), .. }) => {
+                self.describe_completion(id)? == description
+            }
+            None => true,
+        };
+        Ok(state.journal == journal && has_last_completion)
     }
 
     /// Returns the last completion of the fact store, with its description.

@@ -187,7 +187,9 @@ impl<'w> Materializer<'w> {
         let last_completion = self.describe_last_completion()?;
         for (n, coverage) in coverages.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
-            let mut tables = publication.open_tables(expansion)?;
+            let is_same_store =
+                self.is_from_this_store(destination.database(), expansion, &journal_position.0)?;
+            let mut tables = publication.open_tables(expansion, is_same_store)?;
             let (counts, buckets) = match self.write_changed_rows(n, coverage, &mut tables)? {
                 Some(written) => written,
                 None if coverage.unvisited.is_none() => {

@@ -10,6 +10,12 @@ use hqdl_values::cell::State;
 const DEFAULT_CASES: [EscalationCase; 3] =
     [EscalationCase::Unknown, EscalationCase::NotInList, EscalationCase::Invalid];
 
+/// Returns the name under which the answers of a model are stored: the `name` of a `[model.NAME]` or
+/// of `[model]`.
+fn stored_name<'f>(name: &'f str, file: &'f SpecFile) -> &'f str {
+    file.model.others.get(name).map_or(name, |model| model.name.as_str())
+}
+
 impl SpecCheck<'_> {
     /// Returns the second answers of columns. Their first model is `first`, as in
     /// [`crate::Column::model`].
@@ -30,6 +36,14 @@ impl SpecCheck<'_> {
             if name == first {
                 let message = format!("`{field}` is the model that answers first, `{name}`");
                 self.add_error(&field_path(field), &message, "", "name another model");
+            } else if stored_name(name, file) == stored_name(first, file)
+                && !file.model.parameters_identity
+            {
+                let message = format!(
+                    "`{field}` has the same `name` as the model that answers first, so their answers are not told apart"
+                );
+                let help = "name another model, or set `parameters_identity = true` in [model] if the parameters differ";
+                self.add_error(&field_path(field), &message, "", help);
             }
         }
         if table.compare.as_ref() == Some(&table.to) {

@@ -438,7 +438,7 @@ fn errors_have_a_position() {
             "the question of `LLMMap` is not a text",
             "c",
             "expected '…'",
-            "",
+            "write the question as a text in single quotes: '…'",
         ),
         (
             "SELECT {{LLMMap('q' || c, d)}}",
@@ -548,14 +548,14 @@ fn errors_have_a_position() {
         ),
         (
             "SELECT {{LLMQA('q', options=())}}",
-            "an option is not a literal",
+            "an option is missing",
             "()",
             "expected a literal",
             literals,
         ),
         (
             "SELECT {{LLMQA('q', options=[])}}",
-            "an option is not a literal",
+            "an option is missing",
             "[]",
             "expected a literal",
             literals,
@@ -576,7 +576,7 @@ fn errors_have_a_position() {
         ),
         (
             "SELECT {{LLMQA('q', options=('a',,'b'))}}",
-            "an option is not a literal",
+            "an option is missing",
             "('a',,'b')",
             "expected a literal",
             literals,
@@ -656,7 +656,7 @@ fn errors_have_a_position() {
             "the regex is not a text",
             "abc",
             "expected '…'",
-            "",
+            "write the regex as a text in single quotes: '…'",
         ),
         (
             "SELECT {{LLMJoin(a)}}",

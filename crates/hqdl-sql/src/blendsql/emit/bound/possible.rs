@@ -163,7 +163,9 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Returns true if the value of an expression depends on no answer. Aggregates and window
-    /// functions depend on all possible rows, so they are certain only if `exact_rows` is true.
+    /// functions depend on all possible rows, so they are certain only if `exact_rows` is true. A
+    /// subquery that reads a common table expression with calls is not: the query evaluates it after
+    /// other calls.
     pub fn is_certain(&self, expr: &Expr, frame: &Frame<'_>, exact_rows: bool) -> bool {
         match &expr.kind {
             ExprKind::Call(..) => return false,
@@ -180,7 +182,9 @@ impl PossibleRowsBuilder<'_> {
         }
         let (exprs, query) = expr.children();
         exprs.into_iter().all(|e| self.is_certain(e, frame, exact_rows))
-            && query.is_none_or(|q| self.is_certain_query(q, frame))
+            && query.is_none_or(|q| {
+                self.analysis.reachable_calls(q).is_empty() && self.is_certain_query(q, frame)
+            })
     }
 
     fn is_certain_column(&self, table: Option<&str>, column: &str, frame: &Frame<'_>) -> bool {
