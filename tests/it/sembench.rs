@@ -73,8 +73,8 @@ fn figures_of_the_page_are_the_measured_ones() {
     let tables = [
         quality_table(&alone, &confused, &published),
         figures_table(
-            "### Requests and tokens\n\n*Alone* is a query with an empty cache; *one cache* is all ten \
-             queries in their order with the same cache.\n\n",
+            "### Requests and tokens\n\n*Alone* is a query with an empty cache; *one cache* means that all \
+             ten queries run in order with the same cache.\n\n",
             &[
                 ("requests, alone", &alone, |measured| measured.requests as f64),
                 ("tokens, alone", &alone, |measured| measured.tokens() as f64),

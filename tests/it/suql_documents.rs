@@ -153,7 +153,7 @@ fn failed_embeddings_are_replaced_by_words_and_reported() {
     let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     for (mood, says) in [
         (Behavior::Failing, "out of order"),
-        (Behavior::Slow(Duration::from_secs(20)), "no embeddings"),
+        (Behavior::Slow(Duration::from_secs(20)), "does not answer in time"),
         (Behavior::Nonsense, "is not a list of"),
     ] {
         let embedder = Embedder::new(well);
