@@ -97,7 +97,7 @@ def test_objects_of_pandas_may_be_anything_that_sql_has(model: hqdl.Model) -> No
 def test_a_column_that_sql_does_not_have_is_named(column: pa.Array) -> None:
     with pytest.raises(hqdl.InputError, match="`odd` of `t`"):
         hqdl.query("SELECT 1", tables={"t": pa.table({"odd": column})})
-    with pytest.raises(hqdl.InputError, match="no table"):
+    with pytest.raises(hqdl.InputError, match="not a table"):
         hqdl.query("SELECT 1", tables={"t": 7})
     with pytest.raises(hqdl.InputError, match="one length"):
         hqdl.query("SELECT 1", tables={"t": {"a": [1], "b": []}})
