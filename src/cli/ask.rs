@@ -51,7 +51,8 @@ pub struct Options {
     /// Print how the query would run, like `hqdl explain`, without running it.
     #[arg(long, conflicts_with = "sql_only")]
     explain: bool,
-    /// Add the question and its query to the spec as an [[example]], if the query returns rows.
+    /// Add the question and its query to the spec as an [[example]]. Fails if the query returns
+    /// no rows, was relaxed, or is not in `SQLite`'s dialect.
     #[arg(long, requires = "spec", conflicts_with_all = ["sql_only", "explain"])]
     keep: bool,
 }
@@ -617,8 +618,8 @@ impl Answered {
         }
     }
 
-    /// Prints the rows on stdout and the searched tables on stderr. Returns false if nobody reads
-    /// stdout.
+    /// Prints the rows on stdout and the searched tables on stderr. Returns false if
+    /// stdout is closed.
     pub fn print(
         &self,
         format: RowsFormat,

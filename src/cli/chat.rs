@@ -14,7 +14,7 @@ use crate::ask::{Conversation, ConversationStore, Turn};
 use crate::facts::is_server;
 use crate::format::{format_usd, on_one_line};
 use crate::private_dir::FileError;
-use crate::session::{Session, user_cache};
+use crate::session::Session;
 
 /// Maximum length of a line in bytes; hqdl rejects longer lines.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -68,8 +68,7 @@ fn open_store(flags: &CacheFlags) -> Result<Option<ConversationStore>, Failure> 
     if flags.no_cache {
         return Ok(None);
     }
-    let local = flags.cache.as_ref().filter(|dir| !is_server(dir) && !dir.as_os_str().is_empty());
-    let dir = local.map_or_else(user_cache, |dir| Ok(dir.clone()))?;
+    let dir = flags.local_dir()?;
     ConversationStore::open(&dir.join("conversations")).map(Some).map_err(|e| to_failure(&e))
 }
 

@@ -12,7 +12,6 @@ use crate::approval::{PlanStore, SpendingLedger, SpendingLimits};
 use crate::facts::is_server;
 use crate::mcp::config::{Assistant, format_config};
 use crate::mcp::context::{ServerContext, plans_dir};
-use crate::session::user_cache;
 use crate::spec::Provider;
 
 /// Flag that prints the configuration.
@@ -86,10 +85,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Opens the stored plans. They are on this machine even if the cache is on a server.
 pub fn open_plans(flags: &CacheFlags) -> Result<PlanStore, Failure> {
-    let local = flags.cache.as_ref().filter(|cache| !flags.no_cache && !is_server(cache));
-    let local = local.filter(|dir| !dir.as_os_str().is_empty());
-    let dir = local.map_or_else(user_cache, |dir| Ok(dir.clone()))?;
-    PlanStore::open(&plans_dir(&dir))
+    PlanStore::open(&plans_dir(&flags.local_dir()?))
         .map_err(|e| Failure::wrong_input(e.to_string(), "pass another --cache"))
 }
 

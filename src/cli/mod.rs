@@ -45,6 +45,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 pub use examples::{EXAMPLES, wrap_example};
 use failure::Failure;
 
+use crate::facts::is_server;
+use crate::session::user_cache;
 use crate::spec::{PriceTable, Provider};
 
 /// Add columns to a `SQLite` or `PostgreSQL` database and fill them with answers from a language
@@ -251,6 +253,16 @@ struct CacheFlags {
     /// `HQDL_CACHE`.
     #[arg(long, global = true)]
     no_cache: bool,
+}
+
+impl CacheFlags {
+    /// Returns the directory of the cache, or the user's own one if the cache is on a server or
+    /// temporary.
+    fn local_dir(&self) -> Result<PathBuf, Failure> {
+        let given = self.cache.as_ref().filter(|dir| !self.no_cache && !is_server(dir));
+        let given = given.filter(|dir| !dir.as_os_str().is_empty());
+        Ok(given.map_or_else(user_cache, |dir| Ok(dir.clone()))?)
+    }
 }
 
 /// Returns the parser of `--provider`, which lists the known names.

@@ -9,8 +9,8 @@ use crate::database::Database;
 use crate::spec::UncheckedSpec;
 use crate::suggest::edit::EditError;
 
-/// Number of attempts if other programs change the spec at the same time.
-const MAX_ATTEMPTS: u32 = 100;
+/// Number of attempts if an editor saves the spec at the same time.
+const MAX_ATTEMPTS: u32 = 3;
 
 /// Replaces the text of a spec by an edited one. Writes nothing if the result would fail
 /// `hqdl check`, and repeats the edit if the spec has changed meanwhile.
@@ -26,6 +26,7 @@ pub fn edit_spec(
     };
     // Resolve links first, because the file is replaced.
     let file = path.canonicalize().map_err(|e| failed(&e))?;
+    let _lock = lock_directory(&file);
     for _ in 0..MAX_ATTEMPTS {
         let text = fs::read_to_string(&file).map_err(|e| failed(&e))?;
         let edited = edit(&text).map_err(|e| {
@@ -44,25 +45,26 @@ pub fn edit_spec(
     Err(Failure::wrong_input(message, "nothing was added; try again"))
 }
 
-/// Replaces the text of a file in one step. Returns false if its text is not `expected` any more.
+/// Locks the directory of a file against other hqdl processes, until the result is dropped. The file
+/// itself is replaced, so a lock on it would end. Where directories cannot be locked, the comparison
+/// before the replacement is the only protection.
+fn lock_directory(file: &Path) -> Option<fs::File> {
+    let directory = fs::File::open(file.parent()?).ok()?;
+    directory.lock().is_ok().then_some(directory)
+}
+
+/// Replaces the text of a file in one step. Returns false if its text is no longer `expected`.
 fn replace_text(file: &Path, expected: &str, text: &str) -> Result<bool> {
     let permissions = fs::metadata(file)?.permissions();
     if permissions.readonly() {
         return Err(Error::new(ErrorKind::PermissionDenied, "the file is read-only"));
     }
-    // While the part file exists, other hqdl processes do not replace the spec.
-    let part = file.with_extension("toml.part");
-    let mut written = match fs::File::create_new(&part) {
-        Ok(written) => written,
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            return Ok(false);
-        }
-        Err(e) => return Err(e),
-    };
-    let mut replace = || {
+    // Each process has a part file of its own, so that one left by a killed process is no obstacle.
+    let part = file.with_extension(format!("toml.{}.part", std::process::id()));
+    let replace = || {
+        let mut written = fs::File::create_new(&part)?;
         written.write_all(text.as_bytes())?;
-        fs::set_permissions(&part, permissions.clone())?;
+        written.set_permissions(permissions)?;
         if fs::read_to_string(file)? != expected {
             return Ok(false);
         }

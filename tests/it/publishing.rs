@@ -93,6 +93,27 @@ fn another_cache_brings_its_own_provenance() {
     assert_eq!(project.query_rows_of("copy.sqlite", zoe), published);
 }
 
+/// `SQLite` refuses to rename anything in a database with a view that it cannot read.
+#[test]
+fn an_expansion_removed_from_the_spec_leaves_no_table_and_no_view() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.execute_sql("CREATE TABLE city (name TEXT); INSERT INTO city VALUES ('Lima');");
+    let spec = project.spec_text();
+    let city = "[[expansion]]\nname = \"place\"\nsource = \"city\"\nkey = [\"name\"]\n\n\
+                [[expansion.column]]\nname = \"motto\"\n";
+    project.write_spec(&format!("{spec}\n{city}"));
+    project.run_materialize(&[]);
+    assert!(project.has_table("place"));
+    project.query_rows("SELECT motto FROM city_expanded");
+    project.write_spec(&spec);
+    let requests = endpoint.request_count();
+    project.run_materialize(&[]);
+    assert_eq!(endpoint.request_count(), requests);
+    assert!(!project.has_table("place") && !project.has_table("city_expanded"));
+    project.execute_sql("ALTER TABLE city RENAME TO town");
+}
+
 #[test]
 fn a_run_killed_while_publishing_is_resumed_with_its_remaining_budget() {
     let endpoint = truthful_endpoint();

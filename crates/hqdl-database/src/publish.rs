@@ -90,23 +90,13 @@ impl<'db> Publication<'db> {
             )
             .map_err(error)?;
         let publication = Self { db, is_copy: spec.output.is_some(), transaction, server };
-        for previous in publication.previous_expansions(spec).map_err(error)? {
-            if !spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(&previous)) {
-                publication.drop_objects(&previous).map_err(error)?;
-                if let Some(server) = &publication.server {
-                    server.drop_expansion(&previous)?;
-                }
+        for removed in db.removed_expansions(spec).map_err(error)? {
+            publication.drop_objects(&removed).map_err(error)?;
+            if let Some(server) = &publication.server {
+                server.drop_expansion(&removed)?;
             }
         }
         Ok(publication)
-    }
-
-    /// Returns the expansions that this spec has published before.
-    fn previous_expansions(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
-        self.transaction
-            .prepare("SELECT name FROM hqdl_object WHERE spec = ?1")?
-            .query_map([spec.full_path()], |row| row.get(0))?
-            .collect()
     }
 
     pub(super) fn connection(&self) -> &rusqlite::Connection {
@@ -447,7 +437,26 @@ impl<'db> Publication<'db> {
             let insert = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, 'view')";
             c.execute(insert, [&view]).map_err(error)?;
         }
+        self.drop_broken_views().map_err(error)?;
         Ok(warnings)
+    }
+
+    /// Drops the views of hqdl that refer to tables which do not exist anymore. `SQLite` renames no
+    /// table or column while such a view exists.
+    fn drop_broken_views(&self) -> rusqlite::Result<()> {
+        let c = &self.transaction;
+        let views: Vec<String> = c
+            .prepare("SELECT name FROM hqdl_object WHERE type = 'view'")?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        for view in views.iter().filter(|view| self.db.is_made_by_hqdl(view)) {
+            let name = sql::quote_name(view);
+            if c.prepare(&format!("SELECT 1 FROM {name}")).is_err() {
+                c.execute_batch(&format!("DROP VIEW {name}"))?;
+                c.execute("DELETE FROM hqdl_object WHERE type = 'view' AND name = ?1", [view])?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns true if the view of a source would equal the expansion's table, because a SELECT

@@ -101,6 +101,24 @@ impl Database {
         serde_json::from_str(&text).ok()
     }
 
+    /// Returns the published expansions that are no longer in the spec.
+    ///
+    /// # Errors
+    /// Fails with an error of `SQLite`.
+    pub fn removed_expansions(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
+        if !self.has_bookkeeping() {
+            return Ok(Vec::new());
+        }
+        let published: Vec<String> = self
+            .connection()
+            .prepare("SELECT name FROM hqdl_object WHERE spec = ?1")?
+            .query_map([spec.full_path()], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        let is_removed =
+            |name: &String| !spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(name));
+        Ok(published.into_iter().filter(is_removed).collect())
+    }
+
     /// Returns the checksums of an expansion's tables; `None` if they must be recreated, because
     /// their columns changed or another program wrote to them.
     #[must_use]

@@ -36,6 +36,7 @@ impl<'w> Materializer<'w> {
         all.all(|(expansion, coverage)| {
             db.checksums(expansion).is_some_and(|checksums| coverage.matches(&checksums))
         }) && self.has_current_versions(db)
+            && db.removed_expansions(&self.spec).is_ok_and(|removed| removed.is_empty())
     }
 
     /// Returns true if all tables were published from this fact store, for this model, and with the

@@ -206,29 +206,15 @@ impl QueryParser<'_> {
         self.legacy.is_some() && matches!(left.kind, ExprKind::Call(..))
     }
 
-    /// Replaces the cast of a call; `colons` is the offset of the `::`. Rejects a cast to a boolean,
-    /// because `SQLite` would read the text `true` as 0.
-    pub(super) fn replace_legacy_cast(
-        &mut self,
-        left: &Expr,
-        colons: usize,
-        type_name: &str,
-    ) -> Result<(), SqlError> {
+    /// Replaces the cast of a call; `colons` is the offset of the `::`.
+    pub(super) fn replace_legacy_cast(&mut self, left: &Expr, colons: usize, type_name: &str) {
         if self.is_legacy_cast(left) {
             let span = self.span_from(colons);
-            let is_boolean =
-                ["bool", "boolean"].iter().any(|name| type_name.eq_ignore_ascii_case(name));
-            if is_boolean && !self.is_server {
-                let message = "a call cannot be cast to a boolean";
-                return Err(SqlError::new(span, message, "this cast")
-                    .with_help("write `return_type='bool'` in the call instead"));
-            }
             self.add_legacy_edit(span, format!(" AS {type_name})"));
             if let Some(legacy) = self.legacy.as_mut() {
                 legacy.edits.insert(0, (left.span.start..left.span.start, "CAST(".to_owned()));
             }
         }
-        Ok(())
     }
 
     fn add_legacy_edit(&mut self, span: Span, text: String) {

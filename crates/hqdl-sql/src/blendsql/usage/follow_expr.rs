@@ -253,9 +253,13 @@ impl FlowAnalysis<'_> {
         } else {
             (None, Flow::default())
         };
-        for call in
-            flow.calls.iter().filter(|n| self.calls[**n].ingredient.subject() == Subject::Document)
-        {
+        // A text such as `true` would be cast to 0, so a boolean is always stated.
+        let is_stated = |n: &&usize| match self.calls[**n].ingredient.subject() {
+            Subject::Document => true,
+            Subject::Value | Subject::Rows => stated_type == Some(Type::Boolean),
+            Subject::Pair => false,
+        };
+        for call in flow.calls.iter().filter(is_stated) {
             let usage = self.usages.entry(*call).or_default();
             let stated_type = stated_type.map(|scalar| ReturnType { scalar, is_list: false });
             usage.stated_type = usage.stated_type.or(stated_type);
