@@ -120,16 +120,16 @@ impl AskFlags {
 /// Action to take on a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanUse<'a> {
-    /// Run it after approval.
+    /// Run the query after approval.
     Run {
         /// Id of the plan that was approved.
         approved: Option<&'a str>,
     },
-    /// Run it after approval on the terminal.
+    /// Run the query after approval on the terminal.
     RunInChat,
-    /// Print its SQL.
+    /// Print the query's SQL.
     PrintSql,
-    /// Print how it would run.
+    /// Print how the query would run.
     Explain,
 }
 

@@ -28,7 +28,7 @@ use crate::spec::{Expansion, Reuse, is_server};
 
 /// Confidence of the accuracy intervals in a report.
 const CONFIDENCE: f64 = 0.95;
-/// Source of the truths that a person enters in the terminal.
+/// Source of the true values that a person enters in the terminal.
 const PERSON: &str = "person";
 
 #[derive(Debug, clap::Args)]

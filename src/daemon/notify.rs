@@ -26,7 +26,8 @@ pub(super) fn notify_alive() {
     send_states(&[NotifyState::Watchdog]);
 }
 
-/// Returns the interval of alive messages, if the manager requires them.
+/// Returns the interval at which the service manager requires keep-alive messages, if it requires
+/// them.
 pub(super) fn watchdog_interval() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     // The variables may be meant for the parent process.

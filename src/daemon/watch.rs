@@ -23,7 +23,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 pub(super) struct Watch {
     watcher: Debouncer<RecommendedWatcher, NoCache>,
     directories: BTreeMap<PathBuf, Directory>,
-    /// Errors of the directories that could not be watched.
+    /// Directories that could not be watched, with the error messages.
     failed: BTreeMap<PathBuf, String>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Watch {
 struct Directory {
     /// Number of requests that were not released.
     requests: usize,
-    /// Whether the system watches it.
+    /// Whether the system watches the directory.
     is_watched: bool,
 }
 

@@ -38,7 +38,7 @@ pub use score::{RunScore, score_run};
 
 use crate::database::StoreError;
 
-/// Error of an evaluation.
+/// Reason why an evaluation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SwanError {
     /// The input cannot be used.
@@ -54,7 +54,7 @@ pub enum SwanError {
     File {
         /// The file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error from the operating system.
         error: std::io::Error,
     },
     /// A database cannot be used.

@@ -632,7 +632,7 @@ fn read_key(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>
 /// included. Returns false if some keys are not readable; these are skipped.
 ///
 /// # Errors
-/// Fails with an error of `SQLite`.
+/// Fails with an error from `SQLite`.
 pub fn for_each_source_key(
     db: &Database,
     expansion: &Expansion,

@@ -76,7 +76,7 @@ pub enum StoreError {
     Reserved {
         /// Path of the database.
         path: PathBuf,
-        /// Name.
+        /// Reserved name that the database contains.
         name: String,
     },
     /// The output is a copy of another database.

@@ -12,15 +12,15 @@ use hqdl_values::evidence::ShownEvidence;
 /// Cell with its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellProvenance {
-    /// Expansion.
+    /// Name of the expansion.
     pub expansion: String,
     /// Table that contains the cell.
     pub table: String,
-    /// Column.
+    /// Name of the column.
     pub column: String,
     /// Key, a JSON array.
     pub key: String,
-    /// State.
+    /// State of the cell, as in `hqdl_cell`.
     pub state: String,
     /// Value; a JSON array for one-to-many columns.
     pub value: Json,
@@ -28,13 +28,13 @@ pub struct CellProvenance {
     pub raw: Option<String>,
     /// Note about what was repaired.
     pub repair: Option<String>,
-    /// Model.
+    /// Name of the model that answered.
     pub model: Option<String>,
     /// Parameters of the spec that were sent with the request, as JSON.
     pub parameters: Option<String>,
     /// Passages that the request showed, with the quotations for this cell.
     pub evidence: Option<ShownEvidence>,
-    /// Run.
+    /// Id of the run that sent the request.
     pub run: Option<i64>,
     /// Time of the request.
     pub asked_at: Option<String>,
@@ -90,7 +90,7 @@ impl CellProvenance {
 /// Columns of a published expansion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedExpansion {
-    /// Expansion.
+    /// Name of the expansion.
     pub expansion: String,
     /// Key columns.
     pub key: Vec<String>,
@@ -261,7 +261,7 @@ pub enum ProvenanceError {
     /// The key has too many parts.
     #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(key.len() as u64, "part"))]
     Key {
-        /// Expansion.
+        /// Name of the expansion.
         expansion: String,
         /// Key columns.
         key: Vec<String>,
@@ -273,9 +273,9 @@ pub enum ProvenanceError {
     /// No row has the key.
     #[error("`{expansion}` has no row with the key {}", key.join(", "))]
     NoRow {
-        /// Expansion.
+        /// Name of the expansion.
         expansion: String,
-        /// Key.
+        /// Key that the user passed.
         key: Vec<String>,
         /// Names of the key columns.
         names: Vec<String>,

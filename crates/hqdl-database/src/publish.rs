@@ -27,7 +27,7 @@ pub type ProvenanceLookup<'o> = dyn FnMut(&[i64]) -> Vec<CompletionProvenance> +
 pub struct CompletionProvenance {
     /// Id of the run.
     pub run: i64,
-    /// Model.
+    /// Name of the model that answered.
     pub model: String,
     /// Hash of the prompt.
     pub prompt_hash: String,

@@ -104,7 +104,7 @@ impl Database {
     /// Returns the published expansions that are no longer in the spec.
     ///
     /// # Errors
-    /// Fails with an error of `SQLite`.
+    /// Fails with an error from `SQLite`.
     pub fn removed_expansions(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
         if !self.has_bookkeeping() {
             return Ok(Vec::new());

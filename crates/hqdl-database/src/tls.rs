@@ -192,14 +192,14 @@ impl ServerCertVerifier for CertificateCheck {
     }
 }
 
-/// Returns true if the only problem of a certificate is that it belongs to an authority.
+/// Returns true if the only problem with a certificate is that it belongs to an authority.
 fn is_authority_error(reason: &CertificateError) -> bool {
     matches!(reason, CertificateError::Other(other)
         if other.to_string().contains("CaUsedAsEndEntity"))
 }
 
-/// Returns true if the only problem of a certificate is the server's name. A self-signed one often
-/// has only a common name.
+/// Returns true if the only problem with a certificate is that it does not contain the server's
+/// name. A self-signed one often has only a common name.
 fn is_name_error(reason: &CertificateError) -> bool {
     matches!(
         reason,

@@ -19,7 +19,7 @@ const PRIVATE: u32 = 0o700;
 pub struct FileError {
     /// Path of the file.
     pub path: PathBuf,
-    /// Error of the operating system.
+    /// Error from the operating system.
     pub error: io::Error,
 }
 

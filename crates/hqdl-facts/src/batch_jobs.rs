@@ -59,13 +59,13 @@ pub struct BatchJob {
     pub id: i64,
     /// Token in the batch's metadata that identifies the job at the endpoint.
     pub token: String,
-    /// The run that sent it.
+    /// Id of the run that sent the job.
     pub run: RunId,
-    /// The spec it belongs to.
+    /// Spec that the job belongs to.
     pub spec: String,
     /// The base URL of the endpoint.
     pub endpoint: String,
-    /// The stage that it has reached.
+    /// Stage that the job has reached.
     pub stage: Stage,
     /// Number of requests in the job.
     pub requests: u64,

@@ -70,7 +70,8 @@ pub(super) enum WriterCommand {
     Stop,
 }
 
-/// A request that is about to be sent.
+/// Parameters of [`WriterCommand::Reserve`]: the request that is about to be sent, and its
+/// worst-case cost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReserveCommand {
     pub(super) run: RunId,

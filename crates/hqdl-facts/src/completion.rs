@@ -29,7 +29,7 @@ impl Outcome {
 /// A request with its reply and its cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
-    /// The run it belongs to.
+    /// Id of the run that the request belongs to.
     pub run: RunId,
     /// The id of the model in the journal.
     pub model: u32,

@@ -129,7 +129,7 @@ pub(super) fn lock_for_opening(dir: &Path) -> Result<File, FactsError> {
 /// Result of taking the lock of the index.
 pub(super) enum LockOutcome {
     Acquired(File),
-    /// Description of the process that holds it.
+    /// Description of the process that holds the lock.
     HeldBy(String),
 }
 

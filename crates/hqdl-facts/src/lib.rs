@@ -83,7 +83,7 @@ pub use throttle::{LimiterKey, PauseFuture, Permit, RateLimits, Throttle, Ticket
 
 /// Approximate number of bytes of records that are looked up at once.
 const PAGE_BYTES: usize = 256 << 10;
-/// Error of reading or storing facts.
+/// Reason why facts could not be read or stored.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
     /// There is no directory for the facts.
@@ -156,7 +156,7 @@ pub enum FactsError {
     File {
         /// The file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error from the operating system.
         error: std::io::Error,
     },
     /// A server could not be reached, even after waiting.

@@ -107,7 +107,7 @@ impl Limiter {
         }
     }
 
-    /// Returns the permit of a request that is not sent.
+    /// Gives up the permit of a request that is not sent.
     pub fn cancel_request(&self, id: u64) {
         self.update_rates(|rates| rates.cancel_request(id));
     }

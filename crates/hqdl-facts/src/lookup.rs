@@ -31,7 +31,7 @@ pub enum Reason {
     Retried,
     /// `--refresh` asks again.
     Refreshed,
-    /// The passages of its evidence have changed, and `--refresh-evidence` asks again.
+    /// The passages that support the cell have changed, and `--refresh-evidence` asks again.
     ChangedEvidence,
     /// The first answer is not usable, or is to be compared, so another model answers again
     /// (`escalate`).

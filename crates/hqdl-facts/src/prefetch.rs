@@ -18,7 +18,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// Lookups of entities that share the columns of their key.
 #[derive(Debug)]
 pub struct Prefetch {
-    /// Prefix that all of their texts share.
+    /// Prefix that the texts of all these entities share.
     prefix: String,
     lookups: u64,
     prefetched: u64,

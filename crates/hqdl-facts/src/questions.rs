@@ -23,7 +23,7 @@ pub(crate) fn attach_origins(questions: &mut [LiveQuestion], uses: Vec<QuestionU
 pub struct QuestionOrigin {
     /// Table or view of the values; empty if the values are not those of a column.
     pub table: String,
-    /// The column.
+    /// Column that contains the values.
     pub column: String,
 }
 
@@ -59,7 +59,7 @@ pub struct LiveQuestion {
 pub struct QuestionBinding {
     /// The question as it was asked.
     pub ask: String,
-    /// The model.
+    /// Name of the model that chose the column.
     pub model: String,
     /// The expansion; empty if no column answers the question.
     pub expansion: String,

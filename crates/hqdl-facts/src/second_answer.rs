@@ -32,7 +32,7 @@ pub struct ColumnModels {
 }
 
 impl ColumnModels {
-    /// Returns all models that may be asked for a cell of the column.
+    /// Returns the positions of all models that may be asked about a cell of the column.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         let second = self.second.iter().flat_map(|rule| rule.compare.into_iter().chain([rule.to]));
         std::iter::once(self.first).chain(second)

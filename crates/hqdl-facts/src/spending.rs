@@ -7,7 +7,7 @@ use hqdl_values::ASSUMED_CACHE_WRITE;
 pub struct HourlySpending {
     /// The start of the hour, UTC: `2026-11-21T09`.
     pub hour: String,
-    /// The model.
+    /// Name of the model.
     pub model: String,
     /// Cost in USD.
     pub usd: f64,

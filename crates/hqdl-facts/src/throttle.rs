@@ -16,7 +16,7 @@ use crate::{Facts, FactsError};
 pub struct LimiterKey {
     /// Hash of the endpoint, and of its API key if each key has limits of its own.
     pub endpoint: String,
-    /// The model.
+    /// Name of the model.
     pub model: String,
     /// Hash of the API key.
     pub api_key: String,

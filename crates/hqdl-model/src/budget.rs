@@ -227,7 +227,8 @@ impl Budget {
         state.spent.usd + state.reserved.usd
     }
 
-    /// Returns the part that this process may have spent without an answer.
+    /// Returns the cost that is in doubt: requests of this process that may be billed although no
+    /// answer arrived.
     #[must_use]
     pub fn in_doubt(&self) -> UnconfirmedCost {
         self.lock_state().doubt

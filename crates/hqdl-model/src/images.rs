@@ -1,4 +1,4 @@
-//! Errors of endpoints about the images of a request.
+//! Recognizes endpoints' errors about the images in a request.
 
 use super::ModelError;
 

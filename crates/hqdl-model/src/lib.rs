@@ -371,7 +371,7 @@ const REPORTED_WAIT: Duration = Duration::from_secs(5);
 /// Ledger of a run: stores the worst-case cost of its requests.
 #[derive(Clone, Copy)]
 pub struct Ledger<'a> {
-    /// The facts that store it.
+    /// Fact store that contains the ledger.
     pub facts: &'a Facts,
     /// The run.
     pub run: RunId,

@@ -1,8 +1,8 @@
-//! Errors of connecting to a model.
+//! Errors while connecting to a model.
 
 use hqdl_facts::FactsError;
 
-/// Error of connecting to a model.
+/// Reason why hqdl could not connect to a model.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The environment variable of the key is not set.

@@ -460,7 +460,7 @@ impl RequestKeys {
             .then_some((worst_quality, position))
     }
 
-    /// Returns true if no other row matches these fields equally well.
+    /// Returns true if every other row matches these fields less well.
     fn is_only_match(
         &self,
         row: usize,

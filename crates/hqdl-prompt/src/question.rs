@@ -31,9 +31,9 @@ pub struct Question {
 /// Column of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedColumn {
-    /// Name.
+    /// Name of the column, as in the prompt.
     pub name: String,
-    /// Type.
+    /// Type of the column, as in the prompt.
     pub data_type: String,
     /// Description.
     pub about: String,

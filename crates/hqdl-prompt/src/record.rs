@@ -80,8 +80,8 @@ pub fn strip_line_quotes(line: &str) -> Option<Vec<RowField>> {
     inner_record.map(|r| r.fields)
 }
 
-/// Returns the readings of a line in which one of its first fields has a quote that is never
-/// closed: the position of that field, and the well-formed fields without the quote.
+/// Returns the readings of a line in which a quote of one of the first fields is never closed: the
+/// position of that field, and the well-formed fields without the quote.
 pub fn recover_unclosed_quote(line: &str, field_count: usize) -> Vec<(usize, Vec<RowField>)> {
     let mut readings = Vec::new();
     let mut position = 0;

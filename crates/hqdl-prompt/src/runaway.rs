@@ -15,7 +15,7 @@ const MAX_PERIOD: usize = 800;
 const MIN_REPEATS: usize = 4;
 /// See [`MIN_REPEATS`].
 const MIN_REPEATED_BYTES: usize = 400;
-/// Number of items, all one or two texts, after which a set counts as repeating itself.
+/// A list counts as repeating itself if this many items in a row are the same one or two texts.
 const MAX_SAME_ITEMS: usize = 6;
 /// Consecutive unknown row numbers tolerated, in addition to the request's row count.
 const MAX_UNKNOWN_ROWS: usize = 16;

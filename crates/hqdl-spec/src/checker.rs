@@ -124,7 +124,7 @@ impl Checker {
         };
         let is_word = |word: &&String| {
             let word = word.trim();
-            // A number never means another number.
+            // Skip numbers: the model is not asked whether a number means another one.
             let is_named = word.chars().any(char::is_alphabetic) && !self.is_unknown(word);
             is_named && index.find_value(word).is_none() && !decisions.has_decision(word)
         };

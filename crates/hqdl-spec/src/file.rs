@@ -588,7 +588,7 @@ pub enum QuestionField {
 pub struct QuestionTable {
     /// The question, with placeholders `{value}`, `{number}` or `{date}`.
     pub ask: String,
-    /// The SQL that answers it, with the same placeholders.
+    /// The SQL that answers the question, with the same placeholders.
     pub sql: String,
 }
 

@@ -392,7 +392,7 @@ pub struct Embeddings {
 pub struct BatchLimits {
     /// Maximum requests.
     pub requests: u32,
-    /// Maximum bytes of its file.
+    /// Maximum size of a batch's file in bytes.
     pub bytes: u64,
     /// Maximum pause between two polls.
     pub poll: Duration,
@@ -628,8 +628,9 @@ pub struct Column {
     /// of the column's identity.
     #[serde(skip)]
     pub origin: Option<String>,
-    /// Other identities under which its answers were stored: without a kind, or with another kind
-    /// that is now the same. Their facts count until they are refreshed.
+    /// Other identities under which the column's answers were stored: without a kind, or with
+    /// another kind that is now the same. Facts with these identities count until they are
+    /// refreshed.
     #[serde(skip)]
     pub also: Vec<ColumnIdentity>,
     /// Questions that the column answers.
@@ -647,7 +648,7 @@ pub struct Column {
 pub struct Escalation {
     /// Model that answers again. [`Spec::find_model`] resolves it.
     pub to: String,
-    /// States of the first answer after which it is asked.
+    /// States of the first answer after which `to` is asked.
     pub states: Vec<State>,
     /// Model whose answers are compared with the first ones; if they differ, `to` is asked.
     pub compare: Option<String>,
@@ -678,7 +679,7 @@ pub struct ValueList {
 pub struct Binding {
     /// Question, with slots.
     pub ask: String,
-    /// SQL that answers it, with the same slots; `None` is the column itself.
+    /// SQL that answers the question, with the same slots; `None` is the column itself.
     pub sql: Option<String>,
 }
 

@@ -105,7 +105,8 @@ fn describe_model(other: Option<&str>) -> String {
 }
 
 impl UncheckedSpec {
-    /// Returns the models besides `[model]`, whose settings are `main`.
+    /// Checks the `[model.NAME]` tables and returns their settings by name. `main` contains the
+    /// settings of `[model]`.
     pub(super) fn check_models(
         &self,
         check: &mut SpecCheck<'_>,

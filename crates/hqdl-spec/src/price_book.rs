@@ -42,7 +42,7 @@ pub struct PriceBook {
 /// Price of a model at a provider.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BookEntry {
-    /// Provider.
+    /// Name of the provider.
     pub provider: String,
     /// Name of the model.
     pub model: String,

@@ -48,7 +48,7 @@ const TOML_MESSAGES: [(&str, &str); 5] = [
     ("missing comma between array", "a list has no closing bracket, or a comma is missing"),
 ];
 
-/// Help for the errors of the TOML parser.
+/// Help text for TOML syntax errors.
 const TOML_HELP: &str =
     "write each table and field once, texts in quotes, and `key = value` on a line of its own";
 
@@ -62,7 +62,8 @@ impl<'t> Tree<'t> {
     #[must_use]
     pub fn parse(text: &'t str) -> (Self, Vec<Problem>) {
         let (root, errors) = DeTable::parse_recoverable(text);
-        // Only a missing value has no effect on what follows.
+        // After any error but a missing or unquoted value, later errors may only be its
+        // consequences, so report none of them.
         let first = errors.iter().position(|e| !e.message().contains(UNQUOTED));
         let count = first.map_or(errors.len(), |first| first + 1);
         let problems = errors
@@ -156,7 +157,7 @@ impl<'s> SchemaWalk<'s> {
         }
     }
 
-    /// Returns the value as JSON; `None` if it does not match.
+    /// Checks a value against a schema and returns it as JSON; `None` if it does not match.
     fn check_value(&mut self, schema: &'s Json, value: &Spanned<DeValue<'_>>) -> Option<Json> {
         if accepts_anything(schema) {
             return self.check_any(value);
@@ -459,7 +460,7 @@ impl<'s> SchemaWalk<'s> {
     }
 }
 
-/// Returns the reason of a syntax error.
+/// Describes a TOML syntax error.
 fn describe_toml_error(error: &toml::de::Error, text: &str) -> String {
     let message = error.message();
     if message == "duplicate key"

@@ -33,7 +33,7 @@ pub enum ReadError {
     File {
         /// Path of the spec.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error from the operating system.
         error: std::io::Error,
     },
     /// The path is a directory.
@@ -312,8 +312,8 @@ impl UncheckedSpec {
         }))
     }
 
-    /// Returns a problem of the database itself, together with all problems that can be found
-    /// without it.
+    /// Returns a problem with the database itself, together with all problems that can be found
+    /// without reading it.
     #[must_use]
     pub fn database_problem(&self, message: &str, help: &str) -> Problems {
         let mut report = match self.check(&NoDatabase) {
@@ -421,7 +421,7 @@ impl UncheckedSpec {
         }
     }
 
-    /// Returns problems of this spec that were found elsewhere.
+    /// Adds the path and text of this spec to problems with it that were found elsewhere.
     #[must_use]
     pub fn to_problems(&self, problems: Vec<Problem>) -> Problems {
         let path = if self.has_no_file { self.database() } else { self.path.clone() };

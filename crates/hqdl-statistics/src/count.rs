@@ -1,4 +1,4 @@
-//! The interval of a count.
+//! The confidence interval for a count.
 //!
 //! The rows have two classes: the model's answer satisfies the condition, or it does not. Exact
 //! bounds per class are joined by MOVER (the method of variance estimates recovery). If a class has
@@ -51,8 +51,8 @@ pub enum CountMethod {
     WholeSample,
 }
 
-/// Returns the interval of the number of rows that truly satisfy a condition; `None` if a stratum
-/// has rows but no sampled one. The ends are whole numbers.
+/// Returns the confidence interval for the number of rows that truly satisfy a condition; `None` if
+/// a stratum has rows but no sampled one. The ends are whole numbers.
 #[must_use]
 pub fn estimate_count(strata: &[CountStratum], confidence: f64) -> Option<(Interval, CountMethod)> {
     estimate_count_with(&mut BoundCache::default(), strata, confidence)
@@ -92,8 +92,8 @@ pub(crate) fn estimate_count_with(
     Some((Interval { estimate, low, high }, CountMethod::TwoClasses))
 }
 
-/// Returns the exact interval of the number of positive rows; `None` if a stratum has rows but no
-/// sampled one.
+/// Returns the exact confidence interval for the number of positive rows; `None` if a stratum has
+/// rows but no sampled one.
 #[must_use]
 pub fn estimate_share(strata: &[Class], confidence: f64) -> Option<Interval> {
     bound_strata(&mut BoundCache::default(), strata, 1.0 - confidence)

@@ -1,4 +1,5 @@
-//! How often the interval of a count contains the truth, over all samples that can be drawn.
+//! How often the confidence interval for a count contains the true count, over all samples that can
+//! be drawn.
 
 use crate::count::{BoundCache, Class, estimate_count_with};
 use crate::hypergeometric::Hypergeometric;
@@ -17,7 +18,7 @@ pub struct CoveredTable {
     bounds: BoundCache,
 }
 
-/// Properties of a count's interval, over all samples.
+/// Properties of the confidence interval for a count, over all samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CountCoverage {
     /// Probability that the interval contains the true count.
@@ -29,13 +30,14 @@ pub struct CountCoverage {
 }
 
 impl CoveredTable {
-    /// Creates a table from the rows of both classes and their truly positive rows.
+    /// Creates a table from two classes of rows. Each pair is the number of rows in the class, and
+    /// how many of them are truly positive.
     #[must_use]
     pub fn new(named: (u64, u64), others: (u64, u64)) -> Self {
         Self { named, others, bounds: BoundCache::default() }
     }
 
-    /// Enumerates all uniform samples of `draws` rows.
+    /// Returns the coverage over all uniform samples of `draws` rows.
     #[must_use]
     pub fn cover_uniform(&mut self, draws: u64, confidence: f64) -> CountCoverage {
         let named = Hypergeometric {

@@ -1,4 +1,4 @@
-//! The interval of a sum, and of a ratio of two sums, by the difference estimator.
+//! The confidence interval for a sum, and for a ratio of two sums, by the difference estimator.
 //!
 //! The sum over the model's answers is corrected by the mean residual of the sampled rows. The
 //! variance has the finite-population correction. In each stratum it also counts two residuals that
@@ -51,7 +51,7 @@ pub enum NoInterval {
     DenominatorNearZero,
 }
 
-/// Returns the interval of the sum of `y` over the true values.
+/// Returns the confidence interval for the sum of `y` over the true values.
 ///
 /// # Errors
 /// [`NoInterval::NoSample`]
@@ -62,7 +62,8 @@ pub fn estimate_sum(strata: &[ResidualStratum], confidence: f64) -> Result<Inter
     Ok(Interval { estimate, low: estimate - half, high: estimate + half })
 }
 
-/// Returns the interval of the sum of `y` over the sum of `x`, both over the true values.
+/// Returns the confidence interval for the sum of `y` divided by the sum of `x`, both over the true
+/// values.
 ///
 /// # Errors
 /// [`NoInterval`]

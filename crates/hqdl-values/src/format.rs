@@ -121,7 +121,8 @@ pub fn on_one_line(text: &str) -> String {
 pub fn escape_invisible(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
-        // Debug escapes what is not printable. These look like spaces and are.
+        // These characters look like spaces, but `escape_debug` does not escape them, because they
+        // are printable.
         let is_blank = matches!(c, '\u{2800}' | '\u{3164}' | '\u{115f}' | '\u{1160}' | '\u{ffa0}');
         match c {
             '\'' | '"' | '\\' => escaped.push(c),

@@ -202,8 +202,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(finish_run(ended, &out, &header, output_options))
 }
 
-/// Returns an error if the recordings contain no row of the database, because they belong to
-/// another database then.
+/// Checks that the recordings contain a row of the database. Otherwise they belong to another
+/// database.
 fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<(), Failure> {
     let recordings = Recordings::open(&spec.model.name, &spec.model.recordings)?;
     let mut known = false;

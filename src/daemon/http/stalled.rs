@@ -43,7 +43,8 @@ impl<S> TimeoutStream<S> {
         (Self { stream, timeout: handle.clone(), timer: None }, handle)
     }
 
-    /// Returns the result of a write, or a timeout error.
+    /// Returns the result of a finished write. An unfinished write fails with a timeout error if it
+    /// has waited too long.
     fn check_timeout<T>(
         &mut self,
         write: Poll<Result<T>>,

@@ -1,4 +1,4 @@
-//! Finds faults of the published queries that no model can avoid. It runs each query on the true
+//! Finds faults in the published queries that no model can avoid. It runs each query on the true
 //! values and compares the result with the gold answer; no fault is hard-coded.
 
 use std::collections::HashMap;
@@ -18,7 +18,8 @@ use crate::swan::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare, prepar
 /// Faults on the true values, by the text of the query. Other queries have no fault.
 pub(in crate::swan) type Faults = HashMap<String, String>;
 
-/// Describes a fault next to the difference in a run.
+/// Returns a note that a query is wrong even on the true values. `fault` is the difference there;
+/// the note repeats it unless it equals `difference`, the difference in the run.
 pub(in crate::swan) fn describe_fault(fault: &str, difference: &str) -> String {
     if fault == difference {
         "on the true values, too".to_owned()

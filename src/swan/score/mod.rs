@@ -71,11 +71,11 @@ pub struct ScoredQuestion {
     /// Grade of the answer; `None` if the gold query fails.
     #[serde(flatten)]
     pub grade: Option<Grade>,
-    /// Error of the query, or of the gold query.
+    /// Error message if the query or the gold query failed.
     pub error: Option<String>,
     /// Routes of the query's calls.
     pub routes: Vec<String>,
-    /// Fault of the published query that no model can avoid.
+    /// Fault in the published query that no model can avoid.
     pub known: Option<String>,
     /// Cost of the question in its last run.
     pub cost: Cost,

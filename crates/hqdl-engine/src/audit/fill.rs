@@ -1,4 +1,4 @@
-//! Fills a sheet from a reference file, and writes its truths as overrides.
+//! Fills a sheet from a reference file, and writes its true values as overrides.
 
 use std::path::Path;
 

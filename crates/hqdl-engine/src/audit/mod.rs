@@ -24,7 +24,7 @@ pub use self::report::{AuditReport, ColumnAudit};
 pub use self::sheet::{CellTruth, Evidence, Sheet};
 use hqdl_spec::{Expansion, Spec};
 
-/// An audit with the truths found so far.
+/// An audit with the true values found so far.
 #[derive(Debug)]
 pub struct Audit {
     /// The drawn sample.

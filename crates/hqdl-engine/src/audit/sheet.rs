@@ -48,7 +48,7 @@ pub struct CellTruth {
 }
 
 impl CellTruth {
-    /// Returns whether the value is the truth or another model's answer.
+    /// Returns the kind of evidence: the truth, or another model's answer.
     #[must_use]
     pub fn evidence(&self) -> Evidence {
         if self.source.starts_with(MODEL_SOURCE) { Evidence::Model } else { Evidence::Truth }

@@ -16,7 +16,7 @@ use hqdl_values::format::count_noun;
 /// Number of strata of a design: rows drawn at random, and rows that are always drawn.
 const STRATA: usize = 2;
 
-/// Inputs of the estimates: the query's rows over the drawn answers and over the truths.
+/// Inputs of the estimates: the query's rows over the drawn answers and over the true values.
 pub(super) struct Estimator<'a> {
     pub(super) shape: &'a Shape,
     pub(super) draw: &'a Draw,
@@ -26,7 +26,7 @@ pub(super) struct Estimator<'a> {
     pub(super) unknown: &'a HashSet<usize>,
     /// The query's rows, computed from the drawn answers.
     pub(super) answers: &'a [RowFacts],
-    /// The audited entities' rows, computed from the truths.
+    /// The audited entities' rows, computed from the true values.
     pub(super) truths: &'a [RowFacts],
     pub(super) confidence: f64,
 }

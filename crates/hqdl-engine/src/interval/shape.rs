@@ -94,7 +94,7 @@ struct Part {
     scale: f64,
     numerator: Option<usize>,
     denominator: Option<usize>,
-    /// Whether `SQLite` treats it as a real number in a division.
+    /// Whether `SQLite` treats the expression as a real number in a division.
     is_real: bool,
 }
 

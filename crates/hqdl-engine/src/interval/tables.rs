@@ -240,7 +240,8 @@ impl<'a> FromTables<'a> {
         &spec.expansions[number / MAX_COLUMNS].columns[number % MAX_COLUMNS]
     }
 
-    /// Returns the single expansion of the columns, and the columns' positions in it.
+    /// Checks that the columns belong to a single expansion. Returns the expansion, and the
+    /// columns' positions in it.
     ///
     /// # Errors
     /// Rejects columns of several expansions.

@@ -45,13 +45,13 @@ impl<'w> Materializer<'w> {
         previous: &Database,
     ) -> Result<Option<PublishedKeys>, FactsError> {
         let (expansion, selection) = (&self.spec.expansions[n], self.selection);
-        // These runs judge known cells anew.
+        // With these options, the run also requests known cells.
         let rejects_facts = !self.refresh_jobs.is_empty()
             || !selection.refresh.is_empty()
             || selection.refresh_evidence
             || selection.retry_failed;
-        // Files and the decisions about words change without a new answer, and a known cell may
-        // need a second one.
+        // The content of an image and the meaning of an unlisted word can change without a new
+        // answer, and a known cell may need a second answer.
         let has_other_inputs = expansion.has_images()
             || expansion.columns.iter().any(|c| c.unify || c.escalation.is_some());
         let is_on_server = self.database.server_url().is_some();

@@ -48,10 +48,10 @@ use hqdl_values::problem::find_nearest;
 /// Reasons why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
 pub enum MaterializeError {
-    /// An error of a database.
+    /// A database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An error of the fact store.
+    /// The fact store failed.
     #[error(transparent)]
     Facts(#[from] FactsError),
     /// The model could not be set up.
@@ -66,7 +66,7 @@ pub enum MaterializeError {
     /// `--columns` or `--refresh` names a column that no expansion has.
     #[error("no expansion has a column `{name}`")]
     UnknownColumn {
-        /// The name.
+        /// Column name that the user passed.
         name: String,
         /// A similar name.
         nearest: Option<String>,
@@ -94,7 +94,7 @@ pub enum MaterializeError {
     /// The documents of an expansion cannot be read.
     #[error("the evidence of `{expansion}`: {message}")]
     Evidence {
-        /// The expansion.
+        /// Name of the expansion.
         expansion: String,
         /// Reason.
         message: String,

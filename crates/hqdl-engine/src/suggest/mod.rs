@@ -23,10 +23,10 @@ const MAX_NAME_BYTES: usize = 48;
 /// Reasons why suggestions failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SuggestError {
-    /// An error of the fact store.
+    /// The fact store failed.
     #[error(transparent)]
     Facts(#[from] FactsError),
-    /// An error of the database.
+    /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -373,7 +373,7 @@ impl Suggestion {
         }
     }
 
-    /// Returns the expansion to which `--write` adds the column.
+    /// Checks that `--write` can add the column. Returns the expansion to which it is added.
     ///
     /// # Errors
     /// Returns the reason if the column cannot be added.

@@ -14,7 +14,7 @@ use hqdl_values::usage::SpentAmount;
 
 const SELECT_BATCH_JOB: &str =
     "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file FROM parcel";
-/// Returns the SQL condition that a request is queued for a run that is no longer active.
+/// Returns an SQL condition that is true if a request is queued for a run that is no longer active.
 fn orphaned_predicate() -> String {
     format!("coalesce(run, 0) NOT IN ({ACTIVE_RUNS})")
 }

@@ -272,8 +272,8 @@ impl Journal {
         Ok(first.filter(|_| no_request_left || no_tokens_left))
     }
 
-    /// Deletes requests that no longer count, and shortens times that are too far ahead because the
-    /// clock jumped back.
+    /// Deletes requests that no longer count against the rate limits. Caps times that are too far
+    /// in the future because the clock was set back.
     fn shorten_times(&self, now: i64) -> rusqlite::Result<()> {
         let c = self.connection();
         c.prepare_cached("DELETE FROM sent_lately WHERE leaves_at <= ?1")?.execute([now])?;

@@ -90,7 +90,7 @@ impl Rates {
         Ok(())
     }
 
-    /// Returns the permit of a request that is not sent; it no longer counts.
+    /// Gives up the permit of a request that is not sent. The request no longer counts.
     pub fn cancel_request(&mut self, id: u64) {
         self.window.cancel_request(id);
     }

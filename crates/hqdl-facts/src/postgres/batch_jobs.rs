@@ -37,7 +37,7 @@ fn read_count(r: &Row) -> WorkResult<u64> {
     Ok(r.try_get::<_, i64>(0)?.cast_unsigned())
 }
 
-/// Returns the SQL condition that a request is queued for a run that is no longer active.
+/// Returns an SQL condition that is true if a request is queued for a run that is no longer active.
 fn orphaned_predicate() -> String {
     format!("coalesce(run, 0) NOT IN ({})", active_runs_sql())
 }

@@ -22,10 +22,10 @@ use crate::postgres::key::entity_key;
 use crate::record::{Record, RecordBytes};
 use hqdl_values::key::Entity;
 
-/// Longest age of a refresh for which reads use the copy.
+/// Maximum time since the last refresh at which reads still use the copy.
 const MAX_AGE: Duration = Duration::from_millis(500);
-/// Limit of the records and their keys in the copy, in bytes. If a record does not fit, all records
-/// are dropped.
+/// Maximum size in bytes of the records in the copy, with their keys. If a record does not fit, all
+/// records are dropped.
 const MAX_BYTES: usize = 64 << 20;
 /// Maximum number of changed rows in a refresh. At this number, all records are dropped.
 const MAX_CHANGES: i64 = 4000;

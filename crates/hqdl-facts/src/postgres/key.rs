@@ -5,7 +5,7 @@ use hqdl_values::key::Entity;
 
 /// Length in bytes up to which the text itself is the key.
 const MAX_KEY_BYTES: usize = 1000;
-/// Number of bytes of a longer text that its key contains.
+/// Length in bytes of the prefix of a longer text that the key contains.
 const PREFIX_BYTES: usize = 900;
 
 /// An entity as its row stores it.

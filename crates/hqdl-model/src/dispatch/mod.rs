@@ -140,7 +140,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             self.report_job(&batch_job)?;
             self.poll_job(&batch_job, false).await?;
         }
-        // Rows that must be requested again count as missing, like all other missing rows.
+        // Polling may have queued rows to request again. Delete these requests: their cells then
+        // count as missing, so this run requests them with all other missing rows.
         self.facts().history().delete_unsent(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
     }
@@ -174,7 +175,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 return Err(self.interrupt_reason()?);
             }
             if open_jobs.is_empty() {
-                // Uploads of a killed run that are not needed.
+                // Delete the uploads of a killed run that were not used.
                 for file in std::mem::take(&mut self.unsent).into_values().flatten() {
                     let _ = self.endpoint.delete_file(&file).await;
                 }

@@ -17,7 +17,7 @@ use hqdl_values::usage::SpentAmount;
 /// The budget of a batch job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BatchBudget {
-    /// The caps.
+    /// Spending limits that apply to the job.
     pub caps: Caps,
     /// The cost so far, including the worst-case cost of requests in flight.
     pub committed: SpentAmount,

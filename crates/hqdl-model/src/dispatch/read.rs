@@ -63,7 +63,7 @@ pub trait UnansweredSink {
 /// Counts the batch output lines of a file.
 ///
 /// # Errors
-/// Fails with an error of the operating system.
+/// Fails with an error from the operating system.
 pub(super) fn count_output_lines(path: &Path) -> std::io::Result<u64> {
     let mut count = 0;
     for line in BufReader::new(std::fs::File::open(path)?).split(b'\n') {

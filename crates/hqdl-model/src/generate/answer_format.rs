@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::{Context, Event};
 use hqdl_spec::Format;
 
-/// Number of CSV replies without a readable value, and with none before them, after which a model is
-/// asked in JSON.
+/// If the first CSV replies of a model have no readable value, it is asked for JSON after this many
+/// of them.
 const MAX_UNREAD_REPLIES: u32 = 3;
 
 /// Counts of a model's CSV replies.

@@ -37,7 +37,7 @@ pub(super) struct Backlog {
 
 /// The next step for the deferred rows.
 pub(super) enum NextStep {
-    /// Look up which of them are known now.
+    /// Look up which of the rows are known now.
     LookUp(Vec<ClaimedByOthers>),
     /// Wait for the claim to be released, then ask for whatever is still missing.
     Wait(ClaimedByOthers),

@@ -12,7 +12,7 @@ use hqdl_values::cell::State;
 pub(super) struct DeferredRequest {
     row_batch: RowBatch,
     attempt: u32,
-    /// Number of answers when it was sent.
+    /// Number of answers at the time when the request was sent.
     since_answers: u64,
     completion: Completion,
     reason: String,

@@ -14,7 +14,7 @@ use hqdl_values::tokens::Tokenizer;
 const LIKELY_ITEMS: f64 = 5.0;
 /// Assumed number of tokens of a quotation that supports a value.
 const QUOTATION_TOKENS: f64 = 40.0;
-/// Number of known cells from which their mean length is used as the estimate.
+/// Minimum number of known cells; below it, their mean length is not used as the estimate.
 const ENOUGH_SAMPLES: u64 = 20;
 
 type AskedColumns<'e> = (Option<&'e [usize]>, Vec<usize>);

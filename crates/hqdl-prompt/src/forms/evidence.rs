@@ -50,7 +50,7 @@ impl EvidenceForm {
         })
     }
 
-    /// Returns the evidence of a row.
+    /// Returns the passages to show with a row; empty if the expansion has no documents.
     ///
     /// # Errors
     /// Fails with a message for the user.
@@ -117,8 +117,8 @@ impl EvidenceForm {
         checked
     }
 
-    /// Returns the answer of a cell. If evidence is required, a value without a quotation becomes
-    /// unknown, and an item of a list without one is left out.
+    /// Checks the quotations of a cell and returns the cell's answer. If evidence is required, a
+    /// value without a quotation becomes unknown, and an item of a list without one is left out.
     pub(super) fn check_cell(
         &self,
         n: usize,

@@ -11,7 +11,7 @@ const DEFAULT_CONTEXT_TOKENS: u64 = 4000;
 pub const MIN_CONTEXT_TOKENS: u64 = 1500;
 
 impl SpecCheck<'_> {
-    /// Returns the settings of questions in plain words.
+    /// Checks `[ask]` and `[[example]]`, and returns their settings.
     pub(crate) fn check_ask(&mut self, table: &AskTable, examples: &[ExampleTable]) -> AskSettings {
         if table.budget_usd.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
             let path = [Step::from("ask"), "budget_usd".into()];

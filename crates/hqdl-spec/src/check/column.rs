@@ -128,8 +128,8 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Returns the position of the key column with the year of a column's dates, if the spec names
-    /// one.
+    /// Checks the `year` of a column. Returns the position of the key column that contains the year
+    /// of its dates; `None` if the spec names none.
     ///
     /// It must be named explicitly: the `year` of a prize may differ from that of the day when it
     /// was awarded.
@@ -149,7 +149,7 @@ impl SpecCheck<'_> {
         key_position(name)
     }
 
-    /// Returns the range of a number.
+    /// Checks the `range` of a column and returns it.
     fn check_range(&mut self, path: &[Step], c: &ColumnTable) -> Option<(f64, f64)> {
         let [low, high] = c.range?;
         let is_number = matches!(c.kind, Type::Integer | Type::Real);
@@ -163,7 +163,8 @@ impl SpecCheck<'_> {
         Some((low, high))
     }
 
-    /// Returns the aliases of values, by their lookup form.
+    /// Checks the aliases of a column. Returns the value that each alias means, by the alias's
+    /// lookup form.
     fn check_aliases(
         &mut self,
         path: &[Step],

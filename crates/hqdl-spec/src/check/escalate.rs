@@ -17,8 +17,8 @@ fn stored_name<'f>(name: &'f str, file: &'f SpecFile) -> &'f str {
 }
 
 impl SpecCheck<'_> {
-    /// Returns the second answers of columns. Their first model is `first`, as in
-    /// [`crate::Column::model`].
+    /// Checks an `escalate` table and returns the rule that it defines. `first` is the model that
+    /// answers first, as in [`crate::Column::model`].
     pub(super) fn check_escalation(
         &mut self,
         path: &[Step],

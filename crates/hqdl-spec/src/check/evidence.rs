@@ -8,7 +8,7 @@ use crate::schema_check::Step;
 
 /// Default number of tokens of the passages that are shown with a row.
 const DEFAULT_EVIDENCE_TOKENS: u32 = 1500;
-/// Minimum number of these tokens: one passage of a few sentences.
+/// Minimum number of tokens of the passages: one passage of a few sentences.
 const MIN_EVIDENCE_TOKENS: u32 = 100;
 
 impl SpecCheck<'_> {

@@ -60,7 +60,7 @@ impl SpecCheck<'_> {
         expansions
     }
 
-    /// Returns the key and context columns with images.
+    /// Checks `images` and returns the key and context columns that contain images.
     fn check_images(&mut self, path: &[Step], e: &ExpansionTable) -> Vec<String> {
         for (n, name) in e.images.iter().enumerate() {
             let mut known = e.key.iter().chain(&e.context);
@@ -88,8 +88,8 @@ impl SpecCheck<'_> {
         e.images.clone()
     }
 
-    /// Returns the `[model.NAME]` that an expansion or a column names; `None` for the one of
-    /// `[model]`.
+    /// Checks the model that an expansion or a column names. Returns the name of its `[model.NAME]`
+    /// table; `None` for the model of `[model]`.
     pub(super) fn check_model_name(
         &mut self,
         path: &[Step],
@@ -364,7 +364,8 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Returns the positions of the key columns that a source has.
+    /// Checks the `key` of a source and returns the positions of the key columns that the source
+    /// has.
     fn check_source_key(
         &mut self,
         path: &[Step],

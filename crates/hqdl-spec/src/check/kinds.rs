@@ -5,7 +5,7 @@ use crate::file::KindTable;
 use crate::schema_check::Step;
 
 impl SpecCheck<'_> {
-    /// Returns the columns of each kind, as `(table, column)`.
+    /// Checks the `[[kind]]` tables. Returns the columns of each kind, as `(table, column)`.
     pub(crate) fn check_kinds(&mut self, tables: &[KindTable]) -> Vec<Vec<(String, String)>> {
         let mut kinds = Vec::new();
         for (n, table) in tables.iter().enumerate() {

@@ -15,8 +15,9 @@ use hqdl_values::value::Value;
 const DEFAULT_SHOTS: u32 = 5;
 
 impl SpecCheck<'_> {
-    /// Returns the shots of an expansion. `checks_names` is false if its key or columns are wrong,
-    /// so that names that do not fit them are not reported again.
+    /// Checks the shots of an expansion and returns them. `checks_names` is false if the
+    /// expansion's key or columns are wrong, so that names that do not fit them are not reported
+    /// again.
     pub(crate) fn check_shots(
         &mut self,
         path: &[Step],

@@ -15,7 +15,7 @@ pub enum OverrideEditError {
     /// No expansion creates the table.
     #[error("no expansion publishes a table `{table}`")]
     NoTable {
-        /// Table.
+        /// Table name that the user passed.
         table: String,
         /// Existing tables.
         existing: Vec<String>,
@@ -23,7 +23,7 @@ pub enum OverrideEditError {
     /// The key has a different number of columns.
     #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
     Key {
-        /// Expansion.
+        /// Name of the expansion.
         expansion: String,
         /// Key columns.
         names: Vec<String>,
@@ -33,9 +33,9 @@ pub enum OverrideEditError {
     /// The expansion has no such column.
     #[error("`{expansion}` has no column `{column}`")]
     NoColumn {
-        /// Expansion.
+        /// Name of the expansion.
         expansion: String,
-        /// Column.
+        /// Column name that the user passed.
         column: String,
         /// Existing columns.
         existing: Vec<String>,
@@ -43,17 +43,17 @@ pub enum OverrideEditError {
     /// No source has the key.
     #[error("no source of `{expansion}` has the key ({key})")]
     NoKey {
-        /// Expansion.
+        /// Name of the expansion.
         expansion: String,
-        /// Key.
+        /// Key that the user passed.
         key: String,
     },
     /// The column does not allow the value.
     #[error("{value:?} is not a valid value for `{column}`: {why}")]
     Value {
-        /// Value.
+        /// Value that the user passed.
         value: String,
-        /// Column.
+        /// Name of the column.
         column: String,
         /// Reason.
         why: String,
@@ -151,7 +151,7 @@ pub fn find_objections<E>(
     Ok(objections)
 }
 
-/// Returns the problem with a value of a column.
+/// Checks a new value of a column. Returns the reason if the column does not allow it.
 fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
     let answer = Checker::new(column).check_text(value);
     let (reason, suggestion) = match answer.state {

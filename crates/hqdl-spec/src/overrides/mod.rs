@@ -44,7 +44,7 @@ pub struct OverridesError {
 /// Cell entered by a person.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
-    /// Value.
+    /// Value that takes precedence over the model's answer.
     pub value: CellValue,
     /// Reason.
     pub note: Option<String>,
@@ -55,7 +55,7 @@ pub struct Override {
 pub struct OverrideLine {
     /// Fields of the key, by name, in the order of the header.
     pub key: Vec<(String, String)>,
-    /// Column.
+    /// Name of the overridden column.
     pub column: String,
     /// Value as written.
     pub value: String,

@@ -23,7 +23,7 @@ pub(super) struct Flow {
     pub whole: bool,
     /// Whether the value may be any number.
     pub number: bool,
-    /// Whether the value may be the truth of a condition.
+    /// Whether the value may be the truth value of a condition.
     pub truth: bool,
     /// Values of columns, which have the columns' affinity.
     pub columns: Vec<FlowColumn>,
@@ -59,8 +59,8 @@ impl Flow {
         Self { truth: true, ..Self::default() }
     }
 
-    /// Returns true if the value can only be the truth of a condition. A truth combined with other
-    /// values is the number 1 or 0.
+    /// Returns true if the value can only be the truth value of a condition. A truth value combined
+    /// with other values is the number 1 or 0.
     pub fn is_truth(&self) -> bool {
         let number = self.whole || self.number;
         let text = self.text || !self.texts.is_empty();

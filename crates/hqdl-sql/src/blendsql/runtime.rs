@@ -38,9 +38,10 @@ pub enum Function {
     HoldValues,
     /// `hq_row_note(opened, truth)`: ends the recording of a candidate row; returns its number.
     NumberRow,
-    /// `hq_mark()`: returns a mark.
+    /// `hq_mark()`: returns a mark, the number of pending calls so far plus one. If the number has
+    /// changed when the call runs, one of its arguments is pending.
     PendingMark,
-    /// `hq_leaf(place, wanted, mark, holds)`: returns the truth of a condition and counts it.
+    /// `hq_leaf(place, wanted, mark, holds)`: returns the truth value of a condition and counts it.
     PredicateTruth,
     /// `hq_quiet(how)`: begins a section in which calls are only looked up. `how` is 0 for some
     /// conditions of a row, and 1 for all of them, which are counted. It is 2 for rows that are
@@ -52,9 +53,9 @@ pub enum Function {
     Limit,
     /// `hq_after(mark, value)`: returns the value and records whether a call in it is pending.
     RememberPending,
-    /// `hq_all(truth, …)`: returns the truth of an AND.
+    /// `hq_all(truth, …)`: returns the truth value of an AND.
     All,
-    /// `hq_any(truth, …)`: returns the truth of an OR.
+    /// `hq_any(truth, …)`: returns the truth value of an OR.
     Any,
     /// `hq_note(truth)`: returns the truth and records it.
     RecordTruth,

@@ -72,9 +72,9 @@ pub struct Field {
     pub name: String,
     /// Database column whose values this column passes on unchanged.
     pub origin: Option<ColumnOrigin>,
-    /// Whether its values come from a call.
+    /// Whether the column's values come from a call.
     pub is_from_call: bool,
-    /// Whether different texts can be equal under its collation.
+    /// Whether different texts can be equal under the column's collation.
     pub has_custom_collation: bool,
 }
 

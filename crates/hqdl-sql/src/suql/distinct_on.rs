@@ -133,7 +133,8 @@ impl Parser<'_> {
                 }));
                 continue;
             }
-            // The mark of a column that may be an element of an array: the outer query names it.
+            // Drop the marks of columns that may be array elements: the outer query names the
+            // column.
             let is_mark = |fragment: &SourceFragment| matches!(fragment, SourceFragment::Generated(text, _) if text.starts_with('\0'));
             let text: SqlText = expr.text.iter().filter(|f| !is_mark(f)).cloned().collect();
             let name = match (alias, text.as_slice()) {

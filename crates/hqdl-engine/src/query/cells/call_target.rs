@@ -25,8 +25,8 @@ pub enum CallTarget {
         target: usize,
         /// Index of the column in the expansion.
         column: usize,
-        /// Columns that reduce a document that is too long for one question; `None` if the passages
-        /// most similar to the question are enough.
+        /// Columns of the questions that answer a document in parts, if it is too long for one
+        /// question; `None` if the passages most similar to the question are enough.
         reduction: Option<ReductionColumns>,
         /// Conversion of the value.
         conversion: ValueConversion,

@@ -71,7 +71,7 @@ pub enum Cell {
 pub struct TargetExpansion {
     /// The expansion.
     pub expansion: Arc<Expansion>,
-    /// Identities of its columns in the fact store.
+    /// Identities of the expansion's columns in the fact store.
     pub requirements: Arc<ExpansionRequirements>,
     /// Position in the spec, for overrides.
     pub in_spec: Option<usize>,

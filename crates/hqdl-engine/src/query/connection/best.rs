@@ -14,7 +14,7 @@ use hqdl_values::value::Value;
 /// Registers the aggregate with a connection.
 ///
 /// # Errors
-/// Errors of `SQLite`.
+/// Errors from `SQLite`.
 pub fn register_best_aggregate(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_aggregate_function(
         BEST_AGGREGATE,

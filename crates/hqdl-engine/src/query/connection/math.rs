@@ -56,7 +56,7 @@ fn log_of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
 /// Registers the math functions with a connection.
 ///
 /// # Errors
-/// Errors of `SQLite`.
+/// Errors from `SQLite`.
 pub fn register_math_functions(connection: &Connection) -> rusqlite::Result<()> {
     // Innocuous, so that views and indexes of the database may use them.
     let flags = FunctionFlags::SQLITE_UTF8

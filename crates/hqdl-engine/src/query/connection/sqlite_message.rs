@@ -73,7 +73,7 @@ pub(in crate::query) fn name_ingredients(message: &str) -> String {
     }
 }
 
-/// A message of `SQLite` about a query.
+/// A message from `SQLite` about a query.
 pub(in crate::query) struct SqliteMessage<'m> {
     /// Message, with the names of ingredients.
     pub message: &'m str,

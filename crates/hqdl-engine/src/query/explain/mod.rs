@@ -107,7 +107,7 @@ impl Engine<'_, '_> {
             .collect();
         for probe in &bound.probes {
             match self.run_probe(&probe.sql) {
-                // A context that is too long is an error of the query, and that error has a span.
+                // A context that is too long is an error in the query, and that error has a span.
                 Err(QueryError::Sql(problem)) if problem.span.is_none() => {
                     let why = format!("its rows cannot be counted: {}", problem.message);
                     let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };

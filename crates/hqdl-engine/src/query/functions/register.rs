@@ -28,7 +28,7 @@ type ScalarFunction = fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<
 /// Registers the functions with a connection.
 ///
 /// # Errors
-/// Errors of `SQLite`.
+/// Errors from `SQLite`.
 pub fn register_functions(
     connection: &Connection,
     runtime: &SharedRuntime,

@@ -125,7 +125,8 @@ pub(in crate::query) fn expand_macros(
         let Some(found) = find_macro(&request.spec.ingredients, name.text(text)) else { continue };
         let Some(call) = CallText::parse_call(text, &tokens, n) else { continue };
         let rest = &tokens[tokens.partition_point(|t| t.start < call.end_offset)..];
-        // Such a call copies its arguments, with their macros expanded.
+        // The expansion of these macros contains their arguments, already expanded, so skip the
+        // text up to the end of the call.
         if matches!(found, Macro::Extract | Macro::Top) {
             copied_until = call.end_offset;
         }
@@ -590,7 +591,7 @@ impl CallText<'_> {
     fn rewrite_date_filter(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.missing_argument_error("a column")) };
-        // With both days, the value is copied.
+        // The value is copied if both dates are given. A copied `?` would get a new number.
         self.reject_bare_parameters(Some(value).filter(|_| start.is_none() || end.is_none()))?;
         let old = match value.tokens.as_slice() {
             [one] if one.lexeme == Lexeme::Text => {

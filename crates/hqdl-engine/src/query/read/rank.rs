@@ -70,7 +70,7 @@ impl CallText<'_> {
         let value = value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
         reject_window(self, rest)?;
-        // A value that is a query is not copied.
+        // The value is copied, unless it is a query. A copied `?` would get a new number.
         self.reject_bare_parameters(Some(value).filter(|value| is_query(self.text, value)))?;
         let mut others = String::new();
         for (argument, keyword) in [(model, "model"), (image, "image")] {

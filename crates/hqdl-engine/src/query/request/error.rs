@@ -44,7 +44,7 @@ pub enum QueryError {
     /// The documents of an expansion cannot be read.
     #[error("the evidence of `{expansion}`: {message}")]
     Evidence {
-        /// The expansion.
+        /// Name of the expansion.
         expansion: String,
         /// Reason.
         message: String,

@@ -168,7 +168,7 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     if names_column || has_alias(sql, item, dialect) {
         return Some(SourceHeader::FromSqlite);
     }
-    // A field of a call has its name.
+    // A field that is selected from a call, as in `{{…}}.name`, names the column.
     if is_member && first.lexeme == Lexeme::Open && is_enclosed_in_brackets(&item[..item.len() - 2])
     {
         return Some(SourceHeader::Text(last.unquoted_text(sql)));

@@ -106,8 +106,9 @@ pub(in crate::query) fn read_options(
     }
 }
 
-/// Maps an error in SQL that was assembled for a part of the query to that part. If the part was
-/// copied to the offset `copied_at`, the span is exact. Otherwise it covers the whole part.
+/// Some SQL is assembled for a part of the query. Maps an error in that SQL to the part of the
+/// query. If the part was copied to the offset `copied_at`, the span is exact. Otherwise it covers
+/// the whole part.
 fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize>) -> QueryError {
     let QueryError::Sql(problem) = error else { return error };
     let exact_span = problem.span.as_ref().zip(copied_at).and_then(|(span, begins)| {

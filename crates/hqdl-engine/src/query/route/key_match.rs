@@ -37,7 +37,7 @@ struct KeyColumn<'k> {
     /// Position of the column's part in the key.
     part: usize,
     lineage: &'k Lineage,
-    /// Names by which a label may refer to it.
+    /// Names by which a label may refer to the column.
     names: Vec<String>,
 }
 

@@ -21,7 +21,7 @@ use hqdl_values::Row;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::value::Value;
 
-/// Length up to which a list is not split, whatever its size in bytes.
+/// A list of at most this many values is never split, whatever its size in bytes.
 const MAX_UNSPLIT: usize = 200;
 /// Maximum number of values in a request for a longer list, and maximum size of these values in
 /// bytes. Endpoints do not accept larger response schemas.

@@ -179,7 +179,8 @@ impl<'r> CandidateReader<'r> {
         if !asked.is_empty() {
             return CandidateOutcome::SendDemands(asked);
         }
-        // The demands of these rows were recorded with other rows.
+        // The demands of the chosen rows were recorded with other rows, so send all recorded
+        // demands.
         CandidateOutcome::SendDemands(self.demands.into_iter().collect())
     }
 

@@ -15,7 +15,7 @@ use crate::blendsql::tree::Expr;
 const MAX_DUPLICATED_BYTES: usize = 20_000;
 
 impl Emitter<'_> {
-    /// Returns the truth of all conditions of a row.
+    /// Returns SQL for the truth value of all conditions of a row.
     pub(super) fn write_truth(&mut self, condition: &Condition) -> String {
         let text = self.write_asking_truth(condition);
         if condition.call_count() < 2 {
@@ -26,7 +26,7 @@ impl Emitter<'_> {
         sql::lookup_before_asking(&from_cache, &text, true)
     }
 
-    /// Returns the truth of a condition that is part of a value.
+    /// Returns SQL for the truth value of a condition that is part of a value.
     pub(super) fn write_nested_condition(&mut self, expr: &Expr) -> String {
         match self.planned_condition(expr) {
             Some(planned) => self.write_truth(&planned.holds),
@@ -34,7 +34,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Returns the value of an AND or OR with calls: 1, 0 or NULL.
+    /// Returns SQL for the value of an AND or OR with calls: 1, 0 or NULL.
     pub(super) fn write_condition_value(&mut self, expr: &Expr) -> String {
         let Some(ValueCondition { holds, fails: Some(fails), .. }) = self.planned_condition(expr)
         else {
@@ -73,7 +73,8 @@ impl Emitter<'_> {
         texts
     }
 
-    /// Returns the truth of a condition from cached answers only: 1, 0, or 2 if it is undecided.
+    /// Returns SQL for the truth value of a condition from cached answers only: 1, 0, or 2 if it is
+    /// undecided.
     fn write_cached_truth(&mut self, condition: &Condition) -> String {
         match condition {
             // `SQLite` runs some subqueries only once for many rows. Such a subquery must not run
@@ -101,7 +102,7 @@ impl Emitter<'_> {
         sql::predicate_truth(at, &text, predicate.wanted)
     }
 
-    /// Returns the truth of the condition that a value with calls is not NULL.
+    /// Returns SQL for the truth value of the condition that a value with calls is not NULL.
     pub(super) fn write_not_null(&mut self, predicate: &Predicate) -> String {
         let text = sql::is_not_null(&self.write_value(&predicate.expr));
         sql::predicate_truth(self.add_predicate(predicate), &text, true)

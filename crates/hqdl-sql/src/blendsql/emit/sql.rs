@@ -12,7 +12,9 @@ const MAX_NESTING: usize = 32;
 /// fewer.
 const MAX_ARGUMENTS: usize = 100;
 
-/// Returns SQL that counts the pending calls at this point.
+/// Returns SQL for a mark: the number of calls that are pending before the arguments of a call are
+/// evaluated, plus one. If the number has changed when the call runs, one of its arguments is
+/// pending.
 pub(super) fn pending_mark() -> String {
     Function::PendingMark.call_sql::<&str>(&[])
 }
@@ -52,7 +54,7 @@ pub(super) fn rows_as_value(
     format!("(WITH {cte_name}({names}) AS ({query}) SELECT {rows} FROM {cte_name})")
 }
 
-/// Returns SQL for the truth of a condition without calls.
+/// Returns SQL for the truth value of a condition without calls.
 pub(super) fn plain_truth(condition: &str, wanted: bool) -> String {
     format!("(({condition}) IS {})", if wanted { "TRUE" } else { "FALSE" })
 }
@@ -67,7 +69,7 @@ pub(super) fn count_rows(condition: &str) -> String {
     format!("count(*) FILTER (WHERE {condition})")
 }
 
-/// Returns SQL for the truth of a condition with calls.
+/// Returns SQL for the truth value of a condition with calls.
 pub(super) fn predicate_truth(at: usize, condition: &str, wanted: bool) -> String {
     let wanted_text = u8::from(wanted).to_string();
     Function::PredicateTruth.call_sql(&[
@@ -78,23 +80,26 @@ pub(super) fn predicate_truth(at: usize, condition: &str, wanted: bool) -> Strin
     ])
 }
 
-/// Returns SQL for the truth of an AND that evaluates its second part only if the first is true.
+/// Returns SQL for the truth value of an AND that evaluates its second part only if the first is
+/// true.
 pub(super) fn and_then(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN {rest} WHEN 2 THEN 2 ELSE 0 END")
 }
 
-/// Returns SQL for the truth of an OR that evaluates its second part only if the first is not true.
+/// Returns SQL for the truth value of an OR that evaluates its second part only if the first is not
+/// true.
 fn or_else(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
 }
 
-/// Returns SQL for the truth of an AND that evaluates each part only if all parts before it are
-/// true.
+/// Returns SQL for the truth value of an AND that evaluates each part only if all parts before it
+/// are true.
 pub(super) fn all_of(parts: Vec<String>) -> String {
     short_circuit(parts, and_then, 0)
 }
 
-/// Returns SQL for the truth of an OR that evaluates each part only if no part before it is true.
+/// Returns SQL for the truth value of an OR that evaluates each part only if no part before it is
+/// true.
 pub(super) fn any_of(parts: Vec<String>) -> String {
     short_circuit(parts, or_else, 1)
 }
@@ -119,7 +124,7 @@ fn short_circuit(
     parts.into_iter().rev().fold(last, |rest, first| combine(&first, &rest))
 }
 
-/// Returns SQL for the truth of an AND whose first part has no calls.
+/// Returns SQL for the truth value of an AND whose first part has no calls.
 pub(super) fn guard_truth(plain: &str, rest: &str) -> String {
     format!("CASE WHEN {plain} THEN {rest} ELSE 0 END")
 }
@@ -164,8 +169,8 @@ pub(super) fn is_known_true(truth: &str) -> String {
     format!("CASE {} WHEN 1 THEN 1 ELSE 0 END", lookup_only(truth))
 }
 
-/// Returns SQL for the truth of conditions that are all evaluated. Those without calls come first,
-/// because they can guard the others from an error.
+/// Returns SQL for the truth value of conditions that are all evaluated. Those without calls come
+/// first, because they can guard the others from an error.
 pub(super) fn evaluate_all(all: bool, plain: &[String], with_calls: &[String]) -> String {
     let (function, decisive) = if all { (Function::All, 0) } else { (Function::Any, 1) };
     let mut with_calls = with_calls.to_vec();
@@ -245,7 +250,8 @@ pub(super) fn record_subquery_sql(
     Function::CloseSubquery.call_sql(&arguments)
 }
 
-/// Returns SQL that yields the truth of a LIMIT's candidate row and stores its values with calls.
+/// Returns SQL that yields the truth value of a LIMIT's candidate row and stores its values with
+/// calls.
 pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<String>) -> String {
     let mut arguments = vec![pending_mark(), shared_calls.len().to_string()];
     arguments.extend(shared_calls.iter().map(usize::to_string));
@@ -266,7 +272,8 @@ pub(super) fn similarity_rank(documents: &[String]) -> String {
     Function::Rank.call_sql(documents)
 }
 
-/// Returns a value for LIMIT or OFFSET: these cannot be NULL, so a pending value becomes 0.
+/// Returns SQL for the value of LIMIT or OFFSET. These cannot be NULL, so a pending value becomes
+/// 0.
 pub(super) fn limit_value(value: &str) -> String {
     Function::Limit.call_sql(&[&pending_mark(), value])
 }

@@ -31,7 +31,8 @@ impl<'q> Emitter<'q> {
         self.plan.selects.iter().flat_map(|s| &s.counted).find(|c| c.span == expr.span)
     }
 
-    /// Writes a count of calls that records each row until enough rows count.
+    /// Writes an aggregate that counts calls. It records each row until enough rows have been
+    /// counted.
     fn write_call_count(&mut self, expr: &Expr) -> String {
         let Some(counted) = self.find_counted_calls(expr) else {
             return self.source_text(expr).to_owned();

@@ -267,7 +267,8 @@ impl QueryParser<'_> {
             .with_help("correct the SQL here, or just before")
     }
 
-    /// Returns the operator of adjacent symbols that is next, and its number of tokens.
+    /// Returns the next operator and its number of tokens. An operator such as `->>` consists of
+    /// several adjacent symbols.
     pub fn peek_operator(&self) -> Option<(&'static str, usize)> {
         const OPERATORS: [&str; 22] = [
             "->>", "->", "||", "<<", ">>", "<=", "<>", ">=", "==", "!=", "<", ">", "=", "+", "-",

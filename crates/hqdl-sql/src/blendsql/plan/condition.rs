@@ -34,14 +34,14 @@ pub struct Predicate {
     pub wanted: bool,
     /// Indices of the calls in the condition, including those in its subqueries.
     pub calls: Vec<usize>,
-    /// Whether its value depends on a call.
+    /// Whether the predicate's value depends on a call.
     pub depends_on_call: bool,
     /// Whether calls are in a subquery or behind a name, so that it cannot be looked up without
     /// making requests.
     pub has_hidden_calls: bool,
-    /// Whether evaluating it may fail with an error.
+    /// Whether evaluating the predicate may fail.
     pub may_fail: bool,
-    /// Indices of calls in its subqueries that `SQLite` may run once for many rows.
+    /// Indices of the calls in the predicate's subqueries that `SQLite` may run once for many rows.
     pub shared_calls: Vec<usize>,
 }
 

@@ -263,7 +263,7 @@ pub struct DecisiveRows {
 /// A condition inside a value.
 #[derive(Debug, Clone)]
 pub(crate) struct ValueCondition {
-    /// Offset of the innermost SELECT around it; `usize::MAX` if there is none.
+    /// Offset of the innermost SELECT around the condition; `usize::MAX` if there is none.
     pub select: usize,
     /// The condition that the value is true.
     pub holds: Condition,

@@ -42,7 +42,7 @@ pub(crate) fn find_numbered_rows<'s>(
         let is_source = found.depth == scope.depth
             && found.table.name == item.name
             && scope.tables.iter().filter(|t| t.name == item.name).count() == 1
-            // A star before the number can have a column of the same name.
+            // A `*` before the number can expand to a column of the same name.
             && found.table.fields.iter().flatten().filter(|f| is_named(&f.name)).count() == 1;
         let number = inner.columns.iter().find(|c| c.alias.as_ref().is_some_and(is_named))?;
         let function = without_parens(number.expr.as_ref().filter(|_| is_source)?);

@@ -14,7 +14,7 @@ pub(crate) enum RowUse<'s> {
     Expr(&'s Expr, &'s Scope<'s>),
     /// A count of the rows is only compared with a number; this many rows decide the comparison.
     Counted(u64),
-    /// The rows of an IN; only the truth of the IN matters.
+    /// The rows of an IN; only the truth value of the IN matters.
     Truth(&'s Expr, &'s Scope<'s>),
     /// The SELECT is an arm of a UNION ALL. Only the first rows of the UNION ALL are needed.
     Arm(&'s Query),

@@ -14,9 +14,9 @@ pub struct Statistics {
 /// Outcomes of a condition.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Selectivity {
-    /// Rows for which it was true.
+    /// Number of rows for which the condition was true.
     pub passed: u64,
-    /// Rows for which it was not true.
+    /// Number of rows for which the condition was not true.
     pub failed: u64,
 }
 

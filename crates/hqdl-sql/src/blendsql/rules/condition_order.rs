@@ -12,12 +12,12 @@ use crate::blendsql::plan::condition::{Condition, Parts};
 use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{CountCondition, DemandPlan, RuleResult};
 
-/// Estimated cost and truth of a condition.
+/// Estimated cost of a condition, and the probability that it is true.
 #[derive(Clone, Copy)]
 struct ConditionEstimate {
     /// Number of values to ask about.
     cost: f64,
-    /// Probability that it is true.
+    /// Probability that the condition is true.
     holds: f64,
 }
 

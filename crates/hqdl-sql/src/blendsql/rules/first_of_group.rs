@@ -326,7 +326,7 @@ fn is_same_value(a: &Expr, b: &Expr, select: &SelectScope<'_>) -> bool {
     sql[a.span.clone()] == sql[b.span.clone()] || column(a).is_some() && column(a) == column(b)
 }
 
-/// Returns the grouping expressions, which must be plain.
+/// Checks that all grouping expressions are plain, and returns them.
 pub(crate) fn check_groups_are_plain<'s>(
     select: &SelectScope<'s>,
 ) -> Result<Vec<&'s Expr>, RefusalReason> {

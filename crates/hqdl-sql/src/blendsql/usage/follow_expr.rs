@@ -17,7 +17,7 @@ use crate::blendsql::{Call, Choices, ReturnType, Subject};
 use hqdl_values::Type;
 
 impl FlowAnalysis<'_> {
-    /// Follows a condition. Only its truth matters, not its value.
+    /// Follows a condition. Only its truth value matters.
     pub(in crate::blendsql) fn follow_condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         let flow = self.follow_expr(expr, names);
         for call in &flow.calls {

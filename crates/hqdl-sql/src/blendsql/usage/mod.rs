@@ -48,7 +48,7 @@ pub enum ComparedWith {
     Number,
     /// The answer is a LIMIT or OFFSET.
     Limit,
-    /// TRUE, FALSE or the truth of a condition.
+    /// TRUE, FALSE or the truth value of a condition.
     Truth,
     /// A column compared for equality.
     Column(ColumnOrigin),
@@ -110,17 +110,18 @@ impl AvailableColumn {
 /// Usage of a call in the query.
 #[derive(Debug, Clone, Default)]
 pub struct CallUsage {
-    /// Whether only the truth of the answer matters.
+    /// Whether only the truth value of the answer matters.
     pub is_condition: bool,
-    /// Operands that its answer is compared with.
+    /// Operands that the answer is compared with.
     pub compared_with: Vec<ComparedWith>,
-    /// Whether its answer is ordered: as a term of ORDER BY, or as an argument of `max` or `min`.
+    /// Whether the order of the answers matters: the call is a term of ORDER BY, or an argument of
+    /// `max` or `min`.
     pub is_ordered: bool,
-    /// Indices of the calls that its answer is compared with.
+    /// Indices of the calls that the answer is compared with.
     pub compared_calls: Vec<usize>,
     /// Answer type that a CAST states, or the return type of another call with the same question.
     pub stated_type: Option<ReturnType>,
-    /// Return type of a call that it is compared with.
+    /// Return type of a call that the answer is compared with.
     pub compared_type: Option<ReturnType>,
     /// Whether the call follows IN, where its answer is a list.
     pub is_in_list: bool,
@@ -136,7 +137,7 @@ pub struct CallUsage {
     /// Argument column with several values per group. `SQLite` would choose its value from an
     /// arbitrary row.
     pub ambiguous_column: Option<String>,
-    /// Column that provides its options.
+    /// Column that provides the call's options.
     pub options: Option<OptionsColumn>,
     /// Names of the tables that are visible to the call.
     pub tables: Vec<String>,

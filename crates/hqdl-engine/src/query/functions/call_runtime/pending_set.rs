@@ -80,7 +80,7 @@ pub struct Candidate {
     pub state: RowState,
     /// Demands of the row.
     pub demands: Vec<Demand>,
-    /// Values of its columns with calls.
+    /// Values of the row's columns with calls.
     pub call_values: Vec<Sql>,
 }
 

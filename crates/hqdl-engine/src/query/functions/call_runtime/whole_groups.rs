@@ -105,8 +105,8 @@ impl WholeGroups {
         Some(chosen.into_iter().collect())
     }
 
-    /// Returns the number of rows that the last of the needed groups has at least, or at most if
-    /// the groups with the fewest rows are needed.
+    /// Returns a bound on the row count of the last needed group: a lower bound, or an upper bound
+    /// if the groups with the fewest rows are needed.
     fn find_bound(&self, groups: &[(Vec<u8>, GroupCounts)]) -> u64 {
         let last = self.needed.saturating_sub(1);
         if self.largest {
@@ -114,7 +114,7 @@ impl WholeGroups {
             least.sort_unstable_by_key(|n| Reverse(*n));
             least.get(last).copied().unwrap_or(0)
         } else {
-            // A group without a row that passes may not exist.
+            // If no row of a group has passed yet, the result may not contain the group.
             let certain = groups.iter().filter(|(_, g)| g.passed > 0);
             let mut most: Vec<u64> = certain.map(|(_, g)| g.most()).collect();
             most.sort_unstable();
@@ -122,8 +122,8 @@ impl WholeGroups {
         }
     }
 
-    /// Returns the number of further rows that must fail, or pass if the groups with the fewest rows
-    /// are needed, so that a group is excluded; 0 if it is.
+    /// Returns how many more rows must fail to exclude a group, or must pass if the groups with the
+    /// fewest rows are needed; 0 if the group is already excluded.
     fn rows_to_exclude(&self, group: &GroupCounts, bound: u64) -> u64 {
         if self.largest {
             group.most().saturating_add(1).saturating_sub(bound)

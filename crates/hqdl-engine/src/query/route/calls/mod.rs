@@ -84,7 +84,7 @@ pub struct NewQuestion {
 
 /// An expansion that the query uses.
 pub struct PlannedExpansion {
-    /// Kinds of the values that it asks about.
+    /// Kinds of the values that the expansion asks about.
     pub kinds: Vec<String>,
     /// Position in the spec; `None` if the query created it.
     pub in_spec: Option<usize>,

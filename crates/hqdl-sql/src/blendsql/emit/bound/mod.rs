@@ -73,10 +73,12 @@ pub(in crate::blendsql::emit) const CALL_IN_CONTEXT: &str = "its context contain
 const RECURSIVE_QUERY: &str = "it is in a recursive query";
 const ROWS_FROM_ANSWERS: &str = "its rows come from answers";
 const INNER_TABLES: &str = "it may be evaluated before tables in parentheses are joined";
-// `SQLite` evaluates a condition on the unmatched rows of the right table first.
+// In a RIGHT or FULL JOIN, `SQLite` first evaluates the condition on the unmatched rows of the
+// right table.
 const OUTER_JOIN_ROWS: &str =
     "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
-// Such a table has no column that makes a condition wait until the table is read.
+// If all columns of a table are answers, a condition has no column that makes it wait until the
+// table is read.
 const ANSWER_TABLE: &str = "it can be evaluated before a table whose columns are all answers";
 const QUERY_TOO_LONG: &str = "the query is too long to count its rows";
 

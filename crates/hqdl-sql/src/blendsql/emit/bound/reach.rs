@@ -162,7 +162,8 @@ impl Probing<'_, '_> {
         at: EvalPosition<'_>,
     ) -> Option<String> {
         if crate::blendsql::plan::analysis::syntactic_decisive_select(expr).is_ok() {
-            // Requests about the rows of such a subquery are made in batches.
+            // If a single row decides a subquery, its rows are asked about in batches, so one pass
+            // does not ask about all of them.
             self.is_single_pass = false;
         }
         if at.per_group {
