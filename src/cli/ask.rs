@@ -315,7 +315,7 @@ impl<'s> AskRun<'s> {
             rewrites: self.flags.rewrite,
             before_request: &announce,
         };
-        let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
+        let mut asker = Asker::new(question).map_err(|error| self.failure_for(error))?;
         asker.continue_conversation(earlier);
         let outcome = self.answer(&mut asker);
         let repairs = std::mem::take(&mut asker.repairs);
@@ -349,7 +349,7 @@ impl<'s> AskRun<'s> {
         })
     }
 
-    fn to_failure(&self, error: AskError) -> Failure {
+    fn failure_for(&self, error: AskError) -> Failure {
         match error {
             AskError::InvalidQuestion(message) => {
                 Failure::wrong_input(message, "ask one question in a few sentences")
@@ -375,7 +375,7 @@ impl<'s> AskRun<'s> {
     /// Writes, repairs, approves and runs the query of a question, and relaxes the query if it
     /// returns no rows.
     fn answer(&self, asker: &mut Asker<'_>) -> Result<AskOutcome, Failure> {
-        let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
+        let mut written = asker.plan().map_err(|error| self.failure_for(error))?;
         let mut relaxed: Vec<String> = Vec::new();
         let mut empty: Option<Answered> = None;
         loop {
@@ -409,7 +409,7 @@ impl<'s> AskRun<'s> {
                 Ok(meta) => result.meta = meta,
                 Err(QueryError::Sql(problem)) => {
                     let repaired = asker.repair(&plan.sql, &problem);
-                    written = repaired.map_err(|error| self.to_failure(error))?;
+                    written = repaired.map_err(|error| self.failure_for(error))?;
                     continue;
                 }
                 Err(error) => return Err(to_run_failure(error)),
@@ -448,7 +448,7 @@ impl<'s> AskRun<'s> {
             Ok(next) => next,
             Err(error) => {
                 if !self.output_options.quiet {
-                    let message = self.to_failure(error).message();
+                    let message = self.failure_for(error).message();
                     anstream::eprintln!("note: no relaxed query was written: {message}");
                 }
                 None
@@ -537,7 +537,7 @@ impl<'s> AskRun<'s> {
                 return Ok(None);
             }
             let message = format!("plan {approved} is out of date: {cost}");
-            return Err(self.to_approval_failure(plan, message));
+            return Err(self.approval_failure(plan, message));
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             anstream::eprint!("{cost}. Run it? [y/N] ");
@@ -547,10 +547,10 @@ impl<'s> AskRun<'s> {
             let approved = read > 0 && (word == "y" || word == "yes");
             return Ok((!approved).then_some(APPROVAL));
         }
-        Err(self.to_approval_failure(plan, format!("approval needed: {cost}")))
+        Err(self.approval_failure(plan, format!("approval needed: {cost}")))
     }
 
-    fn to_approval_failure(&self, plan: &AskPlan, message: String) -> Failure {
+    fn approval_failure(&self, plan: &AskPlan, message: String) -> Failure {
         let hint = match self.plan_use {
             PlanUse::RunInChat => {
                 "approve it on a terminal, or start the chat with --yes-under USD".to_owned()

@@ -107,7 +107,7 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         let warnings = gathered.report.warnings();
         problems
             .problems
-            .extend(warnings.into_iter().map(|r| draft.to_warning(&location, r, help)));
+            .extend(warnings.into_iter().map(|r| draft.warning_at(&location, r, help)));
     }
     if let Ok(target) = Database::open(spec.target()) {
         for (n, expansion) in spec.expansions.iter().enumerate() {
@@ -115,7 +115,7 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
             let location = ["expansion".into(), n.into(), "name".into()];
             let help =
                 "the next run restores them; use `hqdl override set` to change a cell permanently";
-            problems.problems.push(draft.to_warning(&location, edited, help));
+            problems.problems.push(draft.warning_at(&location, edited, help));
         }
     }
     let columns: usize = spec.expansions.iter().map(|e| e.columns.len()).sum();

@@ -212,7 +212,7 @@ impl<'o> Input<'o> {
     }
 
     /// Converts a query's error to the failure to print.
-    pub fn to_failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
+    pub fn failure_for(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
         match (error, no_model) {
             (QueryError::Sql(mut problem), _) => {
                 if let Some(table) = problem.message.strip_prefix("no such table: ")

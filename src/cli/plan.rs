@@ -81,13 +81,13 @@ fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<Exit
             Ok::<_, rusqlite::Error>(())
         };
         let keys = Keys::collect(&session.database, expansion, None)?;
-        keys.for_each(&mut add_row).map_err(|e| session.database.to_store_error(&e))?;
+        keys.for_each(&mut add_row).map_err(|e| session.database.store_error_for(&e))?;
         let Some(first) = rows.first() else { continue };
         load_evidence(&session.spec, expansion, &session.database).map_err(|message| {
             MaterializeError::Evidence { expansion: expansion.name.clone(), message }
         })?;
         let asked = expansion.for_key(&first.key);
-        let shown: Vec<_> = rows.iter().map(|row| expansion.to_prompt_row(row)).collect();
+        let shown: Vec<_> = rows.iter().map(|row| expansion.shown_row(row)).collect();
         let models = model::choose_models(&session.spec, Some(&*connected), expansion);
         for (m, choice) in models.choices().iter().enumerate() {
             let columns: Vec<usize> = models.columns_of(m).collect();

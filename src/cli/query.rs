@@ -128,7 +128,7 @@ fn run_query(
         QueryError::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {
             QueryExit::PipeClosed
         }
-        error => QueryExit::Failed(input.to_failure(error, no_model)),
+        error => QueryExit::Failed(input.failure_for(error, no_model)),
     })
 }
 

@@ -234,7 +234,7 @@ fn no_value_of_a_key_is_hidden() {
                     [a, b].into_iter().filter(|p| (0..3).filter(there).all(|n| p.contains(&n)));
                 let Some(least) = of.map(Vec::len).min() else { continue };
                 let row = Row { key: key.clone(), context: Vec::new() };
-                let shown = expansion.to_prompt_row(&row);
+                let shown = expansion.shown_row(&row);
                 assert_eq!(shown.key.len(), least, "{a:?} {b:?} {key:?}");
                 let values = |key: &[Value]| key.iter().filter(|v| **v != Value::Null).count();
                 assert_eq!(values(&shown.key), values(&key));

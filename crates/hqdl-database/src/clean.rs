@@ -37,7 +37,7 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
             CleanReport { path: server.display_url().into(), ..CleanReport::default() };
         if source.has_bookkeeping() {
             let (objects, is_last) =
-                find_objects(source, spec).map_err(|e| source.to_store_error(&e))?;
+                find_objects(source, spec).map_err(|e| source.store_error_for(&e))?;
             server.clean_schema(&spec.full_path(), &objects, is_last)?;
             report.objects = objects.into_iter().map(|(name, _)| name).collect();
         }
@@ -53,8 +53,8 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
     }
     let is_copy = spec.output.is_some() && read_copy_source(&db)?.is_some();
     let is_removable =
-        is_copy && find_user_objects(source, &db).map_err(|e| db.to_store_error(&e))?.is_empty();
-    let (objects, is_last) = find_objects(&db, spec).map_err(|e| db.to_store_error(&e))?;
+        is_copy && find_user_objects(source, &db).map_err(|e| db.store_error_for(&e))?.is_empty();
+    let (objects, is_last) = find_objects(&db, spec).map_err(|e| db.store_error_for(&e))?;
     report.objects = objects.iter().map(|(name, _)| name.clone()).collect();
     if is_removable && is_last {
         drop(db);
@@ -62,7 +62,7 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
         report.removed_file = true;
         return Ok(report);
     }
-    drop_all(&db, spec, &objects, is_last).map_err(|e| db.to_store_error(&e))?;
+    drop_all(&db, spec, &objects, is_last).map_err(|e| db.store_error_for(&e))?;
     Ok(report)
 }
 

@@ -159,8 +159,8 @@ impl<'db> Keys<'db> {
             let connection = db.connection();
             server.copy_sources(expansion, &filters, connection, &|n| keys.source_table(n))?;
         }
-        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.to_store_error(&e))?;
-        keys.scan_keys(expansion).map_err(|e| db.to_store_error(&e))?;
+        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
+        keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
         Ok(keys)
     }
 
@@ -195,10 +195,10 @@ impl<'db> Keys<'db> {
         let mut keys = Self::new(db, expansion);
         let filterable = keys.find_filterable_sources(expansion, filter)?;
         let scanned = keys.find_changed_buckets(snapshot, answered);
-        let Some(changed) = scanned.map_err(|e| db.to_store_error(&e))? else { return Ok(None) };
+        let Some(changed) = scanned.map_err(|e| db.store_error_for(&e))? else { return Ok(None) };
         keys.changed = Some(changed);
-        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.to_store_error(&e))?;
-        keys.scan_keys(expansion).map_err(|e| db.to_store_error(&e))?;
+        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
+        keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
         Ok(keys.add_unvisited_report().then_some(keys))
     }
 
@@ -380,7 +380,7 @@ impl<'db> Keys<'db> {
                 Some(server) => server.check_filter(&source.rows, filter),
                 None => {
                     let prepared = self.db.connection().prepare(&probe);
-                    prepared.map(drop).map_err(|e| self.db.to_store_error(&e))
+                    prepared.map(drop).map_err(|e| self.db.store_error_for(&e))
                 }
             };
             match checked {
@@ -426,7 +426,7 @@ impl<'db> Keys<'db> {
             report.keys += 1;
             // A key column that the source lacks does not count as NULL.
             if expansion
-                .to_prompt_row(&Row { key: key.clone(), context: Vec::new() })
+                .shown_row(&Row { key: key.clone(), context: Vec::new() })
                 .key
                 .contains(&Value::Null)
             {

@@ -248,7 +248,7 @@ impl Database {
             server.try_publishing()?;
             return Ok(db);
         }
-        if db.connection.is_readonly("main").map_err(|e| db.to_store_error(&e))? {
+        if db.connection.is_readonly("main").map_err(|e| db.store_error_for(&e))? {
             return Err(StoreError::ReadOnly(db.path));
         }
         // If SQLite cannot create a journal, or a lock, in the directory, the error occurs only on
@@ -256,7 +256,7 @@ impl Database {
         let version: i64 = db
             .connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
-            .map_err(|e| db.to_store_error(&e))?;
+            .map_err(|e| db.store_error_for(&e))?;
         let write_attempt = db
             .connection
             .execute_batch(&format!("BEGIN IMMEDIATE; PRAGMA user_version = {version}"));
@@ -265,7 +265,7 @@ impl Database {
         } else {
             db.connection.execute_batch("ROLLBACK")
         };
-        write_attempt.and(rollback).map_err(|e| db.to_store_error(&e))?;
+        write_attempt.and(rollback).map_err(|e| db.store_error_for(&e))?;
         Ok(db)
     }
 
@@ -332,7 +332,7 @@ impl Database {
         }
         self.connection
             .query_row("PRAGMA data_version", [], |row| row.get(0))
-            .map_err(|e| self.to_store_error(&e))
+            .map_err(|e| self.store_error_for(&e))
     }
 
     /// Returns a number that changes, possibly with a delay, if tables on a server are written,
@@ -471,7 +471,7 @@ impl Database {
 
     /// Converts a `SQLite` error, with this database's path.
     #[must_use]
-    pub fn to_store_error(&self, error: &rusqlite::Error) -> StoreError {
+    pub fn store_error_for(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)
     }
 

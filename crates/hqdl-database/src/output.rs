@@ -38,7 +38,8 @@ impl OutputTarget {
     /// Returns [`StoreError`] if recreating `output` would destroy other data.
     pub fn inspect(source: &Database, output: Option<&Path>) -> Result<Self, StoreError> {
         if !source.has_bookkeeping()
-            && let Some(name) = find_reserved_name(source).map_err(|e| source.to_store_error(&e))?
+            && let Some(name) =
+                find_reserved_name(source).map_err(|e| source.store_error_for(&e))?
         {
             return Err(StoreError::Reserved { path: source.path.clone(), name });
         }
@@ -61,14 +62,14 @@ impl OutputTarget {
                 of: fingerprint_path(&recorded).to_owned(),
             });
         }
-        let user_tables = find_user_objects(source, &copy).map_err(|e| copy.to_store_error(&e))?;
+        let user_tables = find_user_objects(source, &copy).map_err(|e| copy.store_error_for(&e))?;
         if !user_tables.is_empty() {
             return Err(StoreError::OwnObjects {
                 path: output.to_owned(),
                 names: user_tables.join(", "),
             });
         }
-        if refresh::can_refresh(source, &copy).map_err(|e| copy.to_store_error(&e))? {
+        if refresh::can_refresh(source, &copy).map_err(|e| copy.store_error_for(&e))? {
             return Ok(Self::Outdated(copy));
         }
         Ok(Self::Stale(output.to_owned()))
@@ -221,7 +222,7 @@ impl OutputDatabase {
             let sql = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, ?2)";
             connection.execute(sql, [COPY_SOURCE_KEY, stamp]).map(|_| ())
         });
-        refreshed.map_err(|e| self.database.to_store_error(&e))
+        refreshed.map_err(|e| self.database.store_error_for(&e))
     }
 
     /// Atomically replaces the old copy with the new one.
@@ -305,7 +306,7 @@ pub(super) fn read_copy_source(copy: &Database) -> Result<Option<String>, StoreE
     match copy.connection.query_row(sql, [COPY_SOURCE_KEY], |row| row.get(0)) {
         Ok(fingerprint) => Ok(Some(fingerprint)),
         Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
-        Err(error) => Err(copy.to_store_error(&error)),
+        Err(error) => Err(copy.store_error_for(&error)),
     }
 }
 

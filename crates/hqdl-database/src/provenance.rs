@@ -159,7 +159,7 @@ impl Database {
                 })?
                 .collect()
         };
-        read_expansions().map_err(|e| self.to_store_error(&e))
+        read_expansions().map_err(|e| self.store_error_for(&e))
     }
 
     /// Returns the cells of a column whose key begins with `key` (each part as text, NULL for
@@ -227,7 +227,7 @@ impl Database {
                 })?
                 .collect()
         };
-        read_cells().map_err(|e| self.to_store_error(&e))
+        read_cells().map_err(|e| self.store_error_for(&e))
     }
 }
 

@@ -67,7 +67,7 @@ impl<'db> Publication<'db> {
     /// # Errors
     /// Returns [`StoreError`] if the database is locked or read-only.
     pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
-        let error = |e: rusqlite::Error| db.to_store_error(&e);
+        let error = |e: rusqlite::Error| db.store_error_for(&e);
         let connection = db.connection();
         let server = db.server().map(DatabaseServer::begin_publishing).transpose()?;
         if let Some(server) = db.server() {
@@ -124,7 +124,7 @@ impl<'db> Publication<'db> {
             }
             ExpansionWriter::open(self.db, self.connection(), expansion, checksums)
         };
-        open_tables().map_err(|e| self.db.to_store_error(&e))
+        open_tables().map_err(|e| self.db.store_error_for(&e))
     }
 
     /// Drops what hqdl created for an expansion before.
@@ -255,7 +255,7 @@ impl<'db> Publication<'db> {
         lookup: &mut ProvenanceLookup<'_>,
     ) -> Result<(), StoreError> {
         self.finish_locally(spec, written_tables, published_state, lookup)
-            .map_err(|e| self.db.to_store_error(&e))?;
+            .map_err(|e| self.db.store_error_for(&e))?;
         if let Some(server) = &self.server {
             server.send_tables(
                 written_tables.expansion,
@@ -406,7 +406,7 @@ impl<'db> Publication<'db> {
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
     pub fn create_views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
-        let error = |e: rusqlite::Error| self.db.to_store_error(&e);
+        let error = |e: rusqlite::Error| self.db.store_error_for(&e);
         let mut warnings = Vec::new();
         for (view, joined) in spec.expanded_views() {
             if self.is_redundant_view(&joined) {
@@ -483,7 +483,7 @@ impl<'db> Publication<'db> {
         if let Some(server) = server {
             server.commit()?;
         }
-        transaction.commit().map_err(|e| db.to_store_error(&e))
+        transaction.commit().map_err(|e| db.store_error_for(&e))
     }
 }
 

@@ -158,7 +158,7 @@ impl Database {
             let sql = "SELECT count(DISTINCT key), max(key) FROM hqdl_edit WHERE expansion = ?1";
             c.query_row(sql, [name], |r| Ok((r.get(0)?, r.get(1)?)))
         };
-        let (rows, key) = read_edits().map_err(|e| self.to_store_error(&e))?;
+        let (rows, key) = read_edits().map_err(|e| self.store_error_for(&e))?;
         let key = key.unwrap_or_default();
         let verb = if rows == 1 { " was" } else { "s were" };
         Ok((rows > 0)

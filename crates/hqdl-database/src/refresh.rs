@@ -65,7 +65,7 @@ pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreErro
     let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let attach = format!("ATTACH ?1 AS {SOURCE}");
     let uri = format!("file:{path}?mode=ro");
-    copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.to_store_error(&e))
+    copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.store_error_for(&e))
 }
 
 /// Returns the SQL condition of the source rows `s` that a copy lacks, if it has no other rows. If

@@ -158,7 +158,7 @@ impl<'e> ExpansionWriter<'e> {
     ) -> Result<Option<i64>, StoreError> {
         let (db, version) = (self.db, RowVersion::from_row(row, cells));
         self.fetch_records(Some(version.bucket()))?;
-        self.write_local_row(row, cells, &version).map_err(|e| db.to_store_error(&e))?;
+        self.write_local_row(row, cells, &version).map_err(|e| db.store_error_for(&e))?;
         Ok(version.version)
     }
 
@@ -302,7 +302,7 @@ impl<'e> ExpansionWriter<'e> {
             }
             Ok(())
         };
-        delete_missing().map_err(|e| db.to_store_error(&e))
+        delete_missing().map_err(|e| db.store_error_for(&e))
     }
 
     /// Returns the checksums of the previous tables; `None` if they are recreated.

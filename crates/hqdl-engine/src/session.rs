@@ -307,7 +307,7 @@ fn contains_entity(
     };
     Keys::collect(database, expansion, None)?
         .for_each(&mut { visit })
-        .map_err(|e| database.to_store_error(&e))?;
+        .map_err(|e| database.store_error_for(&e))?;
     Ok(found)
 }
 

@@ -447,8 +447,8 @@ impl PromptFrame {
     pub fn row_lines(&self, rows: &[&Row]) -> Vec<PromptRow> {
         let prefixes = self.row_prefixes(rows);
         let to_row = |(row, prefix): (&&Row, Json)| match &self.pack_form {
-            Some(pack_form) => pack_form.to_prompt_row(&prefix, row),
-            None => write::to_prompt_row(&prefix, row, self.format),
+            Some(pack_form) => pack_form.format_prompt_row(&prefix, row),
+            None => write::format_prompt_row(&prefix, row, self.format),
         };
         rows.iter().zip(prefixes).map(to_row).collect()
     }

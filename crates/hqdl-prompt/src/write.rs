@@ -27,7 +27,7 @@ pub(super) fn row_prefixes<'r>(
 }
 
 /// Returns the line of the prompt and the echoed line of a row.
-pub(super) fn to_prompt_row(prefix: &Json, row: &Row, format: Format) -> PromptRow {
+pub(super) fn format_prompt_row(prefix: &Json, row: &Row, format: Format) -> PromptRow {
     let key: Vec<Json> = row.key.iter().map(Value::to_json).collect();
     PromptRow {
         echo_line: format_answer_row(prefix, &key, &[], format),

@@ -136,7 +136,7 @@ impl Images {
     ///
     /// # Errors
     /// Fails with the reason why it cannot be shown.
-    pub fn to_url(&self, value: &Value, identity: &str) -> Result<String, String> {
+    pub fn image_url(&self, value: &Value, identity: &str) -> Result<String, String> {
         let Value::Text(text) = value else {
             return Err(format!("{value} does not name an image"));
         };

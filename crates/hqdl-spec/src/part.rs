@@ -85,7 +85,7 @@ impl Expansion {
     /// Returns a row as a prompt shows it: with only its part of the key, and without the bytes of
     /// its images.
     #[must_use]
-    pub fn to_prompt_row<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
+    pub fn shown_row<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
         let row = if self.has_images() {
             Cow::Owned(self.without_images(row))
         } else {

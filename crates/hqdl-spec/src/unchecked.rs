@@ -397,7 +397,7 @@ impl UncheckedSpec {
         let mut problems = check.problems;
         problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
         let has_errors = problems.iter().any(|p| p.severity == Severity::Error);
-        let problems = self.to_problems(problems);
+        let problems = self.add_source_text(problems);
         if has_errors { Err(problems) } else { Ok((spec, problems)) }
     }
 
@@ -410,7 +410,7 @@ impl UncheckedSpec {
 
     /// Returns a warning about the rows of an item of the spec.
     #[must_use]
-    pub fn to_warning(&self, path: &[Step], message: String, help: &str) -> Problem {
+    pub fn warning_at(&self, path: &[Step], message: String, help: &str) -> Problem {
         let (tree, _) = Tree::parse(&self.text);
         Problem {
             severity: Severity::Warning,
@@ -423,7 +423,7 @@ impl UncheckedSpec {
 
     /// Adds the path and text of this spec to problems with it that were found elsewhere.
     #[must_use]
-    pub fn to_problems(&self, problems: Vec<Problem>) -> Problems {
+    pub fn add_source_text(&self, problems: Vec<Problem>) -> Problems {
         let path = if self.has_no_file { self.database() } else { self.path.clone() };
         Problems { path, text: mask_keys(&self.text), problems }
     }

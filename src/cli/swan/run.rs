@@ -209,13 +209,13 @@ fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<(), 
     let mut known = false;
     for expansion in &spec.expansions {
         let mut look = |key: &KeyRow| {
-            let shown = expansion.to_prompt_row(&key.row);
+            let shown = expansion.shown_row(&key.row);
             let key: Vec<_> = shown.key.iter().map(Value::to_json).collect();
             known |= recordings.may_answer_key(&key);
             Ok::<_, rusqlite::Error>(())
         };
         let keys = Keys::collect(database, expansion, None)?;
-        keys.for_each(&mut look).map_err(|e| database.to_store_error(&e))?;
+        keys.for_each(&mut look).map_err(|e| database.store_error_for(&e))?;
         if known {
             return Ok(());
         }

@@ -442,7 +442,7 @@ impl PreparedQuery {
         } else {
             request.to_plain().run(sink)
         };
-        result.map_err(|error| self.to_failure(error))
+        result.map_err(|error| self.failure_for(error))
     }
 
     fn explain(
@@ -458,10 +458,10 @@ impl PreparedQuery {
         let request = self.build_request(&state.context, Some(model), interrupt);
         let explained =
             if self.has_calls() { query::explain(&request) } else { request.to_plain().explain() };
-        explained.map_err(|error| self.to_failure(error))
+        explained.map_err(|error| self.failure_for(error))
     }
 
-    fn to_failure(&self, error: QueryError) -> Failure {
+    fn failure_for(&self, error: QueryError) -> Failure {
         match (error, &self.active_spec.model) {
             (QueryError::Sql(problem), _) => Failure::Problems(Problems {
                 path: PathBuf::from("<query>"),

@@ -103,7 +103,7 @@ impl DatabaseServer {
         self.for_each_row(&text, &mut |row| {
             let row = decoders.iter().enumerate().map(|(n, decoder)| decoder.read_value(row, n));
             let row: Result<Vec<Sqlite>, _> = row.collect();
-            all.push(row.map_err(|e| self.to_store_error(&e))?);
+            all.push(row.map_err(|e| self.store_error_for(&e))?);
             Ok(all.len() < limit)
         })?;
         transaction.commit()?;

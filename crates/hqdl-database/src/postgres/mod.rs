@@ -148,7 +148,7 @@ impl DatabaseServer {
                     }
                     std::thread::sleep(Duration::from_millis(200));
                 }
-                client => break Arc::new(client.map_err(|e| self.to_store_error(&e))?),
+                client => break Arc::new(client.map_err(|e| self.store_error_for(&e))?),
             }
         };
         *current = Some(Arc::clone(&client));
@@ -174,7 +174,7 @@ impl DatabaseServer {
     /// Runs a statement and returns its rows.
     fn query_rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, StoreError> {
         let client = self.connection()?;
-        self.thread.block_on(client.query(sql, params)).map_err(|e| self.to_store_error(&e))
+        self.thread.block_on(client.query(sql, params)).map_err(|e| self.store_error_for(&e))
     }
 
     /// Runs a statement with one row and one column.
@@ -184,26 +184,26 @@ impl DatabaseServer {
     {
         let client = self.connection()?;
         let row = self.thread.block_on(client.query_one(sql, params));
-        row.and_then(|row| row.try_get(0)).map_err(|e| self.to_store_error(&e))
+        row.and_then(|row| row.try_get(0)).map_err(|e| self.store_error_for(&e))
     }
 
     /// Runs a statement and returns the number of changed rows.
     fn execute(&self, sql: &str, params: &Params<'_>) -> Result<u64, StoreError> {
         let client = self.connection()?;
-        self.thread.block_on(client.execute(sql, params)).map_err(|e| self.to_store_error(&e))
+        self.thread.block_on(client.execute(sql, params)).map_err(|e| self.store_error_for(&e))
     }
 
     /// Runs statements without parameters.
     fn execute_batch(&self, sql: &str) -> Result<(), StoreError> {
         let client = self.connection()?;
-        self.thread.block_on(client.batch_execute(sql)).map_err(|e| self.to_store_error(&e))
+        self.thread.block_on(client.batch_execute(sql)).map_err(|e| self.store_error_for(&e))
     }
 
     /// Returns the columns of a SELECT, with their types.
     fn describe_columns(&self, sql: &str) -> Result<Vec<(String, Type)>, StoreError> {
         let client = self.connection()?;
         let statement =
-            self.thread.block_on(client.prepare(sql)).map_err(|e| self.to_store_error(&e))?;
+            self.thread.block_on(client.prepare(sql)).map_err(|e| self.store_error_for(&e))?;
         let to_column = |c: &tokio_postgres::Column| (c.name().to_owned(), c.type_().clone());
         Ok(statement.columns().iter().map(to_column).collect())
     }
@@ -221,7 +221,7 @@ impl DatabaseServer {
     }
 
     /// Classifies a server error.
-    fn to_store_error(&self, error: &tokio_postgres::Error) -> StoreError {
+    fn store_error_for(&self, error: &tokio_postgres::Error) -> StoreError {
         let url = self.address.display_url.clone();
         let Some(db_error) = error.as_db_error() else {
             let message = connection_reason(error);

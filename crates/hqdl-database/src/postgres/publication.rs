@@ -211,7 +211,7 @@ impl ServerPublication<'_> {
         );
         let mut tables: Vec<String> = Vec::new();
         for row in server.query_rows(&select, &[&expansion])? {
-            let table: String = row.try_get(0).map_err(|e| server.to_store_error(&e))?;
+            let table: String = row.try_get(0).map_err(|e| server.store_error_for(&e))?;
             if server.is_made_by_hqdl(&table)? {
                 self.drop_dependent_views(&table)?;
                 tables.push(server.qualified_name(&table));
@@ -236,7 +236,7 @@ impl ServerPublication<'_> {
             server.qualified_name("hqdl_object")
         );
         for row in server.query_rows(&select, &[&server.qualified_name(table), &server.schema])? {
-            let view: String = row.try_get(0).map_err(|e| server.to_store_error(&e))?;
+            let view: String = row.try_get(0).map_err(|e| server.store_error_for(&e))?;
             self.drop_view(&view)?;
         }
         Ok(())

@@ -127,10 +127,10 @@ impl DatabaseServer {
             let mut values = Vec::with_capacity(decoders.len() + 1);
             for (position, decoder) in decoders.iter().enumerate() {
                 values
-                    .push(decoder.read_value(row, position).map_err(|e| self.to_store_error(&e))?);
+                    .push(decoder.read_value(row, position).map_err(|e| self.store_error_for(&e))?);
             }
             let is_selected: &str =
-                row.try_get(decoders.len()).map_err(|e| self.to_store_error(&e))?;
+                row.try_get(decoders.len()).map_err(|e| self.store_error_for(&e))?;
             values.push(Sqlite::Integer(i64::from(is_selected == "true")));
             insert.execute(params_from_iter(values)).map_err(to_error)?;
             Ok(true)

@@ -98,7 +98,7 @@ impl<'db> SpecDraft<'db> {
     /// Returns [`StoreError`] if the database cannot be read.
     pub fn write(&self, db_path: &str, model: &SpecOverrides) -> Result<GeneratedSpec, StoreError> {
         let used_names =
-            sampling::list_schema_names(self.db).map_err(|e| self.db.to_store_error(&e))?;
+            sampling::list_schema_names(self.db).map_err(|e| self.db.store_error_for(&e))?;
         let mut notes = self.inventory.build_notes();
         notes.extend(spec_writer::output_path(db_path).map(|output| {
             format!("the spec publishes into the copy {output}, and the database stays as it is")
@@ -188,14 +188,14 @@ struct Inventory {
 impl Inventory {
     fn read_database(db: &Database) -> Result<Self, StoreError> {
         let mut inventory = Self::default();
-        for name in sampling::list_table_names(db).map_err(|e| db.to_store_error(&e))? {
+        for name in sampling::list_table_names(db).map_err(|e| db.store_error_for(&e))? {
             match inventory.add_table(db, &name) {
                 Ok(()) => {}
-                Err(e) if is_database_error(&e) => return Err(db.to_store_error(&e)),
+                Err(e) if is_database_error(&e) => return Err(db.store_error_for(&e)),
                 Err(e) => inventory.unreadable.push((name, sqlite_message(&e))),
             }
         }
-        inventory.promote_owners(db).map_err(|e| db.to_store_error(&e))?;
+        inventory.promote_owners(db).map_err(|e| db.store_error_for(&e))?;
         let ranks: Vec<_> = inventory.entities.iter().map(|e| inventory.rank_of(e)).collect();
         let mut ranked: Vec<_> = ranks.into_iter().zip(inventory.entities).collect();
         ranked.sort_by_key(|(rank, _)| Reverse(*rank));

@@ -464,6 +464,6 @@ pub(super) fn count_orphans(
         known.insert(hash(&serde_json::Value::Array(json).to_string()));
         Ok::<(), rusqlite::Error>(())
     })
-    .map_err(|e| target.to_store_error(&e))?;
+    .map_err(|e| target.store_error_for(&e))?;
     Ok(target.count_orphans(expansion, &mut |key| known.contains(&hash(key))))
 }

@@ -23,7 +23,7 @@ impl Materializer<'_> {
     /// [`MaterializeError::Evidence`] if the documents cannot be read.
     pub(super) fn load_evidence(&self, expansion: &Expansion) -> Result<(), MaterializeError> {
         load_evidence(&self.spec, expansion, self.database)
-            .map_err(|message| to_error(expansion, message))
+            .map_err(|message| evidence_error(expansion, message))
     }
 
     /// Marks answers as outdated if their request would now show different passages.
@@ -66,7 +66,7 @@ impl Materializer<'_> {
             Ok(())
         });
         if let Some(message) = failure {
-            return Err(to_error(expansion, message));
+            return Err(evidence_error(expansion, message));
         }
         walked.map_err(|error| error.into_materialize_error(self.database))?;
         self.collect_outdated_completions(&mut digests, &mut outdated)?;
@@ -94,10 +94,10 @@ impl Materializer<'_> {
 
 /// Computes the digest of the passages that a request about this row would show.
 fn compute_digest(expansion: &Expansion, row: &Row) -> Result<String, String> {
-    let evidence = expansion.for_key(&row.key).find_evidence(&expansion.to_prompt_row(row))?;
+    let evidence = expansion.for_key(&row.key).find_evidence(&expansion.shown_row(row))?;
     Ok(evidence.map(|evidence| evidence.digest.clone()).unwrap_or_default())
 }
 
-fn to_error(expansion: &Expansion, message: String) -> MaterializeError {
+fn evidence_error(expansion: &Expansion, message: String) -> MaterializeError {
     MaterializeError::Evidence { expansion: expansion.name.clone(), message }
 }

@@ -638,7 +638,7 @@ enum WalkError {
 impl WalkError {
     fn into_materialize_error(self, db: &Database) -> MaterializeError {
         match self {
-            Self::Sqlite(e) => db.to_store_error(&e).into(),
+            Self::Sqlite(e) => db.store_error_for(&e).into(),
             Self::Store(e) => e.into(),
             Self::Facts(e) => e.into(),
             Self::Closed => MaterializeError::Stopped(StopReason::Interrupted),

@@ -108,7 +108,7 @@ impl<'w> Materializer<'w> {
                         }
                         Ok::<(), rusqlite::Error>(())
                     })
-                    .map_err(|e| self.database.to_store_error(&e))?;
+                    .map_err(|e| self.database.store_error_for(&e))?;
             }
             coverage.differences = Some(TableDifferences { published, buckets, keys, positions });
         }
@@ -319,7 +319,7 @@ impl<'w> Materializer<'w> {
                     keys.insert(hash_key(&key_to_json(&key.row.key)));
                     Ok::<(), rusqlite::Error>(())
                 })
-                .map_err(|e| self.database.to_store_error(&e))?;
+                .map_err(|e| self.database.store_error_for(&e))?;
             tables.delete_missing_rows(None, &keys, None)?;
         }
         Ok((counts, buckets))

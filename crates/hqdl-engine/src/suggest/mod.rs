@@ -205,7 +205,7 @@ fn find_key_overlaps(
             }
             Ok::<(), rusqlite::Error>(())
         })
-        .map_err(|e| database.to_store_error(&e))?;
+        .map_err(|e| database.store_error_for(&e))?;
         let count = keys.report.keys;
         key_overlaps.extend(names.iter().zip(matching_values).map(|(key, matching_values)| {
             KeyOverlap { expansion_index, key: key.clone(), matching_values, key_count: count }

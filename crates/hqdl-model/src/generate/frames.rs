@@ -64,7 +64,7 @@ impl Context {
                 .to_owned());
         }
         for (shown, image) in prompt.images.iter_mut().zip(self.row_images(row_batch)) {
-            shown.url = self.expansion.image_files.to_url(image, &shown.name)?;
+            shown.url = self.expansion.image_files.image_url(image, &shown.name)?;
         }
         // The answers are stored for the images that were looked up.
         let is_unchanged = |missing_row: &MissingRow| {
@@ -128,7 +128,7 @@ impl Context {
         row_batch
             .missing_rows
             .iter()
-            .map(|missing_row| self.expansion.to_prompt_row(&missing_row.row))
+            .map(|missing_row| self.expansion.shown_row(&missing_row.row))
             .collect()
     }
 }

@@ -119,7 +119,7 @@ impl<'e> CostEstimator<'e> {
         let shown_rows: Vec<Cow<'_, Row>> = row_batch
             .missing_rows
             .iter()
-            .map(|missing_row| expansion.to_prompt_row(&missing_row.row))
+            .map(|missing_row| expansion.shown_row(&missing_row.row))
             .collect();
         let rows: Vec<&Row> = shown_rows.iter().map(AsRef::as_ref).collect();
         let (frame_tokens, header, lines) = if frame.is_single(rows.len()) {

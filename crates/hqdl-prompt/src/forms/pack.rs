@@ -94,7 +94,7 @@ impl PackForm {
     }
 
     /// Returns the line of the prompt and the echoed line of a row.
-    pub fn to_prompt_row(&self, label: &Json, row: &Row) -> PromptRow {
+    pub fn format_prompt_row(&self, label: &Json, row: &Row) -> PromptRow {
         let label_text = label.as_str().unwrap_or_default();
         let echoed = match self.answers {
             AnswerForm::Lines => format!("\"{label_text},\","),

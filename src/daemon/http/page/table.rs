@@ -239,7 +239,7 @@ fn read_page(
             facets.map(|c| read_facet(connection, view, &table.expansion, &table.columns, c));
         Ok((rows, count, facets.collect::<rusqlite::Result<_>>()?))
     };
-    let (mut rows, count, facets) = read().map_err(|e| database.to_store_error(&e))?;
+    let (mut rows, count, facets) = read().map_err(|e| database.store_error_for(&e))?;
     let is_cut = rows.len() > PAGE_ROWS;
     rows.truncate(PAGE_ROWS);
     let more = match &view.cursor {

@@ -134,7 +134,7 @@ impl Guard {
         let registered = math::register_math_functions(guard.connection())
             .and_then(|()| best::register_best_aggregate(guard.connection()))
             .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
-        registered.map_err(|e| guard.database.to_store_error(&e))?;
+        registered.map_err(|e| guard.database.store_error_for(&e))?;
         Ok(guard)
     }
 
@@ -231,7 +231,7 @@ impl Guard {
     fn set_query_only(&self, on: bool) -> Result<(), StoreError> {
         self.connection()
             .pragma_update(None, "query_only", on)
-            .map_err(|e| self.database.to_store_error(&e))
+            .map_err(|e| self.database.store_error_for(&e))
     }
 
     /// Starts the time limit of a pass.
@@ -321,7 +321,7 @@ impl Guard {
                 | ErrorCode::SystemIoFailure
                 | ErrorCode::DiskFull
                 | ErrorCode::PermissionDenied,
-            ) => self.database.to_store_error(error).into(),
+            ) => self.database.store_error_for(error).into(),
             Some(ErrorCode::TooBig) => QueryError::in_sql(
                 format!("a value is longer than {} bytes", MAX_VALUE_BYTES.load(Ordering::Relaxed)),
                 None,
