@@ -174,7 +174,7 @@ fn fill_from_model(
     let expansion = session.spec.expansions[expansion].clone();
     let selection = Selection {
         columns: Some(audit.draw.columns.clone()),
-        filter: Some(audit.sample_condition(&expansion)),
+        filter: Some(audit.sampled_rows_condition(&expansion)),
         ..Selection::default()
     };
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));

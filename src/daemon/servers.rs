@@ -23,7 +23,7 @@ pub(super) fn last_counter(url: &Path) -> Option<i64> {
 
 /// Queries a server's change counter and starts polling it.
 pub(super) fn start_polling(url: &Path) {
-    let counter = Database::open(url).and_then(|database| database.change_count());
+    let counter = Database::open(url).and_then(|database| database.change_counter());
     store_counter(url, counter);
 }
 
@@ -50,9 +50,9 @@ impl Servers {
         let mut changed = Vec::new();
         for url in known {
             let counter = match self.0.get(&url) {
-                Some(database) => database.change_count(),
+                Some(database) => database.change_counter(),
                 None => Database::open(&url).and_then(|database| {
-                    let counter = database.change_count();
+                    let counter = database.change_counter();
                     self.0.insert(url.clone(), database);
                     counter
                 }),

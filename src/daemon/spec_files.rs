@@ -9,11 +9,11 @@ use super::servers;
 use crate::spec::is_server;
 
 /// Number of file system checks since the process started.
-static CHECK_COUNT: AtomicU64 = AtomicU64::new(0);
+static FILE_CHECK_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of file system checks so far, for tests.
-pub(super) fn check_count() -> u64 {
-    CHECK_COUNT.load(Ordering::Relaxed)
+pub(super) fn file_check_count() -> u64 {
+    FILE_CHECK_COUNT.load(Ordering::Relaxed)
 }
 
 /// Returns the specs by name: every `*.toml` of a directory, or the given file. A missing directory
@@ -54,7 +54,7 @@ impl FileFingerprint {
         if is_server(path) {
             return Self::Server(servers::last_counter(path));
         }
-        CHECK_COUNT.fetch_add(1, Ordering::Relaxed);
+        FILE_CHECK_COUNT.fetch_add(1, Ordering::Relaxed);
         let Ok(meta) = std::fs::metadata(path) else { return Self::Missing };
         if path.extension().is_some_and(|e| e == "toml" || e == "csv") {
             return std::fs::read(path).map_or(Self::Missing, |b| Self::Text(blake3::hash(&b)));
@@ -72,7 +72,7 @@ impl FileFingerprint {
 /// Returns the paths by which the system reports a file: the path with its directory resolved, and
 /// the fully resolved path.
 pub(super) fn reported_paths(file: &Path) -> [PathBuf; 2] {
-    CHECK_COUNT.fetch_add(1, Ordering::Relaxed);
+    FILE_CHECK_COUNT.fetch_add(1, Ordering::Relaxed);
     let resolved = file.ancestors().skip(1).find_map(|dir| {
         let rest = file.strip_prefix(dir).ok()?;
         Some(dir.canonicalize().ok()?.join(rest))

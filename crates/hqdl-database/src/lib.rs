@@ -340,8 +340,8 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be queried.
-    pub fn change_count(&self) -> Result<i64, StoreError> {
-        self.server().map_or(Ok(0), DatabaseServer::change_count)
+    pub fn change_counter(&self) -> Result<i64, StoreError> {
+        self.server().map_or(Ok(0), DatabaseServer::change_counter)
     }
 
     /// Makes the published cells of an expansion available on the connection, if the database is on

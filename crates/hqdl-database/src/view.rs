@@ -20,7 +20,7 @@ impl Database {
     /// Returns the SELECT of `<source>_expanded`. `extra` is a further column of an expansion's
     /// table, given with the position of the expansion among the joined ones.
     #[must_use]
-    pub fn select_expanded(
+    pub fn build_expanded_select(
         &self,
         joined: &[(&Expansion, usize)],
         extra: Option<(usize, &str)>,

@@ -257,7 +257,7 @@ pub trait BatchJobs {
     fn close_batch_job(&self, batch_job: i64, outcome: &str) -> Result<(), FactsError>;
 
     /// Returns the batch jobs of a spec that the endpoint has, or may have.
-    fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
+    fn list_open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Returns true if a batch run of a spec ended early.
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError>;
@@ -399,7 +399,10 @@ pub trait EndpointFeatures {
 /// Refresh jobs: asking again for known cells, over several runs.
 pub trait RefreshJobs {
     /// Returns the unfinished refresh job of a scope.
-    fn open_refresh(&self, subject: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError>;
+    fn load_open_refresh(
+        &self,
+        subject: &RefreshSubject,
+    ) -> Result<Option<OpenRefresh>, FactsError>;
 
     /// Starts a refresh job: facts of completions up to `up_to` no longer count.
     fn start_refresh(

@@ -143,7 +143,7 @@ impl RateLimits for LocalLimits {
             // A pause applies to all models and API keys.
             let pause = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
             self.journal.store_limits(&limiter_key.endpoint, pause)?;
-            self.journal.store_limits(&limiter_key.report_name(), hint)
+            self.journal.store_limits(&limiter_key.reported_limits_name(), hint)
         });
         if let Err(error) = stored {
             tracing::debug!(%error, "cannot store the endpoint's limits");

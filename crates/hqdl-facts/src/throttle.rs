@@ -30,7 +30,7 @@ impl LimiterKey {
 
     /// Returns the name under which the limits that the endpoint reports to this API key are
     /// stored.
-    pub(super) fn report_name(&self) -> String {
+    pub(super) fn reported_limits_name(&self) -> String {
         format!("{}\n{}", self.limiter_name(), self.api_key)
     }
 }

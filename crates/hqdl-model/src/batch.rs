@@ -121,7 +121,7 @@ pub(super) trait BatchClient: Send + Sync {
     fn transport(&self) -> &Transport;
 
     /// Returns the body of a request.
-    fn batch_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
+    fn batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
 
     /// Learns the request features from the error of a request.
     fn learn_from_batch(&self, error: ModelError) -> ModelError;

@@ -306,7 +306,7 @@ impl BatchClient for Endpoint {
         &self.transport
     }
 
-    fn batch_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
+    fn batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
         self.request_body(prompt, parameters, self.current_features(), false)
     }
 

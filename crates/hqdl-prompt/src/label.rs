@@ -57,7 +57,7 @@ pub fn row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> 
         let all_words = || rows_with.keys().map(|word| (*word).to_owned()).collect();
         let request_hash = *request_hash.get_or_insert_with(|| hash_keys(&keys));
         let first = words.first().map(|word| word.text);
-        hash_tag(&request_hash, key, first, used_tags.get_or_insert_with(all_words))
+        make_hash_tag(&request_hash, key, first, used_tags.get_or_insert_with(all_words))
     };
     keys.iter().zip(&words).map(find_tag).collect()
 }
@@ -83,7 +83,7 @@ fn hash_keys(keys: &[&[Value]]) -> blake3::Hash {
 }
 
 /// Returns a tag made from a hash, for a row that no word distinguishes.
-fn hash_tag(
+fn make_hash_tag(
     request_hash: &blake3::Hash,
     key: &[Value],
     first: Option<&str>,

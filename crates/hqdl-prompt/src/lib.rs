@@ -284,7 +284,7 @@ impl PromptFrame {
             )
             .into(),
             schema: (format == Format::Json)
-                .then(|| Arc::new(schema::answer_schema(expansion, &requested, echo))),
+                .then(|| Arc::new(schema::build_answer_schema(expansion, &requested, echo))),
         };
         let pack_form = forms::PackForm::new(expansion, &requested, format);
         Self {

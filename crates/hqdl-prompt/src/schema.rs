@@ -13,7 +13,11 @@ const MAX_ENUM_CHARS: usize = 15_000;
 
 /// Returns the JSON schema that an endpoint can enforce on its answer. Value lists are enums as far
 /// as `OpenAI`'s limits for strict schemas allow.
-pub(super) fn answer_schema(expansion: &Expansion, requested: &[&Column], echo: Echo) -> Json {
+pub(super) fn build_answer_schema(
+    expansion: &Expansion,
+    requested: &[&Column],
+    echo: Echo,
+) -> Json {
     let cells = cells_schema(requested);
     let key_count = expansion.key.names().len();
     let key = json!({ "type": "array", "items": { "type": ["string", "number", "null"] }, "description": format!("the {key_count} key values of the row") });

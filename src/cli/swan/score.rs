@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::super::OutputOptions;
 use super::super::failure::Failure;
-use super::{ScoreFlags, run_name};
+use super::{ScoreFlags, display_name_of_run};
 use crate::format::format_thousands;
 use crate::swan::RunScore;
 use crate::swan::report;
@@ -29,7 +29,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     anstream::println!("{}", build_summary_table(&scored));
     if !output_options.quiet {
         for run in &scored {
-            run.notes.iter().for_each(|n| anstream::eprintln!("note: {}: {n}", run_name(run)));
+            run.notes
+                .iter()
+                .for_each(|n| anstream::eprintln!("note: {}: {n}", display_name_of_run(run)));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -57,7 +59,7 @@ fn build_summary_table(scored: &[RunScore]) -> Table {
         let percent = |p: f64| format!("{p:.1} %");
         let facts = run.factuality.as_ref();
         table.add_row([
-            run_name(run),
+            display_name_of_run(run),
             format!("{:.0}/{}", run.ex.correct, run.ex.total),
             format!("{:.0}/{}", run.ex_strict.correct, run.ex_strict.total),
             percent(run.graded),

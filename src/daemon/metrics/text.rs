@@ -57,7 +57,7 @@ impl Metrics {
         ] {
             out.write_metric(name, "gauge", help, value);
         }
-        let checks = crate::daemon::spec_files::check_count() as f64;
+        let checks = crate::daemon::spec_files::file_check_count() as f64;
         out.write_metric(
             "hqdl_file_looks_total",
             "counter",

@@ -131,7 +131,7 @@ impl DatabaseServer {
 
     /// Returns the number of row changes in tables that are not hqdl's, as counted by the server so
     /// far.
-    pub(crate) fn change_count(&self) -> Result<i64, StoreError> {
+    pub(crate) fn change_counter(&self) -> Result<i64, StoreError> {
         let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint + count(*)
             FROM pg_catalog.pg_stat_user_tables
             WHERE schemaname <> 'hqdl' AND relname NOT LIKE 'hqdl\\_%' AND NOT EXISTS (

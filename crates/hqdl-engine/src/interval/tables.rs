@@ -118,7 +118,7 @@ impl<'a> FromTables<'a> {
         } else if let Some((view, joined)) =
             self.spec.expanded_views().into_iter().find(|(view, _)| is_named(view))
         {
-            let select = self.database.select_expanded(&joined, None);
+            let select = self.database.build_expanded_select(&joined, None);
             let number = |(name, n, column): (String, usize, usize)| {
                 Some((name, self.find_expansion(joined.get(n)?.0)? * MAX_COLUMNS + column))
             };
@@ -280,7 +280,7 @@ impl<'a> FromTables<'a> {
                         .iter()
                         .position(|(e, _)| self.find_expansion(e) == Some(expansion))
                         .map(|n| (n, ENTITY_COLUMN));
-                    format!("({})", self.database.select_expanded(&joined, number).sql)
+                    format!("({})", self.database.build_expanded_select(&joined, number).sql)
                 }
             };
             format!("{rows} AS {}", sql::quote_name(&table.name))

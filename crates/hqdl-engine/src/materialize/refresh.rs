@@ -52,7 +52,7 @@ pub(super) fn plan_refresh_jobs(
             model: requirements.for_column(column).model,
             scope: selection.filter.clone().unwrap_or_default(),
         };
-        let open_refresh = history.open_refresh(&subject)?;
+        let open_refresh = history.load_open_refresh(&subject)?;
         let up_to = open_refresh.as_ref().map_or(last, |open_refresh| open_refresh.up_to);
         match kind {
             RefreshKind::Refresh => requirements.refresh_column(column, up_to),
@@ -148,7 +148,7 @@ impl Materializer<'_> {
                 && !is_in_flight
                 && !has_unanswered
                 && answered.get(State::Error) == 0
-                && let Some(open_refresh) = history.open_refresh(&refresh_job.subject)?
+                && let Some(open_refresh) = history.load_open_refresh(&refresh_job.subject)?
             {
                 history.finish_refresh(open_refresh.id)?;
             }

@@ -109,7 +109,7 @@ impl BatchJobs for Journal {
         })
     }
 
-    fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
+    fn list_open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
         let sql =
             format!("{SELECT_BATCH_JOB} AS p WHERE spec = ?1 AND {IN_FLIGHT_JOB} ORDER BY id");
         self.read(|c| c.prepare(&sql)?.query_map([spec], read_batch_job)?.collect())

@@ -9,7 +9,7 @@ use crate::journal::Journal;
 use hqdl_database::current_timestamp;
 
 impl RefreshJobs for Journal {
-    fn open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
+    fn load_open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
         self.with_connection(|c| find_open_refresh(c, s))
     }
 

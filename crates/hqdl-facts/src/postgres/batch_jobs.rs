@@ -162,7 +162,7 @@ impl BatchJobs for Server {
         .map(drop)
     }
 
-    fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
+    fn list_open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
         let sql = format!("{SELECT_BATCH_JOB} WHERE spec = $1 AND {IN_FLIGHT_JOB} ORDER BY id");
         self.query_all(&sql, &[&spec], read_batch_job)
     }

@@ -422,7 +422,7 @@ impl Server {
             let wait = hint.wait.map(|wait| wait.min(MAX_PAUSE).as_secs_f64());
             let limits = hint.limits;
             let (requests, tokens) = (limits.requests.map(i64::from), limits.tokens.map(i64::from));
-            let (endpoint, name) = (&limiter_key.endpoint, &limiter_key.report_name());
+            let (endpoint, name) = (&limiter_key.endpoint, &limiter_key.reported_limits_name());
             self.link
                 .with_client(|client| async move {
                     let sql = format!(

@@ -173,7 +173,7 @@ fn read_open_refresh(r: &Row) -> WorkResult<OpenRefresh> {
 }
 
 impl RefreshJobs for Server {
-    fn open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
+    fn load_open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
         let (spec, expansion, scope) =
             (without_nul(&s.spec), without_nul(&s.expansion), without_nul(&s.scope));
         let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
@@ -202,7 +202,7 @@ impl RefreshJobs for Server {
             let begun: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&up_to, &current_timestamp()];
             Ok(all.query_one(sql, &[&which[..], &begun[..]].concat()).await?.try_get(0)?)
         })?;
-        self.open_refresh(s)?
+        self.load_open_refresh(s)?
             .ok_or_else(|| self.store_error("another process has ended the refresh job"))
     }
 

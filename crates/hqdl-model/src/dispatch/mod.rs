@@ -117,7 +117,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         let deleted = self.facts().history().delete_unsent(&self.spec, self.run)?;
         self.unsent = deleted.into_iter().map(|p| (p.token, p.input_file)).collect();
         self.delete_old_files()?;
-        let batch_jobs = self.facts().history().open_batch_jobs(&self.spec)?;
+        let batch_jobs = self.facts().history().list_open_batch_jobs(&self.spec)?;
         for mut batch_job in batch_jobs {
             if batch_job.endpoint != self.endpoint.base_url() {
                 (self.parsers.events.listener)(&Event::Warning(format!(
@@ -170,7 +170,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         let mut missed_polls = 0;
         loop {
             let exceeded = self.send_all().await?;
-            let open_jobs = self.open_jobs()?;
+            let open_jobs = self.list_open_jobs()?;
             if *self.interrupt.borrow() {
                 return Err(self.interrupt_reason()?);
             }
@@ -289,8 +289,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     }
 
     /// Returns the batch jobs that this endpoint is processing.
-    fn open_jobs(&self) -> Result<Vec<BatchJob>, FactsError> {
-        let mut open_jobs = self.facts().history().open_batch_jobs(&self.spec)?;
+    fn list_open_jobs(&self) -> Result<Vec<BatchJob>, FactsError> {
+        let mut open_jobs = self.facts().history().list_open_batch_jobs(&self.spec)?;
         open_jobs.retain(|p| p.endpoint == self.endpoint.base_url() && p.batch.is_some());
         Ok(open_jobs)
     }
@@ -341,7 +341,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
 
     fn interrupt_reason(&self) -> Result<StopReason, FactsError> {
         let open_jobs: Vec<String> =
-            self.open_jobs()?.into_iter().filter_map(|p| p.batch).collect();
+            self.list_open_jobs()?.into_iter().filter_map(|p| p.batch).collect();
         Ok(if open_jobs.is_empty() {
             StopReason::Interrupted
         } else {

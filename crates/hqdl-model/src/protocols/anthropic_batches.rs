@@ -142,7 +142,7 @@ impl BatchApi for MessageBatches<'_> {
         prompt: &Prompt,
         parameters: &ModelParameters,
     ) -> String {
-        let body = self.client.batch_body(prompt, parameters);
+        let body = self.client.batch_request_body(prompt, parameters);
         format!("{}\n", json!({ "custom_id": to_sent_id(custom_id), "params": body }))
     }
 

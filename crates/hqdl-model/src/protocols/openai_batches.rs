@@ -123,7 +123,7 @@ impl BatchApi for FileBatches<'_> {
     ) -> String {
         let line = json!({
             "custom_id": custom_id, "method": "POST", "url": self.request_path(),
-            "body": self.client.batch_body(prompt, parameters),
+            "body": self.client.batch_request_body(prompt, parameters),
         });
         format!("{line}\n")
     }

@@ -35,7 +35,7 @@ const MAX_RAW_BYTES: usize = 4096;
 pub(super) fn create_form(expansion: &Expansion, requested: &[&Column]) -> Option<SingleForm> {
     let [column] = requested else { return None };
     let system = format!("{TASK}\n{}", column.about);
-    let schema = answer_schema();
+    let schema = build_answer_schema();
     let instructions = Instructions { system: system.as_str().into(), tokens: OnceLock::new() };
     Some(SingleForm {
         task: expansion.task,
@@ -52,7 +52,7 @@ pub(super) fn create_form(expansion: &Expansion, requested: &[&Column]) -> Optio
     })
 }
 
-fn answer_schema() -> Json {
+fn build_answer_schema() -> Json {
     let text = json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] });
     json!({
         "type": "object",

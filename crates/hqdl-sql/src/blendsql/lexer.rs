@@ -134,16 +134,16 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
         (b'}', Some(b'}')) => token_until(Lexeme::Close, start + 2),
         (b':', Some(b':')) => token_until(Lexeme::Colons, start + 2),
         (b'?', _) => {
-            token_until(Lexeme::Parameter, run_end(bytes, start + 1, |b| b.is_ascii_digit()))
+            token_until(Lexeme::Parameter, find_run_end(bytes, start + 1, |b| b.is_ascii_digit()))
         }
         (b':' | b'@' | b'$', Some(next)) if is_word_byte(next) => {
-            token_until(Lexeme::Parameter, run_end(bytes, start + 1, is_word_byte))
+            token_until(Lexeme::Parameter, find_run_end(bytes, start + 1, is_word_byte))
         }
         (b'0'..=b'9', _) | (b'.', Some(b'0'..=b'9')) => {
             token_until(Lexeme::Number, number_end(bytes, start))
         }
         (first, _) if is_word_byte(first) => {
-            token_until(Lexeme::Word, run_end(bytes, start, is_word_byte))
+            token_until(Lexeme::Word, find_run_end(bytes, start, is_word_byte))
         }
         (first, _) => token_until(Lexeme::Symbol(first), start + 1),
     }
@@ -173,7 +173,7 @@ fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
     loop {
         match (bytes.get(at), bytes.get(at + 1)) {
             (Some(b' ' | b'\t' | b'\n' | b'\r' | b'\x0c'), _) => at += 1,
-            (Some(b'-'), Some(b'-')) => at = run_end(bytes, at, |b| b != b'\n'),
+            (Some(b'-'), Some(b'-')) => at = find_run_end(bytes, at, |b| b != b'\n'),
             (Some(b'/'), Some(b'*')) => {
                 let inside = bytes.get(at + 2..).unwrap_or_default();
                 let end = inside.windows(2).position(|pair| pair == b"*/");
@@ -188,7 +188,7 @@ fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
 fn quoted_end(bytes: &[u8], start: usize, quote: u8, noun: &str) -> Result<usize, SqlError> {
     let mut at = start + 1;
     loop {
-        at = run_end(bytes, at, |b| b != quote);
+        at = find_run_end(bytes, at, |b| b != quote);
         match (bytes.get(at), bytes.get(at + 1)) {
             (None, _) => {
                 return Err(unclosed_quote_error(
@@ -236,7 +236,7 @@ fn number_end(bytes: &[u8], start: usize) -> usize {
     let hex = matches!(bytes.get(start + 1), Some(b'x' | b'X'));
     let mut at = start;
     loop {
-        at = run_end(bytes, at, |b| is_word_byte(b) || b == b'.');
+        at = find_run_end(bytes, at, |b| is_word_byte(b) || b == b'.');
         let after_e = matches!(bytes.get(at.wrapping_sub(1)), Some(b'e' | b'E'));
         let signed = matches!(bytes.get(at), Some(b'+' | b'-'));
         let digit = bytes.get(at + 1).is_some_and(u8::is_ascii_digit);
@@ -253,6 +253,6 @@ pub fn is_word_byte(byte: u8) -> bool {
 }
 
 /// Returns the end of the run of bytes at `at` that satisfy `is_part`.
-fn run_end(bytes: &[u8], at: usize, is_part: impl Fn(u8) -> bool) -> usize {
+fn find_run_end(bytes: &[u8], at: usize, is_part: impl Fn(u8) -> bool) -> usize {
     bytes.iter().skip(at).position(|b| !is_part(*b)).map_or(bytes.len(), |length| at + length)
 }

@@ -97,7 +97,7 @@ impl Planner<'_> {
         });
         match item {
             Some(item) if reads == 1 && cte.columns.is_empty() => {
-                let scope = self.analysis.resolver().select_scope(core, scope);
+                let scope = self.analysis.resolver().scope_of_select(core, scope);
                 self.source_row_use((core, item), &cte.query, &scope)
             }
             _ => RowUse::All,
@@ -151,7 +151,7 @@ impl Planner<'_> {
         outer_scope: &Scope<'_>,
         row_use: RowUse<'_>,
     ) {
-        let scope = self.analysis.resolver().select_scope(core, outer_scope);
+        let scope = self.analysis.resolver().scope_of_select(core, outer_scope);
         let aliases: Vec<String> = core
             .columns
             .iter()

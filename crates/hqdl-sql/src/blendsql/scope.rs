@@ -270,7 +270,7 @@ impl Resolver<'_> {
 
     /// Returns the scope of a SELECT's own clauses.
     #[must_use]
-    pub fn select_scope<'p>(&self, core: &SelectCore, parent: &'p Scope<'p>) -> Scope<'p> {
+    pub fn scope_of_select<'p>(&self, core: &SelectCore, parent: &'p Scope<'p>) -> Scope<'p> {
         let mut scope = Scope::new(Some(parent));
         for item in &core.from {
             self.add_from_item(item, parent, &mut scope.tables);
@@ -335,8 +335,8 @@ impl Resolver<'_> {
         let scope = self.cte_scope(query, Some(parent));
         match &query.body {
             Body::Core(core) => {
-                let inner = self.select_scope(core, &scope);
-                self.select_fields(core, &inner, &mut |expr| self.depends_on_call(expr, &inner))
+                let inner = self.scope_of_select(core, &scope);
+                self.fields_of_select(core, &inner, &mut |expr| self.depends_on_call(expr, &inner))
             }
             Body::Compound(_, left, right) => {
                 // A row can come from either side, so the origin of a column is not a single
@@ -417,7 +417,7 @@ impl Resolver<'_> {
 
     /// Returns the result columns of a SELECT in its scope. `depends_on_call` returns true if an
     /// expression's value comes from a call.
-    pub(super) fn select_fields(
+    pub(super) fn fields_of_select(
         &self,
         core: &SelectCore,
         scope: &Scope<'_>,
@@ -482,7 +482,7 @@ impl Resolver<'_> {
         }
         match &query.body {
             Body::Core(core) => {
-                let inner = self.select_scope(core, &scope);
+                let inner = self.scope_of_select(core, &scope);
                 for item in &core.from {
                     self.visit_from_item(item, &scope, &inner, visit);
                 }

@@ -98,7 +98,7 @@ impl ValueConversion {
                 word.map_or(Sql::Null, Sql::Text)
             }
             Sql::Null => Sql::Null,
-            other if self.regex.as_ref().is_some_and(|r| !r.is_match(&regex_text(other))) => {
+            other if self.regex.as_ref().is_some_and(|r| !r.is_match(&text_to_match(other))) => {
                 Sql::Null
             }
             Sql::Text(list) if self.item_count.is_some_and(|q| !q.accepts_list(list)) => Sql::Null,
@@ -123,7 +123,7 @@ pub(in crate::query) fn parse_canonical_number(text: &str) -> Option<Sql> {
 }
 
 /// Returns the text that a regular expression must match.
-fn regex_text(value: &Sql) -> String {
+fn text_to_match(value: &Sql) -> String {
     match value {
         Sql::Null | Sql::Blob(_) => String::new(),
         Sql::Integer(i) => i.to_string(),

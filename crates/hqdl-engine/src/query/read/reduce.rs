@@ -43,7 +43,7 @@ impl CallText<'_> {
         let span = value.span();
         edits.push((self.name_token.start..span.start, head));
         let texts = Function::Texts.name();
-        let filter_end = filter_end(self.text, rest);
+        let filter_end = find_filter_end(self.text, rest);
         if is_query(self.text, value) {
             if filter_end.is_some() {
                 return Err(QueryError::in_sql(
@@ -103,7 +103,7 @@ pub(super) fn is_query(text: &str, argument: &CallArgument) -> bool {
 }
 
 /// Returns the end of the FILTER with which the tokens begin, if there is one.
-fn filter_end(text: &str, tokens: &[Token]) -> Option<usize> {
+fn find_filter_end(text: &str, tokens: &[Token]) -> Option<usize> {
     let filter = tokens.first().filter(|token| token.is_word(text, "FILTER"));
     filter.and(tokens.get(1)).filter(|token| token.is_symbol(b'('))?;
     closing_position(tokens, 1).map(|at| tokens[at].end)

@@ -224,7 +224,9 @@ impl<'k> CallKey<'k> {
         }
         let stored = match (&source.relation, self.evaluator.instance_map.values().next()) {
             (KeyRelation::Table(table), Some(of)) if source.is_table && is_first => {
-                join_key(self.expansion, table, &|column| self.available_column(*of, column))
+                find_published_join(self.expansion, table, &|column| {
+                    self.available_column(*of, column)
+                })
             }
             _ => None,
         };
@@ -266,7 +268,7 @@ impl<'k> CallKey<'k> {
 }
 
 /// Returns how to join a published table: the source, and all parts of the key with their tables.
-fn join_key<'r>(
+fn find_published_join<'r>(
     expansion: &Expansion,
     source: &str,
     reached: &dyn Fn(&str) -> Option<&'r AvailableColumn>,

@@ -92,7 +92,7 @@ impl SelectivitySampler {
 
     /// Returns the demands to send for rows with several undecided conditions.
     pub fn choose_from_rows(&self, mut rows: Vec<&[Demand]>) -> Vec<Demand> {
-        rows.sort_by_cached_key(|r| sample_order(r));
+        rows.sort_by_cached_key(|r| sampling_rank(r));
         let mut different = HashSet::new();
         rows.retain(|r| !r.is_empty() && different.insert(*r));
         if self.has_sampled { self.fill_requests(&rows) } else { self.sample_each_condition(&rows) }
@@ -160,7 +160,7 @@ impl SelectivitySampler {
 }
 
 /// Returns the random order of a row. It depends only on the row's entities.
-fn sample_order(demands: &[Demand]) -> u64 {
+fn sampling_rank(demands: &[Demand]) -> u64 {
     let seed = foldhash::fast::FixedState::with_seed(7);
     let entities: BTreeSet<(usize, usize)> =
         demands.iter().map(|d| (d.target(), d.entity())).collect();

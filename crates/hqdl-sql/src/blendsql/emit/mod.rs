@@ -223,7 +223,7 @@ impl Emitter<'_> {
         let text = sql::call_answer(n, nested, &arguments);
         let text = if self.lookup_only { sql::lookup_only(&text) } else { text };
         if let Some(width) = site.row_width {
-            return sql::list_as_row(&text, width);
+            return sql::list_to_row_sql(&text, width);
         }
         format!("{}{text}{}", site.sql_before, site.sql_after)
     }

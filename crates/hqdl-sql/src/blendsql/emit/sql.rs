@@ -28,7 +28,7 @@ pub(super) fn call_answer(n: usize, nested: bool, values: &[String]) -> String {
 }
 
 /// Returns SQL that converts a JSON list to a row value with `width` columns.
-pub(super) fn list_as_row(list: &str, width: u32) -> String {
+pub(super) fn list_to_row_sql(list: &str, width: u32) -> String {
     let values: Vec<String> =
         (0..width).map(|at| format!("json_extract({list}, '$[{at}]')")).collect();
     format!("({})", values.join(", "))

@@ -192,7 +192,9 @@ impl<'q> StoredPlanBuilder<'q> {
         let call_sql = call_answer(*n, false, site.argument_sql.as_ref()?);
         let otherwise = format!("{}{call_sql}{}", site.sql_before, site.sql_after);
         let text = match join_target.as_mut().filter(|p| p.can_join(column, self.is_postgres)) {
-            Some(join_target) => format!("{}.hq_{n}", self.join_alias(join_target, *n, column)),
+            Some(join_target) => {
+                format!("{}.hq_{n}", self.find_or_add_join(join_target, *n, column))
+            }
             None => format!(
                 "(SELECT hq_t.hq_{n} FROM {} AS hq_t WHERE {})",
                 published_rows_sql(column, &[(*n, column)], self.is_postgres),
@@ -205,7 +207,7 @@ impl<'q> StoredPlanBuilder<'q> {
     }
 
     /// Returns the alias of the joined table that a call reads, and adds the join if needed.
-    fn join_alias(
+    fn find_or_add_join(
         &mut self,
         join_target: &mut JoinTarget<'q>,
         n: usize,

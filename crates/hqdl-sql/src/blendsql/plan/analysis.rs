@@ -504,7 +504,7 @@ pub(crate) fn find_decisive_select<'e>(
     if matches!(expr.kind, ExprKind::In { .. }) {
         let resolver = analysis.resolver();
         let cte_scope = resolver.cte_scope(query, Some(outer_scope));
-        let scope = resolver.select_scope(core, &cte_scope);
+        let scope = resolver.scope_of_select(core, &cte_scope);
         find_candidate_value(analysis, core, &scope)
             .ok_or("the value of its rows is not a column of a table")?;
     }

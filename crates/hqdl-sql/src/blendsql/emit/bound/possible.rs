@@ -53,11 +53,11 @@ impl PossibleRowsBuilder<'_> {
         }
         let frame = self.declare_ctes(query, around);
         let rows = match &query.body {
-            Body::Core(core) => self.select_rows(query, core, &frame),
+            Body::Core(core) => self.rows_of_select(query, core, &frame),
             Body::Compound(operator, left, right) => {
-                self.compound_rows(query, *operator, (left, right), &frame)
+                self.rows_of_compound(query, *operator, (left, right), &frame)
             }
-            Body::Values(exprs, width) => self.values_rows(query, exprs, *width, &frame),
+            Body::Values(exprs, width) => self.rows_of_values(query, exprs, *width, &frame),
         };
         PossibleRows { text: format!("{}{}", frame.with_clause(), rows.text), ..rows }
     }
@@ -267,11 +267,11 @@ impl PossibleRowsBuilder<'_> {
             || !self.analysis.outer_aggregates(core, query, &frame.scope).is_empty()
     }
 
-    fn select_rows(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> PossibleRows {
+    fn rows_of_select(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> PossibleRows {
         let named = || {
-            self.resolver().select_fields(
+            self.resolver().fields_of_select(
                 core,
-                &self.resolver().select_scope(core, &frame.scope),
+                &self.resolver().scope_of_select(core, &frame.scope),
                 &mut |_| true,
             )
         };
@@ -284,7 +284,8 @@ impl PossibleRowsBuilder<'_> {
         let windows = open.exact && core.windows.is_empty();
         let of_rows = if grouped { by_groups } else { windows };
         let certain = |e: &Expr| self.is_certain(e, &open.frame, of_rows);
-        let fields = self.resolver().select_fields(core, &open.frame.scope, &mut |e| !certain(e));
+        let fields =
+            self.resolver().fields_of_select(core, &open.frame.scope, &mut |e| !certain(e));
         let exprs = || core.columns.iter().filter_map(|c| c.expr.as_ref());
         if grouped && core.group.is_empty() && !(by_groups && exprs().all(certain)) {
             return Self::null_row(fields);
@@ -330,7 +331,7 @@ impl PossibleRowsBuilder<'_> {
         PossibleRows { text: each.join(" UNION ALL "), fields, exact }
     }
 
-    fn compound_rows(
+    fn rows_of_compound(
         &self,
         query: &Query,
         operator: CompoundOperator,
@@ -368,7 +369,7 @@ impl PossibleRowsBuilder<'_> {
         }
     }
 
-    fn values_rows(
+    fn rows_of_values(
         &self,
         query: &Query,
         exprs: &[Expr],
