@@ -265,7 +265,7 @@ impl Project {
         let settings = Arc::clone(&self.0);
         Ok(py.detach(move || -> Result<PathBuf, Failed> {
             let session = open_session(&settings.source, &settings.overrides, Cache::Temporary)?;
-            Ok(output::find_readable(&session.database, session.spec.output.as_deref())?.0)
+            Ok(output::find_expanded_database(&session.database, session.spec.output.as_deref())?.0)
         })?)
     }
 
@@ -349,7 +349,7 @@ impl Project {
         Ok(py.detach(move || -> Result<String, Failed> {
             let session = open_session(&settings.source, &settings.overrides, Cache::Temporary)?;
             let (target, _) =
-                output::find_readable(&session.database, session.spec.output.as_deref())?;
+                output::find_expanded_database(&session.database, session.spec.output.as_deref())?;
             let database = hqdl::database::Database::open(&target)?;
             let cells = database.find_provenance(&table, &key, &column)?;
             Ok(serde_json::Value::Array(cells.iter().map(CellProvenance::to_json).collect())
@@ -624,7 +624,7 @@ impl QueryArguments {
     ) -> Result<Meta, Failed> {
         let (session, _cache) = settings.open_session(self.budget)?;
         let spec = &session.spec;
-        let (target, _) = output::find_readable(&session.database, spec.output.as_deref())?;
+        let (target, _) = output::find_expanded_database(&session.database, spec.output.as_deref())?;
         let facts = session.facts()?.with_latest();
         let refresh = (self.refresh || self.retry_failed).then_some(RefreshScope {
             up_to: facts.history().last_completion_id()?,

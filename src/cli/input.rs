@@ -261,7 +261,7 @@ pub fn open_for_query(
     };
     session::print_warnings(&session.warnings, output_options);
     let output = session.spec.output.as_deref();
-    let (target, stale) = output::find_readable(&session.database, output)?;
+    let (target, stale) = output::find_expanded_database(&session.database, output)?;
     if stale && !output_options.quiet {
         anstream::eprintln!(
             "note: {} is older than its database; update it with `hqdl materialize`",

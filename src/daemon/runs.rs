@@ -168,7 +168,7 @@ impl DaemonRuns {
     }
 
     /// Returns a listed run.
-    pub(super) fn find_listed(&self, id: u64) -> Option<Arc<RunStatus>> {
+    pub(super) fn find_listed_run(&self, id: u64) -> Option<Arc<RunStatus>> {
         let running = self.running.iter().find(|r| r.status.id == id && r.is_listed());
         running
             .map(|r| Arc::new(r.status.clone()))

@@ -44,7 +44,7 @@ pub(super) struct Servers(BTreeMap<PathBuf, Database>);
 
 impl Servers {
     /// Polls all servers. Returns those whose counter changed.
-    pub(super) fn poll_changed(&mut self) -> Vec<PathBuf> {
+    pub(super) fn poll_for_changes(&mut self) -> Vec<PathBuf> {
         let known: Vec<PathBuf> = lock_counters().keys().cloned().collect();
         self.0.retain(|url, _| known.contains(url));
         let mut changed = Vec::new();

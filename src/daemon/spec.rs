@@ -235,7 +235,7 @@ impl SpecState {
     }
 
     /// Cancels all pending work, for shutdown.
-    pub(super) fn cancel_pending(&mut self) {
+    pub(super) fn cancel_pending_work(&mut self) {
         self.requested_runs.clear();
         self.pending_cause = None;
         self.due = None;

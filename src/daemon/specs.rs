@@ -120,7 +120,7 @@ impl Specs {
         Some(changed)
     }
 
-    pub(super) fn change_all(&mut self, mut change: impl FnMut(&mut SpecState)) {
+    pub(super) fn change_all_specs(&mut self, mut change: impl FnMut(&mut SpecState)) {
         let names: Vec<String> = self.names().cloned().collect();
         names.iter().for_each(|name| {
             self.change_spec(name, &mut change);
@@ -128,7 +128,7 @@ impl Specs {
     }
 
     /// Takes the names that changed since the last call.
-    pub(super) fn take_changed(&mut self) -> BTreeSet<String> {
+    pub(super) fn take_changed_names(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }
 

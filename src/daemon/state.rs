@@ -115,7 +115,7 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     let (close, closing) = channel::channel(false);
     let serving = tokio::spawn(http::serve_http(listeners, context.clone(), closing));
     state.rescan_specs(Cause::DaemonStart);
-    state.start_pending();
+    state.start_pending_work();
     (context.settings.status_callback)(&format!("listening on {url}"));
     if state.specs.len() == 0 {
         let directory = context.settings.specs.display();
@@ -171,7 +171,7 @@ impl EventLoop {
             if ending {
                 close.send_replace(true);
             }
-            self.start_pending();
+            self.start_pending_work();
             if let Some(deadline) = self.deadline {
                 if self.runs.count_running() == 0 && self.context.clients.count() == 0 {
                     return;
@@ -239,7 +239,7 @@ impl EventLoop {
         info!("ends");
         self.log_message("shutting down after the requests in flight");
         self.deadline = Some(Instant::now() + self.context.settings.grace);
-        self.specs.change_all(SpecState::cancel_pending);
+        self.specs.change_all_specs(SpecState::cancel_pending_work);
         self.runs.interrupt_all();
         self.context.clients.interrupt_all_work();
         #[cfg(unix)]
@@ -247,7 +247,7 @@ impl EventLoop {
     }
 
     fn reload_specs(&mut self) {
-        self.specs.change_all(|spec| spec.files.clear());
+        self.specs.change_all_specs(|spec| spec.files.clear());
         self.rescan_specs(Cause::Reload);
     }
 
@@ -395,7 +395,7 @@ impl EventLoop {
     }
 
     /// Starts pending work while slots are free, and publishes the new status.
-    fn start_pending(&mut self) {
+    fn start_pending_work(&mut self) {
         if self.deadline.is_none() {
             self.start_checks();
             self.start_runs();
@@ -453,7 +453,7 @@ impl EventLoop {
     }
 
     fn notify_run(&self, id: u64) {
-        self.notify_subscribers("run", || Some(self.runs.find_listed(id)?.to_json()));
+        self.notify_subscribers("run", || Some(self.runs.find_listed_run(id)?.to_json()));
     }
 
     fn notify_spec(&self, name: &str) {
@@ -471,7 +471,7 @@ impl EventLoop {
 
     /// Publishes the new status.
     fn publish_status(&mut self) {
-        let changed = self.specs.take_changed();
+        let changed = self.specs.take_changed_names();
         let (specs, runs) = (&self.specs, self.runs.list_runs());
         self.publish.send_modify(|status| {
             for name in changed {

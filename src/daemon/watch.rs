@@ -155,7 +155,7 @@ pub(super) fn poll_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
         let mut servers = Servers::default();
         while !events.is_closed() {
             std::thread::sleep(every);
-            let changed = servers.poll_changed();
+            let changed = servers.poll_for_changes();
             if !changed.is_empty()
                 && events.blocking_send(DaemonEvent::FilesChanged(changed)).is_err()
             {

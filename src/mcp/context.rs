@@ -410,7 +410,7 @@ fn run_request(
     // A query without calls may end early, because nothing but its rows is reported.
     let is_plain = plan.explained.routes.is_empty();
     let mut page = RowPage::new(position.offset, position.limit, is_plain);
-    let meta = match ask::run_within(request, limit_usd, &mut page) {
+    let meta = match ask::run_within_limit(request, limit_usd, &mut page) {
         Err(QueryError::Output(_)) if is_plain && page.has_more => {
             Meta { sql: plan.sql.clone(), ..Meta::default() }
         }

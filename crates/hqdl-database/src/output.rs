@@ -171,7 +171,7 @@ impl OutputTarget {
 ///
 /// # Errors
 /// Returns [`StoreError`] if `output` is not a copy of this database.
-pub fn find_readable(
+pub fn find_expanded_database(
     source: &Database,
     output: Option<&Path>,
 ) -> Result<(PathBuf, bool), StoreError> {

@@ -132,7 +132,7 @@ impl ExpansionRequirements {
     /// known without it.
     #[must_use]
     pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
-        match self.look_up_with_second(record, column) {
+        match self.look_up_with_second_answer(record, column) {
             (CellLookup::Missing(_, Some(fact)), model) if model != self.model_of(column) => {
                 CellLookup::Known(fact)
             }
@@ -143,7 +143,7 @@ impl ExpansionRequirements {
     /// Looks up a column's cell in a record for a run that asks for second answers. If the cell is
     /// missing, also returns the position of the model to ask.
     #[must_use]
-    pub fn look_up_with_second<'r>(
+    pub fn look_up_with_second_answer<'r>(
         &self,
         record: Option<&'r Record>,
         column: usize,
@@ -175,14 +175,17 @@ impl ExpansionRequirements {
                     causes.push((compare, other));
                 }
                 CellLookup::Missing(reason, _) if missing.is_none() => {
-                    return (CellLookup::Missing(second_reason(reason), Some(fact)), compare);
+                    return (
+                        CellLookup::Missing(second_answer_reason(reason), Some(fact)),
+                        compare,
+                    );
                 }
                 _ => return (to_lookup(fact, missing), model),
             }
         }
         let (second, second_missing) = match self.models[rule.to].look_up_cell(record, column) {
             CellLookup::Known(second) => (Some(second), None),
-            CellLookup::Missing(reason, second) => (second, Some(second_reason(reason))),
+            CellLookup::Missing(reason, second) => (second, Some(second_answer_reason(reason))),
         };
         let has_value = second.as_ref().is_some_and(|second| second.answer.state.has_value());
         let chosen = self.choose_answer(fact, second, (rule.to, &causes));
@@ -224,7 +227,7 @@ impl ExpansionRequirements {
 }
 
 /// Returns why a second answer must be asked for.
-fn second_reason(reason: Reason) -> Reason {
+fn second_answer_reason(reason: Reason) -> Reason {
     match reason {
         Reason::Refreshed | Reason::Retried | Reason::ChangedEvidence => reason,
         _ => Reason::SecondAnswer,

@@ -46,12 +46,14 @@ pub fn choose_models(
     let mut compared: Vec<Option<usize>> = Vec::new();
     for (column, models) in expansion.columns.iter().zip(&columns) {
         let name = column.escalation.as_ref().and_then(|e| e.compare.as_deref());
-        compared.push(name.and_then(|name| list.find_second(first_count, name, models.first)));
+        compared.push(
+            name.and_then(|name| list.find_second_answer_model(first_count, name, models.first)),
+        );
     }
     let to_start = list.models.len();
     for ((column, models), compare) in expansion.columns.iter().zip(&mut columns).zip(compared) {
         let Some(escalation) = &column.escalation else { continue };
-        let to = list.find_second(to_start, &escalation.to, models.first);
+        let to = list.find_second_answer_model(to_start, &escalation.to, models.first);
         let states = escalation.states.clone();
         models.second = to.map(|to| SecondAnswerRule { states, compare, to });
     }
@@ -92,7 +94,12 @@ impl<'s> ModelList<'s> {
 
     /// Returns the position of a model for second answers; `None` if it is the one that answers
     /// first.
-    fn find_second(&mut self, start: usize, name: &'s str, first: usize) -> Option<usize> {
+    fn find_second_answer_model(
+        &mut self,
+        start: usize,
+        name: &'s str,
+        first: usize,
+    ) -> Option<usize> {
         let name = self.spec.find_model(name);
         let is_first =
             self.spec.model_settings(name) == self.spec.model_settings(self.models[first]);
@@ -116,7 +123,7 @@ impl ExpansionModels {
     /// Returns the positions of the models that give second answers, in the order in which they are
     /// asked.
     #[must_use]
-    pub fn second_positions(&self) -> Range<usize> {
+    pub fn second_answer_positions(&self) -> Range<usize> {
         self.first_count..self.choices.len()
     }
 

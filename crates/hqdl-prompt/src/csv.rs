@@ -84,7 +84,7 @@ fn parse_keyed_lines(
     }
     // The truncated line may be the rest of the last row, unless it begins another row.
     let is_broken_off = cut_line.is_some_and(|line| !keys.may_begin_row(line));
-    let strict = parse_strict(text, keys, checkers).filter(|_| !is_broken_off);
+    let strict = parse_well_formed_csv(text, keys, checkers).filter(|_| !is_broken_off);
     if strict.is_some() {
         return strict;
     }
@@ -187,7 +187,11 @@ fn reject_uncertain_end(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
 }
 
 /// Parses a completion that is well-formed CSV with one line per row and nothing else.
-fn parse_strict(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Vec<FoundRow>> {
+fn parse_well_formed_csv(
+    text: &str,
+    keys: &RequestKeys,
+    checkers: &[&Checker],
+) -> Option<Vec<FoundRow>> {
     let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut rest = text;
     while !rest.trim().is_empty() {

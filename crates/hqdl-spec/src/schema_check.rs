@@ -160,7 +160,7 @@ impl<'s> SchemaWalk<'s> {
     /// Checks a value against a schema and returns it as JSON; `None` if it does not match.
     fn check_value(&mut self, schema: &'s Json, value: &Spanned<DeValue<'_>>) -> Option<Json> {
         if accepts_anything(schema) {
-            return self.check_any(value);
+            return self.convert_any_value(value);
         }
         let branches = self.expand_branches(schema);
         let name = self.field_name();
@@ -233,19 +233,22 @@ impl<'s> SchemaWalk<'s> {
                 self.add_error(format!("`{name}` is out of range"), value.span(), label, None);
                 None
             }
-            DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_) => self.check_any(value),
+            DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_) => {
+                self.convert_any_value(value)
+            }
         }
     }
 
     /// Returns a value of any type as JSON; `None` if JSON has no such value.
-    fn check_any(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Json> {
+    fn convert_any_value(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Json> {
         let (number, label) = match value.get_ref() {
             DeValue::Table(table) => {
                 let mut fields = serde_json::Map::new();
                 for (field, value) in table {
                     let name: &str = field.get_ref();
                     self.path.push(name.into());
-                    fields.extend(self.check_any(value).map(|json| (name.to_owned(), json)));
+                    fields
+                        .extend(self.convert_any_value(value).map(|json| (name.to_owned(), json)));
                     self.path.pop();
                 }
                 return Some(Json::Object(fields));
@@ -254,7 +257,7 @@ impl<'s> SchemaWalk<'s> {
                 let mut array = Vec::new();
                 for (index, item) in items.iter().enumerate() {
                     self.path.push(index.into());
-                    array.extend(self.check_any(item));
+                    array.extend(self.convert_any_value(item));
                     self.path.pop();
                 }
                 return Some(Json::Array(array));

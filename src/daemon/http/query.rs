@@ -321,7 +321,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         (_, None) => active_spec.spec.database.clone(),
         (_, Some(copy)) => {
             let readable = Database::open(&active_spec.spec.database)
-                .and_then(|database| output::find_readable(&database, Some(copy)));
+                .and_then(|database| output::find_expanded_database(&database, Some(copy)));
             readable.map_err(Failure::from)?.0
         }
     };

@@ -23,7 +23,9 @@ use serde::Deserialize;
 pub use self::conversation::Turn;
 use self::conversation::{CONVERSATION_RULE, format_turns};
 pub use self::conversation_store::{Conversation, ConversationStore};
-pub use self::plan::{AskPlan, CostLimits, MaxCost, check_cost_is_known, plan_query, run_within};
+pub use self::plan::{
+    AskPlan, CostLimits, MaxCost, check_cost_is_known, plan_query, run_within_limit,
+};
 use self::prompt::{DescriptionBuilder, build_instructions};
 pub use self::schema::TableCard;
 use self::schema::{hash_schema, read_cards};
@@ -373,7 +375,7 @@ impl<'a> Asker<'a> {
             counted_cost: counted_cost.clone(),
             ..self.request.clone()
         };
-        let result = run_within(&request, limit, sink);
+        let result = run_within_limit(&request, limit, sink);
         self.spent_usd += counted_cost.usd();
         result
     }
@@ -436,7 +438,7 @@ impl<'a> Asker<'a> {
             instructions: self.instructions.clone(),
             context: String::new(),
         };
-        let stored = self.writer.find_stored(&question)?;
+        let stored = self.writer.find_stored_answer(&question)?;
         let json = match stored {
             Some(json) => Some(json),
             None => {

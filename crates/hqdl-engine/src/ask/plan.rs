@@ -87,7 +87,7 @@ pub fn plan_query(
 ///
 /// # Errors
 /// [`QueryError`]; answers received before the error are kept.
-pub fn run_within(
+pub fn run_within_limit(
     request: &Request<'_>,
     limit_usd: Option<f64>,
     sink: &mut dyn RowSink,

@@ -106,7 +106,7 @@ impl Sheet {
             let line = line_of(record.position());
             lines.read_line(&record).map_err(|message| error(line, message))?;
         }
-        match lines.find_missing() {
+        match lines.describe_missing_line() {
             Some(message) => Err(AuditError::in_file(path, None, message)),
             None => Ok(lines.sheet),
         }
@@ -200,7 +200,7 @@ impl<'d> LineReader<'d> {
     }
 
     /// Returns a message about the first line that is missing.
-    fn find_missing(&self) -> Option<String> {
+    fn describe_missing_line(&self) -> Option<String> {
         let columns = self.draw.expansion_columns(self.expansion);
         let is_missing = |seen: &Vec<bool>| columns.iter().find(|(c, _)| !seen[*c]);
         let (n, (column, _)) =

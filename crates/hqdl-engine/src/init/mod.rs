@@ -80,7 +80,7 @@ impl<'db> SpecDraft<'db> {
     /// Describes the tables that get an expansion, for [`advice::build_query`].
     #[must_use]
     pub fn describe_tables(&self) -> Vec<String> {
-        let (chosen, _) = self.inventory.split_chosen();
+        let (chosen, _) = self.inventory.split_chosen_tables();
         chosen.iter().map(|entity| advice::describe_table(self.db, &entity.table)).collect()
     }
 
@@ -290,7 +290,7 @@ impl Inventory {
     }
 
     /// Splits the entity tables into those that get an expansion and the rest.
-    fn split_chosen(&self) -> (&[EntityTable], &[EntityTable]) {
+    fn split_chosen_tables(&self) -> (&[EntityTable], &[EntityTable]) {
         self.entities.split_at(self.entities.len().min(MAX_EXPANSIONS))
     }
 
@@ -303,7 +303,7 @@ impl Inventory {
 
     fn build_notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let (chosen, unchosen) = self.split_chosen();
+        let (chosen, unchosen) = self.split_chosen_tables();
         for entity in chosen {
             notes.push(format!(
                 "the key of {} is {}: {}",

@@ -133,7 +133,7 @@ fn write_spec_with(
         used_names: used_names.into_iter().collect(),
         questions: HashSet::new(),
     };
-    let (chosen, unchosen) = inventory.split_chosen();
+    let (chosen, unchosen) = inventory.split_chosen_tables();
     for entity in chosen {
         draft.write_expansion(entity, &inventory.find_lists(entity));
     }

@@ -77,7 +77,7 @@ pub fn run_with_intervals(
     let shape = shape::recognize_shape(spec, &published, query.sql, &parsed.query)?;
     let expansion = &spec.expansions[shape.expansion];
     let audit = Audit::read(spec, expansion).map_err(|e| to_query_error(&e))?;
-    check_audited(&audit, expansion, &shape)?;
+    check_columns_audited(&audit, expansion, &shape)?;
     let estimates = estimate_rows(query, request, &audit, expansion, &shape, &result)?;
     meta.interval = Some(describe_intervals(&audit, expansion, &shape, request, &estimates));
     meta.notes.extend(missing_interval_notes(&shape, &estimates));
@@ -146,7 +146,11 @@ fn estimate_rows(
 }
 
 /// Checks that the audit covers every column that the query reads.
-fn check_audited(audit: &Audit, expansion: &Expansion, shape: &Shape) -> Result<(), QueryError> {
+fn check_columns_audited(
+    audit: &Audit,
+    expansion: &Expansion,
+    shape: &Shape,
+) -> Result<(), QueryError> {
     let is_missing = |column: &&usize| audit.draw.find_column(expansion, **column).is_none();
     match shape.columns.iter().find(is_missing) {
         Some(column) => {

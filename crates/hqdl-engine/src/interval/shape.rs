@@ -233,7 +233,7 @@ impl Recognizer<'_> {
     fn reads_expanded_column(&mut self, expr: &Expr) -> Result<bool, QueryError> {
         match &expr.kind {
             ExprKind::Column { table, column } => {
-                let found = self.tables.find_expanded(table.as_deref(), column);
+                let found = self.tables.find_expanded_column(table.as_deref(), column);
                 self.columns.extend(found);
                 return Ok(found.is_some());
             }
@@ -403,7 +403,7 @@ impl Recognizer<'_> {
         match &arg.kind {
             ExprKind::Paren(inner) => self.find_range(inner),
             ExprKind::Column { table, column } => {
-                let found = self.tables.find_expanded(table.as_deref(), column);
+                let found = self.tables.find_expanded_column(table.as_deref(), column);
                 match found.and_then(|n| FromTables::column_of(self.spec, n).range) {
                     Some(range) => Ok(range),
                     None => refuse(

@@ -161,7 +161,11 @@ impl<'a> FromTables<'a> {
     }
 
     /// Returns the expanded column that a name refers to.
-    pub(super) fn find_expanded(&self, table: Option<&str>, column: &str) -> Option<ColumnNumber> {
+    pub(super) fn find_expanded_column(
+        &self,
+        table: Option<&str>,
+        column: &str,
+    ) -> Option<ColumnNumber> {
         let is_meant = |t: &&FromTable| match table {
             Some(name) => t.name.eq_ignore_ascii_case(name),
             None => t.columns.iter().any(|c| c.eq_ignore_ascii_case(column)),
@@ -213,7 +217,7 @@ impl<'a> FromTables<'a> {
             return refuse(&query.span, reason);
         };
         let mut conditions = Vec::new();
-        split_and(filter, &mut conditions);
+        split_at_and(filter, &mut conditions);
         let expansion = &self.spec.expansions[n];
         let inner = alias.as_ref().unwrap_or(name);
         let (mut keys, mut values) = (BTreeSet::new(), 0);
@@ -312,7 +316,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
         item.using.iter().map(|name| name.to_ascii_lowercase()).collect();
     let mut conditions = Vec::new();
     if let Some(on) = &item.on {
-        split_and(on, &mut conditions);
+        split_at_and(on, &mut conditions);
         for condition in &conditions {
             if find_joined_key(condition).is_none() {
                 return refuse(&condition.span, "the tables are joined on more than the key");
@@ -320,7 +324,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
         }
     }
     if let (Some(filter), JoinKind::Inner) = (&core.filter, item.join) {
-        split_and(filter, &mut conditions);
+        split_at_and(filter, &mut conditions);
     }
     joined.extend(conditions.iter().filter_map(|c| find_joined_key(c)));
     let missing = keys.iter().find(|key| !joined.contains(&key.to_ascii_lowercase()));
@@ -342,10 +346,10 @@ fn find_joined_key(condition: &Expr) -> Option<String> {
     is_pair.then(|| a.to_ascii_lowercase())
 }
 
-fn split_and<'e>(expr: &'e Expr, conditions: &mut Vec<&'e Expr>) {
+fn split_at_and<'e>(expr: &'e Expr, conditions: &mut Vec<&'e Expr>) {
     match &expr.kind {
-        ExprKind::And(all) => all.iter().for_each(|e| split_and(e, conditions)),
-        ExprKind::Paren(inner) => split_and(inner, conditions),
+        ExprKind::And(all) => all.iter().for_each(|e| split_at_and(e, conditions)),
+        ExprKind::Paren(inner) => split_at_and(inner, conditions),
         _ => conditions.push(expr),
     }
 }

@@ -234,7 +234,7 @@ impl<'w> Materializer<'w> {
                 ResolvedCell::Fact { lookup, model: requirements.model_of(c) }
             }
             None => {
-                let (lookup, model) = self.requirements[n].look_up_with_second(record, c);
+                let (lookup, model) = self.requirements[n].look_up_with_second_answer(record, c);
                 ResolvedCell::Fact { lookup, model }
             }
         };

@@ -102,7 +102,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         let models = &materializer.models[n];
         let costs = models.choices().iter().enumerate().filter(|_| priced);
         let costs = costs.map(|(model, choice)| {
-            let is_second = models.second_positions().contains(&model);
+            let is_second = models.second_answer_positions().contains(&model);
             CostWalk::new(materializer, expansion, choice, is_second)
         });
         let column_plan =

@@ -71,7 +71,7 @@ impl Materializer<'_> {
     ) -> Result<Vec<usize>, MaterializeError> {
         let mut escalated = Vec::new();
         'expansions: for (n, coverage) in coverages.iter().enumerate() {
-            for model in self.models[n].second_positions() {
+            for model in self.models[n].second_answer_positions() {
                 // Count the cells first, because they depend on the answers of this run.
                 let mut cells = 0;
                 self.for_each_row_batch((n, model), coverage, &mut |row_batch| {

@@ -429,7 +429,7 @@ impl<'w> Materializer<'w> {
             changed = self.request_cells(run, &mut coverages, &target, interrupt, report);
         }
         self.update_report(run.as_ref(), report);
-        self.report_changed(&changed, &coverages, report);
+        self.report_changed_cells(&changed, &coverages, report);
         report.reused += report.answered_by_others;
         if missing > 0 && self.must_keep_tables(&target, report) {
             report.count_from_coverage(&coverages);
@@ -478,7 +478,8 @@ impl<'w> Materializer<'w> {
             )));
         }
         let mut notes = self.list_resumed_refreshes(&coverages);
-        let has_second = self.models.iter().any(|models| !models.second_positions().is_empty());
+        let has_second =
+            self.models.iter().any(|models| !models.second_answer_positions().is_empty());
         if self.run_mode == RunMode::Batch && has_second {
             notes.push("a batch requests no second answers; a run without `--batch` does".into());
         }
@@ -492,7 +493,7 @@ impl<'w> Materializer<'w> {
     /// Returns a note for each model that may be asked for second answers, depending on first
     /// answers that are missing.
     fn describe_possible_cells(&self, n: usize, coverage: &CoverageReport<'_>) -> Vec<String> {
-        let second = self.models[n].second_positions();
+        let second = self.models[n].second_answer_positions();
         let possible = second.map(|model| (model, coverage.possible_cells[model]));
         let describe = |(model, cells): (usize, u64)| {
             format!(

@@ -93,7 +93,7 @@ impl<'w> Materializer<'w> {
 
     /// Updates the report for cells whose first answer no longer counts: its value was not in the
     /// list and is mapped to the list now, or the cell has a second answer.
-    pub(super) fn report_changed(
+    pub(super) fn report_changed_cells(
         &self,
         changed: &[usize],
         coverages: &[CoverageReport<'_>],

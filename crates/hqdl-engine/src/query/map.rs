@@ -63,7 +63,7 @@ pub fn map_values(
 ) -> Result<MappedAnswers, QueryError> {
     let began = Instant::now();
     let KnownAnswers { mut targets, at, options, entities, mut answers } =
-        look_up_known(request, question, values)?;
+        look_up_known_answers(request, question, values)?;
     let count = answers.len();
     let missing: Vec<usize> = (0..count).filter(|e| answers[*e].is_none()).collect();
 
@@ -112,7 +112,7 @@ pub fn map_known_values(
     question: &ValueQuestion<'_>,
     values: &[Value],
 ) -> Result<Vec<Option<Answer>>, QueryError> {
-    let KnownAnswers { entities, answers, .. } = look_up_known(request, question, values)?;
+    let KnownAnswers { entities, answers, .. } = look_up_known_answers(request, question, values)?;
     Ok(entities.into_iter().map(|e| answers[e?].clone()).collect())
 }
 
@@ -128,7 +128,7 @@ struct KnownAnswers {
     answers: Vec<Option<Answer>>,
 }
 
-fn look_up_known(
+fn look_up_known_answers(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
     values: &[Value],

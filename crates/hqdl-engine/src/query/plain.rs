@@ -84,7 +84,7 @@ impl PlainQuery<'_> {
     }
 
     fn run_on_server(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
-        server::check_supported(self.dialect, self.params)?;
+        server::check_server_support(self.dialect, self.params)?;
         statement::check_read_only(self.sql)?;
         let began = Instant::now();
         let (database, timeout, interrupt) = (self.database, self.timeout, &self.interrupt);

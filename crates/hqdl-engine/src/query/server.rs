@@ -34,7 +34,7 @@ pub(in crate::query) struct ServerQuery<'q> {
 }
 
 /// Checks that a query uses nothing that only `SQLite` supports.
-pub(in crate::query) fn check_supported(
+pub(in crate::query) fn check_server_support(
     dialect: Dialect,
     params: &[(Param, Value)],
 ) -> Result<(), QueryError> {
@@ -126,7 +126,7 @@ pub(in crate::query) fn run_with_calls(
     request: &Request<'_>,
     sink: Option<&mut dyn RowSink>,
 ) -> Result<Meta, QueryError> {
-    check_supported(request.dialect, &request.params)?;
+    check_server_support(request.dialect, &request.params)?;
     let began = Instant::now();
     let mut engine = Engine::prepare_query(request, None, explain_nested)?;
     let (stored_plan, reads) = engine.plan_for_server()?;

@@ -53,7 +53,10 @@ impl<'a> StatementWriter<'a> {
     ///
     /// # Errors
     /// [`QueryError`] if the facts cannot be read.
-    pub fn find_stored(&self, question: &StatementQuestion) -> Result<Option<String>, QueryError> {
+    pub fn find_stored_answer(
+        &self,
+        question: &StatementQuestion,
+    ) -> Result<Option<String>, QueryError> {
         let (mut targets, entity) = self.build_target(question)?;
         self.look_up_answer(&mut targets, entity)
     }

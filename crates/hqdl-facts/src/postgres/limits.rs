@@ -169,7 +169,7 @@ impl RateLimits for ServerLimits {
                 messages: self.messages.clone(),
                 limiter_key: limiter_key.clone(),
             };
-            self.server.link.handle.spawn(waiters.admit_all(waiting));
+            self.server.link.handle.spawn(waiters.admit_waiting_requests(waiting));
             waiters_queue
         });
         let _ = queue.send((need, reply));
@@ -237,7 +237,7 @@ struct Waiters {
 type Waiter = (Need, oneshot::Sender<u64>);
 
 impl Waiters {
-    async fn admit_all(self, mut queue: mpsc::UnboundedReceiver<Waiter>) {
+    async fn admit_waiting_requests(self, mut queue: mpsc::UnboundedReceiver<Waiter>) {
         let mut waiting: Vec<Waiter> = Vec::new();
         let mut is_limited = false;
         loop {

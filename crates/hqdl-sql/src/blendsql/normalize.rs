@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use super::lexer::{Lexeme, Token};
-use super::parse::{Edit, ParsedQuery, Syntax, parse_query_with, parse_scanned};
+use super::parse::{Edit, ParsedQuery, Syntax, parse_query_with, parse_scanned_query};
 use super::scan::{ScannedQuery, scan_query};
 use super::{Call, SqlError};
 use crate::translated::TranslatedQuery;
@@ -22,7 +22,7 @@ pub fn normalize_query(
     let text = trim_statement(&sql, &mut scanned.tokens);
     let mut edits = space_calls(&text, &scanned.calls);
     edits.extend(number_parameters(&text, &scanned.tokens));
-    let (parsed, replaced) = parse_scanned(&text, scanned, syntax)?;
+    let (parsed, replaced) = parse_scanned_query(&text, scanned, syntax)?;
     edits.extend(replaced);
     let is_changed = !edits.is_empty();
     edits.sort_by_key(|(span, _)| (span.start, span.end));

@@ -52,7 +52,7 @@ impl Parser<'_> {
     }
 
     /// Parses ANY, SOME or ALL after an operator. Returns `None` if there is none.
-    pub fn parse_quantified(
+    pub fn parse_quantified_comparison(
         &mut self,
         left: &TypedSql,
         sign: &str,

@@ -201,7 +201,7 @@ impl Parser<'_> {
             }
             Lexeme::Quoted | Lexeme::Name => self.parse_name(),
             Lexeme::Word => {
-                if let Some(special) = self.parse_special(token)? {
+                if let Some(special) = self.parse_keyword_expression(token)? {
                     return Ok(special);
                 }
                 if RESERVED_WORDS.iter().any(|w| token.is_word(self.sql, w))
@@ -366,7 +366,7 @@ impl Parser<'_> {
     }
 
     /// Parses expressions that begin with a keyword.
-    fn parse_special(&mut self, token: Token) -> Result<Option<TypedSql>, SqlError> {
+    fn parse_keyword_expression(&mut self, token: Token) -> Result<Option<TypedSql>, SqlError> {
         let next = self.peek_at(1);
         let text_next = next.is_some_and(|t| t.lexeme == Lexeme::Text);
         let word = token.text(self.sql).to_ascii_uppercase();

@@ -38,8 +38,9 @@ const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8
 /// [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FLAGS;
-    let make =
-        |name: &str, count: i32, run: StrictFunction| create_strict(connection, name, count, run);
+    let make = |name: &str, count: i32, run: StrictFunction| {
+        register_strict_function(connection, name, count, run)
+    };
     register_arrays(connection)?;
     // Encodes a row so that different rows have different texts; NULL is a distinct value.
     connection.create_scalar_function("suql_row", -1, flags, |ctx: &Context<'_>| {
@@ -114,12 +115,13 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Registers functions that parse, compare and concatenate arrays and JSON documents.
 fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
-    let make =
-        |name: &str, count: i32, run: StrictFunction| create_strict(connection, name, count, run);
+    let make = |name: &str, count: i32, run: StrictFunction| {
+        register_strict_function(connection, name, count, run)
+    };
     make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array_elements(v[0])).to_string())))?;
     for (name, any) in [("suql_any", true), ("suql_all", false)] {
         connection.create_scalar_function(name, 3, FLAGS, move |ctx: &Context<'_>| {
-            compare_quantified(&[ctx.get_raw(0), ctx.get_raw(1), ctx.get_raw(2)], any)
+            evaluate_quantified_comparison(&[ctx.get_raw(0), ctx.get_raw(1), ctx.get_raw(2)], any)
         })?;
     }
     make("suql_json_text", 1, |v| {
@@ -189,7 +191,7 @@ fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Registers a function that returns NULL if an argument is NULL, as operators do.
-fn create_strict(
+fn register_strict_function(
     connection: &Connection,
     name: &str,
     count: i32,
@@ -205,23 +207,27 @@ fn create_strict(
 
 /// Registers text functions whose behavior in `PostgreSQL` differs from `SQLite`.
 fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
-    create_strict(connection, "suql_lower", 1, |v| Ok(Sql::Text(to_text(v[0]).to_lowercase())))?;
-    create_strict(connection, "suql_upper", 1, |v| Ok(Sql::Text(to_text(v[0]).to_uppercase())))?;
+    register_strict_function(connection, "suql_lower", 1, |v| {
+        Ok(Sql::Text(to_text(v[0]).to_lowercase()))
+    })?;
+    register_strict_function(connection, "suql_upper", 1, |v| {
+        Ok(Sql::Text(to_text(v[0]).to_uppercase()))
+    })?;
     // A negative number means all but the last `n` characters.
-    create_strict(connection, "suql_left", 2, |v| {
+    register_strict_function(connection, "suql_left", 2, |v| {
         let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
         let length = char_count(&of);
         let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().take(kept as usize).collect()))
     })?;
-    create_strict(connection, "suql_right", 2, |v| {
+    register_strict_function(connection, "suql_right", 2, |v| {
         let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
         let length = char_count(&of);
         let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().skip((length - kept) as usize).collect()))
     })?;
     // Positions before the first character are allowed and count towards the length.
-    create_strict(connection, "suql_substr", -1, |v| {
+    register_strict_function(connection, "suql_substr", -1, |v| {
         let [of, from, rest @ ..] = v else { return Ok(Sql::Null) };
         let (of, from) = (to_text(*of), integer_argument(*from)?);
         let length = rest.first().map(|n| integer_argument(*n)).transpose()?;
@@ -233,7 +239,7 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
         let part = of.chars().skip((start - 1) as usize);
         Ok(Sql::Text(part.take((end - start).max(0) as usize).collect()))
     })?;
-    create_strict(connection, "suql_time", 1, |v| {
+    register_strict_function(connection, "suql_time", 1, |v| {
         let text = to_text(v[0]);
         let time =
             parse_time(&text).ok_or_else(|| function_error(format!("\"{text}\" is not a time")))?;
@@ -243,7 +249,7 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Registers conversions to numbers, dates and booleans.
 fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
-    create_strict(connection, "suql_truth", 1, |v| match v[0] {
+    register_strict_function(connection, "suql_truth", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(boolean_to_sql(i != 0)),
         ValueRef::Real(r) => Ok(boolean_to_sql(r != 0.0)),
         other => {
@@ -253,7 +259,7 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
                 .ok_or_else(|| function_error(format!("\"{text}\" is neither true nor false")))
         }
     })?;
-    create_strict(connection, "suql_said", 1, |v| {
+    register_strict_function(connection, "suql_said", 1, |v| {
         Ok(match v[0] {
             ValueRef::Integer(i) => Sql::Text((i != 0).to_string()),
             other => {
@@ -261,28 +267,30 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
             }
         })
     })?;
-    create_strict(connection, "suql_date", 1, |v| {
+    register_strict_function(connection, "suql_date", 1, |v| {
         Ok(timestamp_argument(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
     })?;
-    create_strict(connection, "suql_timestamp", 1, |v| {
+    register_strict_function(connection, "suql_timestamp", 1, |v| {
         Ok(timestamp_argument(v[0])?
             .map_or(Sql::Null, |at| Sql::Text(date_functions::format_timestamp(at))))
     })?;
-    create_strict(connection, "suql_by_format", 2, |v| {
+    register_strict_function(connection, "suql_by_format", 2, |v| {
         let (date_text, format) = (to_text(v[0]), to_text(v[1]));
         let at = date_functions::parse_with_format(&date_text, &format).ok_or_else(|| {
             function_error(format!("\"{date_text}\" is not a date of the form \"{format}\""))
         })?;
         Ok(Sql::Text(date_functions::format_timestamp(at)))
     })?;
-    create_strict(connection, "suql_trunc", 2, |v| {
+    register_strict_function(connection, "suql_trunc", 2, |v| {
         let Some(at) = timestamp_argument(v[1])? else { return Ok(Sql::Null) };
         Ok(date_functions::truncate_timestamp(&to_text(v[0]), at)
             .map_or(Sql::Null, |at| Sql::Text(date_functions::format_timestamp(at))))
     })?;
-    create_strict(connection, "suql_between", 2, |v| time_between(v, TimeSpan::between))?;
-    create_strict(connection, "suql_age", 2, |v| time_between(v, TimeSpan::age))?;
-    create_strict(connection, "suql_span_part", 2, |v| {
+    register_strict_function(connection, "suql_between", 2, |v| {
+        time_between(v, TimeSpan::between)
+    })?;
+    register_strict_function(connection, "suql_age", 2, |v| time_between(v, TimeSpan::age))?;
+    register_strict_function(connection, "suql_span_part", 2, |v| {
         let span = TimeSpan::parse(&to_text(v[1]));
         let part = span.and_then(|span| span.extract_part(&to_text(v[0])));
         Ok(match part {
@@ -291,7 +299,7 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
             None => Sql::Null,
         })
     })?;
-    create_strict(connection, "suql_number", 1, |v| match v[0] {
+    register_strict_function(connection, "suql_number", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(Sql::Integer(i)),
         ValueRef::Real(r) => Ok(Sql::Real(r)),
         other => {
@@ -299,7 +307,7 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
             parse_number(&text).ok_or_else(|| function_error(format!("\"{text}\" is not a number")))
         }
     })?;
-    create_strict(connection, "suql_integer", 2, |v| {
+    register_strict_function(connection, "suql_integer", 2, |v| {
         let number = match v[0] {
             ValueRef::Integer(i) => Some(Sql::Integer(i)),
             ValueRef::Real(r) => Some(Sql::Real(r)),
@@ -318,8 +326,8 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
             ))
         })
     })?;
-    create_strict(connection, "suql_days_after", 2, |v| add_days(v[0], v[1], false))?;
-    create_strict(connection, "suql_days_before", 2, |v| match date_argument(v[1]) {
+    register_strict_function(connection, "suql_days_after", 2, |v| add_days(v[0], v[1], false))?;
+    register_strict_function(connection, "suql_days_before", 2, |v| match date_argument(v[1]) {
         Some(other) => {
             let of = date_argument(v[0])
                 .ok_or_else(|| function_error(format!("\"{}\" is not a date", to_text(v[0]))))?;
@@ -637,7 +645,7 @@ fn wildcards_to_regex(pattern: &str, other: impl Fn(char) -> String) -> Option<S
 }
 
 /// Implements `x op ANY (array)` and `x op ALL (array)` with three-valued logic.
-fn compare_quantified(values: &[ValueRef<'_>], is_any: bool) -> FunctionResult {
+fn evaluate_quantified_comparison(values: &[ValueRef<'_>], is_any: bool) -> FunctionResult {
     if values[2] == ValueRef::Null {
         return Ok(Sql::Null);
     }

@@ -198,7 +198,9 @@ impl Parser<'_> {
                 } else {
                     "like"
                 };
-                if let Some(quantified) = self.parse_quantified(&left, syntax, negated)? {
+                if let Some(quantified) =
+                    self.parse_quantified_comparison(&left, syntax, negated)?
+                {
                     return Ok(quantified);
                 }
                 Self::ensure_not_boolean(&left)?;
@@ -218,7 +220,7 @@ impl Parser<'_> {
 
     fn parse_comparison(&mut self, left: TypedSql, sign: &str) -> Result<TypedSql, SqlError> {
         let sign = if sign == "!=" { "<>" } else { sign };
-        if let Some(quantified) = self.parse_quantified(&left, sign, false)? {
+        if let Some(quantified) = self.parse_quantified_comparison(&left, sign, false)? {
             return Ok(quantified);
         }
         let right = self.parse_binary(SPECIAL)?;

@@ -18,7 +18,7 @@ use crate::query::result::query_result::{Meta, Pass, Unbounded};
 use crate::query::result::row_buffer::RowBuffer;
 use crate::query::route::model_router::WOULD_ASK;
 use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading_error};
-use crate::query::run::run_within;
+use crate::query::run::run_query_in_run;
 use crate::query::run::selectivity_sampler::SelectivitySampler;
 use hqdl_sql::blendsql::emit::bound::{Batching, RequestBound, compute_request_bound};
 use hqdl_sql::blendsql::is_volatile;
@@ -71,7 +71,7 @@ pub fn explain_nested(
     _: Option<&LazyRun<'_>>,
 ) -> Result<(Meta, Option<RowBuffer>), QueryError> {
     let mut buffer = RowBuffer::default();
-    match run_within(request, None, explain_nested, &mut buffer) {
+    match run_query_in_run(request, None, explain_nested, &mut buffer) {
         Ok(meta) => Ok((meta, Some(buffer))),
         Err(QueryError::NoModel) => Ok((explain(request)?, None)),
         Err(error) => Err(error),

@@ -26,7 +26,7 @@ use hqdl_values::usage::Usage;
 /// [`QueryError`]; answers received before the error are kept.
 pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
     let lazy_run = LazyRun::new(request);
-    let result = run_within(request, Some(&lazy_run), run_nested, sink);
+    let result = run_query_in_run(request, Some(&lazy_run), run_nested, sink);
     let usage = lazy_run.finish_run(result.is_ok())?;
     let mut meta = result?;
     meta.set_usage(&usage);
@@ -35,7 +35,7 @@ pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, 
 
 /// Runs a query within a run that has started. The usage of the run is not added to the meta,
 /// because the outer query reports it.
-pub fn run_within(
+pub fn run_query_in_run(
     request: &Request<'_>,
     lazy_run: Option<&LazyRun<'_>>,
     run_nested: NestedRunner,
@@ -52,6 +52,6 @@ fn run_nested(
     lazy_run: Option<&LazyRun<'_>>,
 ) -> Result<(Meta, Option<RowBuffer>), QueryError> {
     let mut buffer = RowBuffer::default();
-    let meta = run_within(request, lazy_run, run_nested, &mut buffer)?;
+    let meta = run_query_in_run(request, lazy_run, run_nested, &mut buffer)?;
     Ok((meta, Some(buffer)))
 }

@@ -82,7 +82,7 @@ pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, Sq
 
 /// Parses the tokens of a query, which may also have the syntax of earlier versions. Returns the
 /// edits that replace this syntax. The tree is that of `sql` only if there is no edit.
-pub(in crate::blendsql) fn parse_scanned(
+pub(in crate::blendsql) fn parse_scanned_query(
     sql: &str,
     scanned: ScannedQuery,
     syntax: Syntax<'_>,

@@ -7,7 +7,7 @@ use rusqlite::{Connection, Result};
 use serde_json::Value as Json;
 
 use super::{
-    FLAGS, FunctionResult, array_elements, create_strict, function_error, is_equal,
+    FLAGS, FunctionResult, array_elements, function_error, is_equal, register_strict_function,
     timestamp_argument, to_text,
 };
 use crate::suql::date_functions;
@@ -64,7 +64,9 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
             |part: String| if null.as_ref() == Some(&part) { Json::Null } else { part.into() };
         Ok(array_value(parts.into_iter().map(part).collect()))
     })?;
-    create_strict(connection, "suql_series", -1, |v| Ok(Sql::Text(generate_series(v)?.to_string())))
+    register_strict_function(connection, "suql_series", -1, |v| {
+        Ok(Sql::Text(generate_series(v)?.to_string()))
+    })
 }
 
 fn array_value(all: Vec<Json>) -> Sql {

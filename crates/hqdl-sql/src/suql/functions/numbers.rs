@@ -5,14 +5,14 @@ use rusqlite::Connection;
 use rusqlite::functions::{Aggregate, Context};
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use super::{FLAGS, create_strict, function_error, integer_argument, to_text};
+use super::{FLAGS, function_error, integer_argument, register_strict_function, to_text};
 
 /// Registers the functions on a connection.
 ///
 /// # Errors
 /// [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
-    let make = |name: &str, count: i32, run| create_strict(connection, name, count, run);
+    let make = |name: &str, count: i32, run| register_strict_function(connection, name, count, run);
     make("suql_cbrt", 1, |v| Ok(Sql::Real(to_float(v[0])?.cbrt())))?;
     make("suql_div", 2, |v| match (v[0], v[1]) {
         (_, ValueRef::Integer(0)) => Err(function_error("division by zero".to_owned())),

@@ -5,8 +5,8 @@ use rusqlite::types::{Value as Sql, ValueRef};
 use serde_json::Value as Json;
 
 use super::{
-    FunctionResult, boolean_to_sql, compile_pattern, create_strict, find_pattern_syntax,
-    function_error, integer_argument, to_text,
+    FunctionResult, boolean_to_sql, compile_pattern, find_pattern_syntax, function_error,
+    integer_argument, register_strict_function, to_text,
 };
 
 /// Registers the functions on a connection.
@@ -14,7 +14,7 @@ use super::{
 /// # Errors
 /// [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
-    let make = |name: &str, count: i32, run| create_strict(connection, name, count, run);
+    let make = |name: &str, count: i32, run| register_strict_function(connection, name, count, run);
     make("suql_lpad", -1, |v| pad_text(v, true))?;
     make("suql_rpad", -1, |v| pad_text(v, false))?;
     make("suql_reverse", 1, |v| Ok(Sql::Text(to_text(v[0]).chars().rev().collect())))?;
