@@ -178,7 +178,8 @@ fn measure_counts(name: &str, heroes: &[Hero], style: usize) -> Vec<Series> {
                 class.0 += 1;
                 class.1 += u64::from(holds(&hero.truth, condition));
             }
-            let found = CoveredTable::new(named, others).cover_uniform(draws, CONFIDENCE);
+            let found =
+                CoveredTable::new(named, others).compute_uniform_coverage(draws, CONFIDENCE);
             cells += 1;
             if found.coverage < worst.0 {
                 let label: Vec<String> =

@@ -170,7 +170,7 @@ fn read_trailing_list(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<
 fn read_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let cells_without = |missing: usize| -> Vec<Answer> {
         let mut rest = fields.iter();
-        let to_answer = |(n, checker): (usize, &&Checker)| match rest.next_if(n != missing) {
+        let to_answer = |(n, checker): (usize, &&Checker)| match rest.take_field_if(n != missing) {
             Some(field) => check_field(field, checker),
             None => Answer::without_value(State::Invalid, None),
         };
@@ -216,12 +216,12 @@ fn read_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option
     Some(cells)
 }
 
-trait NextIf<'f> {
-    fn next_if(&mut self, take: bool) -> Option<&'f RowField>;
+trait TakeFieldIf<'f> {
+    fn take_field_if(&mut self, take: bool) -> Option<&'f RowField>;
 }
 
-impl<'f, I: Iterator<Item = &'f RowField>> NextIf<'f> for I {
-    fn next_if(&mut self, take: bool) -> Option<&'f RowField> {
+impl<'f, I: Iterator<Item = &'f RowField>> TakeFieldIf<'f> for I {
+    fn take_field_if(&mut self, take: bool) -> Option<&'f RowField> {
         if take { self.next() } else { None }
     }
 }

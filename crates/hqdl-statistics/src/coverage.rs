@@ -39,7 +39,7 @@ impl CoveredTable {
 
     /// Returns the coverage over all uniform samples of `draws` rows.
     #[must_use]
-    pub fn cover_uniform(&mut self, draws: u64, confidence: f64) -> CountCoverage {
+    pub fn compute_uniform_coverage(&mut self, draws: u64, confidence: f64) -> CountCoverage {
         let named = Hypergeometric {
             population: self.named.0 + self.others.0,
             positives: self.named.0,

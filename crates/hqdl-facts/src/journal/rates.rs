@@ -50,7 +50,7 @@ impl Journal {
         request: &PermitRequest,
     ) -> rusqlite::Result<Option<Duration>> {
         let (c, now) = (self.connection(), now_millis());
-        self.shorten_times(now)?;
+        self.prune_requests_and_cap_times(now)?;
         let (key, need) = (&request.limiter_key, request.need);
         let limiters = self.read_limiters(key, now)?;
         let at = now as f64;
@@ -274,7 +274,7 @@ impl Journal {
 
     /// Deletes requests that no longer count against the rate limits. Caps times that are too far
     /// in the future because the clock was set back.
-    fn shorten_times(&self, now: i64) -> rusqlite::Result<()> {
+    fn prune_requests_and_cap_times(&self, now: i64) -> rusqlite::Result<()> {
         let c = self.connection();
         c.prepare_cached("DELETE FROM sent_lately WHERE leaves_at <= ?1")?.execute([now])?;
         let latest = now + as_millis(MINUTE + MAX_COUNTING_DELAY + MAX_SENDING_DELAY);

@@ -153,9 +153,11 @@ fn stratum_of(size: u64, sample: Vec<SampledRow>, rows: &[SampledRow]) -> Residu
 fn rare_values_are_covered() {
     for positives in 1..12 {
         for draws in [20, 50] {
-            let covered = CoveredTable::new((0, 0), (200, positives)).cover_uniform(draws, 0.95);
+            let covered =
+                CoveredTable::new((0, 0), (200, positives)).compute_uniform_coverage(draws, 0.95);
             assert!(covered.coverage >= 0.95, "{positives} {draws}: {covered:?}");
-            let covered = CoveredTable::new((9, 4), (191, positives)).cover_uniform(draws, 0.95);
+            let covered =
+                CoveredTable::new((9, 4), (191, positives)).compute_uniform_coverage(draws, 0.95);
             assert!(covered.coverage >= 0.95, "{positives} {draws}: {covered:?}");
         }
     }
@@ -163,7 +165,7 @@ fn rare_values_are_covered() {
 
 #[test]
 fn the_model_makes_a_count_more_precise() {
-    let covered = CoveredTable::new((200, 180), (500, 20)).cover_uniform(100, 0.95);
+    let covered = CoveredTable::new((200, 180), (500, 20)).compute_uniform_coverage(100, 0.95);
     assert!(covered.coverage >= 0.95, "{covered:?}");
     assert!(covered.half_width < 0.65 * covered.audit_half_width, "{covered:?}");
 }

@@ -188,7 +188,7 @@ impl TargetExpansion {
     /// Returns true if an entity may be asked about now. If its document is not stored, the next
     /// pass stores it.
     pub fn is_available(&mut self, entity: usize) -> bool {
-        !asks_about_documents(&self.expansion) || self.documents.request_document(entity)
+        !asks_about_documents(&self.expansion) || self.documents.find_or_request_document(entity)
     }
 
     /// Returns a cell, and looks it up on first use.

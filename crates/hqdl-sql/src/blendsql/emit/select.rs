@@ -25,7 +25,7 @@ impl Emitter<'_> {
             None => "1".to_owned(),
         };
         for deferred in select.conjuncts_at_stage(ConditionStage::AfterCalls) {
-            text = sql::and_then(&text, &sql::plain_truth(self.source_text(deferred), true));
+            text = sql::and_then_sql(&text, &sql::plain_truth(self.source_text(deferred), true));
         }
         let is_result = select.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
         let truth =
@@ -62,7 +62,7 @@ impl Emitter<'_> {
     ) -> String {
         let mut text = truth.to_owned();
         if self.complete_selects.contains(&core.span.start) {
-            text = sql::is_known_true(&text);
+            text = sql::known_true_sql(&text);
         }
         if !select.barrier.is_empty() {
             text = sql::after_row_barrier(&select.barrier, &text);

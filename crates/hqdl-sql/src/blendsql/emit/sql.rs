@@ -65,7 +65,7 @@ pub(super) fn is_not_null(value: &str) -> String {
 }
 
 /// Returns SQL for the number of rows for which a condition returns 1.
-pub(super) fn count_rows(condition: &str) -> String {
+pub(super) fn count_rows_sql(condition: &str) -> String {
     format!("count(*) FILTER (WHERE {condition})")
 }
 
@@ -82,26 +82,26 @@ pub(super) fn predicate_truth(at: usize, condition: &str, wanted: bool) -> Strin
 
 /// Returns SQL for the truth value of an AND that evaluates its second part only if the first is
 /// true.
-pub(super) fn and_then(first: &str, rest: &str) -> String {
+pub(super) fn and_then_sql(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN {rest} WHEN 2 THEN 2 ELSE 0 END")
 }
 
 /// Returns SQL for the truth value of an OR that evaluates its second part only if the first is not
 /// true.
-fn or_else(first: &str, rest: &str) -> String {
+fn or_else_sql(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
 }
 
 /// Returns SQL for the truth value of an AND that evaluates each part only if all parts before it
 /// are true.
 pub(super) fn all_of(parts: Vec<String>) -> String {
-    short_circuit(parts, and_then, 0)
+    short_circuit(parts, and_then_sql, 0)
 }
 
 /// Returns SQL for the truth value of an OR that evaluates each part only if no part before it is
 /// true.
 pub(super) fn any_of(parts: Vec<String>) -> String {
-    short_circuit(parts, or_else, 1)
+    short_circuit(parts, or_else_sql, 1)
 }
 
 /// Returns SQL that evaluates the parts until one has the truth `decisive`. It nests the parts, or
@@ -165,7 +165,7 @@ pub(super) fn lookup_only(answer: &str) -> String {
 
 /// Returns SQL that yields 1 if cached answers show that a row passes, otherwise 0, without waiting
 /// for missing answers.
-pub(super) fn is_known_true(truth: &str) -> String {
+pub(super) fn known_true_sql(truth: &str) -> String {
     format!("CASE {} WHEN 1 THEN 1 ELSE 0 END", lookup_only(truth))
 }
 
@@ -257,7 +257,7 @@ pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<S
     arguments.extend(shared_calls.iter().map(usize::to_string));
     arguments.extend(values);
     let hold = Function::HoldValues.call_sql(&arguments);
-    if truth == "1" { hold } else { and_then(truth, &hold) }
+    if truth == "1" { hold } else { and_then_sql(truth, &hold) }
 }
 
 /// Returns SQL for the number of a candidate row of a LIMIT.
@@ -279,7 +279,7 @@ pub(super) fn limit_value(value: &str) -> String {
 }
 
 /// Returns SQL that yields a value and records whether it is pending, for [`unless_pending`].
-pub(super) fn remember_pending(value: &str) -> String {
+pub(super) fn remember_pending_sql(value: &str) -> String {
     Function::RememberPending.call_sql(&[&pending_mark(), value])
 }
 

@@ -45,7 +45,7 @@ impl<'q> Emitter<'q> {
         self.out.needed_rows.insert(condition_group, counted.needed.clone());
         let groups: Vec<&str> =
             counted.needed.groups.iter().map(|span| &self.text[span.clone()]).collect();
-        sql::count_rows(&sql::record_row_sql(condition_group, &truth, &groups))
+        sql::count_rows_sql(&sql::record_row_sql(condition_group, &truth, &groups))
     }
 
     /// Wraps an EXISTS or IN whose rows are recorded one by one, so that one row that passes can
@@ -109,7 +109,7 @@ impl<'q> Emitter<'q> {
             {
                 let mut parts = Vec::new();
                 let text = self.write_value(operand);
-                parts.push((operand.span.clone(), sql::remember_pending(&text)));
+                parts.push((operand.span.clone(), sql::remember_pending_sql(&text)));
                 whens.iter().for_each(|(_, then)| self.push_value(then, &mut parts));
                 let text = self.write_value(otherwise);
                 parts.push((otherwise.span.clone(), sql::unless_pending(&text)));
@@ -134,7 +134,7 @@ impl<'q> Emitter<'q> {
                 // Evaluate an argument only if those before it are NULL and not pending.
                 let mut texts = Vec::new();
                 for arg in args {
-                    let text = sql::remember_pending(&self.write_value(arg));
+                    let text = sql::remember_pending_sql(&self.write_value(arg));
                     let first = texts.is_empty();
                     texts.push(if first { text } else { sql::unless_pending(&text) });
                 }
