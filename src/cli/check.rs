@@ -111,7 +111,7 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
     }
     if let Ok(target) = Database::open(spec.target()) {
         for (n, expansion) in spec.expansions.iter().enumerate() {
-            let Some(edited) = target.edit_warning(expansion)? else { continue };
+            let Some(edited) = target.build_edit_warning(expansion)? else { continue };
             let location = ["expansion".into(), n.into(), "name".into()];
             let help =
                 "the next run restores them; use `hqdl override set` to change a cell permanently";

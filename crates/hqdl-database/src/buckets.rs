@@ -23,7 +23,7 @@ use rusqlite::{OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 use super::Database;
-use super::versions::{hash_prefix, push_value};
+use super::versions::{hash_to_i64, push_value};
 use hqdl_spec::Expansion;
 use hqdl_values::cell::Tally;
 use hqdl_values::key::Entity;
@@ -109,7 +109,7 @@ impl BucketSnapshot {
     /// Returns the number of the bucket of an entity's text.
     pub(super) fn bucket_of_text(&self, entity: &[u8]) -> usize {
         let mask = (self.buckets.len() as u64).wrapping_sub(1);
-        usize::try_from(hash_prefix(entity).cast_unsigned() & mask).unwrap_or_default()
+        usize::try_from(hash_to_i64(entity).cast_unsigned() & mask).unwrap_or_default()
     }
 
     /// Adds a key of an entity, with its number of rows in each source; returns its bucket.
@@ -186,7 +186,7 @@ pub(super) fn hash_row(key: &[Value], source: usize, buffer: &mut Vec<u8>) -> i6
     buffer.clear();
     buffer.extend(source.to_le_bytes());
     key.iter().for_each(|value| push_value(buffer, value));
-    hash_prefix(buffer)
+    hash_to_i64(buffer)
 }
 
 /// Formats a key for messages.

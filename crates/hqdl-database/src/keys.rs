@@ -97,13 +97,13 @@ impl KeyReport {
             let keys = hqdl_values::format::count_noun(*n, "key");
             format!("{keys} {verb} a part that is NULL, such as {}", samples.join("; "))
         });
-        partly_null.into_iter().chain(self.run_remarks()).collect()
+        partly_null.into_iter().chain(self.warnings_for_runs()).collect()
     }
 
     /// Returns the warnings that every plan and run prints. It excludes keys that are partly NULL,
     /// because these are complete keys.
     #[must_use]
-    pub fn run_remarks(&self) -> Vec<String> {
+    pub fn warnings_for_runs(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut add_warning = |(n, samples): &(u64, Vec<String>), one: &str, many: &str| {
             if *n > 0 {

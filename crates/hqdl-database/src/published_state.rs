@@ -148,7 +148,7 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
-    pub fn edit_warning(&self, expansion: &Expansion) -> Result<Option<String>, StoreError> {
+    pub fn build_edit_warning(&self, expansion: &Expansion) -> Result<Option<String>, StoreError> {
         let name = &expansion.name;
         let read_edits = || -> rusqlite::Result<(u64, Option<String>)> {
             let c = self.connection();

@@ -97,7 +97,7 @@ impl RowVersion {
             push_bytes(&mut bytes, cell.raw.map(str::as_bytes));
             push_bytes(&mut bytes, cell.repair.map(str::as_bytes));
         }
-        Self { key, hash, version: Some(hash_prefix(&bytes)) }
+        Self { key, hash, version: Some(hash_to_i64(&bytes)) }
     }
 
     /// Returns the index of the row's bucket.
@@ -150,7 +150,7 @@ pub(super) fn push_value(bytes: &mut Vec<u8>, value: &Value) {
     }
 }
 
-pub(super) fn hash_prefix(bytes: &[u8]) -> i64 {
+pub(super) fn hash_to_i64(bytes: &[u8]) -> i64 {
     let hash = blake3::hash(bytes);
     hash.as_bytes().first_chunk().map_or(0, |prefix| i64::from_le_bytes(*prefix))
 }
@@ -222,5 +222,5 @@ impl Checksums {
 /// Returns the hash of a key.
 #[must_use]
 pub fn hash_key(key: &str) -> i64 {
-    hash_prefix(key.as_bytes())
+    hash_to_i64(key.as_bytes())
 }

@@ -261,7 +261,7 @@ impl<'f> FieldRuns<'f> {
                     .map(|from| {
                         let max_length = longest.min(fields.len() - from);
                         (1..=max_length)
-                            .map(|n| check_run(&fields[from..from + n], checker))
+                            .map(|n| check_field_run(&fields[from..from + n], checker))
                             .collect()
                     })
                     .collect()
@@ -361,7 +361,7 @@ impl<'f> FieldRuns<'f> {
 }
 
 /// Checks a run of fields as the cell of a column; `None` if it cannot be one.
-fn check_run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
+fn check_field_run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
     if let [field] = fields {
         return Some(check_field(field, checker))
             .filter(|a| is_valid(a) || !checker.is_constrained());

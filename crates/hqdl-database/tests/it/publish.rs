@@ -169,14 +169,16 @@ fn a_manual_edit_causes_the_tables_to_be_recreated() {
     publish(&db, &spec, &rows, true);
     let expansion = &spec.expansions[0];
     let before = stands(&db);
-    assert!(db.checksums(expansion).is_some() && db.edit_warning(expansion).unwrap().is_none());
+    assert!(
+        db.checksums(expansion).is_some() && db.build_edit_warning(expansion).unwrap().is_none()
+    );
     let stranger = rusqlite::Connection::open(db.path()).unwrap();
     let written = stranger.execute("UPDATE made SET maker = 'me'", []).unwrap();
-    let told = db.edit_warning(expansion).unwrap().unwrap();
+    let told = db.build_edit_warning(expansion).unwrap().unwrap();
     assert!(told.contains(&format!("{written} published rows")), "{told}");
     assert!(db.checksums(expansion).is_none());
     publish(&db, &spec, &rows, true);
-    assert_eq!((stands(&db), db.edit_warning(expansion).unwrap()), (before, None));
+    assert_eq!((stands(&db), db.build_edit_warning(expansion).unwrap()), (before, None));
 }
 
 #[test]

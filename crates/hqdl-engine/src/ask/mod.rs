@@ -322,7 +322,7 @@ impl<'a> Asker<'a> {
 
     /// Returns the question with the earlier ones, whose words also find tables, values and
     /// examples.
-    fn search_text(&self) -> String {
+    fn text_to_search(&self) -> String {
         [self.question.as_str(), self.earlier.as_deref().unwrap_or_default()].join(" ")
     }
 
@@ -468,7 +468,7 @@ impl<'a> Asker<'a> {
             instruction_tokens: self.tokenizer.count_tokens(&self.instructions),
             tokenizer: self.tokenizer,
         };
-        Ok(builder.build(&self.search_text(), asked, &matches)?)
+        Ok(builder.build(&self.text_to_search(), asked, &matches)?)
     }
 
     /// Returns the stored values that words of the question, or of an earlier query, match.
@@ -480,7 +480,7 @@ impl<'a> Asker<'a> {
             Some(index) => index,
             None => StoredValueIndex::build(&self.database, &self.cards)?,
         };
-        let matches = index.find_matches(&[self.search_text().as_str(), earlier].join(" "))?;
+        let matches = index.find_matches(&[self.text_to_search().as_str(), earlier].join(" "))?;
         self.values = Some(index);
         Ok(matches)
     }

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use super::schema::{TableCard, format_name, index_by_name};
-use super::values::{ValueMatch, search_words, share_of, split_trigrams};
+use super::values::{ValueMatch, share_of, split_search_words, split_trigrams};
 use crate::query::describe_calls;
 use crate::retrieval::text_index::TextIndex;
 use hqdl_spec::file::ExampleTable;
@@ -132,7 +132,7 @@ impl DescriptionBuilder<'_> {
     /// similar name raises a table's rank. Tables joined to a similar table by a foreign key follow
     /// it.
     fn rank_tables(&self, question: &str, matches: &[ValueMatch]) -> rusqlite::Result<Vec<usize>> {
-        let texts: Vec<String> = self.cards.iter().map(TableCard::search_text).collect();
+        let texts: Vec<String> = self.cards.iter().map(TableCard::searchable_text).collect();
         let index = TextIndex::index_texts(texts.iter().map(String::as_str))?;
         let mut scores = index.compute_similarities(question)?;
         let best = scores.iter().copied().fold(1.0, f64::max);
@@ -142,7 +142,7 @@ impl DescriptionBuilder<'_> {
                 scores[*at] += best * found.score.min(1.0) / 2.0;
             }
         }
-        let words = search_words(question);
+        let words = split_search_words(question);
         for (at, card) in self.cards.iter().enumerate() {
             let name = split_trigrams(&card.name);
             let similar = |word: &String| share_of(&split_trigrams(word), &name) >= MIN_NAME_SHARE;

@@ -42,7 +42,7 @@ pub struct TableCard {
 impl TableCard {
     /// Returns the text that is compared with questions.
     #[must_use]
-    pub fn search_text(&self) -> String {
+    pub fn searchable_text(&self) -> String {
         let names = std::iter::once(&self.name).chain(self.columns.iter().map(|(name, _)| name));
         let words: Vec<String> = names.flat_map(|name| split_words(name)).collect();
         format!("{} {}", words.join(" "), self.definition)

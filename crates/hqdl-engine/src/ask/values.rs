@@ -101,7 +101,7 @@ impl StoredValueIndex {
     pub fn find_matches(&self, text: &str) -> rusqlite::Result<Vec<ValueMatch>> {
         let question_trigrams = split_trigrams(text);
         let mut found: HashMap<(String, String, String), f64> = HashMap::new();
-        for word in search_words(text) {
+        for word in split_search_words(text) {
             let word_trigrams = split_trigrams(&word);
             for (value, table, column) in self.find_candidates(&word, &word_trigrams)? {
                 let value_trigrams = split_trigrams(&value);
@@ -178,7 +178,7 @@ fn read_values(database: &Database, table: &str, column: &str, left: usize) -> V
 /// Returns the words of a text to search for. A word of two characters counts only if it is an
 /// abbreviation.
 #[must_use]
-pub fn search_words(text: &str) -> Vec<String> {
+pub fn split_search_words(text: &str) -> Vec<String> {
     let mut seen = HashSet::new();
     let is_searched = |word: &&str| match word.chars().count() {
         0 | 1 => false,

@@ -306,7 +306,7 @@ impl<'w> Materializer<'w> {
                 coverage
                     .keys
                     .report
-                    .run_remarks()
+                    .warnings_for_runs()
                     .into_iter()
                     .map(|r| format!("{}: {r}", expansion.name)),
             );
@@ -464,7 +464,7 @@ impl<'w> Materializer<'w> {
         let mut coverages = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let coverage = self.compute_current_coverage(n, previous)?;
-            for remark in coverage.keys.report.run_remarks() {
+            for remark in coverage.keys.report.warnings_for_runs() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
             }
             report.reused += coverage.known;

@@ -66,7 +66,7 @@ impl<'w> Materializer<'w> {
         listener: &Listener,
     ) -> Result<(), MaterializeError> {
         for expansion in &self.spec.expansions {
-            if let Some(warning) = db.edit_warning(expansion)? {
+            if let Some(warning) = db.build_edit_warning(expansion)? {
                 listener(&Event::Warning(format!(
                     "{warning}; this run restores them from the cache"
                 )));

@@ -140,7 +140,7 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
             token_until(Lexeme::Parameter, find_run_end(bytes, start + 1, is_word_byte))
         }
         (b'0'..=b'9', _) | (b'.', Some(b'0'..=b'9')) => {
-            token_until(Lexeme::Number, number_end(bytes, start))
+            token_until(Lexeme::Number, find_number_end(bytes, start))
         }
         (first, _) if is_word_byte(first) => {
             token_until(Lexeme::Word, find_run_end(bytes, start, is_word_byte))
@@ -232,7 +232,7 @@ fn unclosed_quote_error(bytes: &[u8], start: usize, noun: &str, closing: &str) -
 }
 
 /// Returns the end of a number, including a signed exponent and any letters that follow directly.
-fn number_end(bytes: &[u8], start: usize) -> usize {
+fn find_number_end(bytes: &[u8], start: usize) -> usize {
     let hex = matches!(bytes.get(start + 1), Some(b'x' | b'X'));
     let mut at = start;
     loop {

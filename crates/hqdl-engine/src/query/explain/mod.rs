@@ -47,7 +47,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let pass_start = Instant::now();
     // Compare the documents first, because the estimate uses the documents of the most recent run.
     let comparisons = engine.collect_compared_documents(&rewritten)?;
-    let bound = engine.demand_bound(&rewritten)?;
+    let bound = engine.compute_demand_bound(&rewritten)?;
     let (values, usage) = engine.estimate_usage(bound.demands, bound.batching, comparisons)?;
     engine.passes.push(Pass { demanded: values, seconds: pass_start.elapsed().as_secs_f64() });
     let mut meta = engine.build_meta(usage, began);
@@ -87,7 +87,10 @@ struct DemandBound {
 
 impl Engine<'_, '_> {
     /// Returns an upper bound of the demands over all passes.
-    fn demand_bound(&mut self, rewritten: &RewrittenQuery) -> Result<DemandBound, QueryError> {
+    fn compute_demand_bound(
+        &mut self,
+        rewritten: &RewrittenQuery,
+    ) -> Result<DemandBound, QueryError> {
         let (text, sites) = (&self.normalized.sql, &self.calls.sites);
         let bound = compute_request_bound(
             text,

@@ -149,7 +149,7 @@ impl FlowAnalysis<'_> {
                     .get_or_insert_with(|| name_text.clone());
             }
         }
-        name_flow(table, column, names)
+        flow_of_name(table, column, names)
     }
 
     fn follow_expr_kind(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
@@ -508,7 +508,7 @@ fn names_id(names: &SelectNames<'_>) -> *const () {
     std::ptr::from_ref(names).cast()
 }
 
-fn name_flow(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
+fn flow_of_name(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
     match names.find_column(table, column) {
         Some((_, field)) => field.flow.clone(),
         None if ["true", "false"].iter().any(|w| column.eq_ignore_ascii_case(w)) => Flow::truth(),
