@@ -540,7 +540,7 @@ fn materialize(
         (context.listener)(&Event::Warning(message));
         previous.push(report);
     };
-    previous.iter().for_each(|before| report.merge_previous(before));
+    previous.iter().for_each(|before| report.merge_previous_report(before));
     let failure = Failure::take_from_report(&mut report);
     let mut json = report.to_json(began.elapsed().as_secs_f64());
     json["complete"] = (failure.is_none() && report.is_fulfilled(selection, true)).into();

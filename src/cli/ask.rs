@@ -496,7 +496,7 @@ impl<'s> AskRun<'s> {
         } else if self.plan_use == PlanUse::PrintSql {
             print_sql(&plan.sql);
         } else {
-            let explained = meta::format_explained(&plan.explained, &self.session.spec);
+            let explained = meta::format_explained_query(&plan.explained, &self.session.spec);
             anstream::print!("{explained}{:<10} {}\n", "plan", plan.id);
         }
     }

@@ -102,7 +102,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let (n, expansion) = find_expansion(&session, &options.columns)?;
     let mut audit = Audit::read(&session.spec, expansion)?;
     if options.report {
-        let published = open_published(&session)?;
+        let published = open_published_database(&session)?;
         let report = audit.build_report(&session.database, &published, expansion, CONFIDENCE)?;
         print_report(&report, output_options);
     } else if let Some(reference) = &options.truth {
@@ -193,7 +193,7 @@ fn fill_from_model(
     Ok(audit.fill_from_model(&session.spec, &expansion, databases, &name)?)
 }
 
-fn open_published(session: &Session) -> Result<Database, Failure> {
+fn open_published_database(session: &Session) -> Result<Database, Failure> {
     let target = session.spec.target();
     if !target.exists() && !is_server(target) {
         return Err(Failure::wrong_input(
@@ -240,7 +240,7 @@ fn draw_sample(
     session: &Session,
     output_options: OutputOptions,
 ) -> Result<ExitCode, Failure> {
-    let published = open_published(session)?;
+    let published = open_published_database(session)?;
     let sample = options.sample as usize;
     let mut request = DrawRequest {
         sample,

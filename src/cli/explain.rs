@@ -31,7 +31,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if output_options.json {
         anstream::println!("{}", meta.explained_to_json());
     } else {
-        anstream::print!("{}", meta::format_explained(&meta, &input.session.spec));
+        anstream::print!("{}", meta::format_explained_query(&meta, &input.session.spec));
         if output_options.verbose {
             anstream::print!("{}", meta::format_plan(&meta));
         }

@@ -141,7 +141,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         session = session.with_reloaded_spec(open()?);
     };
     progress.finish();
-    earlier.iter().for_each(|before| report.merge_previous(before));
+    earlier.iter().for_each(|before| report.merge_previous_report(before));
     let seconds = progress.elapsed_seconds();
     // Print no summary if the run ended before its first request.
     let nothing = report.stop_reason.is_some() && report.requested.total() == 0;

@@ -6,7 +6,7 @@ use crate::query::Meta;
 use crate::spec::Spec;
 
 /// Formats the metadata of a finished query.
-pub fn format_finished(meta: &Meta, spec: &Spec) -> String {
+pub fn format_finished_query(meta: &Meta, spec: &Spec) -> String {
     let mut out = format_routes(meta);
     push_line(
         &mut out,
@@ -27,7 +27,7 @@ pub fn format_finished(meta: &Meta, spec: &Spec) -> String {
 }
 
 /// Formats the metadata of an explained query.
-pub fn format_explained(meta: &Meta, spec: &Spec) -> String {
+pub fn format_explained_query(meta: &Meta, spec: &Spec) -> String {
     let mut out = format_bound(meta, spec);
     push_sql(&mut out, meta);
     out

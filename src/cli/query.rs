@@ -140,7 +140,7 @@ fn print_notes(
     output_options: OutputOptions,
 ) -> ExitCode {
     if options.meta {
-        anstream::eprint!("{}", meta::format_finished(meta, &input.session.spec));
+        anstream::eprint!("{}", meta::format_finished_query(meta, &input.session.spec));
     }
     for note in meta.notes.iter().filter(|_| !output_options.quiet) {
         anstream::eprintln!("note: {}", note.split_whitespace().collect::<Vec<_>>().join(" "));

@@ -184,7 +184,7 @@ impl SpecState {
     }
 
     /// Schedules a run immediately.
-    pub(super) fn run_now(&mut self, cause: Cause) {
+    pub(super) fn schedule_run_now(&mut self, cause: Cause) {
         self.pending_cause = Some(cause);
     }
 
@@ -196,7 +196,7 @@ impl SpecState {
     /// Ends the hold and schedules a run.
     pub(super) fn end_hold(&mut self) {
         self.held = None;
-        self.run_now(Cause::NewDay);
+        self.schedule_run_now(Cause::NewDay);
     }
 
     /// Returns the cause of a new check if a file changed since the last one.

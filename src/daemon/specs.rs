@@ -133,7 +133,7 @@ impl Specs {
     }
 
     /// Returns the number of specs that wait for a run.
-    pub(super) fn count_waiting(&self) -> usize {
+    pub(super) fn count_waiting_specs(&self) -> usize {
         self.sets.waiting.len()
     }
 
@@ -143,7 +143,7 @@ impl Specs {
     }
 
     /// Returns the next spec to check, if a slot is free.
-    pub(super) fn next_unchecked(&self) -> Option<&str> {
+    pub(super) fn next_unchecked_spec(&self) -> Option<&str> {
         let next = self.sets.unchecked.first()?;
         self.slots_free_at().is_none().then_some(next)
     }
@@ -173,7 +173,7 @@ impl Specs {
         while let Some(name) = first(&self.sets) {
             self.change_spec(&name, |spec| {
                 let cause = spec.due.take().map_or(Cause::Retry, |(_, cause)| cause);
-                spec.run_now(cause);
+                spec.schedule_run_now(cause);
             });
         }
         let first = |sets: &Sets| Some(sets.held.first().filter(|(at, _)| *at <= today)?.1.clone());

@@ -404,7 +404,7 @@ impl EventLoop {
     }
 
     fn start_checks(&mut self) {
-        while let Some(name) = self.specs.next_unchecked().map(str::to_owned) {
+        while let Some(name) = self.specs.next_unchecked_spec().map(str::to_owned) {
             let started = self.specs.change_spec(&name, |spec| {
                 spec.reading_since = Some(Instant::now());
                 let cause = spec.check_cause.take().unwrap_or(Cause::Files);
@@ -481,7 +481,7 @@ impl EventLoop {
                 };
             }
             status.runs = runs;
-            status.queued = specs.count_waiting();
+            status.queued = specs.count_waiting_specs();
             status.watch_error.clone_from(&self.watch_error);
         });
         self.runs.notify_waiters();

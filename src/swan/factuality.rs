@@ -73,8 +73,8 @@ pub fn compute_factuality(
     for truth in benchmark.truth {
         let expected = read_rows(&truths, truth.select, truth.key.len())
             .map_err(|e| StoreError::from_sqlite(gold, &e))?;
-        let actual =
-            read_published(&ours, truth).map_err(|e| StoreError::from_sqlite(expanded, &e))?;
+        let actual = read_published_values(&ours, truth)
+            .map_err(|e| StoreError::from_sqlite(expanded, &e))?;
         match truth.many {
             None => score_single_values(benchmark, truth, &expected, &actual, &mut found),
             Some(_) => score_many_values(truth, &expected, &actual, &mut found),
@@ -171,7 +171,10 @@ fn is_same_value(actual: &ComparedCell, expected: &ComparedCell) -> bool {
 }
 
 /// Returns the published values of the columns; a missing column is NULL.
-fn read_published(connection: &Connection, truth: &BenchmarkTruth) -> rusqlite::Result<KeyedRows> {
+fn read_published_values(
+    connection: &Connection,
+    truth: &BenchmarkTruth,
+) -> rusqlite::Result<KeyedRows> {
     let mut columns = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
     let present: Vec<String> =
         columns.query_map([truth.table], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;

@@ -188,7 +188,7 @@ pub fn find_hidden_columns(
 
 /// Deletes the rows that SWAN excludes. Returns the number of deleted rows by table.
 fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, SwanError> {
-    let connection = open_unchecked(gold, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let connection = open_without_key_checks(gold, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let run = || -> rusqlite::Result<Vec<(String, u64)>> {
         let count = |table: &String| -> rusqlite::Result<u64> {
             let sql = format!("SELECT count(*) FROM {}", sql::quote_name(table));
@@ -222,8 +222,10 @@ pub(in crate::swan) fn write_without_hidden_columns(
     masked: &Path,
     benchmark: &Benchmark,
 ) -> Result<Vec<String>, SwanError> {
-    let connection =
-        open_unchecked(masked, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+    let connection = open_without_key_checks(
+        masked,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+    )?;
     let mut left_out = Vec::new();
     let mut run = || -> rusqlite::Result<()> {
         connection.execute("ATTACH ?1 AS gold", [gold.to_string_lossy()])?;
@@ -429,7 +431,7 @@ fn read_kept_indexes(
 /// Writes the example rows for `--shots`. They are SWAN's own examples; the first rows of the truth
 /// replace those that the database lacks.
 fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), SwanError> {
-    let connection = open_unchecked(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let connection = open_without_key_checks(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut all: BTreeMap<String, Vec<Vec<Example>>> = BTreeMap::new();
     for shown in benchmark.shots {
         let of = |t: &&BenchmarkTruth| {
@@ -509,7 +511,7 @@ fn example_key(truth: &BenchmarkTruth, example: &Example) -> Vec<String> {
 }
 
 /// Opens a database without foreign-key checks, because BIRD's databases violate some keys.
-fn open_unchecked(path: &Path, flags: OpenFlags) -> Result<Connection, SwanError> {
+fn open_without_key_checks(path: &Path, flags: OpenFlags) -> Result<Connection, SwanError> {
     let opened = Connection::open_with_flags(path, flags);
     let free = |c: Connection| c.pragma_update(None, "foreign_keys", false).map(|()| c);
     opened.and_then(free).map_err(|e| StoreError::from_sqlite(path, &e).into())

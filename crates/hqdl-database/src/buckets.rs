@@ -235,7 +235,7 @@ impl ChangedBuckets {
     }
 
     /// Determines the buckets to visit, after all source rows were added.
-    pub(super) fn find_visited(&mut self, answered: &HashSet<Entity>) {
+    pub(super) fn find_visited_buckets(&mut self, answered: &HashSet<Entity>) {
         self.visited = answered.iter().map(|entity| self.snapshot.bucket_of(entity)).collect();
         let sums = self.snapshot.buckets.iter().zip(&self.source_sums).enumerate();
         let may_differ = sums.filter(|(_, (b, sum))| b.is_open || b.source_sum != **sum);

@@ -62,7 +62,7 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
         report.removed_file = true;
         return Ok(report);
     }
-    drop_all(&db, spec, &objects, is_last).map_err(|e| db.store_error_for(&e))?;
+    drop_objects(&db, spec, &objects, is_last).map_err(|e| db.store_error_for(&e))?;
     Ok(report)
 }
 
@@ -91,7 +91,7 @@ fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, St
     Ok((objects.collect(), is_last))
 }
 
-fn drop_all(
+fn drop_objects(
     db: &Database,
     spec: &Spec,
     objects: &[(String, String)],

@@ -185,7 +185,7 @@ impl<'db> Keys<'db> {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the source cannot be read or the filter is invalid.
-    pub fn collect_changed(
+    pub fn collect_changed_keys(
         db: &'db Database,
         expansion: &Expansion,
         filter: Option<&str>,
@@ -213,7 +213,7 @@ impl<'db> Keys<'db> {
         let is_readable = for_each_source_key(self.db, &self.expansion, &mut |source, key| {
             changed.add_row(&self.expansion, source, key);
         })?;
-        changed.find_visited(answered);
+        changed.find_visited_buckets(answered);
         Ok((is_readable && !changed.has_most_keys()).then_some(changed))
     }
 

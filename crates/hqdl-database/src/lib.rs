@@ -235,7 +235,7 @@ impl Database {
     /// # Errors
     /// Returns [`StoreError`] if the database is missing, locked or not a database.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::open_with(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+        Self::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
 
     /// Opens an existing database for reading and writing.
@@ -243,7 +243,7 @@ impl Database {
     /// # Errors
     /// Returns [`StoreError`] if the file is missing, locked, read-only or not a database.
     pub fn open_writable(path: &Path) -> Result<Self, StoreError> {
-        let db = Self::open_with(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let db = Self::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         if let Some(server) = &db.server {
             server.try_publishing()?;
             return Ok(db);
@@ -284,7 +284,7 @@ impl Database {
         })
     }
 
-    fn open_with(path: &Path, mode: OpenFlags) -> Result<Self, StoreError> {
+    fn open_with_flags(path: &Path, mode: OpenFlags) -> Result<Self, StoreError> {
         if is_server(path) {
             return Self::connect(path);
         }
@@ -351,7 +351,7 @@ impl Database {
     /// Returns [`StoreError`] if the cells cannot be read.
     pub fn fetch_published_cells(&self, expansion: &str) -> Result<(), StoreError> {
         match self.server().filter(|_| self.has_bookkeeping()) {
-            Some(server) => server.fetch_all(expansion, &self.connection),
+            Some(server) => server.fetch_all_records(expansion, &self.connection),
             None => Ok(()),
         }
     }
@@ -436,12 +436,12 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be read, or there is none.
-    pub fn count_unanswered(
+    pub fn count_unanswered_keys(
         &self,
         expansion: &Expansion,
         columns: &[String],
     ) -> Result<i64, StoreError> {
-        self.require_server()?.count_unanswered(expansion, columns)
+        self.require_server()?.count_unanswered_keys(expansion, columns)
     }
 
     /// Runs a read-only query on the server: calls `columns` with the column names first, then

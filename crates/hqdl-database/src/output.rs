@@ -148,7 +148,7 @@ impl OutputTarget {
             Self::Stale(output) => {
                 let temporary = temporary_path(output);
                 let _ = std::fs::remove_file(&temporary);
-                let lock = create_locked(&temporary)?;
+                let lock = create_locked_file(&temporary)?;
                 match copy_database(source, &temporary) {
                     Ok(database) => Ok(OutputDatabase {
                         database,
@@ -343,7 +343,7 @@ fn temporary_path(output: &Path) -> PathBuf {
 
 /// Creates an empty file and locks it until the result is dropped. `SQLite` treats it as an empty
 /// database; its own locks are independent.
-fn create_locked(path: &Path) -> Result<File, StoreError> {
+fn create_locked_file(path: &Path) -> Result<File, StoreError> {
     let created = File::create_new(path).inspect(|file| {
         // If the system has no locks, the process ID in the name must suffice.
         let _ = file.try_lock();

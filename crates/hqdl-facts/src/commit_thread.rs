@@ -116,7 +116,9 @@ pub(super) fn spawn_thread(
         };
         loop {
             let stop = match state.next_command(&mut queue) {
-                Received::Command(command) => state.execute_with_queued(command, &mut queue),
+                Received::Command(command) => {
+                    state.execute_with_queued_commands(command, &mut queue)
+                }
                 Received::Timeout => false,
                 Received::Closed => return,
             };
@@ -184,7 +186,7 @@ impl CommitThread {
 
     /// Executes a command and those that arrive meanwhile, until the units are complete. Returns
     /// whether the thread must stop.
-    fn execute_with_queued(
+    fn execute_with_queued_commands(
         &mut self,
         command: WriterCommand,
         queue: &mut mpsc::UnboundedReceiver<WriterCommand>,

@@ -238,19 +238,19 @@ pub trait BatchJobs {
     fn count_batch_jobs(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// Records that the endpoint has the file of a batch job.
-    fn mark_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError>;
+    fn mark_batch_job_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError>;
 
     /// Records that creation of the batch is about to be requested. If the daily budget
     /// (`daily_budget`, in USD) no longer covers the job, records nothing and returns the USD spent
     /// or reserved today.
-    fn mark_creating(
+    fn mark_batch_job_creating(
         &self,
         batch_job: i64,
         daily_budget: Option<f64>,
     ) -> Result<Option<f64>, FactsError>;
 
     /// Records that the endpoint is processing a batch job.
-    fn mark_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError>;
+    fn mark_batch_job_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError>;
 
     /// Closes a batch job whose results are stored. The remaining requests are dropped: their cells
     /// are missing and may be asked for again.
@@ -265,7 +265,7 @@ pub trait BatchJobs {
     /// Deletes requests and batch jobs that were never sent, and returns the jobs. These are
     /// requests queued for this run or for runs that are no longer alive, and batch jobs of a spec
     /// whose batch was never requested. Their cells are missing, as before.
-    fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
+    fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Deletes a batch job that turned out never to have been sent.
     fn delete_batch_job(&self, batch_job: i64) -> Result<(), FactsError>;
@@ -302,7 +302,7 @@ pub trait BatchRequests {
     ) -> Result<(), FactsError>;
 
     /// Returns the number of requests in the queue of a run.
-    fn count_waiting(&self, run: RunId) -> Result<u64, FactsError>;
+    fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// Returns the first request in the queue of a run after the id `after`.
     fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError>;

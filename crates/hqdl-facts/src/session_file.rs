@@ -41,7 +41,7 @@ impl SessionFile {
     }
 
     /// Returns the ids of sessions whose processes have ended.
-    pub(super) fn find_abandoned(folder: &Path) -> Vec<String> {
+    pub(super) fn find_abandoned_sessions(folder: &Path) -> Vec<String> {
         let Ok(files) = fs::read_dir(folder) else { return Vec::new() };
         let ids = files.flatten().filter_map(|file| file.file_name().into_string().ok());
         ids.filter(|id| !id.starts_with('.') && !Self::is_alive(folder, id)).collect()

@@ -41,7 +41,9 @@ impl FactsSession {
 
     /// Deletes the files of sessions whose processes have ended and that are not in the journal.
     pub(super) fn delete_files(&self, is_known: impl Fn(&str) -> bool) {
-        for id in SessionFile::find_abandoned(&self.folder).iter().filter(|id| !is_known(id)) {
+        for id in
+            SessionFile::find_abandoned_sessions(&self.folder).iter().filter(|id| !is_known(id))
+        {
             SessionFile::delete(&self.folder, id);
         }
     }

@@ -158,7 +158,7 @@ pub async fn generate_facts(
         }
         if has_capacity
             && let Some(pending) =
-                context.next_deferred(&mut deferred, !is_open && tasks.is_empty())
+                context.take_next_deferred_request(&mut deferred, !is_open && tasks.is_empty())
         {
             tasks.spawn(process_batch(Arc::clone(&context), pending, control.clone()));
             continue;
@@ -180,7 +180,7 @@ pub async fn generate_facts(
                     Ok(Ok(outcome)) => {
                         deferred.extend(outcome.deferred);
                         backlog.extend(outcome.claimed_by_others);
-                        backlog.extend_missing(outcome.missing);
+                        backlog.extend_missing_rows(outcome.missing);
                     }
                     Ok(Err(why)) => { stop_reason.get_or_insert(why); }
                     Err(bug) => { stop_reason.get_or_insert(StopReason::Bug(bug.to_string())); }

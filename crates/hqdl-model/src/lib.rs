@@ -209,7 +209,7 @@ pub trait Model: Send + Sync {
 /// # Errors
 /// [`SetupError`] if the API key or the recordings are missing.
 pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    models::connect_all(spec, &|spec| match spec.model.provider {
+    models::connect_all_models(spec, &|spec| match spec.model.provider {
         Provider::Replay => open_recordings(spec),
         _ => Ok(Arc::new(Endpoint::new(&spec.model, per_minute(&spec.limits))?)),
     })
@@ -220,7 +220,7 @@ pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 /// # Errors
 /// [`SetupError`] if the API key or the recordings are missing.
 pub fn connect_shared(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
-    models::connect_all(spec, &|spec| match spec.model.provider {
+    models::connect_all_models(spec, &|spec| match spec.model.provider {
         Provider::Replay => open_recordings(spec),
         _ => {
             let (limits, per) = (per_minute(&spec.limits), spec.limits.per);
@@ -260,7 +260,7 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 /// # Errors
 /// [`SetupError`] if recordings cannot be read.
 pub fn connect_for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    models::connect_all(spec, &|spec| match spec.model.provider {
+    models::connect_all_models(spec, &|spec| match spec.model.provider {
         Provider::Replay => open_recordings(spec),
         _ => Ok(Arc::new(PlanOnlyModel(spec.model.name.clone()))),
     })

@@ -17,7 +17,10 @@ type ConnectResult = Result<Arc<dyn Model>, SetupError>;
 /// # Errors
 /// Fails with the error of `connect` for `[model]`. If another model cannot be connected, its error
 /// is returned when it is asked, so that an unused model needs no API key.
-pub(super) fn connect_all(spec: &Spec, connect: &dyn Fn(&Spec) -> ConnectResult) -> ConnectResult {
+pub(super) fn connect_all_models(
+    spec: &Spec,
+    connect: &dyn Fn(&Spec) -> ConnectResult,
+) -> ConnectResult {
     let first = connect(spec)?;
     // Flags that change the model apply to all models.
     let others = spec.models.iter().filter(|(_, settings)| **settings != spec.model);

@@ -115,7 +115,7 @@ fn parse_keyed_lines(
                 let may_go_on = may_continue(&lines[position..], is_broken_off, keys, checkers);
                 found.extend(reading.map(|reading| {
                     if is_open && has_unclosed_value(line, &reading) {
-                        reading.found.discard_unfinished("a quoted value is not closed")
+                        reading.found.discard_unfinished_cells("a quoted value is not closed")
                     } else if may_go_on {
                         reject_uncertain_end(reading.found, checkers)
                     } else {
@@ -183,7 +183,7 @@ fn reject_uncertain_end(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
     let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
     let closed = last.is_some_and(|a| a.state == State::Ok)
         && checkers.last().is_some_and(|c| c.is_constrained());
-    if closed { row } else { row.discard_unfinished("a line that is not a row follows") }
+    if closed { row } else { row.discard_unfinished_cells("a line that is not a row follows") }
 }
 
 /// Parses a completion that is well-formed CSV with one line per row and nothing else.

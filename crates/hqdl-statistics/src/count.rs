@@ -55,11 +55,11 @@ pub enum CountMethod {
 /// a stratum has rows but no sampled one. The ends are whole numbers.
 #[must_use]
 pub fn estimate_count(strata: &[CountStratum], confidence: f64) -> Option<(Interval, CountMethod)> {
-    estimate_count_with(&mut BoundCache::default(), strata, confidence)
+    estimate_count_with_cache(&mut BoundCache::default(), strata, confidence)
 }
 
 /// Same as [`estimate_count`], for many samples of the same table.
-pub(crate) fn estimate_count_with(
+pub(crate) fn estimate_count_with_cache(
     bounds: &mut BoundCache,
     strata: &[CountStratum],
     confidence: f64,
@@ -86,7 +86,7 @@ pub(crate) fn estimate_count_with(
         below += (center - low as f64).powi(2);
         above += (high as f64 - center).powi(2);
     }
-    let (least, most) = bound_by_known(&whole);
+    let (least, most) = bound_by_sampled_rows(&whole);
     let low = (estimate - below.sqrt() - 1e-9).ceil().max(least);
     let high = (estimate + above.sqrt() + 1e-9).floor().min(most);
     Some((Interval { estimate, low, high }, CountMethod::TwoClasses))
@@ -130,7 +130,7 @@ fn estimate_class(class: &Class) -> f64 {
 }
 
 /// Returns the minimum and maximum count that the sampled rows allow.
-fn bound_by_known(strata: &[Class]) -> (f64, f64) {
+fn bound_by_sampled_rows(strata: &[Class]) -> (f64, f64) {
     let positives: u64 = strata.iter().map(|s| s.positives).sum();
     let others: u64 = strata.iter().map(|s| s.size - (s.sampled - s.positives)).sum();
     (positives as f64, others as f64)

@@ -1,7 +1,7 @@
 //! How often the confidence interval for a count contains the true count, over all samples that can
 //! be drawn.
 
-use crate::count::{BoundCache, Class, estimate_count_with};
+use crate::count::{BoundCache, Class, estimate_count_with_cache};
 use crate::hypergeometric::Hypergeometric;
 
 /// Samples that are less likely than this count as not covered, instead of being enumerated.
@@ -80,7 +80,8 @@ impl CoveredTable {
                 }
                 let named = Class { size: self.named.0, sampled: sampled[0], positives: a };
                 let other = Class { size: self.others.0, sampled: sampled[1], positives: *b };
-                let found = estimate_count_with(&mut self.bounds, &[[named, other]], confidence);
+                let found =
+                    estimate_count_with_cache(&mut self.bounds, &[[named, other]], confidence);
                 let Some((interval, _)) = found else { continue };
                 sum.coverage += probability * f64::from(u8::from(interval.contains(truth)));
                 sum.half_width += probability * interval.half_width();
@@ -89,7 +90,7 @@ impl CoveredTable {
                     sampled: named.sampled + other.sampled,
                     positives: named.positives + other.positives,
                 };
-                let audit = estimate_count_with(
+                let audit = estimate_count_with_cache(
                     &mut self.bounds,
                     &[[merged, Class::default()]],
                     confidence,

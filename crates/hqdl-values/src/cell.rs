@@ -159,7 +159,7 @@ impl Tally {
     }
 
     /// Reduces the count of a state to at most `n`; returns the difference.
-    pub fn limit_to(&mut self, state: State, n: u64) -> u64 {
+    pub fn cap_count(&mut self, state: State, n: u64) -> u64 {
         let Some(index) = State::ALL.iter().position(|s| *s == state) else { return 0 };
         let removed = self.0[index].saturating_sub(n);
         self.0[index] -= removed;

@@ -49,7 +49,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         match find_database(&options.bird, benchmark.name) {
             Some(source) => {
                 let done = prepare_database(benchmark, &source, &options.out, options.force)?;
-                print_prepared(&done, output_options);
+                print_prepared_database(&done, output_options);
                 prepared.push(done);
             }
             None if named => return Err(missing_database(options, benchmark.name)),
@@ -81,7 +81,7 @@ fn missing_database(options: &Options, names: &str) -> Failure {
     )
 }
 
-fn print_prepared(done: &PreparedDatabase, output_options: OutputOptions) {
+fn print_prepared_database(done: &PreparedDatabase, output_options: OutputOptions) {
     if output_options.json {
         let removed: serde_json::Map<String, serde_json::Value> =
             done.removed.iter().map(|(table, n)| (table.clone(), (*n).into())).collect();

@@ -258,7 +258,11 @@ impl DatabaseServer {
     }
 
     /// Reads all records of an expansion, and the completions that they came from.
-    pub(crate) fn fetch_all(&self, expansion: &str, local: &Connection) -> Result<(), StoreError> {
+    pub(crate) fn fetch_all_records(
+        &self,
+        expansion: &str,
+        local: &Connection,
+    ) -> Result<(), StoreError> {
         let transaction = self.begin_transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
         self.fetch_records(expansion, None, &[], local)?;
         self.fetch_completions(expansion, None, local)?;

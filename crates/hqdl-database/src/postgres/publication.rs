@@ -101,7 +101,7 @@ impl ServerPublication<'_> {
         if recreate {
             self.prepare_tables(expansion, &layout)?;
         } else {
-            self.delete_removed(expansion, &layout, local)?;
+            self.delete_removed_rows(expansion, &layout, local)?;
         }
         self.send_rows(expansion, &layout, recreate, local)?;
         self.send_records(&expansion.name, recreate, local)?;
@@ -263,7 +263,7 @@ impl ServerPublication<'_> {
     }
 
     /// Deletes removed rows, and the lists that will be written again.
-    fn delete_removed(
+    fn delete_removed_rows(
         &self,
         expansion: &Expansion,
         layout: &ServerTables,

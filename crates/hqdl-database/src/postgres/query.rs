@@ -73,7 +73,7 @@ impl DatabaseServer {
 
     /// Returns the number of keys of an expansion's sources that are not published, or for which
     /// one of these columns is missing or failed. A query would need requests for these.
-    pub(crate) fn count_unanswered(
+    pub(crate) fn count_unanswered_keys(
         &self,
         expansion: &Expansion,
         columns: &[String],

@@ -99,7 +99,7 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
             is_view: false,
             columns: columns.collect(),
             references: tables.collect(),
-            definition: describe_unpublished(expansion),
+            definition: describe_unpublished_columns(expansion),
             samples: String::new(),
         });
     }
@@ -218,7 +218,7 @@ fn describe_questions(expansion: &Expansion) -> String {
 }
 
 /// Describes the columns of an expansion that no table contains yet.
-fn describe_unpublished(expansion: &Expansion) -> String {
+fn describe_unpublished_columns(expansion: &Expansion) -> String {
     let key: Vec<String> = expansion.key.names().iter().map(|name| format_name(name)).collect();
     let source = expansion.sources.first().and_then(|source| match &source.rows {
         SourceRows::Table(table) => Some(format_name(table)),

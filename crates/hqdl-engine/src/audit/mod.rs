@@ -61,7 +61,7 @@ impl Audit {
     /// Returns the length of the filled prefix: how many sampled rows, counted from the first one
     /// without a gap, have such a value in all these columns of the expansion.
     #[must_use]
-    pub fn count_filled(&self, columns: &[usize], evidence: Evidence) -> usize {
+    pub fn count_filled_rows(&self, columns: &[usize], evidence: Evidence) -> usize {
         let is_filled = |row: &&usize| {
             columns.iter().all(|column| {
                 self.sheet.truth(**row, *column).is_some_and(|t| t.evidence() == evidence)

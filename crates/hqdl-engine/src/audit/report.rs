@@ -152,7 +152,7 @@ impl Audit {
         evidence: Evidence,
         confidence: f64,
     ) -> Option<ColumnAudit> {
-        let rows = self.count_filled(&[column], evidence);
+        let rows = self.count_filled_rows(&[column], evidence);
         if rows == 0 && evidence == Evidence::Model {
             return None;
         }

@@ -72,7 +72,7 @@ pub fn write_spec(
 ) -> String {
     if is_server(db_path.as_ref()) {
         let schema_comment = "# Schema of the expanded tables:\n# schema = \"expanded\"\n";
-        return write_spec_with(
+        return write_spec_with_database(
             found,
             &format!("url = {}\n{schema_comment}", format_toml_string(db_path)),
             model,
@@ -87,7 +87,7 @@ pub fn write_spec(
         )
     });
     let output = output.unwrap_or_default();
-    write_spec_with(
+    write_spec_with_database(
         found,
         &format!("path = {}\n{output}", format_toml_string(db_path)),
         model,
@@ -121,7 +121,7 @@ fn format_model_table(flags: &SpecOverrides) -> String {
 }
 
 /// Writes the spec with `database` as the content of its `[database]` table.
-fn write_spec_with(
+fn write_spec_with_database(
     inventory: &Inventory,
     database: &str,
     model: &SpecOverrides,

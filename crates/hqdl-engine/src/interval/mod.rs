@@ -97,7 +97,7 @@ fn estimate_rows(
     result: &QueryResult,
 ) -> Result<Vec<RowEstimates>, QueryError> {
     let columns: Vec<usize> = shape.columns.iter().copied().collect();
-    let filled = audit.count_filled(&columns, Evidence::Truth);
+    let filled = audit.count_filled_rows(&columns, Evidence::Truth);
     let audited: HashSet<usize> = audit.draw.sample()[..filled].iter().copied().collect();
     let truth = |entity: usize, column: usize| audit.sheet.truth(entity, column);
     let is_unknown = |entity: &&usize| {
@@ -201,7 +201,7 @@ fn describe_intervals(
         "design": audit.draw.design.name(),
         "population": audit.draw.frame.len(),
         "drawn": audit.draw.sample().len(),
-        "audited": audit.count_filled(&columns, Evidence::Truth),
+        "audited": audit.count_filled_rows(&columns, Evidence::Truth),
         "columns": columns.iter().map(|c| &expansion.columns[*c].name).collect::<Vec<_>>(),
         "methods": methods,
         "assumes": assumes,

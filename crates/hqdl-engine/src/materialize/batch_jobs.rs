@@ -149,7 +149,7 @@ impl Materializer<'_> {
         report: &mut Report,
     ) {
         let Some(mut dispatch) = self.new_dispatch(run, interrupt) else { return };
-        if let Err(failed) = self.enqueue_missing(run, coverages, interrupt) {
+        if let Err(failed) = self.enqueue_missing_cells(run, coverages, interrupt) {
             report.failure = Some(failed);
             return;
         }
@@ -191,11 +191,11 @@ impl Materializer<'_> {
         let unanswered_files: Vec<UnansweredFile> = unanswered_files.collect::<Result<_, _>>()?;
         // Use a separate run, which has no budget.
         let id = self.facts.history().start_run(command, "")?;
-        self.facts.history().delete_unsent(&self.spec.full_path(), id)?;
+        self.facts.history().delete_unsent_requests(&self.spec.full_path(), id)?;
         let run = Run::open(id, listener)?;
         let dispatch =
             self.new_dispatch(&run, interrupt).ok_or(MaterializeError::BatchesUnsupported)?;
-        self.enqueue_missing(&run, &coverages, interrupt)?;
+        self.enqueue_missing_cells(&run, &coverages, interrupt)?;
         if *interrupt.borrow() {
             return Err(MaterializeError::Stopped(StopReason::Interrupted));
         }
@@ -274,7 +274,7 @@ impl Materializer<'_> {
     }
 
     /// Adds requests for all missing cells to the queue.
-    fn enqueue_missing(
+    fn enqueue_missing_cells(
         &self,
         run: &Run,
         coverages: &[CoverageReport<'_>],
@@ -288,7 +288,7 @@ impl Materializer<'_> {
             let expansion = self.spec.expansions[n].name.clone();
             (run.events.listener)(&Event::Begin { expansion, cells });
             for model in self.models[n].first_positions() {
-                if coverage.count_missing_of(model) > 0 {
+                if coverage.count_missing_cells_of(model) > 0 {
                     self.enqueue_for_model((n, model), run, coverage, interrupt)?;
                 }
             }

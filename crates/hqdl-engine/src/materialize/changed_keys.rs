@@ -93,8 +93,13 @@ impl<'w> Materializer<'w> {
         let identity_ids = self.requirements[n].all_identity_ids();
         let answered = history.entities_answered_since(published.state.head, &identity_ids)?;
         let (expansion, filter) = (&self.spec.expansions[n], self.selection.filter.as_deref());
-        let keys =
-            Keys::collect_changed(self.database, expansion, filter, published.snapshot, &answered);
+        let keys = Keys::collect_changed_keys(
+            self.database,
+            expansion,
+            filter,
+            published.snapshot,
+            &answered,
+        );
         // Collecting all keys returns the same error, or handles it.
         let Ok(Some(keys)) = keys else { return Ok(None) };
         let coverage = self.compute_key_coverage(n, keys, false)?;

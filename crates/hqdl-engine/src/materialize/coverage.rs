@@ -116,7 +116,7 @@ impl CoverageReport<'_> {
     }
 
     /// Returns the number of missing cells that a model is asked for.
-    pub(super) fn count_missing_of(&self, model: usize) -> u64 {
+    pub(super) fn count_missing_cells_of(&self, model: usize) -> u64 {
         self.model_plans[model].columns.iter().map(ColumnPlan::cell_count).sum()
     }
 

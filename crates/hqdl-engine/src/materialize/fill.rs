@@ -38,14 +38,14 @@ impl Materializer<'_> {
     ) {
         for (n, coverage) in coverages.iter().enumerate() {
             let firsts = self.models[n].first_positions();
-            let cells = firsts.clone().map(|model| coverage.count_missing_of(model)).sum();
+            let cells = firsts.clone().map(|model| coverage.count_missing_cells_of(model)).sum();
             if cells == 0 {
                 continue;
             }
             let expansion = self.spec.expansions[n].name.clone();
             (run.events.listener)(&Event::Begin { expansion, cells });
             for model in firsts {
-                let cells = coverage.count_missing_of(model);
+                let cells = coverage.count_missing_cells_of(model);
                 self.fill_from_model((n, model), (coverage, cells), run, model_run, report);
                 if report.stop_reason.is_some() || report.failure.is_some() {
                     break;

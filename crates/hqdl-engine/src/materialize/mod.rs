@@ -531,7 +531,7 @@ impl<'w> Materializer<'w> {
                 self.send_batches(run, coverages, interrupt, report);
                 Ok(Vec::new())
             }
-            _ => self.request_live(run, coverages, interrupt, report),
+            _ => self.request_live_answers(run, coverages, interrupt, report),
         };
         if let Err(error) = self.finish_refresh_jobs(coverages, report) {
             report.failure.get_or_insert(error.into());
@@ -550,7 +550,7 @@ impl<'w> Materializer<'w> {
 
     /// Requests first answers, then the meaning of unlisted values, then second answers. Returns
     /// the positions of the expansions whose first answers may no longer count.
-    fn request_live(
+    fn request_live_answers(
         &self,
         run: &Run,
         coverages: &[CoverageReport<'w>],

@@ -115,9 +115,9 @@ impl Report {
     /// answers of some no longer count.
     pub(super) fn cap_state(&mut self, expansion: &str, column: &str, state: State, max: u64) {
         let newly_answered = self.column_mut(expansion, column);
-        let reduction = newly_answered.map_or(0, |c| c.requested.limit_to(state, max));
+        let reduction = newly_answered.map_or(0, |c| c.requested.cap_count(state, max));
         let remaining = self.requested.get(state).saturating_sub(reduction);
-        self.requested.limit_to(state, remaining);
+        self.requested.cap_count(state, remaining);
     }
 
     /// Adds usage to the columns; columns that no longer exist are skipped.
@@ -207,7 +207,7 @@ impl Report {
     }
 
     /// Adds the usage and results from before the database was read again.
-    pub fn merge_previous(&mut self, before: &Self) {
+    pub fn merge_previous_report(&mut self, before: &Self) {
         self.usage.merge(&before.usage);
         self.requested.merge(&before.requested);
         for earlier in before.columns.iter().flatten() {

@@ -60,9 +60,9 @@ impl PlainQuery<'_> {
     pub fn run(&self, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
         if self.dialect != Dialect::Sqlite {
             let mut sink = SourceHeaders::new(self.sql, self.dialect, sink);
-            return self.run_translated(Some(&mut sink));
+            return self.run_translated_query(Some(&mut sink));
         }
-        self.run_translated(Some(sink))
+        self.run_translated_query(Some(sink))
     }
 
     /// Checks that the query could be run.
@@ -70,10 +70,10 @@ impl PlainQuery<'_> {
     /// # Errors
     /// [`QueryError`] if the query is wrong, or the database fails.
     pub fn explain(&self) -> Result<Meta, QueryError> {
-        self.run_translated(None)
+        self.run_translated_query(None)
     }
 
-    fn run_translated(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
+    fn run_translated_query(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
         if is_server(self.database) {
             return self.run_on_server(sink);
         }
@@ -103,7 +103,7 @@ impl PlainQuery<'_> {
         let mut statement =
             guard.connection().prepare(self.sql).map_err(|e| guard.query_error(&e, self.sql))?;
         let used = params::bind_params(&mut statement, self.params)?;
-        params::check_all_used(self.params, &used, &params::param_names(&statement))?;
+        params::check_all_values_used(self.params, &used, &params::param_names(&statement))?;
         let notes = note_quoted_texts(self.sql, guard.connection());
         let mut passes = Vec::new();
         if let Some(sink) = sink {

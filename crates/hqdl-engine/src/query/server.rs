@@ -134,7 +134,7 @@ pub(in crate::query) fn run_with_calls(
     let (mut unanswered, mut notes) = (0, Vec::new());
     for (expansion, columns) in &reads {
         let expansion = &request.spec.expansions[*expansion];
-        let open_count = database.count_unanswered(expansion, columns)?.unsigned_abs();
+        let open_count = database.count_unanswered_keys(expansion, columns)?.unsigned_abs();
         if open_count > 0 {
             unanswered += open_count;
             let (rows, are) = if open_count == 1 { ("row", "is") } else { ("rows", "are") };

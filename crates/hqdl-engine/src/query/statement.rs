@@ -94,7 +94,7 @@ impl<'a> StatementWriter<'a> {
         let expansion = Arc::new(build_expansion(question));
         let models = self.request.choose_models(&expansion);
         let mut requirements = models.requirements(self.request.facts.history(), &expansion)?;
-        self.retried.mark_missing(&mut requirements, 1);
+        self.retried.mark_values_missing(&mut requirements, 1);
         let mut targets = [TargetExpansion::new(expansion, Arc::new(requirements), None)];
         let key = question.key.iter().map(|(_, text)| Value::Text(text.clone())).collect();
         let row = Row { key, context: vec![Value::Text(question.context.clone())] };

@@ -69,12 +69,12 @@ impl BatchJobs for Journal {
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    fn mark_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError> {
+    fn mark_batch_job_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'uploaded', input_file = ?2 WHERE id = ?1";
         self.change(|c| c.execute(sql, params![batch_job, file]).map(drop))
     }
 
-    fn mark_creating(
+    fn mark_batch_job_creating(
         &self,
         batch_job: i64,
         daily_budget: Option<f64>,
@@ -93,7 +93,7 @@ impl BatchJobs for Journal {
         })
     }
 
-    fn mark_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError> {
+    fn mark_batch_job_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'open', batch = ?2 WHERE id = ?1";
         self.change(|c| c.execute(sql, params![batch_job, batch]).map(drop))
     }
@@ -125,7 +125,7 @@ impl BatchJobs for Journal {
         self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
     }
 
-    fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
+    fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
         self.update_sessions()?;
         self.change(|c| {
             let sql = format!("{SELECT_BATCH_JOB} WHERE spec = ?1 AND state IN ('written', 'uploaded')");

@@ -67,7 +67,7 @@ impl BatchRequests for Journal {
         Ok(())
     }
 
-    fn count_waiting(&self, run: RunId) -> Result<u64, FactsError> {
+    fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }

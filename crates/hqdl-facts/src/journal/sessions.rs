@@ -90,7 +90,7 @@ impl Runs for Journal {
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
         self.update_sessions()?;
         self.change(|c| {
-            let left = mark_unconfirmed(c)?;
+            let left = mark_requests_in_doubt(c)?;
             let Some(run) = select_unfinished_run(c, spec)? else {
                 return Ok((self.insert_run(c, command, spec)?, left));
             };
@@ -169,7 +169,7 @@ fn delete_reservations(c: &Connection, run: RunId) -> rusqlite::Result<()> {
 
 /// Returns the cost of the requests that were in flight when their session ended, and marks them as
 /// in doubt.
-fn mark_unconfirmed(c: &Connection) -> rusqlite::Result<UnconfirmedCost> {
+fn mark_requests_in_doubt(c: &Connection) -> rusqlite::Result<UnconfirmedCost> {
     let which = format!("in_doubt = 0 AND (session IS NULL OR NOT {ALIVE})");
     let sql = format!(
         "SELECT count(*), coalesce(sum(cost_usd), 0.0), coalesce(sum(tokens), 0)

@@ -64,7 +64,7 @@ impl Window {
         limits: PerMinute,
         max: u64,
     ) -> Option<Instant> {
-        self.drop_expired(now);
+        self.drop_expired_entries(now);
         let no_request_left =
             limits.requests.is_some_and(|n| self.entries.len() >= n.max(1) as usize);
         let no_tokens_left = limits
@@ -135,7 +135,7 @@ impl Window {
         Some(entry)
     }
 
-    fn drop_expired(&mut self, now: Instant) {
+    fn drop_expired_entries(&mut self, now: Instant) {
         while let Some((_, id)) = self.expirations.first().filter(|(at, _)| *at <= now).copied() {
             self.remove_entry(id);
         }
@@ -143,7 +143,7 @@ impl Window {
 
     /// Returns true if no requests count.
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
-        self.drop_expired(now);
+        self.drop_expired_entries(now);
         self.entries.is_empty()
     }
 }

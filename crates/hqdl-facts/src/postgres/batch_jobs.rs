@@ -109,12 +109,12 @@ impl BatchJobs for Server {
         self.query_one("SELECT count(*) FROM hqdl.parcel WHERE run = $1", &[&run.0], read_count)
     }
 
-    fn mark_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError> {
+    fn mark_batch_job_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError> {
         let sql = "UPDATE hqdl.parcel SET state = 'uploaded', input_file = $2 WHERE id = $1";
         self.execute_sql(sql, &[&batch_job, &file])
     }
 
-    fn mark_creating(
+    fn mark_batch_job_creating(
         &self,
         batch_job: i64,
         daily_budget: Option<f64>,
@@ -145,7 +145,7 @@ impl BatchJobs for Server {
         Ok(over.get_mut().take())
     }
 
-    fn mark_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError> {
+    fn mark_batch_job_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError> {
         let sql = "UPDATE hqdl.parcel SET state = 'open', batch = $2 WHERE id = $1";
         self.execute_sql(sql, &[&batch_job, &batch])
     }
@@ -177,7 +177,7 @@ impl BatchJobs for Server {
         self.query_one(&sql, &[&spec], |r| Ok(r.try_get(0)?))
     }
 
-    fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
+    fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
         let unsent =
             format!("{SELECT_BATCH_JOB} WHERE spec = $1 AND state IN ('written', 'uploaded')");
         let jobs = self.query_all(&unsent, &[&spec], read_batch_job)?;

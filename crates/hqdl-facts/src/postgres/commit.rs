@@ -37,7 +37,10 @@ impl TaggedUnit {
 }
 
 /// Commits the queued units until all senders are dropped.
-pub(super) async fn commit_queued(server: Arc<Server>, mut units: mpsc::Receiver<QueuedUnit>) {
+pub(super) async fn commit_queued_units(
+    server: Arc<Server>,
+    mut units: mpsc::Receiver<QueuedUnit>,
+) {
     let mut waiting = Vec::new();
     let mut behind = false;
     while units.recv_many(&mut waiting, MAX_UNITS).await > 0 {

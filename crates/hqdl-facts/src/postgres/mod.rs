@@ -127,7 +127,8 @@ impl PostgresStore {
             debug!(%error, "cannot end the sessions of killed processes");
         }
         let (units, waiting) = mpsc::channel(QUEUE);
-        let commits = server.link.handle.spawn(commit::commit_queued(Arc::clone(&server), waiting));
+        let commits =
+            server.link.handle.spawn(commit::commit_queued_units(Arc::clone(&server), waiting));
         let limits = Arc::new(ServerLimits::new(Arc::clone(&server)));
         Ok(Self { server, units: Some(units), commits: Some(commits), limits })
     }

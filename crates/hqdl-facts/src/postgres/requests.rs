@@ -127,7 +127,7 @@ impl BatchRequests for Server {
         Ok(())
     }
 
-    fn count_waiting(&self, run: RunId) -> Result<u64, FactsError> {
+    fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM hqdl.request WHERE state = 'waiting' AND run = $1";
         self.query_one(sql, &[&run.0], |r| Ok(r.try_get::<_, i64>(0)?.cast_unsigned()))
     }

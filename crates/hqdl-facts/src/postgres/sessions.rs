@@ -201,7 +201,7 @@ impl Server {
     /// answers have reached the server.
     pub(super) async fn end_abandoned_sessions(&self) -> Result<(), FactsError> {
         let Some(folder) = machine_folder(&self.dir) else { return Ok(()) };
-        for id in SessionFile::find_abandoned(&folder) {
+        for id in SessionFile::find_abandoned_sessions(&folder) {
             self.commit_spooled().await?;
             self.end_session(&id).await?;
             SessionFile::delete(&folder, &id);

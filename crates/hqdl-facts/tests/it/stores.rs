@@ -495,7 +495,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
             (&rows[..1].to_vec(), rows[..1].to_vec(), rows[1..].to_vec()),
             "{what}"
         );
-        assert_eq!(history.count_waiting(run).unwrap(), 2, "{what}");
+        assert_eq!(history.count_queued_requests(run).unwrap(), 2, "{what}");
     }
 }
 

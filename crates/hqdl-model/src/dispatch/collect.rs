@@ -58,7 +58,7 @@ impl Dispatch<'_, '_> {
             std::fs::create_dir_all(&self.dir)
                 .map_err(|error| FactsError::File { path: self.dir.clone(), error })?;
             let path = self.dir.join(format!("{}.{what}.jsonl", batch_job.token));
-            match self.download_complete(file, &path, line_count).await {
+            match self.download_complete_file(file, &path, line_count).await {
                 Ok(()) => {}
                 // The batch exists, so the file was deleted or has expired.
                 Err(StopReason::Endpoint(ModelError::Refused { status: 404, .. })) => {
@@ -75,7 +75,7 @@ impl Dispatch<'_, '_> {
         }
         if deleted.contains(&"output") {
             let id = &batch.id;
-            self.count_unconfirmed(
+            self.count_unconfirmed_requests(
                 batch_job,
                 format!("the endpoint no longer has the output of {id}"),
             )
@@ -129,7 +129,7 @@ impl Dispatch<'_, '_> {
     /// Downloads a file with `lines` lines. A file with fewer lines was truncated without an error,
     /// and must be downloaded again: otherwise paid answers would be lost. If it has the same
     /// length as before, it is accepted as it is.
-    async fn download_complete(
+    async fn download_complete_file(
         &self,
         file: &str,
         path: &Path,
@@ -161,14 +161,15 @@ impl Dispatch<'_, '_> {
         batch_job: &BatchJob,
         batch: &str,
     ) -> Result<(), StopReason> {
-        self.count_unconfirmed(batch_job, format!("the endpoint no longer knows {batch}")).await?;
+        self.count_unconfirmed_requests(batch_job, format!("the endpoint no longer knows {batch}"))
+            .await?;
         self.facts().history().close_batch_job(batch_job.id, "lost")?;
         Ok(())
     }
 
     /// Counts every unanswered request of a batch at its worst-case cost, because it may have been
     /// answered and billed.
-    async fn count_unconfirmed(
+    async fn count_unconfirmed_requests(
         &self,
         batch_job: &BatchJob,
         reason: String,

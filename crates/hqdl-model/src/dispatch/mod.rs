@@ -114,7 +114,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// # Errors
     /// [`StopReason`].
     pub async fn recover_jobs(&mut self) -> Result<Unsent, StopReason> {
-        let deleted = self.facts().history().delete_unsent(&self.spec, self.run)?;
+        let deleted = self.facts().history().delete_unsent_requests(&self.spec, self.run)?;
         self.unsent = deleted.into_iter().map(|p| (p.token, p.input_file)).collect();
         self.delete_old_files()?;
         let batch_jobs = self.facts().history().list_open_batch_jobs(&self.spec)?;
@@ -130,7 +130,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             }
             if batch_job.stage == Stage::Creating {
                 if let Some(batch) = self.find_batch_of(&batch_job).await.map_err(stop_reason)? {
-                    self.mark_open(&mut batch_job, &batch)?;
+                    self.mark_batch_job_open(&mut batch_job, &batch)?;
                 } else {
                     self.facts().history().delete_batch_job(batch_job.id)?;
                     self.unsent.insert(batch_job.token, batch_job.input_file);
@@ -142,7 +142,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         }
         // Polling may have queued rows to request again. Delete these requests: their cells then
         // count as missing, so this run requests them with all other missing rows.
-        self.facts().history().delete_unsent(&self.spec, self.run)?;
+        self.facts().history().delete_unsent_requests(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
     }
 
@@ -169,7 +169,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         let mut pause = self.first_pause();
         let mut missed_polls = 0;
         loop {
-            let exceeded = self.send_all().await?;
+            let exceeded = self.send_queued_requests().await?;
             let open_jobs = self.list_open_jobs()?;
             if *self.interrupt.borrow() {
                 return Err(self.interrupt_reason()?);
@@ -183,7 +183,9 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                     Some(exceeded) => {
                         return Err(StopReason::Endpoint(ModelError::Budget(exceeded)));
                     }
-                    None if self.facts().history().count_waiting(self.run)? == 0 => return Ok(()),
+                    None if self.facts().history().count_queued_requests(self.run)? == 0 => {
+                        return Ok(());
+                    }
                     // No batch is left that could free capacity.
                     None => self.is_endpoint_full = false,
                 }
@@ -267,7 +269,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     }
 
     /// Sends queued requests, as far as the budget and the endpoint allow.
-    async fn send_all(&mut self) -> Result<Option<BudgetExhausted>, StopReason> {
+    async fn send_queued_requests(&mut self) -> Result<Option<BudgetExhausted>, StopReason> {
         while !self.is_endpoint_full && !*self.interrupt.borrow() {
             let budget = self.batch_budget()?;
             match self.new_packer().pack_job(&budget)? {

@@ -127,7 +127,7 @@ impl AnswerParsers<'_> {
                     // If the user sent the batch, only the answer has the time.
                     let created_at = created.filter(|_| batch_job.is_none() && self.run.is_some());
                     while tasks.len() >= MAX_CONCURRENT {
-                        self.store_next(&mut tasks, sink, &mut implausible).await?;
+                        self.store_next_answer(&mut tasks, sink, &mut implausible).await?;
                     }
                     tasks.spawn(self.store_answer(*request, custom_id, reply, created_at)?);
                 }
@@ -138,13 +138,13 @@ impl AnswerParsers<'_> {
             }
         }
         while !tasks.is_empty() {
-            self.store_next(&mut tasks, sink, &mut implausible).await?;
+            self.store_next_answer(&mut tasks, sink, &mut implausible).await?;
         }
         implausible.map_or(Ok(lines), Err)
     }
 
     /// Waits until one answer is stored.
-    async fn store_next(
+    async fn store_next_answer(
         &self,
         tasks: &mut JoinSet<Result<KeptAnswer, StopReason>>,
         sink: &mut dyn UnansweredSink,

@@ -34,11 +34,12 @@ impl Dispatch<'_, '_> {
             }
         };
         if let Some(file) = &file {
-            self.facts().history().mark_uploaded(batch_job.id, file)?;
+            self.facts().history().mark_batch_job_uploaded(batch_job.id, file)?;
         }
         // From here on, the batch may exist.
         let daily_budget = self.limits.budget_usd_per_day;
-        let exceeded = self.facts().history().mark_creating(batch_job.id, daily_budget)?;
+        let exceeded =
+            self.facts().history().mark_batch_job_creating(batch_job.id, daily_budget)?;
         if let Some(spent_usd) = exceeded {
             // Other runs have spent the budget since this job was packed.
             let next = self.facts().history().worst_case_cost(batch_job.id)?;
@@ -54,7 +55,7 @@ impl Dispatch<'_, '_> {
         }
         match self.create_batch(batch_job, path, file.as_deref()).await {
             Ok(batch) => {
-                self.mark_open(batch_job, &batch)?;
+                self.mark_batch_job_open(batch_job, &batch)?;
                 let _ = std::fs::remove_file(path);
                 info!(batch = batch.id, requests = batch_job.requests, "a batch is submitted");
                 (self.parsers.events.listener)(&Event::Submitted {
@@ -74,12 +75,12 @@ impl Dispatch<'_, '_> {
     }
 
     /// Records the batch of a batch job.
-    pub(super) fn mark_open(
+    pub(super) fn mark_batch_job_open(
         &self,
         batch_job: &mut BatchJob,
         batch: &Batch,
     ) -> Result<(), StopReason> {
-        self.facts().history().mark_open(batch_job.id, &batch.id)?;
+        self.facts().history().mark_batch_job_open(batch_job.id, &batch.id)?;
         batch_job.batch = Some(batch.id.clone());
         batch_job.stage = Stage::Open;
         Ok(())

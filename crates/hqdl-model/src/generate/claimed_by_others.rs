@@ -50,7 +50,7 @@ impl Backlog {
     }
 
     /// Adds rows that were looked up and are still missing.
-    pub(super) fn extend_missing(&mut self, more: Vec<ClaimedByOthers>) {
+    pub(super) fn extend_missing_rows(&mut self, more: Vec<ClaimedByOthers>) {
         self.missing.extend(more);
     }
 

@@ -97,7 +97,7 @@ impl Context {
                         reason: error.to_string(),
                     };
                     return Ok(match health {
-                        EndpointHealth::Alive => (self.split_deferred(&deferred), None),
+                        EndpointHealth::Alive => (self.split_deferred_request(&deferred), None),
                         _ => (Vec::new(), Some(deferred)),
                     });
                 }
@@ -112,14 +112,14 @@ impl Context {
 
     /// Returns the parts of a deferred request that can be sent now: the endpoint has answered
     /// since, or nothing else is left to ask (`is_last`).
-    pub(super) fn next_deferred(
+    pub(super) fn take_next_deferred_request(
         &self,
         deferred: &mut Vec<DeferredRequest>,
         is_last: bool,
     ) -> Option<Vec<PendingRequest>> {
         let answers = self.run.circuit_breaker.answer_count();
         let position = deferred.iter().position(|a| is_last || answers > a.since_answers)?;
-        Some(self.split_deferred(&deferred.swap_remove(position)))
+        Some(self.split_deferred_request(&deferred.swap_remove(position)))
     }
 
     /// Stores the rows of a deferred request as failed.
@@ -132,7 +132,7 @@ impl Context {
         self.store_failed_cells(&row_batch, completion, State::Error, &reason, None).await
     }
 
-    fn split_deferred(&self, deferred: &DeferredRequest) -> Vec<PendingRequest> {
+    fn split_deferred_request(&self, deferred: &DeferredRequest) -> Vec<PendingRequest> {
         let piece_since = Some(self.run.circuit_breaker.answer_count());
         let halves = split_in_half(&deferred.row_batch, deferred.attempt).into_iter();
         halves

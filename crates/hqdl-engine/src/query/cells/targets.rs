@@ -106,7 +106,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counts a cell whose state means that it has no value.
-    fn count_missing(&mut self, state: State) {
+    fn count_if_missing(&mut self, state: State) {
         if !state.has_value() {
             self.without_value += 1;
             self.unknown += u64::from(state == State::Unknown);
@@ -228,7 +228,7 @@ impl TargetExpansion {
                 None => match self.requirements.look_up_cell(record.as_ref(), column) {
                     CellLookup::Known(fact) => {
                         counts.reused += 1;
-                        counts.count_missing(fact.answer.state);
+                        counts.count_if_missing(fact.answer.state);
                         if is_unreadable(fact.answer.state) {
                             self.unreadable.insert(at);
                         }
@@ -275,14 +275,14 @@ impl TargetExpansion {
         let at = self.cell_position(entity, column);
         self.cells[at] = match self.requirements.look_up_cell(record, column) {
             CellLookup::Known(fact) => {
-                counts.count_missing(fact.answer.state);
+                counts.count_if_missing(fact.answer.state);
                 if is_unreadable(fact.answer.state) {
                     self.unreadable.insert(at);
                 }
                 Cell::Known(to_sql_value(&fact.answer.value))
             }
             CellLookup::Missing(..) => {
-                counts.count_missing(State::Error);
+                counts.count_if_missing(State::Error);
                 Cell::Failed
             }
         };

@@ -59,7 +59,7 @@ impl Engine<'_, '_> {
     }
 
     /// Returns a subquery as a standalone statement that yields its first rows.
-    pub(in crate::query) fn rewrite_standalone(&self, at: usize) -> RewrittenQuery {
+    pub(in crate::query) fn rewrite_standalone_subquery(&self, at: usize) -> RewrittenQuery {
         let mut rewriter = self.new_rewriter(true);
         rewriter.standalone = Some(at);
         rewriter.rewrite(&self.parsed)
@@ -199,7 +199,11 @@ impl Engine<'_, '_> {
         let mut statement =
             self.guard.connection().prepare(&rewritten.sql).map_err(|e| failed(&e))?;
         let used = params::bind_params(&mut statement, &self.request.params)?;
-        params::check_all_used(&self.request.params, &used, &params::param_names(&statement))?;
+        params::check_all_values_used(
+            &self.request.params,
+            &used,
+            &params::param_names(&statement),
+        )?;
         Ok(statement)
     }
 

@@ -45,12 +45,13 @@ impl<'r, 'a> Engine<'r, 'a> {
         let (normalized, parsed) =
             normalize_query(request.sql, Syntax { is_table: &is_table, is_server })?;
         let query = (normalized.clone(), parsed);
-        let engine = Self::prepare_parsed(request, query, (guard, schema), lazy_run, run_nested);
+        let engine =
+            Self::prepare_parsed_query(request, query, (guard, schema), lazy_run, run_nested);
         // The span is one of the text that the user wrote.
         engine.map_err(|error| error.map_span(|span| normalized.original_span(&span)))
     }
 
-    fn prepare_parsed(
+    fn prepare_parsed_query(
         request: &'r Request<'r>,
         (normalized, parsed): (TranslatedQuery, ParsedQuery),
         (guard, schema): (Guard, KnownSchema),

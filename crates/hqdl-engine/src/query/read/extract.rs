@@ -194,12 +194,16 @@ fn read_properties(
     if schema.get("type").is_some_and(|kind| kind != "object") {
         return Err("the schema is not that of an object".to_owned());
     }
-    reject_unknown("the schema", schema, &["type", "properties"])?;
+    reject_unknown_members("the schema", schema, &["type", "properties"])?;
     properties.iter().map(|(name, schema)| ExtractedField::from_schema(name, schema)).collect()
 }
 
 /// Rejects members that hqdl would not check.
-fn reject_unknown(what: &str, schema: &Map<String, Json>, known: &[&str]) -> Result<(), String> {
+fn reject_unknown_members(
+    what: &str,
+    schema: &Map<String, Json>,
+    known: &[&str],
+) -> Result<(), String> {
     let is_known =
         |name: &&String| known.contains(&name.as_str()) || ANNOTATIONS.contains(&name.as_str());
     match schema.keys().find(|name| !is_known(name)) {
@@ -237,13 +241,13 @@ impl ExtractedField {
         let (items, is_list) =
             match (schema.get("type").and_then(Json::as_str), schema.get("items")) {
                 (Some("array"), Some(Json::Object(items))) => {
-                    reject_unknown(&what, schema, &["type", "items"])?;
+                    reject_unknown_members(&what, schema, &["type", "items"])?;
                     (items, true)
                 }
                 (Some("array"), _) => return Err(format!("{what} is a list of an unknown type")),
                 _ => (schema, false),
             };
-        reject_unknown(&what, items, &["type", "enum", "format"])?;
+        reject_unknown_members(&what, items, &["type", "enum", "format"])?;
         let mut options = None;
         if let Some(values) = items.get("enum") {
             let values =

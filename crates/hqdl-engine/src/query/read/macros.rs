@@ -282,7 +282,7 @@ impl CallText<'_> {
     ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let name = self.name_token.text(self.text);
         match of {
-            Macro::Typed(ingredient, kind) => self.rewrite_typed(ingredient, kind),
+            Macro::Typed(ingredient, kind) => self.rewrite_typed_ingredient(ingredient, kind),
             Macro::Own(own) => self.rewrite_spec_ingredient(own),
             Macro::Caption => Ok(self.rewrite_caption()),
             Macro::Image => Ok(vec![(
@@ -314,7 +314,7 @@ impl CallText<'_> {
 
     /// Returns the edits for an ingredient whose name contains the type, such as `LLMQAList`. If
     /// that type is a list, the call can still set the type of its items.
-    fn rewrite_typed(
+    fn rewrite_typed_ingredient(
         &self,
         ingredient: &str,
         kind: &str,

@@ -132,7 +132,7 @@ pub struct RefreshScope {
 
 impl RefreshScope {
     /// Marks the values to ask for again as missing.
-    pub(in crate::query) fn mark_missing(
+    pub(in crate::query) fn mark_values_missing(
         self,
         requirements: &mut ExpansionRequirements,
         columns: usize,

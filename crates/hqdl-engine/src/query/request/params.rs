@@ -94,7 +94,7 @@ pub fn bind_params(
 ///
 /// # Errors
 /// [`QueryError::Sql`] for the first value without a parameter.
-pub fn check_all_used(
+pub fn check_all_values_used(
     params: &[(Param, Value)],
     used: &[bool],
     names: &[String],

@@ -120,7 +120,7 @@ impl PartnerQuestions {
         let mut requirements =
             request.choose_models(&expansion).requirements(request.facts.history(), &expansion)?;
         if let Some(refresh) = request.refresh {
-            refresh.mark_missing(&mut requirements, 1);
+            refresh.mark_values_missing(&mut requirements, 1);
         }
         let mut targets = [TargetExpansion::new(expansion, Arc::new(requirements), None)];
         let mut entities = Vec::new();

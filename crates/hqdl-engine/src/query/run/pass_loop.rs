@@ -130,7 +130,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             Statement::Query => {
                 self.engine.rewrite_query(self.evaluation == Evaluation::LimitPushdown)
             }
-            Statement::Subquery(at) => self.engine.rewrite_standalone(at),
+            Statement::Subquery(at) => self.engine.rewrite_standalone_subquery(at),
         }
     }
 

@@ -23,7 +23,10 @@ use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore};
 
 /// Plans the conditions with calls, and what must be evaluated before them.
-pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+pub(crate) fn evaluate_conditions_last(
+    plan: &mut DemandPlan,
+    select: &SelectScope<'_>,
+) -> RuleResult {
     let SelectScope { analysis, core, scope, .. } = *select;
     let planned = plan.find_or_add_select(select.at());
     let is_movable = core.from.iter().all(|i| i.join != JoinKind::Outer);

@@ -32,7 +32,7 @@ pub(crate) const BEFORE_SOURCES: &[Rule] = &[
     Rule { name: "first rows", apply: limit_pushdown::push_down_limit },
     Rule { name: "most like first", apply: similarity::order_by_similarity },
     Rule { name: "conditions on groups", apply: group_conditions::move_group_conditions },
-    Rule { name: "conditions last", apply: conditions_last::evaluate_last },
+    Rule { name: "conditions last", apply: conditions_last::evaluate_conditions_last },
     Rule { name: "first of each group", apply: first_of_group::stop_at_first_rows },
     Rule { name: "largest groups", apply: largest_groups::stop_at_decided_groups },
     Rule { name: "values of first rows", apply: numbered_values::restrict_to_first_rows },

@@ -135,7 +135,12 @@ impl CallParts {
     ) -> Result<(), SqlError> {
         let Some(keyword_token) = argument.keyword else {
             self.positions += 1;
-            return self.add_positional(sql, ingredient, &argument.tokens, question_is_named);
+            return self.add_positional_argument(
+                sql,
+                ingredient,
+                &argument.tokens,
+                question_is_named,
+            );
         };
         let keyword = parse_keyword(sql, ingredient, keyword_token)?;
         let repeatable = matches!(keyword, Keyword::Context | Keyword::Tuning);
@@ -211,7 +216,7 @@ impl CallParts {
     }
 
     /// Adds a positional argument.
-    fn add_positional(
+    fn add_positional_argument(
         &mut self,
         sql: &str,
         ingredient: IngredientRef,

@@ -209,7 +209,7 @@ impl CallRuntime {
         self.data.targets.iter_mut().for_each(TargetExpansion::discard_documents);
     }
 
-    fn count_pending(&mut self, call: usize) {
+    fn count_pending_call(&mut self, call: usize) {
         self.pass.pending_count += 1;
         if !self.is_lookup_only() {
             self.pass.pending_by_call[call] += 1;
@@ -228,7 +228,7 @@ impl CallRuntime {
         }
         if mark != 0 && mark != self.pass.pending_count + 1 {
             // One of the arguments is itself a pending call.
-            self.count_pending(call);
+            self.count_pending_call(call);
             return Ok(Sql::Null);
         }
         let values = values.get(2..).unwrap_or_default();
@@ -249,7 +249,7 @@ impl CallRuntime {
                     }
                     Reduced::Nothing => return Ok(Sql::Null),
                     Reduced::Pending => {
-                        self.count_pending(call);
+                        self.count_pending_call(call);
                         return Ok(Sql::Null);
                     }
                 }
@@ -290,7 +290,7 @@ impl CallRuntime {
                 ))
             }
             Cell::NotLookedUp | Cell::Missing => {
-                self.count_pending(call);
+                self.count_pending_call(call);
                 if let CallTarget::Document { reduction: None, .. } = self.data.call_targets[call] {
                     document = Document::from_value(first_value(values)).ok().flatten();
                 }
@@ -374,7 +374,7 @@ impl CallRuntime {
         {
             rights.push((right, r));
         }
-        self.count_pending(call);
+        self.count_pending_call(call);
         Ok(Sql::Null)
     }
 

@@ -451,7 +451,7 @@ impl Calls {
                 .choose_models(&planned.expansion)
                 .requirements(history, &planned.expansion)?;
             if let Some(refresh) = request.refresh {
-                refresh.mark_missing(&mut requirements, planned.expansion.columns.len());
+                refresh.mark_values_missing(&mut requirements, planned.expansion.columns.len());
             }
             targets.push(TargetExpansion::new(
                 Arc::new(planned.expansion.clone()),
