@@ -624,7 +624,8 @@ impl QueryArguments {
     ) -> Result<Meta, Failed> {
         let (session, _cache) = settings.open_session(self.budget)?;
         let spec = &session.spec;
-        let (target, _) = output::find_expanded_database(&session.database, spec.output.as_deref())?;
+        let (target, _) =
+            output::find_expanded_database(&session.database, spec.output.as_deref())?;
         let facts = session.facts()?.with_latest();
         let refresh = (self.refresh || self.retry_failed).then_some(RefreshScope {
             up_to: facts.history().last_completion_id()?,
