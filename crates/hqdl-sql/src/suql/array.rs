@@ -1,7 +1,7 @@
 //! Parser of arrays. The translation represents them as JSON arrays.
 
 use super::expr::SPECIAL;
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, untranslatable_error};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, translation_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 
@@ -38,7 +38,7 @@ impl Parser<'_> {
         let template = format!("json_array({})", vec!["{}"; all.len()].join(", "));
         let nested = all.iter().any(|p| p.sql_type == SqlType::Array);
         if nested {
-            return Err(untranslatable_error(
+            return Err(translation_error(
                 start..end,
                 "an array of arrays",
                 "write an array of single values",

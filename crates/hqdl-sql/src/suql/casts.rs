@@ -8,7 +8,7 @@ use super::functions::parse_number;
 use super::literal::{
     KNOWN_TYPES, TYPES, check_range, convert_literal_text, find_misspelled_type, unknown_type_error,
 };
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, untranslatable_error};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, translation_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -116,7 +116,7 @@ impl Parser<'_> {
                     span.clone(),
                 )],
                 Some(None) => {
-                    return Err(untranslatable_error(
+                    return Err(translation_error(
                         operand.span,
                         "this array literal",
                         "write ARRAY['a', 'b']",
@@ -132,7 +132,7 @@ impl Parser<'_> {
         }
         if type_name.is_interval {
             let SqlType::Literal(text) = &operand.sql_type else {
-                return Err(untranslatable_error(
+                return Err(translation_error(
                     span,
                     "a computed interval",
                     "write a literal, such as INTERVAL '1 day'",
@@ -183,11 +183,7 @@ impl Parser<'_> {
             Some((_, target)) => *target,
             None if UNSUPPORTED_TYPES.contains(&name.as_str()) => {
                 let help = format!("the known types are {KNOWN_TYPES}");
-                return Err(untranslatable_error(
-                    token.span(),
-                    &format!("the type `{name}`"),
-                    &help,
-                ));
+                return Err(translation_error(token.span(), &format!("the type `{name}`"), &help));
             }
             None => CastTarget::Unchanged,
         };
@@ -262,7 +258,7 @@ impl Parser<'_> {
                 let sql_type = SqlType::Interval(parts);
                 Ok(TypedSql { sql_type, precedence: OTHER, ..TypedSql::from_source(span) })
             }
-            None => Err(untranslatable_error(
+            None => Err(translation_error(
                 span,
                 "this interval",
                 "write numbers and units, such as '3 days'",

@@ -2,7 +2,7 @@
 //! this way. The translation counts rowids instead, or an encoding of all columns if there is a
 //! DISTINCT.
 
-use super::parser::{Parser, SuqlSelect, TableSource, untranslatable_error};
+use super::parser::{Parser, SuqlSelect, TableSource, translation_error};
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use hqdl_values::sql::quote_name;
@@ -52,7 +52,7 @@ impl Parser<'_> {
                         "the columns of `{table}` are not known here; count the rows of a query \
                          instead: SELECT count(*) FROM (SELECT DISTINCT …)"
                     );
-                    return Err(untranslatable_error(span.clone(), &construct, &help));
+                    return Err(translation_error(span.clone(), &construct, &help));
                 };
                 // The rowid is NULL for a row that an outer join adds.
                 match (has_rowid, is_array) {
@@ -74,7 +74,7 @@ impl Parser<'_> {
             let Some(counted_sql) = counted_sql else {
                 let construct = format!("`count({table}.*)` after an outer join");
                 let help = format!("count a column of `{table}` that is never NULL");
-                return Err(untranslatable_error(span.clone(), &construct, &help));
+                return Err(translation_error(span.clone(), &construct, &help));
             };
             *fragment = SourceFragment::Generated(counted_sql, span.clone());
         }

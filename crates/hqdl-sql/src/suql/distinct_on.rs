@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use super::parser::{DistinctOn, Parser, TableSource, TypedSql, join_exprs, untranslatable_error};
+use super::parser::{DistinctOn, Parser, TableSource, TypedSql, join_exprs, translation_error};
 use super::query::rename_elements;
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
@@ -68,7 +68,7 @@ impl Parser<'_> {
         let rows_end = self.previous_token_end();
         let refusal = || {
             let help = "list its columns, followed by ORDER BY";
-            untranslatable_error(words.clone(), "DISTINCT ON", help)
+            translation_error(words.clone(), "DISTINCT ON", help)
         };
         let rows_span = from.ok_or_else(refusal)?..rows_end;
         let items = self.read_result_items(columns, &rows_span).ok_or_else(refusal)?;

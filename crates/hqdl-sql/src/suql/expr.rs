@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::cast_target::CastTarget;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, prepend_source, untranslatable_error};
+use super::parser::{Parser, SqlType, TypedSql, join_exprs, prepend_source, translation_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -112,7 +112,7 @@ impl Parser<'_> {
             let sql_type = match &operand.sql_type {
                 number if number.is_number() => number.clone(),
                 SqlType::Date | SqlType::Timestamp | SqlType::Time | SqlType::Boolean => {
-                    return Err(untranslatable_error(
+                    return Err(translation_error(
                         start..operand.span.end,
                         "a sign before a date, a time or a boolean",
                         "write a sign before numbers only",
@@ -134,7 +134,7 @@ impl Parser<'_> {
                 let name = self.take_token()?;
                 // These collations compare byte by byte, as SQLite does.
                 if !["C", "POSIX", "ucs_basic"].contains(&name.unquoted_text(self.sql).as_ref()) {
-                    return Err(untranslatable_error(
+                    return Err(translation_error(
                         name.span(),
                         "a PostgreSQL collation",
                         "leave COLLATE out; texts are compared byte by byte",
@@ -148,7 +148,7 @@ impl Parser<'_> {
                 expr = TypedSql { sql_type, ..TypedSql::new(text, span) };
             } else if self.is_word("AT") && self.is_word_at(1, "TIME") {
                 let span = self.next_start()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
-                return Err(untranslatable_error(
+                return Err(translation_error(
                     span,
                     "AT TIME ZONE",
                     "leave it out; all times are in UTC",
@@ -309,7 +309,7 @@ impl Parser<'_> {
     /// Fails for an interval, which is not a value in `SQLite`.
     pub fn ensure_not_interval(expr: &TypedSql) -> Result<(), SqlError> {
         match expr.sql_type {
-            SqlType::Interval(_) => Err(untranslatable_error(
+            SqlType::Interval(_) => Err(translation_error(
                 expr.span.clone(),
                 "an interval that is not added to a date",
                 "add it to a date: d + INTERVAL '1 day'",
@@ -422,7 +422,7 @@ impl Parser<'_> {
             }
             "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
                 let span = token.start..next.map_or(token.end, |t| t.end);
-                Err(untranslatable_error(span, "a bit string", "write a number, or a text in '…'"))
+                Err(translation_error(span, "a bit string", "write a number, or a text in '…'"))
             }
             _ => Ok(None),
         }
@@ -466,7 +466,7 @@ impl Parser<'_> {
         self.position += 1;
         let index = self.parse_expr()?;
         if self.is_symbol(b':') || self.peek().is_some_and(|t| t.lexeme == Lexeme::Parameter) {
-            return Err(untranslatable_error(
+            return Err(translation_error(
                 array.span.start..self.next_start() + 1,
                 "a slice of an array",
                 "select single elements: a[1]",

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::declared_type::parse_declared_type;
 use super::parser::{
     Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, UnnestedArray,
-    untranslatable_error,
+    translation_error,
 };
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
@@ -71,7 +71,7 @@ impl Parser<'_> {
             self.position += 1;
             if self.is_symbol(b'(') {
                 let help = "a subquery in FROM cannot refer to other tables there; move it to the columns of SELECT";
-                return Err(untranslatable_error(word.span(), "LATERAL", help));
+                return Err(translation_error(word.span(), "LATERAL", help));
             }
             exprs.push(TypedSql::new(Vec::new(), word.start..self.next_start()));
         }
@@ -128,7 +128,7 @@ impl Parser<'_> {
         let end = self.expect_symbol(b')')?;
         if self.is_word("WITH") && self.is_word_at(1, "ORDINALITY") {
             let help = "leave it out; the elements have no numbers";
-            return Err(untranslatable_error(
+            return Err(translation_error(
                 start..self.previous_token_end(),
                 "WITH ORDINALITY",
                 help,
@@ -204,7 +204,7 @@ impl Parser<'_> {
         let Some(own) = self.find_columns(table) else {
             let construct = format!("the column aliases of `{table}`");
             let help = "its columns are not known here; name them in a subquery: SELECT a AS b";
-            return Err(untranslatable_error(span, &construct, help));
+            return Err(translation_error(span, &construct, help));
         };
         self.columns = Some(own.clone());
         let typed = self.take_renamed_columns(names)?;

@@ -2,7 +2,7 @@
 
 use super::declared_type::common_type;
 use super::operator::check_pattern;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, untranslatable_error};
+use super::parser::{Parser, SqlType, TypedSql, join_exprs, translation_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -257,7 +257,7 @@ impl Parser<'_> {
             && name != "nullif"
         {
             let help = "compute with seconds instead: extract(epoch FROM …)";
-            return Err(untranslatable_error(start..end, &format!("`{name}` of intervals"), help));
+            return Err(translation_error(start..end, &format!("`{name}` of intervals"), help));
         }
         if COMMON_TYPE_FUNCTIONS.contains(&name.as_str()) || name == "nullif" {
             sql_type = self.coerce_to_common_type(exprs.iter_mut().collect())?;
@@ -265,11 +265,7 @@ impl Parser<'_> {
         if let ("is_relevant", [_, question]) = (name.as_str(), exprs.as_slice()) {
             let SqlType::Literal(question) = &question.sql_type else {
                 let construct = "`is_relevant` with a computed question";
-                return Err(untranslatable_error(
-                    start..end,
-                    construct,
-                    "write the question as '…'",
-                ));
+                return Err(translation_error(start..end, construct, "write the question as '…'"));
             };
             let question_sql = format!("is this document relevant to: {question}");
             let question_sql = hqdl_values::sql::quote_text(&question_sql);
@@ -302,7 +298,7 @@ impl Parser<'_> {
                 self.fill_function(template, exprs, open, start, end)
             } else {
                 let construct = format!("`{name}` with DISTINCT or ORDER BY in its arguments");
-                return Err(untranslatable_error(start..end, &construct, "leave them out"));
+                return Err(translation_error(start..end, &construct, "leave them out"));
             };
             if expr.sql_type == SqlType::Unknown {
                 expr.sql_type = sql_type;
@@ -314,7 +310,7 @@ impl Parser<'_> {
         }
         if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), exprs.as_slice()) {
             let SqlType::Literal(part) = part.sql_type.clone() else {
-                return Err(untranslatable_error(
+                return Err(translation_error(
                     start..end,
                     &format!("`{name}` with a computed part"),
                     "write the part as a text, such as 'year'",
@@ -498,7 +494,7 @@ impl Parser<'_> {
         if self.is_word("WITHIN") {
             let word = self.take_token()?;
             let help = "use an aggregate without it, such as avg, min or max";
-            return Err(untranslatable_error(word.span(), "WITHIN GROUP", help));
+            return Err(translation_error(word.span(), "WITHIN GROUP", help));
         }
         if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is_symbol(b'(')) {
             self.position += 2;
@@ -557,10 +553,10 @@ impl Parser<'_> {
             Some(alias) => alias,
             None if !self.may_unnest => {
                 let help = "move it to FROM or to the columns of SELECT";
-                return Err(untranslatable_error(span, &format!("`{name}` in this place"), help));
+                return Err(translation_error(span, &format!("`{name}` in this place"), help));
             }
             None if others => {
-                return Err(untranslatable_error(
+                return Err(translation_error(
                     span,
                     "the elements of two arrays in one SELECT",
                     "unnest one of them in FROM",
@@ -602,7 +598,7 @@ impl Parser<'_> {
             let mut args = args;
             return match (args.pop(), args.is_empty()) {
                 (Some(only), true) => Ok(Some(only)),
-                _ => Err(untranslatable_error(
+                _ => Err(translation_error(
                     span.clone(),
                     "`unnest` of several arrays",
                     "write one `unnest` for each array",

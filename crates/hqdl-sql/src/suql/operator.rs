@@ -6,7 +6,7 @@ use super::expr::{
     ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, span_across,
 };
 use super::functions::{compile_pattern, find_pattern_syntax};
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, join_exprs, untranslatable_error};
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, join_exprs, translation_error};
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -210,11 +210,7 @@ impl Parser<'_> {
                     let escape = self.parse_binary(OTHER)?;
                     if escape.sql_type != SqlType::Literal("\\".to_owned()) {
                         let help = "escape with a backslash, and leave ESCAPE out";
-                        return Err(untranslatable_error(
-                            escape.span,
-                            "this ESCAPE character",
-                            help,
-                        ));
+                        return Err(translation_error(escape.span, "this ESCAPE character", help));
                     }
                 }
                 match_pattern(left, right, syntax, negated, self.previous_token_end())
@@ -237,7 +233,7 @@ impl Parser<'_> {
         let of_enum = |expr: &TypedSql| matches!(expr.sql_type, SqlType::Enum(_));
         if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
             let help = "list the values that you mean: IN ('…', '…')";
-            return Err(untranslatable_error(
+            return Err(translation_error(
                 span_across(&left, &right),
                 "the order of an ENUM's values",
                 help,
@@ -250,7 +246,7 @@ impl Parser<'_> {
                 "<>" => "NOT suql_same({}, {})",
                 _ => {
                     let construct = format!("`{sign}` between arrays");
-                    return Err(untranslatable_error(
+                    return Err(translation_error(
                         span,
                         &construct,
                         "compare single elements: a[1]",
@@ -435,7 +431,7 @@ impl Parser<'_> {
             .any(|p| matches!(p.sql_type, Timestamp | SqlType::Time | ComputedInterval))
         {
             let help = "add or subtract an interval: d + INTERVAL '1 day'";
-            return Err(untranslatable_error(span, &format!("this `{sign}` with a time"), help));
+            return Err(translation_error(span, &format!("this `{sign}` with a time"), help));
         }
         let is_number = |expr: &TypedSql| {
             let text = self.sql.get(expr.span.clone()).unwrap_or_default();
@@ -454,11 +450,7 @@ impl Parser<'_> {
             }
             _ if operands.iter().any(|p| has_type(p, &Date)) => {
                 let help = "add or subtract a number of days: d + 7";
-                return Err(untranslatable_error(
-                    span,
-                    &format!("this `{sign}` with a date"),
-                    help,
-                ));
+                return Err(translation_error(span, &format!("this `{sign}` with a date"), help));
             }
             _ => return Ok(None),
         };
@@ -564,7 +556,7 @@ impl Parser<'_> {
             self.sql.get(factor.span.clone()).and_then(|text| text.trim().parse::<f64>().ok());
         let Some(times) = number else {
             let help = "write the interval out: d + INTERVAL '3 days'";
-            return Err(untranslatable_error(span, "an interval times a computed number", help));
+            return Err(translation_error(span, "an interval times a computed number", help));
         };
         let parts = parts.iter().map(|(n, unit)| (n * times, *unit)).collect();
         Ok(TypedSql {
@@ -579,7 +571,7 @@ impl Parser<'_> {
         let span = span_across(&left, right);
         let span = span.start.min(right.span.start)..span.end.max(left.span.end);
         let SqlType::Interval(parts) = &right.sql_type else {
-            return Err(untranslatable_error(
+            return Err(translation_error(
                 span,
                 "a computed interval",
                 "write a literal, such as INTERVAL '3 days'",
@@ -678,7 +670,7 @@ fn translate_json_path(
 ) -> Result<TypedSql, SqlError> {
     let Some(operators) = json_path_operators(path) else {
         let help = "use json_extract(x, '$.path')";
-        return Err(untranslatable_error(span, &format!("`{sign}` with a computed path"), help));
+        return Err(translation_error(span, &format!("`{sign}` with a computed path"), help));
     };
     let texts = vec![left.parenthesized()];
     Ok(if sign == "#>" {

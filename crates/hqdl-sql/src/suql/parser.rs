@@ -356,7 +356,7 @@ pub(super) const PRIMARY: u8 = 100;
 
 /// Creates an error for a construct that has no translation to `SQLite`. `help` says what to write
 /// instead.
-pub(super) fn untranslatable_error(span: Range<usize>, construct: &str, help: &str) -> SqlError {
+pub(super) fn translation_error(span: Range<usize>, construct: &str, help: &str) -> SqlError {
     let message = format!("hqdl cannot translate {construct} to SQLite");
     SqlError::new(span, message, "here").with_help(help)
 }

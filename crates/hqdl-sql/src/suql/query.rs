@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::parser::{
     Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, join_exprs,
-    untranslatable_error,
+    translation_error,
 };
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
@@ -105,7 +105,7 @@ impl Parser<'_> {
         let mut text = join_exprs(start, exprs, end);
         text.extend(self.parse_limits()?);
         if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
-            return Err(untranslatable_error(word.span(), "row locks", "queries are read-only"));
+            return Err(translation_error(word.span(), "row locks", "queries are read-only"));
         }
         if let Some(select) = self.selects.last() {
             self.rewrite_row_counts(&mut text, select)?;
@@ -191,7 +191,7 @@ impl Parser<'_> {
             let at = self.next_start();
             if !allows_no_columns {
                 let help = "name a column, or write SELECT 1 FROM";
-                return Err(untranslatable_error(
+                return Err(translation_error(
                     at..self.peek().map_or(at, |t| t.end),
                     "a SELECT without columns",
                     help,
@@ -211,7 +211,7 @@ impl Parser<'_> {
         self.may_unnest = false;
         if self.is_word("INTO") {
             let word = self.take_token()?;
-            return Err(untranslatable_error(word.span(), "SELECT INTO", "queries are read-only"));
+            return Err(translation_error(word.span(), "SELECT INTO", "queries are read-only"));
         }
         let has_from = self.position == from;
         if has_from {
@@ -422,7 +422,7 @@ impl Parser<'_> {
             let _ = self.take_word("ASC") || self.take_word("DESC");
             if self.is_word("USING") {
                 let word = self.take_token()?;
-                return Err(untranslatable_error(
+                return Err(translation_error(
                     word.span(),
                     "ORDER BY … USING",
                     "write ASC or DESC",
@@ -471,7 +471,7 @@ impl Parser<'_> {
                 let _ = self.take_word("ROWS") || self.take_word("ROW");
                 if self.is_word("WITH") {
                     let help = "write ROWS ONLY instead";
-                    return Err(untranslatable_error(at..self.next_start() + 4, "WITH TIES", help));
+                    return Err(translation_error(at..self.next_start() + 4, "WITH TIES", help));
                 }
                 self.expect_word("ONLY")?;
             } else {

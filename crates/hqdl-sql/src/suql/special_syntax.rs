@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::operator::check_pattern;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, untranslatable_error};
+use super::parser::{Parser, SqlType, TypedSql, join_exprs, translation_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
@@ -103,7 +103,7 @@ impl Parser<'_> {
                     if length.is_some() {
                         let construct = "`substring` with a pattern and an escape character";
                         let help = "use a regular expression: substring(x FROM '…')";
-                        return Err(untranslatable_error(start..end, construct, help));
+                        return Err(translation_error(start..end, construct, help));
                     }
                     from.as_ref().map_or(Ok(()), |pattern| check_pattern(pattern, "match"))?;
                     let operands =
@@ -193,7 +193,7 @@ impl Parser<'_> {
             None => {
                 let construct = format!("the part `{part}` of a date or interval");
                 let help = "use year, quarter, month, day, hour, minute or second";
-                Err(untranslatable_error(span, &construct, help))
+                Err(translation_error(span, &construct, help))
             }
         }
     }
