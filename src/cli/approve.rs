@@ -65,9 +65,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             });
         }
         anstream::eprint!("Approve it once, within {APPROVAL_MINUTES} minutes? [y/N] ");
-        let mut line = String::new();
-        let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
-        if read == 0 || !matches!(line.trim().to_lowercase().as_str(), "y" | "yes") {
+        if !read_approval() {
             return Ok(ExitCode::from(APPROVAL));
         }
     }
@@ -78,4 +76,15 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the user's answer to an approval question on the terminal. Returns true for `y` and
+/// `yes`.
+pub fn read_approval() -> bool {
+    // What was typed before the question appeared does not answer it.
+    #[cfg(unix)]
+    let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
+    read > 0 && matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
 }

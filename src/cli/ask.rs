@@ -1,7 +1,7 @@
 //! Implements `hqdl ask`.
 
 use std::cell::Cell;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
+use super::approve::read_approval;
 use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE};
 use super::input::{self, open_for_query};
 use super::progress::Progress;
@@ -541,11 +542,7 @@ impl<'s> AskRun<'s> {
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             anstream::eprint!("{cost}. Run it? [y/N] ");
-            let mut line = String::new();
-            let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
-            let word = line.trim().to_lowercase();
-            let approved = read > 0 && (word == "y" || word == "yes");
-            return Ok((!approved).then_some(APPROVAL));
+            return Ok((!read_approval()).then_some(APPROVAL));
         }
         Err(self.approval_failure(plan, format!("approval needed: {cost}")))
     }

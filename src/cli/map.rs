@@ -69,19 +69,21 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
     let answerer = LineAnswerer { options, spec, facts: &facts, interrupt };
     let mut out = std::io::stdout().lock();
+    let mut exit_code = 0;
     for line in std::io::stdin().lock().lines() {
-        let response = match line {
+        let answered = match line {
             Ok(text) if text.trim().is_empty() => continue,
-            Ok(text) => answerer.answer_line(&text).unwrap_or_else(|failure| failure.to_json()),
+            Ok(text) => answerer.answer_line(&text),
             Err(error) => {
                 let reason = crate::format::io_reason(&error);
-                Failure::wrong_input(
-                    format!("cannot read stdin: {reason}"),
-                    "write JSON lines in UTF-8",
-                )
-                .to_json()
+                let message = format!("cannot read stdin: {reason}");
+                Err(Failure::wrong_input(message, "write JSON lines in UTF-8"))
             }
         };
+        let response = answered.unwrap_or_else(|failure| {
+            exit_code = failure.exit_code();
+            failure.to_json()
+        });
         // The reader closed stdout.
         if writeln!(out, "{response}").and_then(|()| out.flush()).is_err() {
             break;
@@ -90,7 +92,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             return Err(Failure::interrupted());
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(exit_code))
 }
 
 /// Returns a spec with the model and the limits of the requests.

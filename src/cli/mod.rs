@@ -119,6 +119,8 @@ enum Command {
     Approve(approve::Options),
     /// Answer a question about each value of a list. Reads and writes JSON lines, for use by
     /// programs.
+    ///
+    /// The exit code is that of the last line that failed.
     Map(map::Options),
     /// Print how a query would run: routes, SQL, requests and price. Sends no request.
     Explain(explain::Options),

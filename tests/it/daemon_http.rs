@@ -110,7 +110,8 @@ fn requests_that_cannot_be_answered_report_the_reason() {
         let refused = post(path, body).expect_status(400);
         assert!(refused.error_message().contains("-1 is not a valid budget"), "{}", refused.body);
     }
-    post("/v1/runs", json!({ "columns": ["nothing"], "wait": true })).expect_status(200);
+    let unknown = post("/v1/runs", json!({ "columns": ["nothing"] })).expect_status(400).body;
+    assert!(unknown.contains("no expansion has a column `nothing`"), "{unknown}");
     post("/v1/facts", json!({ "keys": [["only one"]] })).expect_status(400);
     daemon.get("/v1/runs/999").expect_status(404);
     daemon.get("/v1/why?table=llm").expect_status(400);

@@ -201,8 +201,10 @@ fn a_budget_in_a_request_needs_a_price() {
     let mut map = project.hqdl_command(&["map", "--spec", "specs/x.toml"]);
     let mut map = map.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     writeln!(map.stdin.take().unwrap(), "{line}").unwrap();
-    let said = String::from_utf8(map.wait_with_output().unwrap().stdout).unwrap();
+    let ended = map.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stdout).unwrap();
     assert!(said.contains(says), "{said}");
+    assert_eq!(ended.status.code(), Some(2), "the exit code of the failed line");
     assert_eq!(endpoint.request_count(), 0);
 }
 

@@ -207,12 +207,14 @@ pub(super) async fn start_run(
     body: Body,
 ) -> Result<(StatusCode, axum::Json<Json>), HttpRefusal> {
     let wanted: WantedCells = read_json_body(&headers, body).await?;
-    let (name, _) = state.active_spec(wanted.spec.as_deref())?;
+    let (name, active_spec) = state.active_spec(wanted.spec.as_deref())?;
+    let selection = wanted.to_selection();
+    selection.check_columns(&active_spec.spec).map_err(Failure::from)?;
     check_budget(wanted.budget)?;
     let timeout = parse_timeout(wanted.timeout)?;
     let timeout = wanted.filter.as_ref().map(|_| timeout);
     let _permit = if wanted.wait { Some(state.acquire_wait_permit()?) } else { None };
-    let started = state.begin_run(&name, wanted.to_selection(), wanted.budget, timeout).await?;
+    let started = state.begin_run(&name, selection, wanted.budget, timeout).await?;
     if !wanted.wait {
         let body = json!({ "run": started.id, "spec": name });
         return Ok((StatusCode::ACCEPTED, axum::Json(body)));

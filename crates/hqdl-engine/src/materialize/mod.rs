@@ -128,6 +128,24 @@ impl Selection {
         self.limit.is_some() || self.columns.is_some() || self.filter.is_some()
     }
 
+    /// Checks the names of columns.
+    ///
+    /// # Errors
+    /// Returns [`MaterializeError::UnknownColumn`] if no expansion has one of the columns.
+    pub fn check_columns(&self, spec: &Spec) -> Result<(), MaterializeError> {
+        for name in self.columns.iter().flatten().chain(&self.refresh) {
+            if spec.expansions.iter().all(|e| Self::find_column(e, name).is_none()) {
+                let columns = spec.expansions.iter().flat_map(|e| &e.columns);
+                let nearest = find_nearest(name, columns.map(|column| column.name.as_str()));
+                return Err(MaterializeError::UnknownColumn {
+                    name: name.clone(),
+                    nearest: nearest.map(str::to_owned),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the index of the column with this name in an expansion. The name is `genre`, or
     /// `llm_album.genre` if several expansions have a column `genre`.
     #[must_use]
@@ -182,17 +200,7 @@ impl<'w> Materializer<'w> {
         model: Arc<dyn Model>,
         selection: &'w Selection,
     ) -> Result<Self, MaterializeError> {
-        let names_to_check = selection.columns.iter().flatten().chain(&selection.refresh);
-        for name in names_to_check {
-            if spec.expansions.iter().all(|e| Selection::find_column(e, name).is_none()) {
-                let columns = spec.expansions.iter().flat_map(|e| &e.columns);
-                let nearest = find_nearest(name, columns.map(|column| column.name.as_str()));
-                return Err(MaterializeError::UnknownColumn {
-                    name: name.clone(),
-                    nearest: nearest.map(str::to_owned),
-                });
-            }
-        }
+        selection.check_columns(spec)?;
         let columns = spec
             .expansions
             .iter()
