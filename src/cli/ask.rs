@@ -527,7 +527,9 @@ impl<'s> AskRun<'s> {
         }
         let cost = match &plan.max_cost {
             _ if !costs => "the query runs on a server with the rights of your role".to_owned(),
-            MaxCost::Usd(usd) => format!("the query may cost up to {}", format_usd(*usd)),
+            MaxCost::Usd(usd) => {
+                format!("the query may cost up to {}, repeated requests included", format_usd(*usd))
+            }
             MaxCost::Unknown(why) => {
                 format!("the maximum cost of the query is not known ({why})")
             }
