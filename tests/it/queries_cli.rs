@@ -481,6 +481,11 @@ fn a_timeout_ends_an_endless_query() {
     let endless = format!("{ENDLESS} SELECT count(*) FROM c");
     let ended = query(&project, &["--timeout", "0.3", &endless]);
     fails(ended, 2, &["the query exceeded its time limit of 0.3 s", "--timeout"]);
+    // Few instructions, each of which takes long.
+    let slow = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 60) \
+                SELECT sum(length(randomblob(20000000))) FROM n";
+    let ended = query(&project, &["--timeout", "0.3", slow]);
+    fails(ended, 2, &["the query exceeded its time limit of 0.3 s"]);
     assert!(began.elapsed() < Duration::from_secs(60));
     // The rows before the timeout are complete.
     let rows = format!("{ENDLESS} SELECT x FROM c");

@@ -6,7 +6,9 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
@@ -27,6 +29,8 @@ use hqdl_model::generate::StopReason;
 /// Number of `SQLite` VM instructions between two checks of the time limit: some tens of
 /// microseconds.
 const OPS_PER_CHECK: i32 = 1000;
+/// Interval at which a statement that runs is checked, however long its instructions take.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Deadline of a connection without a time limit.
 const NO_DEADLINE: u64 = u64::MAX;
 
@@ -242,6 +246,24 @@ impl Guard {
         self.authorizer.deadline.store(deadline, Ordering::Relaxed);
     }
 
+    /// Starts a thread that aborts the running statement at its deadline, and ends when the returned
+    /// sender is dropped. `SQLite` calls the progress handler only between instructions, and a
+    /// thousand instructions can build many values of 100 MB. It checks for interrupts at each row.
+    fn start_watchdog(&self) -> Option<mpsc::Sender<()>> {
+        self.timeout?;
+        let (sender, ended) = mpsc::channel();
+        let authorizer = Arc::clone(&self.authorizer);
+        let statement = self.connection().get_interrupt_handle();
+        let watch = move || {
+            while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                if authorizer.has_timed_out() {
+                    statement.interrupt();
+                }
+            }
+        };
+        thread::Builder::new().spawn(watch).ok().map(|_| sender)
+    }
+
     /// Runs `work` with the time limit paused, so that time spent consuming the rows does not
     /// count.
     pub fn with_timeout_paused<T>(&self, work: impl FnOnce() -> T) -> T {
@@ -250,6 +272,7 @@ impl Guard {
             return work();
         }
         let began = self.authorizer.elapsed_nanos();
+        self.authorizer.deadline.store(NO_DEADLINE, Ordering::Relaxed);
         let done = work();
         let deadline = deadline.saturating_add(self.authorizer.elapsed_nanos() - began);
         self.authorizer.deadline.store(deadline, Ordering::Relaxed);
@@ -271,6 +294,7 @@ impl Guard {
         let width = names.len();
         sink.write_columns(&names).map_err(QueryError::Output)?;
         self.start_timeout();
+        let _watchdog = self.start_watchdog();
         let mut rows = statement.raw_query();
         let mut count = 0;
         while let Some(row) = rows.next().map_err(|e| self.query_error(&e, sql))? {
@@ -307,7 +331,8 @@ impl Guard {
         }
         match error.sqlite_error_code() {
             Some(ErrorCode::OperationInterrupted)
-                if abort_reason == AbortReason::TimedOut as u8 =>
+                if abort_reason == AbortReason::TimedOut as u8
+                    || self.authorizer.has_timed_out() =>
             {
                 QueryError::Timeout(self.timeout.unwrap_or_default())
             }
@@ -398,7 +423,8 @@ impl Authorizer {
 
     fn has_timed_out(&self) -> bool {
         let deadline = self.deadline.load(Ordering::Relaxed);
-        deadline != NO_DEADLINE && self.elapsed_nanos() >= deadline
+        let is_disarmed = self.is_disarmed.load(Ordering::Relaxed);
+        !is_disarmed && deadline != NO_DEADLINE && self.elapsed_nanos() >= deadline
     }
 }
 
