@@ -217,7 +217,7 @@ class Plan:
 
     @property
     def cost_usd(self) -> dict[str, float]:
-        """The price in USD: ``low``, ``likely`` and ``most``; zeros if the model has no price."""
+        """The cost in USD: ``low``, ``likely`` and ``most``; zeros if the model has no price."""
         return dict(self.json["totals"]["cost_usd"])
 
     @property

@@ -151,7 +151,7 @@ class Session:
         progress: bool | None = None,
         _interrupt: _native.Interrupt | None = None,
     ) -> dict[str, Any]:
-        """Asks for the missing cells, stores them and publishes the expanded tables.
+        """Asks for the missing cells, stores them and publishes the tables.
 
         Args:
             limit: The same as for ``plan``; so are ``columns``, ``where``, ``refresh`` and

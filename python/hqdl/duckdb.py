@@ -57,7 +57,7 @@ def register(
         con: The connection.
         session: A ``Session``, a model's name or a ``Model``.
         cache: The same as for ``hqdl.open``, if ``session`` is not a ``Session``.
-        attach: A name for attaching the session's expanded database, through DuckDB's extension
+        attach: A name for attaching the session's published database, through DuckDB's extension
             ``sqlite``. If the extension is not available, a copy of the current tables and views
             is attached. None attaches nothing.
         kind: The same as for ``hqdl.map``, for all values of these functions.

@@ -42,22 +42,24 @@ ROW = "hqdl_row"
 def register(
     spark: SparkSession, model: str | Model, *, cache: Path | None = None
 ) -> None:
-    """Gives Spark's SQL ``llm_map('question', value)`` and its kin.
+    """Adds ``llm_map('question', value)`` and its variants to Spark's SQL.
 
-    ``llm_map`` yields text, ``llm_map_bool``, ``llm_map_int``, ``llm_map_real`` and
-    ``llm_map_list`` what their names say; a third argument, an array of text, is what the
-    answer is chosen from. NULL is NULL; so is an answer that could not be had. Batches of Arrow
-    are asked together, each distinct value once; Spark checks plain conditions first.
+    ``llm_map`` returns text; ``llm_map_bool``, ``llm_map_int``, ``llm_map_real`` and
+    ``llm_map_list`` return the type in their name. The optional third argument, an array of
+    text, contains the options. The result is NULL if the value is NULL or if there is no answer.
+    hqdl asks about an Arrow batch at a time, once about each distinct value. Spark evaluates
+    plain conditions first.
 
     Args:
         spark: The session. PySpark 4.1 or later.
-        model: Whom to ask. Its key is read from the environment of the executors
-            (``spark.executorEnv.OPENAI_API_KEY``).
-        cache: The URL of a PostgreSQL that all executors reach (by default ``HQDL_CACHE``). A
-            directory will do where executors are processes of this machine (``local[*]``).
+        model: A model's name or a ``Model``. Its key is read from the environment of the
+            executors (``spark.executorEnv.OPENAI_API_KEY``).
+        cache: URL of a PostgreSQL server that all executors can reach; by default
+            ``HQDL_CACHE``. If the executors are processes of this machine (``local[*]``), the
+            cache can be a directory.
 
     Raises:
-        InputError: The cache is not one that the executors share.
+        InputError: The executors cannot share the cache.
     """
     from pyspark.sql.functions import arrow_udf
 
@@ -104,29 +106,30 @@ def expand(
     partitions: int | None = None,
     **options: Any,
 ) -> DataFrame:
-    """The DataFrame with the columns that a spec expands it by.
+    """Adds the columns of a spec's expansion to a DataFrame.
 
-    Spark finds the distinct keys; the executors look up what is known of them, a thousand a
-    round trip, and ask the rest (``ask``); then what is known of each key (``answers``) is
-    joined to the rows. What could not be had is NULL.
+    Spark finds the distinct keys. The executors look up the stored answers, a thousand per round
+    trip, and ask the model for the others (``ask``). Spark then joins the answers (``answers``)
+    to the rows. A cell without an answer is NULL.
 
     Args:
         df: The rows of the table that the spec's expansion names as its source.
-        spec: The path of a spec with one expansion, on the driver; executors need no files.
-        path: Where the answers are written as Parquet, a row a key, for any later join of
-            plain Spark SQL; they are read from there. Without it they are looked up in the
-            cache whenever Spark computes the result.
-        partitions: How many tasks ask at once; by default as many as Spark would run. Each has
+        spec: Path of a spec with one expansion, on the driver; executors need no files.
+        path: Where to store the answers as Parquet, one row per key, for later joins in plain
+            Spark SQL. Without it, Spark looks them up in the cache whenever it computes the
+            result.
+        partitions: Number of tasks that ask at once; by default, Spark decides. Each task uses
             the spec's ``concurrency``.
-        options: ``model``, ``cache``, ``budget``, ``tables``, ``columns``, ``retry_failed``
-            as of ``ask``.
+        options: ``model``, ``cache``, ``budget``, ``tables``, ``columns`` and
+            ``retry_failed``; the same as for ``ask``.
 
     Returns:
-        Its columns, then those of the expansion: text, ``bigint``, ``double``, ``boolean``,
-        or arrays of them. Dates are ISO 8601 text.
+        The columns of ``df``, then those of the expansion: text, ``bigint``, ``double``,
+        ``boolean``, or arrays of these. Dates are ISO 8601 text.
 
     Raises:
-        BudgetError, EndpointError, InputError: As of ``ask``. What was answered is kept.
+        BudgetError, EndpointError, InputError: The same as for ``ask``. All answers received
+            before are kept.
     """
     job = _Job.of(df, spec, **options)
     _ask(df, job, partitions)
@@ -154,27 +157,27 @@ def ask(
     partitions: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Asks for what is missing of the rows' keys, on the executors, and keeps it.
+    """Asks for the missing cells of the rows' keys, on the executors, and stores the answers.
 
     Args:
-        df: As of ``expand``; so are ``spec`` and ``partitions``.
-        options: ``model``: whom to ask, if not whom the spec names. ``cache``: the URL of a
-            PostgreSQL (by default ``HQDL_CACHE``). ``budget``: USD that all executors together
-            may spend, instead of the spec's ``budget_usd``; it is never overshot, and what an
-            executor that is lost had set aside counts as spent. ``tables``: other tables that
-            the spec's value lists read, by name. ``columns``: these only. ``retry_failed``: as
-            of ``Session.materialize``.
+        df: The same as for ``expand``; so are ``spec`` and ``partitions``.
+        options: ``model``: a model to use instead of the spec's. ``cache``: URL of a PostgreSQL
+            server; by default ``HQDL_CACHE``. ``budget``: maximum cost in USD of all executors
+            together, instead of the spec's ``budget_usd``; never exceeded. If an executor is
+            lost, its reservation counts as spent. ``tables``: other tables that the spec's value
+            lists read, by name. ``columns``: the columns to ask for; by default all.
+            ``retry_failed``: the same as for ``Session.materialize``.
 
     Returns:
-        What was done, summed over the executors: ``cells`` by state, ``requests``,
-        ``input_tokens``, ``output_tokens``, ``cost_usd`` (USD), ``keys``, and ``tasks``: what
-        each of them did, and its ``seconds`` in all and ``asking``.
+        A report, summed over the executors: ``cells`` by state, ``requests``, ``input_tokens``,
+        ``output_tokens``, ``cost_usd`` (USD), ``keys``, and ``tasks``: the report of each task,
+        with its total ``seconds`` and those spent ``asking``.
 
     Raises:
-        BudgetError: The budget is reached; ``report`` says what was done.
-        EndpointError: The endpoint refuses or is gone.
-        InputError: The spec or the rows cannot be used. Where an executor fails, all others
-            finish what they are asking before this is raised.
+        BudgetError: The budget is exhausted; ``report`` describes the work done before.
+        EndpointError: The endpoint rejects requests or is unreachable.
+        InputError: The spec or the rows cannot be used. If an executor fails, all others finish
+            their requests before this is raised.
     """
     return _ask(df, _Job.of(df, spec, **options), partitions)
 
@@ -182,12 +185,12 @@ def ask(
 def answers(
     df: DataFrame, spec: Path, *, partitions: int | None = None, **options: Any
 ) -> DataFrame:
-    """What is known about the rows' keys: a row a key, the key's columns, then those of the
-    expansion. Asks nothing, whenever and however often Spark computes it.
+    """Returns the stored answers about the rows' keys: one row per key, with the columns of the
+    key, then those of the expansion. Sends no request, however often Spark computes it.
 
     Args:
-        df: As of ``expand``; so are ``spec`` and ``partitions``.
-        options: As of ``ask``.
+        df: The same as for ``expand``; so are ``spec`` and ``partitions``.
+        options: The same as for ``ask``.
 
     Raises:
         InputError: The spec or the rows cannot be used.

@@ -66,7 +66,7 @@ def test_a_query_asks_what_it_needs(heroes: Path, endpoint: Endpoint) -> None:
 
 def test_why_and_override(heroes: Path, endpoint: Endpoint) -> None:
     session = hqdl.open(heroes)
-    with pytest.raises(hqdl.InputError, match="no expanded tables|cannot"):
+    with pytest.raises(hqdl.InputError, match="no published tables|cannot"):
         session.why("llm_hero", "Bo", "loud")
     session.materialize()
     (cell,) = session.why("llm_hero", "Bo", "loud")

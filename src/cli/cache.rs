@@ -42,14 +42,14 @@ enum Command {
         /// Output file [default: stdout].
         file: Option<PathBuf>,
     },
-    /// Read facts that `export` wrote.
+    /// Import facts that `cache export` wrote.
     Import {
         /// Input file, or - for stdin.
         file: PathBuf,
     },
     /// Verify the checksum of every stored answer.
     Check,
-    /// Rebuild the index from the journal.
+    /// Rebuild the records from the journal.
     Rebuild,
 }
 
@@ -222,7 +222,7 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
         format_thousands(totals.output_tokens)
     );
     anstream::println!(
-        "price     ${:.4}{}",
+        "cost      ${:.4}{}",
         totals.cost_usd,
         parenthesize(totals.price_note().as_slice())
     );

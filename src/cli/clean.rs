@@ -16,7 +16,7 @@ pub struct Options {
     /// Database to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Copy with the expanded tables, to use instead of the spec's `output`.
+    /// Copy with the published tables, to use instead of the spec's `output`.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
 }

@@ -40,7 +40,8 @@ pub struct Options {
     /// `budget`, and a run that is started over HTTP or on the page, are approved.
     #[arg(long)]
     no_spend: bool,
-    /// Check the files at this interval, for file systems without change events (network drives).
+    /// Check the files at this interval (2 if omitted, at most 3600), for file systems without
+    /// change events (network drives).
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           value_parser = parse_poll_seconds)]
     poll: Option<u64>,
@@ -70,7 +71,8 @@ struct ClientFlags {
     /// status 429. 0 means no limit.
     #[arg(long, value_name = "N", default_value_t = 50, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
     client_requests: u32,
-    /// Maximum number of requests that one client may send in a burst, above --client-requests.
+    /// Maximum number of requests that one client may send at once, even if they exceed
+    /// --client-requests.
     #[arg(long, value_name = "N", default_value_t = 100, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
     client_burst: u32,
     /// Maximum number of event streams and POST requests (queries, plans, runs) that one client may

@@ -21,7 +21,7 @@ pub struct Options {
     /// Database to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Write the expanded tables to a copy of the database at this path.
+    /// Publish into a copy of the database at this path.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
     /// Exit with code 1 if the model does not know a value. By default, such a cell counts as

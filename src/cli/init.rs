@@ -26,8 +26,8 @@ pub struct Options {
     /// Output file [default: stdout]. An existing file is never overwritten.
     #[arg(long, short, value_name = "FILE")]
     spec: Option<PathBuf>,
-    /// Ask a model for the key, a description and three columns of up to three tables. Prints the
-    /// price first.
+    /// For up to three tables, ask a model to propose a key, a description and three columns.
+    /// Prints the maximum cost first.
     #[arg(long)]
     ask: bool,
     /// Maximum cost of --ask in USD.

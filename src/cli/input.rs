@@ -59,7 +59,7 @@ pub struct Options {
     /// the model once which values the word means.
     #[arg(long)]
     classify: bool,
-    /// If a context is too long for the model, cut it instead of failing.
+    /// If the rows of a question exceed `context_tokens`, cut them instead of failing.
     #[arg(long)]
     truncate: bool,
     /// Ask again for cells that this query needs and that were answered without a value.

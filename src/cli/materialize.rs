@@ -219,7 +219,7 @@ fn print_exported_files(
     let max_usd: f64 = files.iter().map(|w| w.max_spent.usd).sum();
     if model.price.is_some() {
         anstream::println!(
-            "price      at most ${max_usd:.4}; `hqdl plan --batch` prints the likely price"
+            "cost       at most ${max_usd:.4}; `hqdl plan --batch` prints the likely cost"
         );
     }
     anstream::eprintln!(
@@ -255,9 +255,9 @@ fn print_columns(report: &Report) {
     let mut header = vec!["expansion", "column"];
     header.extend(states.iter().map(|s| s.name()));
     if report.unasked > 0 {
-        header.push("not asked");
+        header.push("missing");
     }
-    header.extend(["requests", "tokens in", "out", "price"]);
+    header.extend(["requests", "tokens in", "out", "cost"]);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(&header);
@@ -303,7 +303,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
         .map(|s| format!("{} {}", s.name(), format_thousands(report.cells.get(*s))))
         .collect();
     if report.unasked > 0 {
-        states.push(format!("not asked {}", format_thousands(report.unasked)));
+        states.push(format!("missing {}", format_thousands(report.unasked)));
     }
     anstream::println!(
         "cells      {}: {}",
@@ -335,12 +335,12 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
         format_thousands(report.usage.input_tokens),
         format_thousands(report.usage.output_tokens)
     );
-    let price = if report.has_price {
+    let cost = if report.has_price {
         format!("${:.4}", report.usage.cost_usd)
     } else {
         "unknown: set `price` in [model]".to_owned()
     };
-    anstream::println!("price      {price}{}", parenthesize(&report.price_notes()));
+    anstream::println!("cost       {cost}{}", parenthesize(&report.price_notes()));
     if report.in_doubt.requests > 0 {
         let upper_bound = if report.has_price {
             format!("${:.4}", report.in_doubt.max_spent.usd)

@@ -12,7 +12,7 @@ pub fn format_finished_query(meta: &Meta, spec: &Spec) -> String {
         &mut out,
         "values",
         &format!(
-            "{} asked, {} reused, {} missing",
+            "{} asked, {} reused, {} without a value",
             format_thousands(meta.values_asked),
             format_thousands(meta.values_reused),
             format_thousands(meta.values_missing)
@@ -130,7 +130,7 @@ fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, at_most: &str) {
         format_thousands(meta.output_tokens)
     );
     push_line(out, "tokens", &tokens);
-    let price = if spec.is_priced() || meta.requests == 0 {
+    let cost = if spec.is_priced() || meta.requests == 0 {
         let usd = meta.cost_usd;
         match at_most {
             "" => format!("${usd:.4}"),
@@ -145,7 +145,7 @@ fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, at_most: &str) {
         }
     };
     let notes: &[String] = if meta.requests == 0 { &[] } else { &meta.price_notes };
-    push_line(out, "price", &format!("{price}{}", parenthesize(notes)));
+    push_line(out, "cost", &format!("{cost}{}", parenthesize(notes)));
 }
 
 fn push_sql(out: &mut String, meta: &Meta) {

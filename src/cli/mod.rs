@@ -58,7 +58,7 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     output_options: OutputOptions,
-    /// Append a log of every step to this file. `RUST_LOG` sets the level [default: hqdl=debug].
+    /// Append a log of every step to this file. `RUST_LOG` sets the level (default: hqdl=debug).
     #[arg(
         long, global = true, value_name = "FILE", env = "HQDL_LOG_FILE", display_order = LAST + 3
     )]
@@ -71,8 +71,8 @@ const VERSION: &str = match option_env!("HQDL_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered (with --require-values: or have no value), 2 wrong input, \
-3 budget reached, 4 endpoint refused or unreachable, 5 cache cannot be reached, 6 approval needed, 130 interrupted.";
+const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells have no valid answer (with --require-values: no value), 2 wrong input, \
+3 budget reached, 4 endpoint rejects requests or is unreachable, 5 cache cannot be reached, 6 approval needed, 130 interrupted.";
 
 /// Display order of the flags that every command shares: after the command's own flags.
 const LAST: usize = 500;
@@ -97,32 +97,29 @@ enum Command {
     Init(init::Options),
     /// Check specs and report every problem with its line.
     Check(check::Options),
-    /// Print what `materialize` would ask, with tokens, price and time. Sends no request.
+    /// Print what `materialize` would ask, with tokens, cost and time. Sends no request.
     Plan(plan::Options),
     /// Print the bundled price book: the providers' prices for common models.
     Prices(prices::Options),
-    /// Ask the model for the missing cells and publish the expanded tables.
+    /// Ask the model for the missing cells and publish the tables.
     Materialize(materialize::Options),
     /// Read the answers of batches that were run elsewhere, and publish them.
     Import(import::Options),
-    /// Run a query. If its calls need values that are not stored, ask the model once and store the
-    /// answers.
+    /// Run a query. For values that are not stored, ask the model and store the answers.
     Query(query::Options),
-    /// Answer a question in plain words: a model writes the SQL, you approve the price, hqdl runs
-    /// it.
+    /// Answer a question in plain words: a model writes the SQL, you approve the cost, and hqdl
+    /// runs it.
     Ask(ask::Options),
     /// Answer a series of questions, each of which may refer to the earlier ones.
     Chat(chat::Options),
     /// Serve the database to an assistant with the Model Context Protocol, on stdin and stdout.
     Mcp(mcp::Options),
-    /// Show the query and the price of an assistant's plan, and ask whether to approve it.
+    /// Show the query and the maximum cost of an assistant's plan, and ask whether to approve it.
     Approve(approve::Options),
     /// Answer a question about each value of a list. Reads and writes JSON lines, for use by
     /// programs.
-    ///
-    /// The exit code is that of the last line that failed.
     Map(map::Options),
-    /// Print how a query would run: routes, SQL, requests and price. Sends no request.
+    /// Print how a query would run: routes, SQL, requests and cost. Sends no request.
     Explain(explain::Options),
     /// Print where a published cell came from.
     Why(why::Options),
@@ -136,8 +133,8 @@ enum Command {
     Override(overrides::Options),
     /// Drop the tables and views that hqdl made for a spec, and nothing else.
     Clean(clean::Options),
-    /// List the questions that queries asked the model, with their cost and the TOML that makes
-    /// each a column.
+    /// List the questions that queries asked the model, with their cost and the TOML that turns
+    /// each into a column.
     Suggest(suggest::Options),
     /// List, count, export, import, check or rebuild the stored facts.
     Cache(cache::Options),
@@ -167,7 +164,7 @@ struct ModelFlags {
     /// Database to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Write the expanded tables to a copy of the database at this path.
+    /// Publish into a copy of the database at this path.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -182,7 +179,7 @@ struct ModelFlags {
     /// `api_key_env`, so that a key is never sent to a different endpoint.
     #[arg(long, value_name = "URL", value_parser = parse_base_url)]
     base_url: Option<String>,
-    /// Environment variable that holds the API key.
+    /// Environment variable that contains the API key.
     #[arg(long, value_name = "VARIABLE", value_parser = parse_variable)]
     api_key_env: Option<String>,
     /// Price in USD per million input and output tokens, such as 0.15,0.60.

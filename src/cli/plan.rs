@@ -32,7 +32,7 @@ pub struct Options {
     /// Print the prompt for the first rows of each expansion.
     #[arg(long)]
     show_prompt: bool,
-    /// Exit with code 1 if any cell is missing or stale, for use in scripts.
+    /// Exit with code 1 if a run would ask for any cell, for use in scripts.
     #[arg(long)]
     check: bool,
     /// Maximum cost of the run in USD.
@@ -164,7 +164,7 @@ fn print_plan(plan: &Plan, batch: bool) {
     );
     if plan.has_price {
         anstream::println!(
-            "price     ${:.4} likely, ${:.4} to ${:.4}{}",
+            "cost      ${:.4} likely, ${:.4} to ${:.4}{}",
             plan.cost_usd.likely,
             plan.cost_usd.low,
             plan.cost_usd.max,
@@ -172,7 +172,7 @@ fn print_plan(plan: &Plan, batch: bool) {
         );
     } else {
         let notes = progress::parenthesize(&plan.price_notes);
-        anstream::println!("price     unknown: set `price` in [model]{notes}");
+        anstream::println!("cost      unknown: set `price` in [model]{notes}");
     }
     if plan.budget_left != BudgetLeft::default() {
         let enough = || "enough, even for the maximum".to_owned();

@@ -183,7 +183,7 @@ fn show_event(
         }
         Event::Collected { batch, answered, failed, .. } => {
             let text = format!(
-                "{batch}: collected, {} answered, {} not",
+                "{batch}: collected, {} answered, {} unanswered",
                 format_thousands(*answered),
                 format_thousands(*failed)
             );

@@ -21,7 +21,7 @@ pub struct Options {
     /// Output format [default: table]. --json is --format json.
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<RowsFormat>,
-    /// Print routes, requests, price and the executed SQL on stderr.
+    /// Print routes, requests, cost and the executed SQL on stderr.
     #[arg(long)]
     meta: bool,
     /// Exit with code 1 if the model does not know a value. By default, such a value is NULL and
@@ -30,7 +30,7 @@ pub struct Options {
     require_values: bool,
     /// Add a confidence interval to each aggregate `x`, as columns `x_low`, `x_high` and
     /// `x_estimate`. It covers the aggregate over the true values, which the spec's audit
-    /// estimates. PERCENT is the confidence [default: 95].
+    /// estimates. PERCENT is the confidence (95 if omitted).
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "95")]
     interval: Option<String>,
     /// With --interval and GROUP BY: apply the confidence to all groups together instead of to

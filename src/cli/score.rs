@@ -26,10 +26,10 @@ pub struct Options {
     /// Maximum number of differences to print per column.
     #[arg(long, value_name = "N", default_value_t = DIFFERENCES, allow_hyphen_values = true, value_parser = super::parse_whole_number::<usize>)]
     differences: usize,
-    /// Expanded database to use instead of the spec's.
+    /// Database with the published tables, to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Copy with the expanded tables, to use instead of the spec's `output`.
+    /// Copy with the published tables, to use instead of the spec's `output`.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
 }

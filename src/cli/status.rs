@@ -72,7 +72,7 @@ fn print_status(status: &Json) {
 fn print_specs(specs: &[Json]) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["spec", "state", "cells", "with a value", "not asked"]);
+    table.set_header(["spec", "state", "cells", "with a value", "missing"]);
     let mut notes = Vec::new();
     for spec in specs {
         let columns = spec["columns"].as_array().cloned().unwrap_or_default();
@@ -95,8 +95,8 @@ fn print_specs(specs: &[Json]) {
         if let Some(held) = spec["held"].as_str() {
             notes.push(format!("{name} is waiting for approval: {held}"));
         }
-        if let Some(price) = spec["plan"]["totals"]["cost_usd"]["likely"].as_f64() {
-            notes.push(format!("{name}: the missing cells cost about ${price:.4}"));
+        if let Some(usd) = spec["plan"]["totals"]["cost_usd"]["likely"].as_f64() {
+            notes.push(format!("{name}: the missing cells cost about ${usd:.4}"));
         }
         for problem in spec["problem"]["problems"].as_array().into_iter().flatten() {
             let position =
@@ -124,7 +124,7 @@ fn print_specs(specs: &[Json]) {
 fn print_runs(runs: &[Json]) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["run", "spec", "why", "state", "cells", "requests", "price", "time"]);
+    table.set_header(["run", "spec", "why", "state", "cells", "requests", "cost", "time"]);
     for run in runs.iter().take(10) {
         let text = |name: &str| run[name].as_str().unwrap_or_default().to_owned();
         let number = |name: &str| format_thousands(run[name].as_u64().unwrap_or(0));

@@ -56,7 +56,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         return Ok(ExitCode::SUCCESS);
     }
     if all.questions.is_empty() && all.bound_questions.is_empty() {
-        anstream::eprintln!("no query has asked a live question yet");
+        anstream::eprintln!("no query has asked an ad-hoc question yet");
     }
     match (&options.spec, additions) {
         (Some(path), Some(additions)) => print_additions(path, &additions),
@@ -114,12 +114,12 @@ fn format_suggestion(question: &Suggestion) -> String {
             line(
                 "joins",
                 &format!(
-                    "{} by {}: {} of its {} values ({:.0} %) are keys there",
-                    expansion_match.expansion,
+                    "{expansion} on {}: {} of the {} values ({:.0} %) are keys of `{expansion}`",
                     expansion_match.key,
                     format_thousands(expansion_match.match_count),
                     format_thousands(expansion_match.value_count),
-                    expansion_match.matching_share() * 100.0
+                    expansion_match.matching_share() * 100.0,
+                    expansion = expansion_match.expansion,
                 ),
             );
             line(
@@ -151,7 +151,7 @@ fn describe_requests(keys: u64, expansion: &str) -> String {
         return "sends no request: the stored answers become this column's".to_owned();
     }
     format!(
-        "asks about {}, including answered ones: `{expansion}` stores its answers by its own key",
+        "asks about {}, including answered ones: `{expansion}` stores answers by key, not by value",
         count_noun(keys, "key")
     )
 }
@@ -182,6 +182,6 @@ fn print_additions(path: &Path, additions: &Additions) {
         anstream::eprintln!("added the question \"{ask}\" to `{expansion}.{column}` in {path}");
     }
     if !additions.columns.is_empty() {
-        anstream::eprintln!("hint: `hqdl plan {path}` prints the price of materializing them");
+        anstream::eprintln!("hint: `hqdl plan {path}` prints the cost of materializing them");
     }
 }

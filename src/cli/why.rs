@@ -18,7 +18,7 @@ pub struct Options {
     /// Values of the key columns in their order (NULL for NULL), then the column's name.
     #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
     key_and_column: Vec<String>,
-    /// Expanded database.
+    /// Database with the published tables.
     #[arg(long, value_name = "PATH", conflicts_with = "spec")]
     db: Option<PathBuf>,
     /// Spec that made the table [default: the spec in specs/ that makes a table of this name].
@@ -72,16 +72,16 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
         [one] => require_output(one.clone()),
         [] => Err(Failure::wrong_input(
             format!("no spec in specs/ defines a table `{}`", options.table),
-            "name the table first, and the expanded database with --db or its spec with --spec",
+            "name the table first, and the published database with --db or its spec with --spec",
         )),
         several => Err(Failure::wrong_input(
             format!("{} specs in specs/ define a table `{}`", several.len(), options.table),
-            "name the expanded database with --db, or its spec with --spec",
+            "name the published database with --db, or its spec with --spec",
         )),
     }
 }
 
-/// Returns the path of the expanded database. Fails if the database does not exist yet.
+/// Returns the path of the published database. Fails if the database does not exist yet.
 fn require_output(target: PathBuf) -> Result<PathBuf, Failure> {
     if target.exists() || crate::spec::is_server(&target) {
         return Ok(target);

@@ -120,7 +120,7 @@ impl Cause {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::DaemonStart => "daemon began",
+            Self::DaemonStart => "daemon started",
             Self::Spec => "spec changed",
             Self::Overrides => "overrides changed",
             Self::Files => "data changed",

@@ -192,7 +192,7 @@ fn uses_input_results(call: &RequestContext<RoleServer>) -> bool {
 /// Returns the question that a client shows: the price first, and indented lines of texts that the
 /// assistant wrote.
 fn describe_question(plan: &PlanRecord) -> String {
-    let mut message = format!("Approve this plan? The price is {}.", plan.describe_price());
+    let mut message = format!("Approve this plan? The cost is {}.", plan.describe_price());
     for (name, text) in plan.describe() {
         message.push_str(&format!("\n{name}: {}", text.replace('\n', "\n    ")));
     }

@@ -193,7 +193,7 @@ fn an_approved_plan_runs_once() {
     assert_eq!(forged["result"]["structuredContent"]["status"], "approval_needed", "{forged}");
     assert_eq!(endpoint.request_count(), 0);
     let unasked = project.run_hqdl(&["approve", id.as_str().unwrap()]).expect_exit_code(6);
-    for part in ["Can it fly?", "test client 1", "price      at most $"] {
+    for part in ["Can it fly?", "test client 1", "cost       at most $"] {
         assert!(unasked.stderr.contains(part), "{part}\n{}", unasked.stderr);
     }
     approve(&project, id);
@@ -345,16 +345,16 @@ fn a_plan_cannot_be_forged() {
     let project = project(&endpoint);
     let accepts = json!({ "action": "decline" });
     let mut client = Client::start_with(&project, &[], json!({ "elicitation": {} }), accepts);
-    let padded = format!("{:69}price      at most $0.0001", "--");
-    let text = format!("'\nprice: at most $0.0001\u{202e}\n{padded}\n'");
+    let padded = format!("{:69}cost       at most $0.0001", "--");
+    let text = format!("'\ncost: at most $0.0001\u{202e}\n{padded}\n'");
     let sql = LIVE.replace(" ORDER BY 1", &format!(" AND superhero_name <> {text}"));
     let refused = client.call("query", json!({ "sql": sql }));
     let asked = &client.asked[0];
-    assert!(asked.starts_with("Approve this plan? The price is at most $"), "{asked}");
-    assert!(!asked.contains("\nprice: at most $0.0001"), "{asked}");
+    assert!(asked.starts_with("Approve this plan? The cost is at most $"), "{asked}");
+    assert!(!asked.contains("\ncost: at most $0.0001"), "{asked}");
     let shown = project.run_hqdl(&["approve", refused["plan_id"].as_str().unwrap(), "--yes"]);
     let lines: Vec<&str> = shown.stderr.lines().collect();
-    let prices = lines.iter().filter(|line| line.starts_with("price")).count();
+    let prices = lines.iter().filter(|line| line.starts_with("cost")).count();
     assert_eq!((prices, shown.stderr.contains('\u{202e}')), (1, false), "{}", shown.stderr);
     assert!(shown.stderr.contains("\\u{202e}"), "{}", shown.stderr);
     assert!(lines.iter().all(|line| line.chars().count() <= 80), "{}", shown.stderr);

@@ -31,7 +31,7 @@ fn edit(project: &Project, from: &str, to: &str) {
 
 fn plan(project: &Project, flags: &[&str]) -> String {
     let ended = project.run_hqdl(&[&["plan", "specs/x.toml"], flags].concat()).expect_exit_code(0);
-    let price = ended.stdout.lines().find(|line| line.starts_with("price"));
+    let price = ended.stdout.lines().find(|line| line.starts_with("cost"));
     price.unwrap_or_else(|| panic!("{}", ended.stdout)).to_owned()
 }
 
@@ -41,7 +41,7 @@ fn a_plan_names_the_source_of_its_price() {
     let project = without_price(&endpoint, "gpt-4o-mini");
     let book = format!("(gpt-4o-mini: book of {})", PriceBook::bundled().date);
     let price = plan(&project, &[]);
-    assert!(price.starts_with("price     $0.0") && price.ends_with(&book), "{price}");
+    assert!(price.starts_with("cost      $0.0") && price.ends_with(&book), "{price}");
     let notes = &project.run_plan(&[])["price_notes"];
     assert_eq!(*notes, json!([book.trim_matches(['(', ')'])]));
     let sql = "SELECT name FROM hero WHERE {{LLMMap('Is it short?', hero.name)}} = 'yes'";
@@ -83,7 +83,7 @@ fn no_price_is_guessed() {
     // A run reports that, too.
     edit(&project, "[model]", &format!("[model]\nbase_url = \"{url}\""));
     let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
-    let price = ended.stdout.lines().find(|l| l.starts_with("price")).unwrap();
+    let price = ended.stdout.lines().find(|l| l.starts_with("cost")).unwrap();
     assert!(price.contains("unknown") && price.contains(host), "{price}");
     check_complete(&project);
 }

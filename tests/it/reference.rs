@@ -2,6 +2,7 @@
 //! them after a change: `HQDL_WRITE_REFERENCE=1 cargo test --test it reference`.
 
 mod json_output;
+mod response_fields;
 mod spec_fields;
 
 use std::fmt::Write as _;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, Command};
 use serde_json::{Value as Json, json};
 
+use self::response_fields::{describe_response, field_row};
 use self::spec_fields::kind;
 use crate::tidy::sources;
 use hqdl::cli::{EXAMPLES, command, wrap_example};
@@ -36,9 +38,12 @@ fn hold(name: &str, text: &str) {
     );
 }
 
-/// Formats text for a cell of a Markdown table.
+/// Formats text for a cell of a Markdown table. Clippy requires backticks around product names.
 fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
+    let plain = ["SQLite", "PostgreSQL", "OpenAI"]
+        .iter()
+        .fold(text.to_owned(), |text, name| text.replace(&format!("`{name}`"), name));
+    plain.replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
 }
 
 /// Returns the commands without subcommands, with their paths: `cache list`.
@@ -64,7 +69,7 @@ fn examples(path: &str) -> &'static [&'static str] {
     EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
 }
 
-/// Formats an argument: `--limit <N>`, `<SPEC>`, `[DIR]...`
+/// Formats an argument: `--limit <N>`, `--resume [ID]`, `<SPEC>`, `<FILE>...`
 fn spelling(argument: &Arg) -> String {
     let mut names: Vec<String> = Vec::new();
     names.extend(argument.get_long().map(|long| format!("--{long}")));
@@ -73,8 +78,11 @@ fn spelling(argument: &Arg) -> String {
     if !argument.get_action().takes_values() {
         return names;
     }
+    let is_optional = argument.get_num_args().is_some_and(|n| n.min_values() == 0);
+    let (open, close) = if is_optional { ('[', ']') } else { ('<', '>') };
+    let names_of_values = argument.get_value_names().unwrap_or_default();
     let values: Vec<String> =
-        argument.get_value_names().unwrap_or_default().iter().map(|n| format!("<{n}>")).collect();
+        names_of_values.iter().map(|name| format!("{open}{name}{close}")).collect();
     let many = argument.get_num_args().is_some_and(|n| n.max_values() == usize::MAX);
     let values = values.join(" ") + if many { "..." } else { "" };
     format!("{names} {values}").trim().to_owned()
@@ -182,7 +190,7 @@ const VARIABLES: [(&str, &str); 14] = [
     ("HQDL_LOG_FILE", "log file; `--log` takes precedence"),
     ("RUST_LOG", "log level, such as `hqdl=info`"),
     ("HQDL_TOKEN", "token that clients of the daemon must send; at least 16 characters"),
-    ("HQDL_LEASE", "lease of a session on a PostgreSQL cache, in seconds; default: 90"),
+    ("HQDL_LEASE", "lease of a cache session on a PostgreSQL server, in seconds; default: 90"),
     (
         "OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, AZURE_OPENAI_API_KEY",
         "API key of the endpoint; see [Endpoints](endpoints.md)",
@@ -229,7 +237,10 @@ const EXIT_CODES: [(&str, &str); 8] = [
     ("3", "hqdl keeps all answers; run again with a higher budget"),
     ("4", "such as a wrong API key, an unknown model or no connection; hqdl keeps all answers"),
     ("5", "the PostgreSQL server with the cache; hqdl loses no answer"),
-    ("6", "`hqdl ask` without a terminal prints the id of the plan to approve"),
+    (
+        "6",
+        "without a terminal, `hqdl ask` and `hqdl chat` print the id of the plan to approve; also if you answer no",
+    ),
     ("130", "by Ctrl-C; the next run continues from there"),
 ];
 
@@ -325,23 +336,6 @@ fn requests() -> Vec<(&'static str, &'static str, &'static str, Json)> {
     ]
 }
 
-/// Describes the structure of an answer.
-fn shape(body: &str) -> String {
-    let names = |json: &Json| -> Vec<String> {
-        json.as_object().into_iter().flatten().map(|(name, _)| format!("`{name}`")).collect()
-    };
-    let first = body.lines().next().unwrap_or_default();
-    match serde_json::from_str::<Json>(body) {
-        Ok(Json::Array(all)) => match all.first().map(names) {
-            Some(names) => format!("A list of objects with {}.", names.join(", ")),
-            None => "A list.".to_owned(),
-        },
-        Ok(object @ Json::Object(_)) => format!("An object with {}.", names(&object).join(", ")),
-        _ if first.starts_with('{') => "JSON lines.".to_owned(),
-        _ => "Plain text.".to_owned(),
-    }
-}
-
 /// Each operation is called as in its example.
 #[test]
 fn every_operation_over_http_is_on_the_page() {
@@ -351,7 +345,7 @@ fn every_operation_over_http_is_on_the_page() {
     daemon.wait_until_idle("complete");
     let document = daemon.get("/v1/openapi.json").expect_status(200).json();
     let mut text = String::from(
-        "# HTTP operations of the daemon\n\nThe daemon listens on `127.0.0.1:4735` unless `--listen` says otherwise. \
+        "# HTTP operations of the daemon\n\nThe daemon listens on `127.0.0.1:4735` unless `--listen` sets another address. \
          If `HQDL_TOKEN` is set, send the token as `Authorization: Bearer …`. `GET /v1/openapi.json` returns \
          this page as an OpenAPI 3.1 document. An error is `{\"error\": {\"message\", \"hint\", \"exit\"}}`, with \
          the exit code of the command line. A client that exceeds its limits \
@@ -377,13 +371,12 @@ fn every_operation_over_http_is_on_the_page() {
         let flag = if method == "delete" { "-X DELETE " } else { "" };
         let _ = write!(
             text,
-            "## {} {path}\n\n{summary}\n\n```sh\ncurl {flag}'http://127.0.0.1:4735{url}'{data}\n```\n\n{}\n\n",
+            "## {} {path}\n\n{summary}\n\n```sh\ncurl {flag}'http://127.0.0.1:4735{url}'{data}\n```\n\n",
             method.to_uppercase(),
-            shape(&answer),
         );
         let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
         if let Some(properties) = schema["properties"].as_object().filter(|p| !p.is_empty()) {
-            text.push_str("| field | type | meaning |\n|---|---|---|\n");
+            text.push_str("| field of the request | type | meaning |\n|---|---|---|\n");
             for (name, field) in properties {
                 let about = field["description"].as_str().unwrap_or_default();
                 let kind = kind(field, &schema["$defs"]);
@@ -391,19 +384,27 @@ fn every_operation_over_http_is_on_the_page() {
             }
             text.push('\n');
         }
+        let _ = writeln!(text, "{}", describe_response(path, &answer));
     }
     let all: usize =
         document["paths"].as_object().unwrap().values().map(|p| p.as_object().unwrap().len()).sum();
     // The event stream does not end, and a finished run cannot be ended.
     assert_eq!(all, described + 2);
-    for (method, path, curl) in [
-        ("get", "/v1/runs/events", "curl -N 'http://127.0.0.1:4735/v1/runs/events'"),
-        ("delete", "/v1/runs/{run}", "curl -X DELETE 'http://127.0.0.1:4735/v1/runs/1'"),
+    let interrupted: String =
+        ["run", "interrupted"].iter().map(|name| field_row("/v1/runs/{run}", name)).collect();
+    let interrupted = format!(
+        "Response: a JSON object.\n\n| field of the response | meaning |\n|---|---|\n{interrupted}"
+    );
+    let events = "curl -N 'http://127.0.0.1:4735/v1/runs/events'";
+    let interrupt = "curl -X DELETE 'http://127.0.0.1:4735/v1/runs/1'";
+    for (method, path, curl, response) in [
+        ("get", "/v1/runs/events", events, "Response: server-sent events.\n"),
+        ("delete", "/v1/runs/{run}", interrupt, &interrupted),
     ] {
         let summary = document["paths"][path][method]["summary"].as_str().unwrap();
         let _ = write!(
             text,
-            "## {} {path}\n\n{summary}\n\n```sh\n{curl}\n```\n\n",
+            "## {} {path}\n\n{summary}\n\n```sh\n{curl}\n```\n\n{response}\n",
             method.to_uppercase()
         );
     }
@@ -417,7 +418,7 @@ fn every_metric_is_on_the_page() {
     let daemon = Daemon::start(&project, &[]);
     daemon.wait_until_idle("complete");
     let mut text = String::from(
-        "# Metrics of the daemon\n\n`GET /metrics` returns them in the text format of Prometheus.\n\n\
+        "# Metrics of the daemon\n\n`GET /metrics` returns the metrics in Prometheus's text format.\n\n\
          | metric | type | meaning |\n|---|---|---|\n",
     );
     let body = daemon.get("/metrics").expect_status(200).body;

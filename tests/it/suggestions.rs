@@ -171,7 +171,7 @@ fn a_question_of_other_values_is_left_out() {
     query(&project, "SELECT {{LLMMap('fn:upper', 'nobody')}}").expect_exit_code(0);
     let ended =
         project.run_hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).expect_exit_code(0);
-    for said in ["1 of its 3 values (33 %)", "too few of its values are keys", "no expansion"] {
+    for said in ["1 of the 3 values (33 %)", "too few of its values are keys", "no expansion"] {
         assert!(ended.stdout.contains(said), "{said:?} is not in:\n{}", ended.stdout);
     }
     assert!(ended.stderr.contains("nothing to add"), "{}", ended.stderr);

@@ -237,8 +237,8 @@ pub enum ProvenanceError {
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The database has no expanded tables.
-    #[error("{} has no expanded tables", .0.display())]
+    /// The database has no published tables.
+    #[error("{} has no published tables", .0.display())]
     NotExpanded(PathBuf),
     /// No expansion has this name.
     #[error("no expansion `{name}`")]

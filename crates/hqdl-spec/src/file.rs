@@ -22,21 +22,21 @@ use super::provider::Provider;
 pub struct SpecFile {
     /// The database to expand.
     pub database: DatabaseTable,
-    /// Model that hqdl asks.
+    /// The model and its endpoint.
     #[serde(default)]
     pub model: ModelTable,
     /// Limits of a run.
     #[serde(default)]
     pub limits: LimitsTable,
-    /// Embedding model that compares texts.
+    /// Embedding model that compares documents and questions.
     pub embeddings: Option<EmbeddingsTable>,
     /// How hqdl chooses the column that answers a question of a query.
     #[serde(default)]
     pub routing: RoutingTable,
-    /// The tables added to the schema.
+    /// The expansions: columns that hqdl adds to the rows of a source.
     #[serde(default)]
     pub expansion: Vec<ExpansionTable>,
-    /// User-defined calls for queries.
+    /// Custom ingredients for queries.
     #[serde(default)]
     pub ingredient: Vec<IngredientTable>,
     /// Groups of columns with the same kind of values, such as city names.
@@ -84,7 +84,7 @@ pub struct DatabaseTable {
     /// The `PostgreSQL` database, instead of `path`: `postgres://user@host/database`, without
     /// a password, which comes from PGPASSWORD or ~/.pgpass.
     pub url: Option<String>,
-    /// Schema for the expanded tables of a `PostgreSQL` database. Default: `expanded`.
+    /// Schema for the published tables in a `PostgreSQL` database. Default: `expanded`.
     pub schema: Option<String>,
     /// Copy of the database that hqdl publishes into, relative to the spec. Without it,
     /// hqdl publishes into `path`.
@@ -115,8 +115,8 @@ pub struct ModelTable {
     /// `top_p` or `seed`. hqdl rejects fields that it sets itself.
     #[serde(default)]
     pub parameters: ModelParameters,
-    /// Whether a change of `parameters` makes it a different model, so that hqdl asks for its cells
-    /// again. If false, all stored answers stay valid.
+    /// Whether the model counts as a different one if `parameters` changes. hqdl then asks for its
+    /// cells again. If false, all stored answers stay valid.
     #[serde(default)]
     pub parameters_identity: bool,
     /// Price in USD per million tokens.
@@ -138,8 +138,8 @@ pub struct ModelTable {
     pub others: BTreeMap<String, OtherModelTable>,
 }
 
-/// `[model.NAME]`: a model in addition to `[model]`. Missing fields are those of `[model]`,
-/// except the key of another endpoint and the price of another model.
+/// `[model.NAME]`: a model in addition to `[model]`. Missing fields are inherited from `[model]`,
+/// except `api_key_env` if the endpoint differs and `price` if the model differs.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct OtherModelTable {
@@ -214,7 +214,7 @@ pub struct LimitsTable {
     pub requests_per_minute: Option<u32>,
     /// Maximum number of input and output tokens per minute.
     pub tokens_per_minute: Option<u32>,
-    /// Requests that share the limits per minute: all requests to the endpoint (`endpoint`), or all
+    /// Requests that share the rate limits: all requests to the endpoint (`endpoint`), or all
     /// requests with the same API key (`key`, for keys of different accounts). The strictest known
     /// limit applies.
     #[serde(default)]
@@ -283,8 +283,8 @@ pub struct RoutingTable {
     pub model: bool,
 }
 
-/// `[embeddings]`: the model that compares texts. Similarity orders the questions and chooses
-/// passages, but never decides an answer.
+/// `[embeddings]`: the model that compares documents and questions. Similarity orders the questions
+/// and chooses passages, but never decides an answer.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EmbeddingsTable {
@@ -298,11 +298,11 @@ pub struct EmbeddingsTable {
     /// Price in USD per million tokens.
     pub price: Option<f64>,
     /// Time limit of a request in seconds. Default: 30. If a request takes longer, hqdl compares
-    /// texts by their words.
+    /// documents and questions by their words.
     pub timeout_seconds: Option<f64>,
 }
 
-/// `[[expansion]]`: a table added to the schema.
+/// `[[expansion]]`: columns that hqdl adds to the rows of a source.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ExpansionTable {
@@ -330,7 +330,7 @@ pub struct ExpansionTable {
     pub format: Option<Format>,
     /// How much of a row's key the answer repeats. Default: that of `[model]`.
     pub echo: Option<Echo>,
-    /// Example rows that the model sees: a list of rows, a SELECT, or `"overrides"`.
+    /// Shots, the example rows in the prompt: a list of rows, a SELECT, or `"overrides"`.
     pub shots: Option<ShotsField>,
     /// Documents whose passages the model sees with each row. Each request then has one row.
     pub evidence: Option<EvidenceTable>,
@@ -345,7 +345,7 @@ pub struct ExpansionTable {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EvidenceTable {
-    /// A SELECT over the database that returns one column (the texts) or two (names and texts).
+    /// A SELECT over the database that returns the text of each document, or its name and text.
     pub documents: Option<String>,
     /// Folder with files that end in `.txt`, `.md`, `.html` or `.htm`. It must be below the spec's
     /// folder.
@@ -357,7 +357,8 @@ pub struct EvidenceTable {
     pub require: bool,
 }
 
-/// `escalate`: which cells a stronger model answers again. A run asks it after the first answers.
+/// `escalate`: which cells a stronger model answers again. A run asks this model after all first
+/// answers.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EscalateTable {
@@ -424,7 +425,7 @@ pub enum SourceField {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct SourceTable {
-    /// A name for the source; its view is `<name>_expanded`.
+    /// A name for the source; its view is `NAME_expanded`.
     pub name: Option<String>,
     /// A table or view.
     pub table: Option<String>,
@@ -433,7 +434,7 @@ pub struct SourceTable {
     /// The key columns that this source contains, if it lacks some of the expansion's. The others
     /// are NULL in its rows, and the model does not see them.
     pub key: Option<Vec<String>>,
-    /// Columns that hqdl asks for the keys of this source. Default: all.
+    /// Columns that hqdl fills for the keys of this source. Default: all.
     pub columns: Option<Vec<String>>,
 }
 
@@ -463,10 +464,10 @@ pub enum ShotsName {
 pub struct ShotsTable {
     /// A SELECT whose columns have the names of the key, the context and the columns.
     pub sql: Option<String>,
-    /// Whether overrides serve as example rows, beginning with the keys that have the most
+    /// Whether rows with overrides serve as shots, beginning with the keys that have the most
     /// overridden columns.
     pub overrides: Option<bool>,
-    /// Number of example rows. Default: 5.
+    /// Number of shots. Default: 5.
     pub limit: Option<u32>,
 }
 
@@ -500,8 +501,8 @@ pub struct ColumnTable {
     pub about: String,
     /// The allowed values.
     pub values: Option<ValuesField>,
-    /// Synonyms of the values: `{ "United Kingdom" = "UK" }`, or a CSV file next to the spec with a
-    /// header and two columns (synonym, value). If the column has `values`, each synonym must stand
+    /// Other words for the values: `{ "United Kingdom" = "UK" }`, or a CSV file next to the spec with
+    /// a header and two columns (alias, value). If the column has `values`, each alias must stand
     /// for one of them.
     pub aliases: Option<AliasesField>,
     /// Whether hqdl asks the model which listed value means the same as an answer that is not in
@@ -513,8 +514,8 @@ pub struct ColumnTable {
     /// For a date column: the key column that contains the year, for answers without one (`May
     /// 27`). Not needed if the column is called `date` and the key column `year`.
     pub year: Option<String>,
-    /// Range of the true values of a number: `[smallest, largest]`. `hqdl query --interval` needs
-    /// it for SUM and AVG of the column.
+    /// For a numeric column: the smallest and the largest value that can be true. `hqdl query
+    /// --interval` needs it for SUM and AVG of the column.
     pub range: Option<[f64; 2]>,
     /// One-to-many: the values go into a separate table.
     pub many: Option<ManyTable>,
@@ -556,7 +557,7 @@ pub enum AliasesField {
 pub struct ValuesTable {
     /// A SELECT of one column.
     pub sql: Option<String>,
-    /// The list of values.
+    /// The values.
     pub list: Option<Vec<Literal>>,
     /// Whether other values are allowed too.
     pub open: Option<bool>,

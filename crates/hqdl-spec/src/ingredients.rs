@@ -10,24 +10,25 @@ use super::literal::Literal;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct IngredientTable {
-    /// Name of the call in a query: `{{NAME(…)}}`.
+    /// Name of the ingredient. A query calls it as `{{NAME(…)}}`.
     pub name: String,
     /// The question. Each `{argument}` is replaced by the argument of that name.
     pub question: String,
-    /// Names of the arguments, in order. The question is about the values of the first one. A text
-    /// or a number passed for another argument becomes part of the question.
+    /// Names of the arguments, in order. The question is about the values of the first one. A
+    /// string or a number passed for another argument becomes part of the question.
     pub arguments: Vec<String>,
     /// Whether the question is about each value (`values`), or about all rows of the arguments
     /// together (`rows`).
     #[serde(default)]
     pub of: AskedOf,
-    /// Type of the answers. Default: the type of the values that a query compares them with.
+    /// Type of the answers. Default: the type of the values that the query compares the answers
+    /// with.
     #[serde(rename = "type")]
     pub kind: Option<Type>,
     /// Whether the answers are lists.
     #[serde(default)]
     pub list: bool,
-    /// Allowed answers.
+    /// Options, one of which is the answer.
     pub options: Option<Vec<Literal>>,
     /// Model that answers the question: the NAME of a `[model.NAME]`. Default: `[model]`.
     pub model: Option<String>,

@@ -266,7 +266,7 @@ impl UncheckedSpec {
                 &field_path("output"),
                 "hqdl cannot publish into a copy of a database on a server",
                 "",
-                "name a `schema` for the expanded tables instead of an `output`",
+                "name a `schema` for the published tables instead of an `output`",
             );
         }
         if database.schema.as_deref() == Some("") {

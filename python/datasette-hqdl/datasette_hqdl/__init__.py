@@ -1,4 +1,4 @@
-"""Where each cell of a table that hqdl expanded came from: a plugin for Datasette."""
+"""Datasette plugin that shows the state and provenance of each cell of a published table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datasette.database import QueryInterrupted
 from datasette.utils.sqlite import sqlite3
 from markupsafe import Markup, escape
 
-#: What each published table shows: expansion, its key's columns, and column by column the table.
+#: Expansions that a published table shows: name, key columns, and the table of each column.
 EXPANSIONS = """SELECT e.name, e.key, e.columns, o.name AS shown, o.type
   FROM hqdl_object AS e JOIN hqdl_object AS o ON o.expansion = e.name OR o.type = 'view'
   WHERE e.spec IS NOT NULL AND o.name = ?"""
@@ -23,7 +23,7 @@ COVERAGE = """SELECT "column", state, count(*) AS cells FROM hqdl_cell WHERE exp
 
 
 async def _rows(datasette: Any, database: str, sql: str, *values: Any) -> list[Any]:
-    """Nothing where the database is not hqdl's, or takes too long."""
+    """Returns no rows if hqdl did not publish into the database, or if the query takes too long."""
     try:
         found = datasette.get_database(database).execute(sql, list(values), log_sql_errors=False)
         return (await found).rows
@@ -47,7 +47,7 @@ def render_cell(
             shown = next((c for c in columns if c == column or columns[c] == table != name), None)
             if shown is None or column in key or not set(key) <= set(row.keys()):
                 continue
-            # A foreign key stands there with its label.
+            # Datasette passes a foreign key together with its label.
             parts = [row[part] for part in key]
             values = [p["value"] if isinstance(p, dict) else p for p in parts]
             said = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
@@ -62,7 +62,7 @@ def render_cell(
             return Markup(f'{text} <small>{mark}<a href="{escape(href)}">why</a></small>')
         return None
 
-    # What is not hqdl's is Datasette's to render.
+    # Datasette renders all other tables.
     return render if table is not None and not table.startswith("hqdl_") else None
 
 
@@ -81,7 +81,7 @@ def extra_template_vars(database: str | None, table: str | None, datasette: Any)
 
 
 async def why(datasette: Any, request: Any) -> Response:
-    """Where a cell came from, as ``hqdl why`` says it."""
+    """Returns the provenance of a cell, as ``hqdl why --json`` prints it."""
     database = request.url_vars["database"]
     try:
         path = datasette.get_database(database).path

@@ -31,11 +31,11 @@ pub struct Options {
     /// Form of the queries to run.
     #[arg(long, value_enum, default_value = "hqdl")]
     mode: ModeFlag,
-    /// Number of examples to show the model: the first N that `prepare` wrote. They are the
-    /// examples of SWAN's own prompts if the database contains them.
+    /// Number of shots (example rows) in the prompt: the first N that `swan prepare` wrote. They
+    /// are the shots of SWAN's own prompts if the database contains them.
     #[arg(long, value_name = "N", default_value = "0", allow_hyphen_values = true, value_parser = crate::cli::parse_whole_number::<usize>)]
     shots: usize,
-    /// File with the examples [default: next to the database].
+    /// File with the shots [default: next to the database].
     #[arg(long, value_name = "FILE")]
     shots_file: Option<PathBuf>,
     /// Output directory of the run. Without --cache, it also contains the run's facts. A second run

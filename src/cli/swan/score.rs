@@ -49,7 +49,7 @@ fn build_summary_table(scored: &[RunScore]) -> Table {
         "requests",
         "tokens in",
         "out",
-        "price",
+        "cost",
     ];
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

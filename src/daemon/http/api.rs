@@ -96,7 +96,7 @@ pub(super) struct WantedCells {
     /// Time limit in seconds for the database to find the keys that match `where` and to plan
     /// [default: 30, at most 600].
     timeout: Option<f64>,
-    /// Wait for the end of the run before responding.
+    /// Wait for the end of the run before responding (only `/v1/runs`).
     wait: bool,
 }
 
@@ -366,10 +366,11 @@ pub(super) struct OverrideWord {
     /// The value; `|` separates the values of a list. Ignored by DELETE.
     #[serde(default)]
     pub(super) value: String,
-    /// Reason for the override, stored with it.
+    /// Reason for the override, stored with it. Ignored by DELETE.
     #[serde(default)]
     pub(super) note: String,
-    /// Accept a key that no source contains, or a value that is not in the value list.
+    /// Accept a key that no source contains, or a value that is not in the value list. Ignored by
+    /// DELETE.
     #[serde(default)]
     pub(super) force: bool,
 }

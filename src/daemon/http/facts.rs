@@ -41,7 +41,8 @@ pub(super) struct AskedCells {
     keys: Vec<Json>,
     /// Names of the columns [default: all].
     columns: Option<Vec<String>>,
-    /// Ask the model for missing cells. Keys that the source does not contain are not asked about.
+    /// Ask the model for missing cells. hqdl does not ask about keys that the source does not
+    /// contain.
     #[serde(default)]
     fill: bool,
     /// Maximum cost of the request in USD [default: the spec's budget].

@@ -33,14 +33,14 @@ const OPERATIONS: [Operation; 18] = [
         body: Some(build_body_schema::<query::AskedQuery>),
         ..post_operation(
             "/v1/explain",
-            "Show how a query would run: routes, SQL, requests, price. Sends no request.",
+            "Show how a query would run: routes, SQL, requests, maximum cost. Sends no request.",
         )
     },
     Operation {
         body: Some(build_body_schema::<api::WantedCells>),
         ..post_operation(
             "/v1/plan",
-            "Show what a run would ask and why, with tokens, price and time. Sends no request.",
+            "Show what a run would ask and why, with tokens, cost and time. Sends no request.",
         )
     },
     get_operation("/v1/status", "Return the state of the daemon, its specs and its latest runs."),
@@ -51,7 +51,7 @@ const OPERATIONS: [Operation; 18] = [
         body: Some(build_body_schema::<api::WantedCells>),
         ..post_operation(
             "/v1/runs",
-            "Start a run. Responds with 202 at once, or with 200 at the end of the run if `wait` is true.",
+            "Start a run. Responds with 202 and the fields `run` and `spec` at once. If `wait` is true, responds with 200 at the end of the run.",
         )
     },
     Operation {

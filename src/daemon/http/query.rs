@@ -56,15 +56,15 @@ pub(super) struct AskedQuery {
     /// If a query compares a column of few distinct values with a word that is not among them, ask
     /// the model once which values the word means.
     pub(super) classify: bool,
-    /// If a context is too long for the model, cut it instead of failing.
+    /// If the rows of a question exceed `context_tokens`, cut them instead of failing.
     pub(super) truncate: bool,
     /// Maximum number of rows in one request to the model.
     pub(super) rows_per_request: Option<u32>,
     /// Time limit in seconds for the database's work in one pass [default: 30, at most 600]. The
-    /// rows must be read within this time plus the daemon's `--read-within` (60 seconds); otherwise
-    /// the last line is an error.
+    /// rows of `/v1/query` must be read within this time plus the daemon's `--read-within` (60
+    /// seconds); otherwise the last line is an error.
     pub(super) timeout: Option<f64>,
-    /// Maximum number of rows in the result.
+    /// Maximum number of rows in the result (only `/v1/query`).
     pub(super) max_rows: Option<u64>,
     /// Maximum cost of the query in USD [default: the spec's budget]. If the daemon runs with
     /// `--no-spend`, a query without it sends no request.

@@ -48,10 +48,10 @@ impl Metrics {
         for (name, help, value) in [
             (
                 "hqdl_queries_waiting",
-                "HTTP requests waiting for a free slot.",
+                "Queries waiting because too many are running.",
                 gauge(&self.waiting),
             ),
-            ("hqdl_clients", "Queries, plans and fills in progress.", clients as f64),
+            ("hqdl_clients", "Client operations in progress, such as queries.", clients as f64),
             ("hqdl_connections", "Open connections.", gauge(&self.connections)),
             ("hqdl_event_streams", "Open event streams.", gauge(&self.streams)),
         ] {

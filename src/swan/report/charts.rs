@@ -86,7 +86,7 @@ pub fn chart_by_cost(scored: &[RunScore]) -> Option<Chart> {
             hollow,
         }));
     }
-    let measure = if priced { "price" } else { "tokens" };
+    let measure = if priced { "cost" } else { "tokens" };
     Some(Chart {
         title: format!("Score by {measure}; each point is labeled with its shots"),
         x: Axis {

@@ -97,7 +97,7 @@ fn to_markdown(scored: &[RunScore]) -> String {
     push_runs(scored, &mut text);
     text.push_str("\n![Execution accuracy by number of shots](shots.svg)\n\n");
     if charts::chart_by_cost(scored).is_some() {
-        text.push_str("![Scores by price](cost.svg)\n\n");
+        text.push_str("![Scores by cost](cost.svg)\n\n");
     }
     text.push_str("![Requests, question by question](requests.svg)\n");
     push_published(scored, &mut text);
@@ -152,7 +152,7 @@ fn push_runs(scored: &[RunScore], text: &mut String) {
         "requests",
         "tokens in",
         "tokens out",
-        "price",
+        "cost",
     ];
     push_header(&["run", "database", "mode", "model"], &numbers, text);
     for run in scored {
@@ -342,7 +342,7 @@ fn push_costs(scored: &[RunScore], text: &mut String) {
         "values asked",
         "tokens in",
         "tokens out",
-        "price",
+        "cost",
         "seconds",
     ];
     push_header(&["run", "time"], &numbers, text);

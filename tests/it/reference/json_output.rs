@@ -14,7 +14,7 @@ use super::{commands, hold};
 use crate::guides::steady;
 use crate::swan_runs::{SUPERHERO, questions};
 
-/// Commands whose output is not JSON, with the reason for the page.
+/// Commands whose output the page does not show, with what they print.
 const WITHOUT: [(&str, &str); 8] = [
     ("chat", "a line for each question, as `hqdl ask` prints it"),
     ("completions", "a shell script"),
@@ -298,18 +298,21 @@ fn every_json_output_is_on_the_page() {
 fn write_page(outputs: &[(&str, Output)], failure: &Output) {
     let mut text = String::from(
         "# JSON output\n\nWith `--json`, a command prints JSON on stdout: one document, or a line for each event. Each \
-         section has an example, with lists shortened to two items, and a JSON Schema. The schemas are inferred \
-         from the output in a test: a field in `required` is in every line, and the type of a field includes `null` \
-         if it was null in one of them.\n\nA release can add fields and events, so ignore those that you do not know. Changes of existing fields are \
-         in the changelog. A command that starts a run prints an event for each step; the last one is `done`. \
-         [Commands](commands.md) describes the flags.\n\n## Errors\n\nA command that fails prints this last, with its exit code.\n\n",
+         section has an example, with lists shortened to two items, and a JSON Schema. A test infers the schemas from \
+         real output: a field in `required` is in every line, and a type includes `null` if the field was null in \
+         some line. In field names, `unasked` refers to the cells that other pages call missing.\n\nA release can \
+         add fields and events, so ignore those that you do not know. The changelog lists changes to existing \
+         fields. A command that starts a run prints an event for each step; the last one is `done`. \
+         [Commands](commands.md) describes the flags.\n\n## Errors\n\nIf a command fails, the last line that it prints is an `error` event with the exit code.\n\n",
     );
     failure.write(&mut text);
     for (path, output) in outputs {
         let _ = write!(text, "## hqdl {path}\n\n");
         output.write(&mut text);
     }
-    text.push_str("## Commands without this output\n\n| command | prints |\n|---|---|\n");
+    text.push_str(
+        "## Commands whose output is not shown here\n\n| command | prints |\n|---|---|\n",
+    );
     for (path, reason) in WITHOUT {
         let _ = writeln!(text, "| `hqdl {path}` | {reason} |");
     }

@@ -152,13 +152,13 @@ fn every_field_of_a_spec_is_on_the_page() {
     let defs = &schema["$defs"];
     let mut text = String::from(
         "# Fields of a spec\n\nA spec is a TOML file. `hqdl check --schema` prints these fields as a JSON Schema, \
-         for editors. All fields exist since 0.1.0.\n\n## Top level\n\n",
+         for editors.\n\n## Top level\n\n",
     );
     fields(&mut text, "SpecFile", &schema, defs);
     for (name, def) in defs.as_object().unwrap() {
         if def["properties"].is_object() {
             let about = def["description"].as_str().unwrap_or_default();
-            let _ = write!(text, "## {name}\n\n{about}\n\n");
+            let _ = write!(text, "## {name}\n\n{}\n\n", cell(about));
             fields(&mut text, name, def, defs);
         }
     }

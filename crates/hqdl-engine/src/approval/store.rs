@@ -91,7 +91,7 @@ impl PlanRecord {
         lines.push(("model", &self.model));
         lines.push(("client", &self.client));
         lines.extend(self.note.as_deref().map(|note| ("note", note)));
-        lines.push(("price", &price));
+        lines.push(("cost", &price));
         let safe =
             |text: &str| text.trim().lines().map(escape_invisible).collect::<Vec<_>>().join("\n");
         lines.into_iter().map(|(name, text)| (name, safe(text))).collect()

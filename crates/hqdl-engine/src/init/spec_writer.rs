@@ -71,7 +71,7 @@ pub fn write_spec(
     used_names: Vec<String>,
 ) -> String {
     if is_server(db_path.as_ref()) {
-        let schema_comment = "# Schema of the expanded tables:\n# schema = \"expanded\"\n";
+        let schema_comment = "# Schema of the published tables:\n# schema = \"expanded\"\n";
         return write_spec_with_database(
             found,
             &format!("url = {}\n{schema_comment}", format_toml_string(db_path)),
