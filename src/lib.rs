@@ -59,6 +59,7 @@ pub use hqdl_values::{Row, cell, evidence, format, key, problem, sql, tokens, us
 // ── the front ends ──
 pub mod swan;
 pub mod failure;
+pub mod spec_file;
 pub mod daemon;
 pub mod mcp;
 pub mod cli;

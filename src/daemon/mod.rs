@@ -90,6 +90,8 @@ pub struct Settings {
     pub token: Option<secrecy::SecretString>,
     /// Whether the daemon asks for missing cells without approval.
     pub spend: bool,
+    /// Whether the page may change specs.
+    pub edit: bool,
     /// Interval for polling files; `None` to use the system's change events.
     pub poll: Option<Duration>,
     /// Time for requests in flight to finish at shutdown.

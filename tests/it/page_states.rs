@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
+use crate::ask_page::asking_endpoint;
 use hqdl_testkit::browser::{Browser, find_chromium};
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
@@ -57,6 +58,20 @@ impl Walk {
     /// Checks the result of a query, which the page's script shows without leaving the page.
     fn run_query(&mut self, state: &str, words: &[&str]) {
         self.browser.eval_script("document.querySelector('#query button.main').click()");
+        self.wait_for_words(words);
+        self.judge(state, words);
+    }
+
+    /// Asks a question on the Ask page.
+    fn ask(&mut self, state: &str, question: &str, words: &[&str]) {
+        let fill = format!("document.querySelector('[name=question]:not([type])').value = {question:?}");
+        self.browser.eval_script(&fill);
+        self.press_live(state, "button[value=write]", words);
+    }
+
+    /// Presses a button whose result the page's script shows without leaving the page.
+    fn press_live(&mut self, state: &str, button: &str, words: &[&str]) {
+        self.browser.eval_script(&format!("document.querySelector('{button}').click()"));
         self.wait_for_words(words);
         self.judge(state, words);
     }
@@ -212,7 +227,30 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.look("broken from the start", daemon, "/specs/y", &["broken"]);
 }
 
+/// The states of the Ask page.
+fn asking(walk: &mut Walk) {
+    let endpoint = asking_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let example = "\n[[example]]\nquestion = \"Which heroes have green eyes, and when were they born?\"\nsql = \"SELECT 1\"\n";
+    project.write_spec(&(project.spec_text() + example));
+    let daemon = Daemon::start(&project, &["--edit"]);
+    daemon.wait_until_idle("complete");
+    walk.look("ask", &daemon, "/ask", &["Write the query, for at most $", "green eyes"]);
+    walk.ask("ask price", "Who can fly?", &["Run, for at most $", "Assumes"]);
+    walk.press_live("ask rows", "button[value=run]", &["10 rows", "Keep as an example"]);
+    walk.browser.eval_script("document.querySelectorAll('details').forEach(d => d.open = true)");
+    walk.judge("ask rows in full", &["Open in Query", "Keep", "ad-hoc"]);
+    walk.ask("ask follow-up", "How old is each?", &["Earlier", "born by name"]);
+    walk.ask("ask without rows", "Who is Zedd?", &["0 rows", "weaker condition"]);
+    walk.press_live("ask relaxed", "button[value=relax]", &["1 row", "no row with 'Zedd'"]);
+    walk.ask("ask declined", "What does it weigh?", &["The model says"]);
+    walk.ask("ask with an error", "Who can fly?", &["10 rows"]);
+    walk.browser.eval_script("document.querySelector('[name=sql]').value = 'SELECT a_column_that_does_not_exist_anywhere FROM hero WHERE height > 100'");
+    walk.press_live("ask with a wrong query", "button[value=price]", &["no such column"]);
+}
+
 fn all(walk: &mut Walk) {
+    asking(walk);
     {
         let endpoint = wordy();
         let project = heroes_project(&endpoint, "json");
@@ -328,5 +366,19 @@ fn the_page_is_readable_in_every_state() {
         axe: read_axe(),
     };
     all(&mut walk);
+    assert!(walk.complaints.is_empty(), "{}", walk.complaints.join("\n"));
+}
+
+#[test]
+#[ignore = "development"]
+fn ask_only() {
+    let program = find_chromium().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let mut walk = Walk {
+        browser: Browser::start(&program, home.path()),
+        complaints: Vec::new(),
+        axe: read_axe(),
+    };
+    asking(&mut walk);
     assert!(walk.complaints.is_empty(), "{}", walk.complaints.join("\n"));
 }

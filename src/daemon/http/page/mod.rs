@@ -1,6 +1,7 @@
 //! The daemon's web pages. The server renders them, and they are readable without JavaScript; one
 //! script keeps the figures up to date. `maud` escapes all text, because a model wrote the values.
 
+mod ask;
 mod cell;
 mod export;
 mod facet;
@@ -30,6 +31,8 @@ use super::reply::HttpRefusal;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
+pub(super) use self::ask::AskPresses;
+
 /// Number of characters that fit on a line in the narrowest window.
 const NARROW_WIDTH: usize = 36;
 /// Time limit for reading a form.
@@ -50,6 +53,7 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
+        .route("/ask", get(ask::show_ask).post(ask::submit_ask))
         .route("/query", get(query::show_query).post(query::run_query))
         .route("/page.css", asset("text/css; charset=utf-8", include_str!("page.css")))
         .route("/page.js", asset("text/javascript; charset=utf-8", include_str!("page.js")))
@@ -118,7 +122,7 @@ fn render_page(title: &str, content: &Markup) -> Page {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     a.home href="/" { "hqdl" }
-                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query")] {
+                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask")] {
                         a href=(path) aria-current=[(title == name).then_some("page")] { (name) }
                     } }
                 }

@@ -3,7 +3,7 @@
 document.addEventListener("keydown", (event) => {
   // Ctrl+Enter runs the query in the box.
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-  const run = event.target.form?.querySelector('button[value="run"]');
+  const run = event.target.form?.querySelector('button[value="run"], button.main');
   if (run) run.click();
 });
 (() => {
@@ -182,6 +182,43 @@ document.addEventListener("keydown", (event) => {
   };
   document.addEventListener("submit", submit);
   start();
+})();
+// The forms of the Ask page: sent without leaving the page, once, and with a clock.
+(() => {
+  let running = null;
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (!form.matches("form.live")) return;
+    event.preventDefault();
+    if (running) return;
+    const body = new URLSearchParams(new FormData(form, event.submitter));
+    const own = running = new AbortController();
+    const [status, cancel] = [form.querySelector(".status"), form.querySelector("button.cancel")];
+    const buttons = [...document.querySelectorAll("form.live button")].filter((b) => b !== cancel);
+    const began = Date.now();
+    const show = () => { status.textContent = `Working for ${Math.round((Date.now() - began) / 1000)} s`; };
+    for (const button of buttons) button.ariaDisabled = "true";
+    cancel.hidden = false;
+    cancel.onclick = () => own.abort();
+    show();
+    const clock = setInterval(show, 1000);
+    try {
+      const response = await fetch(form.action, { method: "POST", body, signal: own.signal });
+      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+      const main = fresh.querySelector("main");
+      document.querySelector("main").replaceWith(main);
+      main.tabIndex = -1;
+      main.focus({ preventScroll: true });
+      (main.querySelector(".answer, section.card, .problem") ?? main).scrollIntoView({ block: "nearest" });
+    } catch {
+      status.textContent = own.signal.aborted ? "Cancelled. All answers so far are kept." : "The daemon does not answer.";
+      for (const button of buttons) button.ariaDisabled = null;
+    } finally {
+      clearInterval(clock);
+      cancel.hidden = true;
+      running = null;
+    }
+  });
 })();
 // The review page: one key for each answer.
 document.addEventListener("keydown", (event) => {

@@ -67,10 +67,10 @@ enum QueryOutcome {
 
 /// The first rows of a result.
 #[derive(Default)]
-struct RowsPreview {
-    columns: Vec<String>,
+pub(super) struct RowsPreview {
+    pub(super) columns: Vec<String>,
     rows: Vec<Vec<ShownValue>>,
-    count: usize,
+    pub(super) count: usize,
     bytes: u64,
 }
 
@@ -199,7 +199,7 @@ fn render_query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
 }
 
 /// Renders the tables of a spec with their columns and example queries.
-fn render_schema_section(spec: &SpecStatus) -> Markup {
+pub(super) fn render_schema_section(spec: &SpecStatus) -> Markup {
     let Some(loaded) = &spec.active_spec else { return html! {} };
     let example = |e: &Expansion| {
         let key = e.key.names().first().map_or("*", String::as_str);
@@ -255,6 +255,14 @@ fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
                 button.slight form="query" name="do" value="json" { "JSON" } }
         }
         @if preview.rows.len() > 1 { (render_chart_section(form, &rows, chart.as_ref())) }
+        (render_rows_table(preview))
+    }
+}
+
+/// Renders the shown rows as a table.
+pub(super) fn render_rows_table(preview: &RowsPreview) -> Markup {
+    let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
+    html! {
         div.wide tabindex="0" role="region" aria-label="Rows" { table.rows.sortable {
             thead { tr { @for (n, name) in preview.columns.iter().enumerate() { th scope="col" class=[rows.is_numeric(n).then_some("n")] { (name) } } } }
             tbody {
@@ -269,6 +277,15 @@ fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
             }
         } }
     }
+}
+
+/// Renders the chart that the types of the columns choose, if there is one.
+pub(super) fn render_default_chart(preview: &RowsPreview) -> Markup {
+    let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
+    let chart = rows.choose_chart(ChartChoice::default());
+    html! { @if let Some(chart) = &chart {
+        figure.card.result-chart { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) }
+    } }
 }
 
 /// Renders a chart of the rows and the controls that change it.
@@ -303,7 +320,7 @@ fn render_chart_section(
     }
 }
 
-fn render_usage_section(meta: &Meta) -> Markup {
+pub(super) fn render_usage_section(meta: &Meta) -> Markup {
     html! {
         p {
             (meta.values_asked) " values asked, " (meta.values_reused) " known, "
@@ -315,7 +332,7 @@ fn render_usage_section(meta: &Meta) -> Markup {
 }
 
 /// Formats the notes on a query's price in parentheses; empty if the query costs nothing.
-fn price_notes(meta: &Meta) -> String {
+pub(super) fn price_notes(meta: &Meta) -> String {
     let notes = if meta.cost_usd > 0.0 { meta.price_notes.join("; ") } else { String::new() };
     if notes.is_empty() { notes } else { format!(" ({notes})") }
 }
@@ -340,7 +357,7 @@ fn render_explanation_section(meta: &Meta) -> Markup {
     }
 }
 
-fn render_routes_section(meta: &Meta) -> Markup {
+pub(super) fn render_routes_section(meta: &Meta) -> Markup {
     let plan = meta.plan.to_string();
     html! {
         @for route in &meta.routes {

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::Path;
 
-use super::failure::Failure;
 use crate::database::Database;
+use crate::failure::Failure;
 use crate::spec::UncheckedSpec;
 use crate::suggest::edit::EditError;
 
