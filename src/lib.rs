@@ -60,6 +60,7 @@ pub use hqdl_values::{Row, cell, evidence, format, key, problem, sql, tokens, us
 pub mod swan;
 pub mod failure;
 pub mod spec_file;
+pub mod sample_prompts;
 pub mod daemon;
 pub mod mcp;
 pub mod cli;

@@ -26,9 +26,9 @@ use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::result::json::write_json;
 use crate::query::{Dialect, Meta, QueryError, QueryResult};
 use crate::session::Session;
-use crate::spec_file;
 use crate::spec::file::ExampleTable;
 use crate::spec::{Provider, Spec};
+use crate::spec_file;
 use crate::suggest::edit;
 use crate::usage::Usage;
 

@@ -29,6 +29,7 @@ mod spec_files;
 mod active_spec;
 mod metrics;
 mod notify;
+mod query_uses;
 mod runs;
 mod servers;
 mod signals;

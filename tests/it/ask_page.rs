@@ -49,7 +49,7 @@ fn start(flags: &[&str]) -> (Endpoint, Project, Daemon) {
 }
 
 /// Returns the fields of the form that has a button, as a body that presses it.
-fn press(page: &str, button: &str, changed: &[(&str, &str)]) -> String {
+pub fn press(page: &str, button: &str, changed: &[(&str, &str)]) -> String {
     let has_button = |form: &&str| form.contains(&format!("name=\"do\" value=\"{button}\""));
     let forms = page.split("<form").skip(1).map(|form| form.split("</form>").next().unwrap());
     let form = forms.into_iter().find(has_button).unwrap_or_else(|| panic!("no {button}: {page}"));
@@ -58,7 +58,8 @@ fn press(page: &str, button: &str, changed: &[(&str, &str)]) -> String {
         tag.split(&start).nth(1).map(|rest| unescape(rest.split('"').next().unwrap()))
     };
     let mut fields: Vec<(String, String)> = Vec::new();
-    for tag in form.split('<').filter(|tag| tag.starts_with("input") || tag.starts_with("textarea")) {
+    for tag in form.split('<').filter(|tag| tag.starts_with("input") || tag.starts_with("textarea"))
+    {
         let name = attribute(tag, "name").unwrap();
         let value = match tag.strip_prefix("textarea") {
             Some(rest) => unescape(rest.split_once('>').unwrap().1),
@@ -102,7 +103,9 @@ fn a_query_runs_only_after_a_press_that_shows_its_price() {
     assert_eq!(endpoint.request_count(), 0, "a link writes nothing");
     let written = submit(&daemon, &page, "write", &[("question", "Who can fly?")]);
     assert_eq!(endpoint.request_count(), 1);
-    for part in ["Run, for at most $", "LLMMap", "tall means more than 150 cm", "Writing the query cost $"] {
+    for part in
+        ["Run, for at most $", "LLMMap", "tall means more than 150 cm", "Writing the query cost $"]
+    {
         assert!(written.contains(part), "{part}: {written}");
     }
     // An edited query with another price is not run at the old one, and pricing is free.
@@ -169,7 +172,10 @@ fn a_follow_up_continues_the_conversation_and_a_query_without_rows_is_relaxed() 
     assert!(none.contains("Search with a weaker condition, for at most $0.0200"), "{none}");
     let relaxed = submit(&daemon, &none, "relax", &[]);
     assert!(relaxed.contains("no row with 'Zedd'; searched 'Zed%'"), "{relaxed}");
-    assert!(relaxed.contains("<strong>1 row</strong>") && !relaxed.contains("value=\"keep\""), "{relaxed}");
+    assert!(
+        relaxed.contains("<strong>1 row</strong>") && !relaxed.contains("value=\"keep\""),
+        "{relaxed}"
+    );
     let declined = submit(&daemon, &open(&daemon), "write", &[("question", "What does it weigh?")]);
     assert!(declined.contains("no table has &lt;b&gt;weights&lt;/b&gt;"), "{declined}");
     let empty = press(&open(&daemon), "write", &[("question", " ")]);

@@ -83,6 +83,7 @@ mod sembench;
 mod sharing;
 mod shots;
 mod snapshots;
+mod spec_page;
 mod stored_columns;
 mod suggestions;
 mod suql;

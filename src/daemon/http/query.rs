@@ -80,6 +80,8 @@ pub(super) struct AskedQuery {
 
 /// A query with everything needed to run it.
 pub(super) struct PreparedQuery {
+    /// Name of the spec.
+    spec_name: String,
     active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.
     changed_spec: Option<Spec>,
@@ -335,6 +337,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         is_approved: state.context.settings.spend || asked.budget.is_some(),
         params: parse_params(&asked.params)?,
         command: format!("query {name}"),
+        spec_name: name,
         active_spec,
         changed_spec,
         target,
@@ -445,7 +448,9 @@ impl PreparedQuery {
         } else {
             request.to_plain().run(sink)
         };
-        result.map_err(|error| self.to_failure(error))
+        let meta = result.map_err(|error| self.to_failure(error))?;
+        context.uses.count_query(&self.spec_name, &self.sql, &meta);
+        Ok(meta)
     }
 
     fn explain(

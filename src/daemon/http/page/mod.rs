@@ -5,12 +5,14 @@ mod ask;
 mod cell;
 mod export;
 mod facet;
+mod lineage;
 mod overview;
 mod plot;
 mod query;
 mod result_chart;
 mod review;
 mod spec;
+mod spec_edit;
 mod spending;
 mod table;
 mod view;
@@ -47,6 +49,10 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
     };
     api.route("/", get(overview::show_overview))
         .route("/specs/{spec}", get(spec::show_spec))
+        .route("/specs/{spec}/edit", get(spec_edit::show_editor).post(spec_edit::submit_editor))
+        .route("/specs/{spec}/check", post(spec_edit::check_spec))
+        .route("/spec.schema.json", get(spec_edit::get_schema))
+        .route("/specs/{spec}/lineage", get(lineage::show_lineage))
         .route("/specs/{spec}/go", post(spec::approve_run))
         .route("/runs/{run}/stop", post(spec::stop_run))
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
@@ -195,6 +201,16 @@ fn percent_encode(text: &str) -> String {
 /// Returns the path of a spec's page.
 fn spec_path(name: &str) -> String {
     format!("/specs/{}", percent_encode(name))
+}
+
+/// Renders the links between the pages of a spec.
+fn render_spec_tabs(name: &str, current: &str) -> Markup {
+    let path = spec_path(name);
+    html! { nav.tabs aria-label="Pages of the spec" {
+        @for (title, end) in [("Tables and runs", ""), ("Spec", "/edit"), ("Lineage", "/lineage")] {
+            a href=(format!("{path}{end}")) aria-current=[(title == current).then_some("page")] { (title) }
+        }
+    } }
 }
 
 /// Renders the state of a spec as a word, so that it does not depend on colour.

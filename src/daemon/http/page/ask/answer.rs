@@ -26,11 +26,11 @@ use crate::spec::is_server;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Result of a submitted question or query.
-pub(in crate::daemon::http) enum AskOutcome {
+pub(in crate::daemon::http) enum AskResult {
     /// A query that waits for approval.
     Planned(Box<Planned>),
     /// The rows of a query.
-    Answered(Box<Answered>),
+    Answered(Box<AskAnswer>),
     /// The database cannot answer the question, for this reason.
     Declined(String),
     /// A failure, with the query that failed, if there is one.
@@ -51,7 +51,7 @@ pub(in crate::daemon::http) struct Planned {
 }
 
 /// The rows of a query.
-pub(in crate::daemon::http) struct Answered {
+pub(in crate::daemon::http) struct AskAnswer {
     pub(super) planned: Planned,
     pub(super) rows: RowsPreview,
     pub(super) meta: Meta,
@@ -66,6 +66,8 @@ pub(super) struct ShownQuery {
     pub(super) sql: String,
     pub(super) dialect: Dialect,
     pub(super) is_relaxed: bool,
+    /// The model's assumptions, if it wrote the query.
+    pub(super) assumptions: Option<String>,
     /// Price on the button, as [`describe_price`] formats it.
     pub(super) price: String,
 }
@@ -109,41 +111,36 @@ pub(super) fn describe_price(cost: &MaxCost) -> String {
 
 /// A question with everything that answering it needs.
 pub(super) struct AskJob {
-    context: DaemonContext,
-    active: Arc<ActiveSpec>,
-    target: PathBuf,
-    question: String,
-    earlier: Vec<Turn>,
-    interrupt: watch::Receiver<bool>,
+    pub(super) context: DaemonContext,
+    /// Name of the spec.
+    pub(super) spec: String,
+    pub(super) active: Arc<ActiveSpec>,
+    /// Path of the database that queries read.
+    pub(super) target: PathBuf,
+    pub(super) question: String,
+    /// Earlier questions of the conversation.
+    pub(super) earlier: Vec<Turn>,
+    pub(super) interrupt: watch::Receiver<bool>,
 }
 
 impl AskJob {
-    /// Answers a question. Blocks.
-    pub(super) fn answer(
-        context: DaemonContext,
-        active: Arc<ActiveSpec>,
-        question: String,
-        earlier: Vec<Turn>,
-        action: AskAction,
-        interrupt: watch::Receiver<bool>,
-    ) -> AskOutcome {
+    /// Answers the question. Blocks.
+    pub(super) fn answer(&self, action: AskAction) -> AskResult {
         let sql = match &action {
             AskAction::Write { .. } => None,
             AskAction::Price(shown) | AskAction::Run(shown) | AskAction::Relax(shown) => {
                 Some(shown.sql.clone())
             }
         };
-        let answer = || {
-            let target = crate::daemon::http::query::find_target(&active.spec)?;
-            let job = Self { context, active, target, question, earlier, interrupt };
-            match action {
-                AskAction::Write { rewrites } => job.write(rewrites),
-                AskAction::Price(shown) => Ok(AskOutcome::Planned(Box::new(job.plan(&shown)?))),
-                AskAction::Run(shown) => job.run_shown(&shown),
-                AskAction::Relax(shown) => job.relax(&shown),
+        let outcome = match action {
+            AskAction::Write { rewrites } => self.write(rewrites),
+            AskAction::Price(shown) => {
+                self.plan(&shown).map(|planned| AskResult::Planned(Box::new(planned)))
             }
+            AskAction::Run(shown) => self.run_shown(&shown),
+            AskAction::Relax(shown) => self.relax(&shown),
         };
-        answer().unwrap_or_else(|failure| AskOutcome::Failed { failure, sql })
+        outcome.unwrap_or_else(|failure| AskResult::Failed { failure, sql })
     }
 
     fn build_request<'r>(&'r self, sql: &'r str, dialect: Dialect) -> Request<'r> {
@@ -159,11 +156,11 @@ impl AskJob {
     }
 
     /// Writes a query. Runs it at once if it is free.
-    fn write(&self, rewrites: bool) -> Result<AskOutcome, Failure> {
+    fn write(&self, rewrites: bool) -> Result<AskResult, Failure> {
         let (written, repairs, usd) = self.use_asker(rewrites, |asker| asker.plan())?;
         let plan = match written {
             Written::Plan(plan) => *plan,
-            Written::Declined(reason) => return Ok(AskOutcome::Declined(reason)),
+            Written::Declined(reason) => return Ok(AskResult::Declined(reason)),
             Written::Unreadable => {
                 return Err(Failure::wrong_input(
                     "the model's reply contains no query",
@@ -172,8 +169,9 @@ impl AskJob {
             }
             Written::Failed(failed) => {
                 let message = format!("the model wrote no query that runs: {}", failed.error);
-                let failure = Failure::wrong_input(message, "correct the query, or reword the question");
-                return Ok(AskOutcome::Failed { failure, sql: Some(failed.sql) });
+                let failure =
+                    Failure::wrong_input(message, "correct the query, or reword the question");
+                return Ok(AskResult::Failed { failure, sql: Some(failed.sql) });
             }
         };
         let planned =
@@ -181,23 +179,23 @@ impl AskJob {
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
             return self.run(planned);
         }
-        Ok(AskOutcome::Planned(Box::new(planned)))
+        Ok(AskResult::Planned(Box::new(planned)))
     }
 
     /// Writes a query with a weaker condition in place of one without rows.
-    fn relax(&self, shown: &ShownQuery) -> Result<AskOutcome, Failure> {
+    fn relax(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
         let before = self.plan(shown)?;
         let (relaxed, repairs, usd) = self.use_asker(false, |asker| asker.relax(&before.plan))?;
         let Some(plan) = relaxed else {
             let note = Some("The model found no condition that can be relaxed.".to_owned());
-            return Ok(AskOutcome::Planned(Box::new(Planned { note, ..before })));
+            return Ok(AskResult::Planned(Box::new(Planned { note, ..before })));
         };
         let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
         let planned = Planned { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
             return self.run(planned);
         }
-        Ok(AskOutcome::Planned(Box::new(planned)))
+        Ok(AskResult::Planned(Box::new(planned)))
     }
 
     /// Opens an asker for the question and calls a function that writes SQL. Also returns the
@@ -229,27 +227,27 @@ impl AskJob {
     fn plan(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
         let request = self.build_request(&shown.sql, shown.dialect);
         let planning_model = model::connect_for_planning(&self.active.spec)?;
-        let limits =
-            CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
-        let plan = ask::plan_query(&request, &planning_model, "", limits)
+        let limits = CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
+        let mut plan = ask::plan_query(&request, &planning_model, "", limits)
             .map_err(|error| self.to_query_failure(error, &shown.sql))?;
+        plan.assumptions.clone_from(&shown.assumptions);
         let is_relaxed = shown.is_relaxed;
         Ok(Planned { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
     }
 
     /// Runs a query if it still has the price that the page has shown; otherwise shows its new
     /// price.
-    fn run_shown(&self, shown: &ShownQuery) -> Result<AskOutcome, Failure> {
+    fn run_shown(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
         let planned = self.plan(shown)?;
         let price = describe_price(&planned.plan.max_cost);
         if price != shown.price {
             let note = Some(format!("This query now runs {price}. Approve the new price."));
-            return Ok(AskOutcome::Planned(Box::new(Planned { note, ..planned })));
+            return Ok(AskResult::Planned(Box::new(Planned { note, ..planned })));
         }
         self.run(planned)
     }
 
-    fn run(&self, planned: Planned) -> Result<AskOutcome, Failure> {
+    fn run(&self, planned: Planned) -> Result<AskResult, Failure> {
         let plan = &planned.plan;
         let limit = match plan.max_cost {
             MaxCost::Nothing => Some(0.0),
@@ -262,10 +260,11 @@ impl AskJob {
             Ok(meta) => meta,
             Err(error) => {
                 let failure = self.to_query_failure(error, &plan.sql);
-                return Ok(AskOutcome::Failed { failure, sql: Some(plan.sql.clone()) });
+                return Ok(AskResult::Failed { failure, sql: Some(plan.sql.clone()) });
             }
         };
         self.context.metrics.count_reused(meta.values_reused);
+        self.context.uses.count_query(&self.spec, &plan.sql, &meta);
         let searched = describe_search(&self.target, &self.active, &meta)?;
         let turn = Turn {
             question: self.question.clone(),
@@ -273,7 +272,7 @@ impl AskJob {
             rows: rows.count as u64,
             can_be_example: plan.dialect == Dialect::Sqlite && !planned.is_relaxed,
         };
-        Ok(AskOutcome::Answered(Box::new(Answered { planned, rows, meta, searched, turn })))
+        Ok(AskResult::Answered(Box::new(AskAnswer { planned, rows, meta, searched, turn })))
     }
 
     fn to_failure(&self, error: AskError) -> Failure {

@@ -14,25 +14,24 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use self::answer::{
-    Answered, AskAction, AskJob, AskOutcome, Planned, ShownQuery, describe_price, describe_writing,
+    AskAction, AskAnswer, AskJob, AskResult, Planned, ShownQuery, describe_price, describe_writing,
     describe_writing_price,
 };
 use self::presses::{Presses, create_page_id};
+use super::super::query::find_target;
 use super::super::reply::HttpRefusal;
 use super::query::{
     price_notes, render_default_chart, render_routes_section, render_rows_table,
     render_schema_section, render_usage_section,
 };
+use super::spec_edit::add_example;
 use super::{ErrorPage, HttpState, Page, percent_encode, read_form, render_failure, render_page};
 use crate::ask::{MaxCost, Turn};
 use crate::daemon::active_spec::ActiveSpec;
-use crate::database::Database;
 use crate::failure::Failure;
 use crate::format::count_noun;
 use crate::query::Dialect;
 use crate::spec::file::ExampleTable;
-use crate::spec_file;
-use crate::suggest::edit;
 
 /// Maximum number of earlier questions in a form.
 const MAX_TURNS: usize = 20;
@@ -40,7 +39,7 @@ const MAX_TURNS: usize = 20;
 const MAX_EXAMPLES: usize = 6;
 
 /// Submitted forms of this page.
-pub(in crate::daemon::http) type AskPresses = Presses<AskOutcome>;
+pub(in crate::daemon::http) type AskPresses = Presses<AskResult>;
 
 /// Fields of the page's forms.
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -54,6 +53,9 @@ pub(super) struct AskForm {
     dialect: Dialect,
     /// Whether the query was relaxed.
     relaxed: bool,
+    /// The model's assumptions about `written`, the query that it wrote.
+    assumptions: String,
+    written: String,
     /// Prices on the buttons.
     run_price: String,
     writing_price: String,
@@ -83,6 +85,7 @@ impl AskForm {
             sql: self.sql.clone(),
             dialect: self.dialect,
             is_relaxed: self.relaxed,
+            assumptions: self.find_assumptions(),
             price: self.run_price.clone(),
         };
         match self.action.as_str() {
@@ -94,6 +97,12 @@ impl AskForm {
             "relax" => Ok(AskAction::Relax(shown)),
             action => Ok(AskAction::Write { rewrites: action == "rewrite" }),
         }
+    }
+
+    /// Returns the model's assumptions, if the query was not edited.
+    fn find_assumptions(&self) -> Option<String> {
+        let is_written = self.sql.split_whitespace().eq(self.written.split_whitespace());
+        (is_written && !self.assumptions.is_empty()).then(|| self.assumptions.clone())
     }
 
     /// Returns the key of the form: equal forms of one page have the same key.
@@ -116,7 +125,9 @@ pub(super) async fn submit_ask(
     State(state): State<HttpState>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
-    let form: AskForm = read_form(request).await?;
+    let mut form: AskForm = read_form(request).await?;
+    // Forms end their lines as Windows does.
+    form.sql = form.sql.replace("\r\n", "\n");
     let mut page = AskPage::open(&state, &form)?;
     if form.action == "keep" {
         return Ok(keep_answer(&state, page).await?);
@@ -129,21 +140,27 @@ pub(super) async fn submit_ask(
             return Ok(page.render(None).into_response());
         }
     };
-    let (question, earlier) = (form.question.clone(), page.turns.clone());
+    let (question, earlier, spec) = (form.question.clone(), page.turns.clone(), page.spec.clone());
     let work = |interrupt| {
         let state = state.clone();
         async move {
             let permit = match state.acquire_query_permit().await {
                 Ok(permit) => permit,
-                Err(busy) => return AskOutcome::Failed { failure: busy.failure, sql: None },
+                Err(busy) => return AskResult::Failed { failure: busy.failure, sql: None },
             };
             let context = state.context;
             let answer = move || {
-                let done = AskJob::answer(context, active, question, earlier, action, interrupt);
+                let done = match find_target(&active.spec) {
+                    Ok(target) => {
+                        AskJob { context, spec, active, target, question, earlier, interrupt }
+                            .answer(action)
+                    }
+                    Err(failure) => AskResult::Failed { failure, sql: None },
+                };
                 drop(permit);
                 done
             };
-            tokio::task::spawn_blocking(answer).await.unwrap_or_else(|_| AskOutcome::Failed {
+            tokio::task::spawn_blocking(answer).await.unwrap_or_else(|_| AskResult::Failed {
                 failure: Failure::wrong_input(
                     "this is a bug in hqdl",
                     "please report this question",
@@ -155,7 +172,7 @@ pub(super) async fn submit_ask(
     page.key = form.key();
     let outcome = state.presses.join(&page.key, &state.context.clients, work).await;
     let status = match outcome.as_deref() {
-        Some(AskOutcome::Failed { failure, .. }) => HttpRefusal::from(failure.clone()).status,
+        Some(AskResult::Failed { failure, .. }) => HttpRefusal::from(failure.clone()).status,
         _ => StatusCode::OK,
     };
     Ok((status, page.render(outcome.as_deref())).into_response())
@@ -170,7 +187,7 @@ async fn keep_answer(state: &HttpState, mut page: AskPage<'_>) -> Result<Respons
         return Err(refuse("the page may not change specs", "start the daemon with --edit"));
     }
     let outcome = state.presses.find_result(&page.form.answer);
-    let Some(AskOutcome::Answered(answered)) = outcome.as_deref() else {
+    let Some(AskResult::Answered(answered)) = outcome.as_deref() else {
         return Err(refuse("the answer is no longer in memory", "ask the question again"));
     };
     if answered.turn.rows == 0 || !answered.turn.can_be_example {
@@ -180,21 +197,8 @@ async fn keep_answer(state: &HttpState, mut page: AskPage<'_>) -> Result<Respons
         ));
     }
     let question = page.form.question.trim().to_owned();
-    if question.is_empty() {
-        return Err(HttpRefusal::bad_request("the question is empty", "write it out in full").into());
-    }
     let example = ExampleTable { question, sql: answered.turn.sql.clone() };
-    let spec = super::spec::find_spec(state, &page.spec)?;
-    let edits = state.edits.lock().await;
-    let path = std::path::PathBuf::from(&spec.path);
-    let source = page.active.as_ref().map(|active| active.spec.database.clone());
-    let edited = tokio::task::spawn_blocking(move || -> Result<(), Failure> {
-        let database = Database::open(&source.unwrap_or_default())?;
-        spec_file::edit_spec(&path, &database, |text| edit::add_example(text, &example))
-    });
-    edited.await.map_err(|_| HttpRefusal::bad_request("this is a bug in hqdl", ""))??;
-    drop(edits);
-    page.note = Some(format!("Kept as an [[example]] in {}.", spec.path));
+    page.note = Some(add_example(state, &page.spec, example).await?);
     page.key.clone_from(&page.form.answer);
     Ok(page.render(outcome.as_deref()).into_response())
 }
@@ -220,7 +224,11 @@ impl<'f> AskPage<'f> {
     fn open(state: &HttpState, form: &'f AskForm) -> Result<Self, ErrorPage> {
         let status = state.context.status.borrow().clone();
         let specs: Vec<String> = status.specs.keys().cloned().collect();
-        let chosen = if form.spec.is_empty() { specs.first().cloned() } else { Some(form.spec.clone()) };
+        let first = status.specs.values().find(|spec| spec.active_spec.is_some());
+        let chosen = match form.spec.as_str() {
+            "" => first.map(|spec| spec.name.clone()).or_else(|| specs.first().cloned()),
+            name => Some(name.to_owned()),
+        };
         let active = match &chosen {
             Some(name) => Some(state.active_spec(Some(name))?.1),
             None => None,
@@ -245,7 +253,7 @@ impl<'f> AskPage<'f> {
         })
     }
 
-    fn render(&self, outcome: Option<&AskOutcome>) -> Page {
+    fn render(&self, outcome: Option<&AskResult>) -> Page {
         let is_new = self.turns.is_empty() && outcome.is_none();
         let content = html! {
             div.title-row {
@@ -256,7 +264,7 @@ impl<'f> AskPage<'f> {
                 p.quiet { "There is no spec to ask about. Put one into the directory that the daemon watches." }
             } @else if is_new {
                 div.beside {
-                    div { (self.render_note()) (self.render_spec_choice()) (self.render_question(&self.turns, &self.form.question, "Question")) (self.render_examples()) }
+                    div { (self.render_note()) (self.render_spec_choice()) (self.render_question(&self.turns, &self.form.question, "Question", true)) (self.render_examples()) }
                     div { (self.schema) }
                 }
             } @else {
@@ -271,9 +279,9 @@ impl<'f> AskPage<'f> {
         html! { @if let Some(note) = &self.note { p.note role="status" { (note) } } }
     }
 
-    fn render_outcome(&self, outcome: Option<&AskOutcome>) -> Markup {
+    fn render_outcome(&self, outcome: Option<&AskResult>) -> Markup {
         let note = self.render_note();
-        if let Some(AskOutcome::Answered(answered)) = outcome {
+        if let Some(AskResult::Answered(answered)) = outcome {
             let mut turns = self.turns.clone();
             turns.push(answered.turn.clone());
             return html! {
@@ -282,30 +290,30 @@ impl<'f> AskPage<'f> {
                     (note)
                     (self.render_answer(answered))
                 }
-                (self.render_question(&turns, "", "Follow-up question"))
+                (self.render_question(&turns, "", "Follow-up question", true))
             };
         }
         html! {
-            (self.render_question(&self.turns, &self.form.question, "Question"))
+            (self.render_question(&self.turns, &self.form.question, "Question", outcome.is_none()))
             (note)
             @match outcome {
-                Some(AskOutcome::Planned(planned)) => section.card { (self.render_plan(planned)) },
-                Some(AskOutcome::Declined(reason)) => {
+                Some(AskResult::Planned(planned)) => section.card { (self.render_plan(planned)) },
+                Some(AskResult::Declined(reason)) => {
                     p.note.wait { "No query was written. The model says: " (reason) }
                     (self.render_hidden_form(html! { (self.render_rewrite_button()) }))
                 }
-                Some(AskOutcome::Failed { failure, sql }) => {
+                Some(AskResult::Failed { failure, sql }) => {
                     (render_failure(failure))
                     @match sql {
                         Some(sql) => section.card {
-                            (self.render_query_form(sql, self.form.dialect, self.form.relaxed, "", html! {
+                            (self.render_query_form(sql, self.form.dialect, self.form.relaxed, None, "", html! {
                                 button.main name="do" value="price" { "Price the corrected query" }
                             }))
                         },
                         None => (self.render_hidden_form(html! { (self.render_rewrite_button()) })),
                     }
                 }
-                Some(AskOutcome::Answered(_)) | None => {}
+                Some(AskResult::Answered(_)) | None => {}
             }
         }
     }
@@ -360,7 +368,14 @@ impl<'f> AskPage<'f> {
         }
     }
 
-    fn render_question(&self, turns: &[Turn], question: &str, label: &str) -> Markup {
+    /// Renders the question box. Without `is_main`, another form has the main button.
+    fn render_question(
+        &self,
+        turns: &[Turn],
+        question: &str,
+        label: &str,
+        is_main: bool,
+    ) -> Markup {
         html! {
             form.live.question method="post" action="/ask" {
                 (self.render_hidden_fields(turns))
@@ -368,9 +383,9 @@ impl<'f> AskPage<'f> {
                     textarea name="question" rows="2" required maxlength="4000" placeholder="Ask in plain words" { (question) }
                 }
                 div.row.controls {
-                    button.main name="do" value="write" { "Write the query, " (self.writing_price) }
-                    span.status.quiet role="status" { "You see the query and its price before it runs. A query without questions is free and runs at once." }
+                    button.main[is_main] name="do" value="write" { "Write the query, " (self.writing_price) }
                     button.cancel type="button" hidden { "Cancel" }
+                    span.status.quiet role="status" { @if is_main { "You see the query and its price before it runs. A query that needs no model runs at once." } }
                 }
             }
         }
@@ -394,6 +409,7 @@ impl<'f> AskPage<'f> {
         sql: &str,
         dialect: Dialect,
         is_relaxed: bool,
+        assumptions: Option<&str>,
         price: &str,
         buttons: Markup,
     ) -> Markup {
@@ -403,6 +419,10 @@ impl<'f> AskPage<'f> {
             input type="hidden" name="dialect" value=(dialect.name());
             input type="hidden" name="relaxed" value=(is_relaxed);
             input type="hidden" name="run_price" value=(price);
+            @if let Some(assumptions) = assumptions {
+                input type="hidden" name="assumptions" value=(assumptions);
+                input type="hidden" name="written" value=(sql);
+            }
             textarea name="sql" rows="4" aria-label="SQL" spellcheck="false" autocapitalize="off" { (sql.trim()) }
             div.row.controls { (buttons) (self.render_rewrite_button()) (render_live_status()) }
         } }
@@ -424,7 +444,7 @@ impl<'f> AskPage<'f> {
                 }
             }
             @if let MaxCost::Unknown(why) = &plan.max_cost { p.note.wait { "The price is not known: " (why) "." } }
-            (self.render_query_form(&plan.sql, plan.dialect, planned.is_relaxed, &price, html! {
+            (self.render_query_form(&plan.sql, plan.dialect, planned.is_relaxed, plan.assumptions.as_deref(), &price, html! {
                 button.main name="do" value="run" { "Run, " (price) }
                 button name="do" value="price" { "Price an edited query" }
             }))
@@ -433,11 +453,12 @@ impl<'f> AskPage<'f> {
     }
 
     /// Renders the rows of a query, and the query.
-    fn render_answer(&self, answered: &Answered) -> Markup {
-        let Answered { planned, rows, meta, searched, turn } = answered;
+    fn render_answer(&self, answered: &AskAnswer) -> Markup {
+        let AskAnswer { planned, rows, meta, searched, turn } = answered;
         html! {
             @if let Some(note) = &planned.note { p.note.wait { (note) } }
             p { strong { (count_noun(turn.rows, "row")) } ": " (searched) "." }
+            (render_assumptions(planned))
             @if rows.count == 0 {
                 (self.render_hidden_query_form(answered, html! {
                     button.main name="do" value="relax" { "Search with a weaker condition, " (self.writing_price) }
@@ -446,9 +467,8 @@ impl<'f> AskPage<'f> {
                 @if rows.count > 1 { (render_default_chart(rows)) }
                 (render_rows_table(rows))
             }
-            details open[rows.count == 0] { summary { "Query, assumptions and routes" }
-                (render_assumptions(planned))
-                (self.render_query_form(&turn.sql, planned.plan.dialect, planned.is_relaxed, "", html! {
+            details open[rows.count == 0] { summary { "Query and routes" }
+                (self.render_query_form(&turn.sql, planned.plan.dialect, planned.is_relaxed, planned.plan.assumptions.as_deref(), "", html! {
                     button name="do" value="price" { "Price an edited query" }
                 }))
                 p { a href=(self.query_link(&turn.sql)) { "Open in Query" } " to draw charts and download all rows" }
@@ -458,7 +478,7 @@ impl<'f> AskPage<'f> {
         }
     }
 
-    fn render_hidden_query_form(&self, answered: &Answered, buttons: Markup) -> Markup {
+    fn render_hidden_query_form(&self, answered: &AskAnswer, buttons: Markup) -> Markup {
         let plan = &answered.planned.plan;
         html! { form.live method="post" action="/ask" {
             (self.render_hidden_fields(&self.turns))
