@@ -69,16 +69,18 @@ pub fn press(page: &str, button: &str, changed: &[(&str, &str)]) -> String {
         fields.push((name, changed.map_or(value, |(_, value)| (*value).to_owned())));
     }
     fields.push(("do".to_owned(), button.to_owned()));
-    let encode = |text: &str| {
-        let byte = |b: u8| match b {
-            b if b.is_ascii_alphanumeric() => char::from(b).to_string(),
-            b => format!("%{b:02X}"),
-        };
-        text.bytes().map(byte).collect::<String>()
-    };
     let fields: Vec<String> =
-        fields.iter().map(|(name, value)| format!("{name}={}", encode(value))).collect();
+        fields.iter().map(|(name, value)| format!("{name}={}", percent_encode(value))).collect();
     fields.join("&")
+}
+
+/// Percent-encodes a text for a form.
+pub fn percent_encode(text: &str) -> String {
+    let byte = |b: u8| match b {
+        b if b.is_ascii_alphanumeric() => char::from(b).to_string(),
+        b => format!("%{b:02X}"),
+    };
+    text.bytes().map(byte).collect()
 }
 
 fn unescape(text: &str) -> String {

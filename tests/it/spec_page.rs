@@ -7,7 +7,7 @@ use hqdl_testkit::daemon::{Daemon, wait_until};
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 use serde_json::json;
 
-use crate::ask_page::press;
+use crate::ask_page::{percent_encode, press};
 
 const EDIT: &str = "/specs/x/edit";
 
@@ -24,8 +24,7 @@ fn submit(daemon: &Daemon, page: &str, button: &str, text: &str, status: u16) ->
 }
 
 fn problems(daemon: &Daemon, text: &str) -> serde_json::Value {
-    let encoded: String = text.bytes().map(|b| format!("%{b:02X}")).collect();
-    let checked = daemon.submit_form("/specs/x/check", &format!("text={encoded}"));
+    let checked = daemon.submit_form("/specs/x/check", &format!("text={}", percent_encode(text)));
     checked.expect_status(200).json()["problems"].clone()
 }
 

@@ -1,7 +1,7 @@
 //! The page that shows the text of a spec. If the daemon runs with `--edit`, it checks the text while
 //! it is written, previews the first cells with their prompt and price, and saves it.
 
-use std::path::PathBuf;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
@@ -60,7 +60,7 @@ pub(super) async fn show_editor(
     State(state): State<HttpState>,
     Path(name): Path<String>,
 ) -> Result<Page, ErrorPage> {
-    let editor = SpecEditor::open(&state, &name).await?;
+    let editor = SpecEditor::open(&state, &name)?;
     Ok(editor.render(&html! {}))
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn submit_editor(
     request: Request,
 ) -> Result<Response, ErrorPage> {
     let form: EditForm = read_form(request).await?;
-    let mut editor = SpecEditor::open(&state, &name).await?;
+    let mut editor = SpecEditor::open(&state, &name)?;
     if editor.can_edit {
         // Forms end their lines as Windows does.
         let has_windows_ends = editor.text.contains("\r\n");
@@ -87,7 +87,7 @@ pub(super) async fn submit_editor(
     let previews = form.action == "preview";
     let permit = state.acquire_query_permit().await?;
     let checked = tokio::task::spawn_blocking(move || {
-        let checked = check_text(path, text, &facts, previews);
+        let checked = check_text(&path, text, &facts, previews);
         drop(permit);
         checked
     });
@@ -137,7 +137,7 @@ pub(super) async fn check_spec(
     let permit = state.acquire_read_permit().await?;
     let facts = Arc::clone(&state.context.facts);
     let checked = tokio::task::spawn_blocking(move || {
-        let checked = check_text(path, form.text, &facts, false);
+        let checked = check_text(&path, form.text, &facts, false);
         drop(permit);
         checked
     });
@@ -175,7 +175,7 @@ pub(super) async fn add_example(
     let edited = tokio::task::spawn_blocking(move || -> Result<(), Failure> {
         let database = Database::open(&active.spec.database)?;
         let add = |text: &str| edit::add_example(text, &example);
-        edit_spec(std::path::Path::new(&path), &database, add)
+        edit_spec(FilePath::new(&path), &database, add)
     });
     edited.await.map_err(|_| HttpRefusal::bad_request("this is a bug in hqdl", ""))??;
     drop(lock);
@@ -193,12 +193,12 @@ fn refuse_edit() -> HttpRefusal {
 
 /// Checks the text of a spec. Returns its warnings, and the preview if it is wanted. Sends no request.
 fn check_text(
-    path: PathBuf,
+    path: &FilePath,
     text: String,
     facts: &Arc<Facts>,
     previews: bool,
 ) -> Result<(Problems, Option<SpecPreview>), Failure> {
-    let draft = UncheckedSpec::parse(&path, text)?;
+    let draft = UncheckedSpec::parse(path, text)?;
     let cache = Cache::Open(Facts::clone(facts));
     let session = Session::open(draft, &SpecOverrides::default(), cache)?;
     if !previews {
@@ -226,7 +226,7 @@ struct SpecEditor {
 }
 
 impl SpecEditor {
-    async fn open(state: &HttpState, name: &str) -> Result<Self, ErrorPage> {
+    fn open(state: &HttpState, name: &str) -> Result<Self, ErrorPage> {
         let path = PathBuf::from(&find_spec(state, name)?.path);
         let text = std::fs::read_to_string(&path).map_err(|e| {
             let message = format!("cannot read {}: {}", path.display(), io_reason(&e));

@@ -157,6 +157,10 @@ impl AskJob {
 
     /// Writes a query. Runs it at once if it is free.
     fn write(&self, rewrites: bool) -> Result<AskResult, Failure> {
+        #[expect(
+            clippy::redundant_closure_for_method_calls,
+            reason = "the method does not have the lifetime that the function needs"
+        )]
         let (written, repairs, usd) = self.use_asker(rewrites, |asker| asker.plan())?;
         let plan = match written {
             Written::Plan(plan) => *plan,

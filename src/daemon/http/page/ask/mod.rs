@@ -130,7 +130,7 @@ pub(super) async fn submit_ask(
     form.sql = form.sql.replace("\r\n", "\n");
     let mut page = AskPage::open(&state, &form)?;
     if form.action == "keep" {
-        return Ok(keep_answer(&state, page).await?);
+        return keep_answer(&state, page).await;
     }
     let Some(active) = page.active.clone() else { return Ok(page.render(None).into_response()) };
     let action = match form.to_action(&page.writing_price) {
@@ -300,17 +300,17 @@ impl<'f> AskPage<'f> {
                 Some(AskResult::Planned(planned)) => section.card { (self.render_plan(planned)) },
                 Some(AskResult::Declined(reason)) => {
                     p.note.wait { "No query was written. The model says: " (reason) }
-                    (self.render_hidden_form(html! { (self.render_rewrite_button()) }))
+                    (self.render_hidden_form(&html! { (self.render_rewrite_button()) }))
                 }
                 Some(AskResult::Failed { failure, sql }) => {
                     (render_failure(failure))
                     @match sql {
                         Some(sql) => section.card {
-                            (self.render_query_form(sql, self.form.dialect, self.form.relaxed, None, "", html! {
+                            (self.render_query_form(sql, self.form.dialect, self.form.relaxed, None, "", &html! {
                                 button.main name="do" value="price" { "Price the corrected query" }
                             }))
                         },
-                        None => (self.render_hidden_form(html! { (self.render_rewrite_button()) })),
+                        None => (self.render_hidden_form(&html! { (self.render_rewrite_button()) })),
                     }
                 }
                 Some(AskResult::Answered(_)) | None => {}
@@ -392,7 +392,7 @@ impl<'f> AskPage<'f> {
     }
 
     /// Renders a form with the question and some buttons.
-    fn render_hidden_form(&self, buttons: Markup) -> Markup {
+    fn render_hidden_form(&self, buttons: &Markup) -> Markup {
         html! { form.live method="post" action="/ask" {
             (self.render_hidden_fields(&self.turns))
             input type="hidden" name="question" value=(self.form.question);
@@ -411,7 +411,7 @@ impl<'f> AskPage<'f> {
         is_relaxed: bool,
         assumptions: Option<&str>,
         price: &str,
-        buttons: Markup,
+        buttons: &Markup,
     ) -> Markup {
         html! { form.live.sql method="post" action="/ask" {
             (self.render_hidden_fields(&self.turns))
@@ -444,7 +444,7 @@ impl<'f> AskPage<'f> {
                 }
             }
             @if let MaxCost::Unknown(why) = &plan.max_cost { p.note.wait { "The price is not known: " (why) "." } }
-            (self.render_query_form(&plan.sql, plan.dialect, planned.is_relaxed, plan.assumptions.as_deref(), &price, html! {
+            (self.render_query_form(&plan.sql, plan.dialect, planned.is_relaxed, plan.assumptions.as_deref(), &price, &html! {
                 button.main name="do" value="run" { "Run, " (price) }
                 button name="do" value="price" { "Price an edited query" }
             }))
@@ -460,7 +460,7 @@ impl<'f> AskPage<'f> {
             p { strong { (count_noun(turn.rows, "row")) } ": " (searched) "." }
             (render_assumptions(planned))
             @if rows.count == 0 {
-                (self.render_hidden_query_form(answered, html! {
+                (self.render_hidden_query_form(answered, &html! {
                     button.main name="do" value="relax" { "Search with a weaker condition, " (self.writing_price) }
                 }))
             } @else {
@@ -468,7 +468,7 @@ impl<'f> AskPage<'f> {
                 (render_rows_table(rows))
             }
             details open[rows.count == 0] { summary { "Query and routes" }
-                (self.render_query_form(&turn.sql, planned.plan.dialect, planned.is_relaxed, planned.plan.assumptions.as_deref(), "", html! {
+                (self.render_query_form(&turn.sql, planned.plan.dialect, planned.is_relaxed, planned.plan.assumptions.as_deref(), "", &html! {
                     button name="do" value="price" { "Price an edited query" }
                 }))
                 p { a href=(self.query_link(&turn.sql)) { "Open in Query" } " to draw charts and download all rows" }
@@ -478,7 +478,7 @@ impl<'f> AskPage<'f> {
         }
     }
 
-    fn render_hidden_query_form(&self, answered: &AskAnswer, buttons: Markup) -> Markup {
+    fn render_hidden_query_form(&self, answered: &AskAnswer, buttons: &Markup) -> Markup {
         let plan = &answered.planned.plan;
         html! { form.live method="post" action="/ask" {
             (self.render_hidden_fields(&self.turns))

@@ -12,9 +12,11 @@ use crate::daemon::clients::Clients;
 
 /// Maximum number of results to remember.
 const MAX_PRESSES: usize = 64;
-/// Seconds without a waiting client after which the work is interrupted. A browser that sends a form
+/// Ticks without a waiting client after which the work is interrupted. A browser that sends a form
 /// twice closes the first connection before it opens the second.
-const ABANDON_SECONDS: u32 = 3;
+const ABANDON_TICKS: u32 = 3;
+/// Time between two looks for waiting clients.
+const TICK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 
 /// Number of pages made since the daemon started.
 static PAGES: AtomicU64 = AtomicU64::new(0);
@@ -114,14 +116,14 @@ impl<T: Send + Sync + 'static> Presses<T> {
         let waiting = Arc::clone(&presence);
         tokio::spawn(async move {
             let mut work = std::pin::pin!(work);
-            let (mut guard, mut seconds) = (Some(guard), 0);
+            let (mut guard, mut ticks) = (Some(guard), 0);
             let done = loop {
                 tokio::select! {
                     done = &mut work => break done,
-                    () = tokio::time::sleep(Duration::from_secs(1)) => {
+                    () = tokio::time::sleep(TICK) => {
                         // The table and this task have a copy, too.
-                        seconds = if Arc::strong_count(&waiting) > 2 { 0 } else { seconds + 1 };
-                        if seconds >= ABANDON_SECONDS {
+                        ticks = if Arc::strong_count(&waiting) > 2 { 0 } else { ticks + 1 };
+                        if ticks >= ABANDON_TICKS {
                             guard = None;
                         }
                     }
@@ -144,7 +146,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use super::{ABANDON_SECONDS, MAX_PRESSES, Presses};
+    use super::{ABANDON_TICKS, MAX_PRESSES, Presses, TICK};
     use crate::daemon::clients::Clients;
 
     #[tokio::test]
@@ -171,14 +173,14 @@ mod tests {
         assert_eq!(presses.find_result("b"), None);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn work_without_a_waiting_client_is_interrupted_and_forgotten() {
         let (presses, clients) = (Presses::<bool>::default(), Clients::default());
         let work = |mut interrupt: tokio::sync::watch::Receiver<bool>| async move {
             interrupt.wait_for(|i| *i).await.is_ok()
         };
-        let patience = Duration::from_secs(u64::from(ABANDON_SECONDS) + 2);
-        let left = tokio::time::timeout(Duration::from_secs(10), presses.join("a", &clients, work));
+        let patience = 4 * ABANDON_TICKS * TICK;
+        let left = tokio::time::timeout(patience, presses.join("a", &clients, work));
         assert!(left.await.is_err(), "a client that waits is not left alone");
         tokio::time::sleep(patience).await;
         assert_eq!(clients.count(), 0);
