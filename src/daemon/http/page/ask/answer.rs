@@ -165,6 +165,12 @@ impl AskJob {
         let plan = match written {
             Written::Plan(plan) => *plan,
             Written::Declined(reason) => return Ok(AskResult::Declined(reason)),
+            Written::Unreadable if self.active.spec.is_replay() => {
+                return Err(Failure::wrong_input(
+                    "the recordings contain no query for this question",
+                    "set a real model in [model], or ask the question of an [[example]]",
+                ));
+            }
             Written::Unreadable => {
                 return Err(Failure::wrong_input(
                     "the model's reply contains no query",
