@@ -59,6 +59,8 @@ pub use hqdl_values::{Row, cell, evidence, format, key, problem, sql, tokens, us
 // ── the front ends ──
 pub mod swan;
 pub mod failure;
+pub mod spec_file;
+pub mod sample_prompts;
 pub mod daemon;
 pub mod mcp;
 pub mod cli;

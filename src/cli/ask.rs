@@ -15,7 +15,7 @@ use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE};
 use super::input::{self, open_for_query};
 use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
-use super::{ModelFlags, OutputOptions, interrupt, meta, session, spec_file};
+use super::{ModelFlags, OutputOptions, interrupt, meta, session};
 use crate::ask::{
     self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, SqlGenerationLimit, Turn,
     Written,
@@ -29,6 +29,7 @@ use crate::query::{Dialect, Meta, QueryError, QueryResult};
 use crate::session::Session;
 use crate::spec::file::ExampleTable;
 use crate::spec::{Provider, Spec};
+use crate::spec_file;
 use crate::suggest::edit;
 use crate::usage::Usage;
 

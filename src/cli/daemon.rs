@@ -40,6 +40,9 @@ pub struct Options {
     /// `budget`, and a run that is started over HTTP or on the page, are approved.
     #[arg(long)]
     no_spend: bool,
+    /// Let the page change specs: edit them, and keep questions with their queries as examples.
+    #[arg(long)]
+    edit: bool,
     /// Check the files at this interval (2 if omitted, at most 3600), for file systems without
     /// change events (network drives).
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
@@ -138,6 +141,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         hosts: options.host.clone(),
         token: token.map(SecretString::from),
         spend: !options.no_spend,
+        edit: options.edit,
         poll: options.poll.map(Duration::from_secs),
         grace: Duration::from_secs(options.grace),
         max_rows: options.max_rows,

@@ -29,7 +29,6 @@ mod query;
 mod rows;
 mod score;
 mod session;
-mod spec_file;
 mod status;
 mod suggest;
 mod swan;

@@ -9,15 +9,11 @@ use serde_json::json;
 use super::failure::{Failure, INCOMPLETE};
 use super::materialize::SelectionFlags;
 use super::{ModelFlags, OutputOptions, progress, session};
-use crate::Row;
-use crate::database::keys::{KeyRow, Keys};
 use crate::facts::Reason;
 use crate::format::{count_noun, format_thousands};
-use crate::materialize::{MaterializeError, RunMode};
-use crate::model;
+use crate::materialize::RunMode;
 use crate::plan::{BudgetLeft, Plan};
-use crate::prompt::PromptFrame;
-use crate::retrieval::evidence::load_evidence;
+use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
 use crate::session::Session;
 
 #[derive(Debug, clap::Args)]
@@ -66,50 +62,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Prints the prompt for the first rows of each expansion.
 fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let connected = model::connect_for_planning(&session.spec)?;
-    for expansion in &session.spec.expansions {
-        let max_rows = if expansion.has_images() { 1 } else { expansion.rows_per_request as usize };
-        let mut rows: Vec<Row> = Vec::new();
-        let mut add_row = |key: &KeyRow| {
-            // A request contains only rows of the same partition.
-            let is_same_partition = rows.first().is_none_or(|first| {
-                expansion.key_part(&first.key) == expansion.key_part(&key.row.key)
-            });
-            if is_same_partition && rows.len() < max_rows {
-                rows.push(key.row.clone());
-            }
-            Ok::<_, rusqlite::Error>(())
-        };
-        let keys = Keys::collect(&session.database, expansion, None)?;
-        keys.for_each(&mut add_row).map_err(|e| session.database.store_error_for(&e))?;
-        let Some(first) = rows.first() else { continue };
-        load_evidence(&session.spec, expansion, &session.database).map_err(|message| {
-            MaterializeError::Evidence { expansion: expansion.name.clone(), message }
-        })?;
-        let asked = expansion.for_key(&first.key);
-        let shown: Vec<_> = rows.iter().map(|row| expansion.shown_row(row)).collect();
-        let models = model::choose_models(&session.spec, Some(&*connected), expansion);
-        for (m, choice) in models.choices().iter().enumerate() {
-            let columns: Vec<usize> = models.columns_of(m).collect();
-            let frame = PromptFrame::new(&asked, &columns, choice.format);
-            let prompt = frame.build_prompt(shown.iter().map(AsRef::as_ref));
-            if output_options.json {
-                let line = json!({
-                    "expansion": expansion.name, "system": &*prompt.system, "user": prompt.user,
-                });
-                anstream::println!("{line}");
-            } else {
-                let name = &expansion.name;
-                let title = match models.choices() {
-                    [_] => name.clone(),
-                    _ => format!("{name} ({})", choice.name),
-                };
-                anstream::println!(
-                    "── {title}: system ──\n{}\n── {title}: user ──\n{}",
-                    prompt.system,
-                    prompt.user
-                );
-            }
+    for SamplePrompt { expansion, title, system, user } in build_sample_prompts(session, None)? {
+        if output_options.json {
+            let line = json!({ "expansion": expansion, "system": system, "user": user });
+            anstream::println!("{line}");
+        } else {
+            anstream::println!("── {title}: system ──\n{system}\n── {title}: user ──\n{user}");
         }
     }
     Ok(ExitCode::SUCCESS)

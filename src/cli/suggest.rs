@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::failure::Failure;
-use super::{CacheFlags, OutputOptions, session, spec_file};
+use super::{CacheFlags, OutputOptions, session};
 use crate::database::Database;
 use crate::format::{count_noun, format_thousands};
 use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::UncheckedSpec;
+use crate::spec_file;
 use crate::suggest::edit::{self, Additions};
 use crate::suggest::{BoundQuestion, ColumnLocation, Suggestion, Suggestions, suggest_columns};
 

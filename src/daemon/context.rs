@@ -8,6 +8,7 @@ use super::Settings;
 use super::clients::Clients;
 use super::event::DaemonEvent;
 use super::metrics::Metrics;
+use super::query_uses::QueryUses;
 use super::spending::ColumnSpending;
 use super::status::DaemonStatus;
 use crate::facts::Facts;
@@ -26,4 +27,5 @@ pub(super) struct DaemonContext {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clients: Clients,
     pub(super) spending: Arc<ColumnSpending>,
+    pub(super) uses: QueryUses,
 }

@@ -29,6 +29,7 @@ mod spec_files;
 mod active_spec;
 mod metrics;
 mod notify;
+mod query_uses;
 mod runs;
 mod servers;
 mod signals;
@@ -90,6 +91,8 @@ pub struct Settings {
     pub token: Option<secrecy::SecretString>,
     /// Whether the daemon asks for missing cells without approval.
     pub spend: bool,
+    /// Whether the page may change specs.
+    pub edit: bool,
     /// Interval for polling files; `None` to use the system's change events.
     pub poll: Option<Duration>,
     /// Time for requests in flight to finish at shutdown.

@@ -93,6 +93,7 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
         metrics: Arc::default(),
         clients: Clients::default(),
         spending: Arc::default(),
+        uses: super::query_uses::QueryUses::default(),
     };
     let (watch, why) = match watch {
         Some(Ok(watch)) => (Some(watch), None),

@@ -191,6 +191,7 @@ fn the_query_box_explains_and_runs() {
     let explained =
         daemon.submit_form("/query", &format!("spec=x&do=explain&{sql}")).expect_status(200).body;
     assert!(explained.contains("At most") && explained.contains("eye_color"), "{explained}");
+    assert!(explained.contains("<ul class=\"tree\">"), "{explained}");
     assert_eq!(endpoint.request_count(), 0);
     // The page shows the price before it runs the query.
     let priced =
@@ -342,6 +343,66 @@ fn a_result_is_drawn_and_downloaded() {
     assert_eq!(csv, format!("eye_color,n\n{}", lines.collect::<String>()));
     let wrong = form("run", groups, "&interval=many").expect_status(400).body;
     assert!(wrong.contains("`many` is not a valid confidence"), "{wrong}");
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn a_chart_is_saved_as_svg_and_png() {
+    let program = find_chromium().expect("Chromium, which was there when this was built");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let mut browser = Browser::start(&program, &project.path("."));
+    let sql = "SELECT+eye_color%2C+count(*)+AS+n+FROM+llm+GROUP+BY+1";
+    browser.open_page(&format!("http://{}/query?spec=x&sql={sql}", daemon.address));
+    browser.eval_script("document.querySelector('#query button.main').click()");
+    let wait_for = |browser: &mut Browser, condition: &str| {
+        for _ in 0..1000 {
+            if browser.eval_script(condition) == json!(true) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("{condition}");
+    };
+    wait_for(&mut browser, "document.querySelector('[data-save=svg]') !== null");
+    browser.eval_script(
+        "window.saved = []; HTMLAnchorElement.prototype.click = function () { saved.push([this.download, this.href]); };
+         document.querySelector('[data-save=svg]').click(); document.querySelector('[data-save=png]').click()",
+    );
+    wait_for(&mut browser, "saved.length === 2");
+    let saved = browser.eval_script("saved");
+    let svg = saved[0][1].as_str().unwrap();
+    assert_eq!(
+        (&saved[0][0], &saved[1][0]),
+        (&json!("n-by-eye-color.svg"), &json!("n-by-eye-color.png"))
+    );
+    assert!(svg.starts_with("data:image/svg+xml") && svg.contains("fill%3D%22rgb"), "{svg}");
+    assert!(saved[1][1].as_str().unwrap().starts_with("data:image/png;base64,"), "{saved}");
+    assert_eq!(browser.take_errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_query_is_saved_in_the_spec_only_with_edit() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let form =
+        |sql: &str| format!("spec=x&do=save&title=Tall+heroes&sql={}", sql.replace(' ', "+"));
+    let sql = "SELECT name FROM hero WHERE height > 100";
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    daemon.submit_form("/query", &form(sql)).expect_status(403);
+    drop(daemon);
+    let daemon = Daemon::start(&project, &["--no-spend", "--edit"]);
+    daemon.wait_until_idle("waiting");
+    daemon.submit_form("/query", &form("SELECT nope FROM hero")).expect_status(400);
+    daemon.submit_form("/query", &form(sql).replace("Tall+heroes", "+")).expect_status(400);
+    let saved = daemon.submit_form("/query", &form(sql)).expect_status(200).body;
+    assert!(saved.contains("Kept as an [[example]] in"), "{saved}");
+    assert_eq!(project.spec_text().matches("[[example]]").count(), 1);
+    wait_until("shown", || page(&daemon, "/query?spec=x").contains(">Tall heroes</a>"));
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]

@@ -14,6 +14,7 @@
 
 mod aliases;
 mod ask;
+mod ask_page;
 mod batches;
 mod binding;
 mod blendsql_cases;
@@ -82,6 +83,7 @@ mod sembench;
 mod sharing;
 mod shots;
 mod snapshots;
+mod spec_page;
 mod stored_columns;
 mod suggestions;
 mod suql;

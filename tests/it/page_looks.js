@@ -66,7 +66,7 @@
   const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (nodes.nextNode()) {
     const e = nodes.currentNode.parentElement;
-    if (!nodes.currentNode.data.trim() || !seen(e) || e.closest("script, datalist, option, title")) continue;
+    if (!nodes.currentNode.data.trim() || !seen(e) || e.closest("script, datalist, option, title, [aria-hidden=true]")) continue;
     texts += 1;
     const style = getComputedStyle(e);
     legible(e, e instanceof SVGElement ? style.fill : style.color, what(e));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
+use crate::ask_page::asking_endpoint;
 use hqdl_testkit::browser::{Browser, find_chromium};
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
@@ -57,6 +58,21 @@ impl Walk {
     /// Checks the result of a query, which the page's script shows without leaving the page.
     fn run_query(&mut self, state: &str, words: &[&str]) {
         self.browser.eval_script("document.querySelector('#query button.main').click()");
+        self.wait_for_words(words);
+        self.judge(state, words);
+    }
+
+    /// Asks a question on the Ask page.
+    fn ask(&mut self, state: &str, question: &str, words: &[&str]) {
+        let fill =
+            format!("document.querySelector('textarea[name=question]').value = {question:?}");
+        self.browser.eval_script(&fill);
+        self.press_live(state, "button[value=write]", words);
+    }
+
+    /// Presses a button whose result the page's script shows without leaving the page.
+    fn press_live(&mut self, state: &str, button: &str, words: &[&str]) {
+        self.browser.eval_script(&format!("document.querySelector('{button}').click()"));
         self.wait_for_words(words);
         self.judge(state, words);
     }
@@ -212,6 +228,55 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.look("broken from the start", daemon, "/specs/y", &["broken"]);
 }
 
+/// The states of the Ask page.
+fn asking(walk: &mut Walk) {
+    let endpoint = asking_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let example = "\n[[example]]\nquestion = \"Which heroes have green eyes, and when were they born?\"\nsql = \"SELECT 1\"\n";
+    project.write_spec(&(project.spec_text() + example));
+    let daemon = Daemon::start(&project, &["--edit"]);
+    daemon.wait_until_idle("complete");
+    walk.look("ask", &daemon, "/ask", &["Write the query, for at most $", "green eyes"]);
+    walk.ask("ask price", "Who can fly?", &["Run, for at most $", "Assumes"]);
+    walk.press_live("ask rows", "button[value=run]", &["10 rows", "Keep as an example"]);
+    walk.browser.eval_script("document.querySelectorAll('details').forEach(d => d.open = true)");
+    walk.judge("ask rows in full", &["Open in Query", "Keep", "ad-hoc"]);
+    walk.ask("ask follow-up", "How old is each?", &["Who can fly?", "born by name"]);
+    walk.ask("ask without rows", "Who is Zedd?", &["0 rows", "weaker condition"]);
+    walk.press_live("ask relaxed", "button[value=relax]", &["1 row", "no row with 'Zedd'"]);
+    walk.ask("ask declined", "What does it weigh?", &["The model says"]);
+    walk.ask("ask with an error", "Who can fly?", &["10 rows"]);
+    walk.browser.eval_script("document.querySelector('[name=sql]').value = 'SELECT a_column_that_does_not_exist_anywhere FROM hero WHERE height > 100'");
+    walk.press_live("ask with a wrong query", "button[value=price]", &["no such column"]);
+}
+
+/// The states of a spec's text and lineage.
+fn editing(walk: &mut Walk) {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &["--no-spend", "--edit"]);
+    daemon.wait_until_idle("waiting");
+    walk.look("lineage of a new spec", &daemon, "/specs/x/lineage", &["0 of 10 cells"]);
+    walk.look("spec text", &daemon, "/specs/x/edit", &["Save", "Preview 10 cells"]);
+    walk.wait_for_words(&["The spec is valid."]);
+    walk.press_live("spec preview", "button[value=preview]", &["missing cells", "at most $"]);
+    walk.browser.eval_script(
+        "{ const box = document.querySelector('.toml'); box.value = box.value.replace('[limits]', 'temprature = 3\\n[limits]');
+           box.dispatchEvent(new Event('input', { bubbles: true })); }",
+    );
+    walk.wait_for_words(&["The spec has errors."]);
+    walk.judge("spec with an error", &["temprature"]);
+    walk.press_live("spec not saved", "button[value=save]", &["^^^^"]);
+    drop(daemon);
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    walk.look("spec read only", &daemon, "/specs/x/edit", &["Read only"]);
+    for sql in ["SELECT name, born FROM llm WHERE eye_color = 'Green'", "SELECT * FROM llm_power"] {
+        daemon.query_rows(sql);
+    }
+    walk.look("lineage", &daemon, "/specs/x/lineage", &["run once", "hero_expanded"]);
+}
+
 fn all(walk: &mut Walk) {
     {
         let endpoint = wordy();
@@ -317,9 +382,8 @@ fn all(walk: &mut Walk) {
     }
 }
 
-#[test]
-#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
-fn the_page_is_readable_in_every_state() {
+/// Visits states in a browser and expects no complaint.
+fn check_states(visit: impl FnOnce(&mut Walk)) {
     let program = find_chromium().expect("Chromium, which was there when this was built");
     let home = tempfile::tempdir().unwrap();
     let mut walk = Walk {
@@ -327,6 +391,24 @@ fn the_page_is_readable_in_every_state() {
         complaints: Vec::new(),
         axe: read_axe(),
     };
-    all(&mut walk);
+    visit(&mut walk);
     assert!(walk.complaints.is_empty(), "{}", walk.complaints.join("\n"));
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn the_page_is_readable_in_every_state() {
+    check_states(all);
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn the_ask_page_is_readable_in_every_state() {
+    check_states(asking);
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn the_pages_of_a_spec_are_readable_in_every_state() {
+    check_states(editing);
 }

@@ -71,8 +71,10 @@ struct HttpState {
     stream_permits: Arc<Semaphore>,
     /// Permits for clients that wait for the end of a run.
     wait_permits: Arc<Semaphore>,
-    /// Serializes edits of overrides files.
+    /// Serializes edits of overrides files and specs.
     edits: Arc<tokio::sync::Mutex<()>>,
+    /// Forms of the Ask page that were submitted lately.
+    presses: page::AskPresses,
     /// Becomes true when the daemon shuts down.
     closing: watch::Receiver<bool>,
 }
@@ -92,6 +94,7 @@ pub(super) async fn serve_http(
         stream_permits: Arc::new(Semaphore::new(MAX_STREAMS)),
         wait_permits: Arc::new(Semaphore::new(MAX_RUN_WAITS)),
         edits: Arc::default(),
+        presses: page::AskPresses::default(),
         closing,
     };
     let routes = build_router(state.clone());

@@ -80,6 +80,8 @@ pub(super) struct AskedQuery {
 
 /// A query with everything needed to run it.
 pub(super) struct PreparedQuery {
+    /// Name of the spec.
+    spec_name: String,
     active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.
     changed_spec: Option<Spec>,
@@ -316,14 +318,9 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         spec.set_budget(asked.budget).map_err(Failure::from)?;
         changed_spec = Some(spec);
     }
-    let target = match (&asked.db, &active_spec.spec.output) {
-        (Some(db), _) if bare => db.clone(),
-        (_, None) => active_spec.spec.database.clone(),
-        (_, Some(copy)) => {
-            let readable = Database::open(&active_spec.spec.database)
-                .and_then(|database| output::find_expanded_database(&database, Some(copy)));
-            readable.map_err(Failure::from)?.0
-        }
+    let target = match &asked.db {
+        Some(db) if bare => db.clone(),
+        _ => find_target(&active_spec.spec)?,
     };
     let timeout = parse_timeout(asked.timeout)?;
     let interval = match asked.interval {
@@ -340,6 +337,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         is_approved: state.context.settings.spend || asked.budget.is_some(),
         params: parse_params(&asked.params)?,
         command: format!("query {name}"),
+        spec_name: name,
         active_spec,
         changed_spec,
         target,
@@ -350,6 +348,14 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         rows_per_request: asked.rows_per_request.filter(|n| *n > 0),
         timeout,
     })
+}
+
+/// Returns the path of the database that a spec's queries read: the expanded copy, if there is one.
+pub(super) fn find_target(spec: &Spec) -> Result<PathBuf, Failure> {
+    let Some(copy) = &spec.output else { return Ok(spec.database.clone()) };
+    let readable = Database::open(&spec.database)
+        .and_then(|database| output::find_expanded_database(&database, Some(copy)));
+    Ok(readable?.0)
 }
 
 /// Returns the spec that uses this database. Clients cannot read any other file.
@@ -442,7 +448,9 @@ impl PreparedQuery {
         } else {
             request.to_plain().run(sink)
         };
-        result.map_err(|error| self.failure_for(error))
+        let meta = result.map_err(|error| self.failure_for(error))?;
+        context.uses.count_query(&self.spec_name, &self.sql, &meta);
+        Ok(meta)
     }
 
     fn explain(

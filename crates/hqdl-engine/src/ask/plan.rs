@@ -133,17 +133,19 @@ fn bound_cost(spec: &Spec, explained: &Meta, limits: CostLimits) -> MaxCost {
         (None, limit) => match check_cost_is_known(spec) {
             Err(reason) => MaxCost::Unknown(reason),
             Ok(()) => {
-                let usd = COST_HEADROOM * explained.cost_usd + max_request_cost(spec, explained);
+                let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
+                let usd = COST_HEADROOM * explained.cost_usd + max_request_cost(spec, input);
                 MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
             }
         },
     }
 }
 
-/// Returns the maximum cost that one request reserves, in USD: its input and the longest possible
-/// answer. The limit of a query includes it, because otherwise the last request could not be sent.
-fn max_request_cost(spec: &Spec, explained: &Meta) -> f64 {
-    let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
+/// Returns the maximum cost that one request with this many input tokens reserves, in USD: its input
+/// and the longest possible answer. A limit includes it, because otherwise the last request could not
+/// be sent.
+#[must_use]
+pub fn max_request_cost(spec: &Spec, input: f64) -> f64 {
     let reserved = |settings: &ModelSettings| {
         let price = settings.charged_price().unwrap_or_default();
         let output = f64::from(settings.max_output_tokens);

@@ -1,15 +1,18 @@
 //! The daemon's web pages. The server renders them, and they are readable without JavaScript; one
 //! script keeps the figures up to date. `maud` escapes all text, because a model wrote the values.
 
+mod ask;
 mod cell;
 mod export;
 mod facet;
+mod lineage;
 mod overview;
 mod plot;
 mod query;
 mod result_chart;
 mod review;
 mod spec;
+mod spec_edit;
 mod spending;
 mod table;
 mod view;
@@ -30,6 +33,8 @@ use super::reply::HttpRefusal;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
+pub(super) use self::ask::AskPresses;
+
 /// Number of characters that fit on a line in the narrowest window.
 const NARROW_WIDTH: usize = 36;
 /// Time limit for reading a form.
@@ -44,12 +49,17 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
     };
     api.route("/", get(overview::show_overview))
         .route("/specs/{spec}", get(spec::show_spec))
+        .route("/specs/{spec}/edit", get(spec_edit::show_editor).post(spec_edit::submit_editor))
+        .route("/specs/{spec}/check", post(spec_edit::check_spec))
+        .route("/spec.schema.json", get(spec_edit::get_schema))
+        .route("/specs/{spec}/lineage", get(lineage::show_lineage))
         .route("/specs/{spec}/go", post(spec::approve_run))
         .route("/runs/{run}/stop", post(spec::stop_run))
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
+        .route("/ask", get(ask::show_ask).post(ask::submit_ask))
         .route("/query", get(query::show_query).post(query::run_query))
         .route("/page.css", asset("text/css; charset=utf-8", include_str!("page.css")))
         .route("/page.js", asset("text/javascript; charset=utf-8", include_str!("page.js")))
@@ -118,7 +128,7 @@ fn render_page(title: &str, content: &Markup) -> Page {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     a.home href="/" { "hqdl" }
-                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query")] {
+                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask")] {
                         a href=(path) aria-current=[(title == name).then_some("page")] { (name) }
                     } }
                 }
@@ -191,6 +201,16 @@ fn percent_encode(text: &str) -> String {
 /// Returns the path of a spec's page.
 fn spec_path(name: &str) -> String {
     format!("/specs/{}", percent_encode(name))
+}
+
+/// Renders the links between the pages of a spec.
+fn render_spec_tabs(name: &str, current: &str) -> Markup {
+    let path = spec_path(name);
+    html! { nav.tabs aria-label="Pages of the spec" {
+        @for (title, end) in [("Tables and runs", ""), ("Spec", "/edit"), ("Lineage", "/lineage")] {
+            a href=(format!("{path}{end}")) aria-current=[(title == current).then_some("page")] { (title) }
+        }
+    } }
 }
 
 /// Renders the state of a spec as a word, so that it does not depend on colour.

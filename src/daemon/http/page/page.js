@@ -1,9 +1,15 @@
 // Keeps figures moving. Without it, everything is there to read all the same.
 "use strict";
 document.addEventListener("keydown", (event) => {
+  // Enter in the title of a query saves it.
+  if (event.key === "Enter" && event.target.name === "title") {
+    event.preventDefault();
+    event.target.form.querySelector('button[value="save"]').click();
+    return;
+  }
   // Ctrl+Enter runs the query in the box.
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-  const run = event.target.form?.querySelector('button[value="run"]');
+  const run = event.target.form?.querySelector('button[value="run"], button.main');
   if (run) run.click();
 });
 (() => {
@@ -81,6 +87,7 @@ document.addEventListener("keydown", (event) => {
         body: JSON.stringify({ spec: form.spec.value || null, sql: form.sql.value }),
       });
       const found = await response.json();
+      squiggle(form.sql, found.error?.problems ?? []);
       if (!response.ok) { note.textContent = found.error.message; return; }
       const cost = `$${found.cost_usd.toFixed(4)}`, run = runButton();
       if (found.unbounded?.length) note.textContent = "The price is not known before it runs.";
@@ -95,6 +102,7 @@ document.addEventListener("keydown", (event) => {
   const changed = () => {
     clearTimeout(timer);
     pricing?.abort();
+    squiggle(byId("sql"), []);
     const run = runButton();
     run.textContent = "Run";
     run.value = "run";
@@ -178,10 +186,203 @@ document.addEventListener("keydown", (event) => {
     }));
     for (const head of document.querySelectorAll("table.sortable thead th"))
       head.replaceChildren(button(head.textContent, () => sortRows(head), "plain"));
-    if (!document.querySelector("main table.rows, main .problem, main button[value=spend]")) price();
+    if (!document.querySelector("main table.rows, main button[value=spend]")) price();
   };
   document.addEventListener("submit", submit);
   start();
+})();
+// Charts as SVG and PNG.
+document.documentElement.classList.add("js");
+(() => {
+  // The drawing with its colors, which the style sheet sets.
+  const toSvg = (chart) => {
+    const copy = chart.cloneNode(true);
+    const parts = [chart, ...chart.querySelectorAll("*")], copies = [copy, ...copy.querySelectorAll("*")];
+    for (const [n, part] of parts.entries()) {
+      const style = getComputedStyle(part);
+      for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family"])
+        copies[n].setAttribute(name, style.getPropertyValue(name));
+    }
+    const { width, height } = chart.viewBox.baseVal;
+    const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    for (const [name, value] of Object.entries({ width, height, fill: getComputedStyle(chart.closest(".card") ?? document.body).backgroundColor })) ground.setAttribute(name, value);
+    copy.prepend(ground);
+    copy.setAttribute("width", width);
+    copy.setAttribute("height", height);
+    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    return `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
+  };
+  const toCanvas = async (chart) => {
+    const picture = new Image();
+    picture.src = toSvg(chart);
+    await picture.decode();
+    const canvas = Object.assign(document.createElement("canvas"), { width: 2 * picture.width, height: 2 * picture.height });
+    canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+    return canvas;
+  };
+  document.addEventListener("click", async (event) => {
+    const kind = event.target.dataset?.save;
+    if (!kind) return;
+    const figure = event.target.closest("figure"), chart = figure.querySelector("svg"), status = figure.querySelector(".status");
+    try {
+      if (kind === "copy") {
+        const canvas = await toCanvas(chart);
+        const blob = await new Promise((done) => { canvas.toBlob(done, "image/png"); });
+        await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+        status.textContent = "Copied.";
+        return;
+      }
+      const href = kind === "svg" ? toSvg(chart) : (await toCanvas(chart)).toDataURL("image/png");
+      const name = chart.ariaLabel.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60);
+      Object.assign(document.createElement("a"), { href, download: `${name}.${kind}` }).click();
+      status.textContent = `Saved as ${name}.${kind}.`;
+    } catch { status.textContent = "The browser does not allow it."; }
+  });
+})();
+// Squiggles under the places of problems, in a layer over a text box.
+const placeOf = (text, { line, column }) => {
+  const lines = text.split("\n").slice(0, line);
+  const last = lines.pop() ?? "";
+  const found = lines.reduce((sum, l) => sum + l.length + 1, 0) + [...last].slice(0, column - 1).join("").length;
+  // A problem at the end of the text is marked at its last character.
+  const from = Math.max(0, Math.min(found, text.trimEnd().length - 1));
+  const word = /^[\w.]+|^"[^"]*"|^'[^']*'|^\S+/.exec(text.slice(from).split("\n", 1)[0]);
+  return [from, from + Math.max(word?.[0].length ?? 1, 1)];
+};
+const squiggle = (box, problems) => {
+  const frame = box.closest(".editor");
+  frame.querySelector(".squiggles")?.remove();
+  const marked = problems.filter((problem) => problem.line).map((problem) => [...placeOf(box.value, problem), problem.severity]).sort((a, b) => a[0] - b[0]);
+  if (!marked.length) return;
+  const layer = Object.assign(document.createElement("div"), { className: "squiggles", ariaHidden: "true" });
+  const mirror = document.createElement("pre"), style = getComputedStyle(box);
+  for (const name of ["font", "lineHeight", "padding", "tabSize"]) mirror.style[name] = style[name];
+  let at = 0;
+  for (const [from, to, severity] of marked) {
+    if (from < at) continue;
+    const mark = Object.assign(document.createElement("mark"), { className: severity ?? "", textContent: box.value.slice(from, to) });
+    mirror.append(box.value.slice(at, from), mark);
+    at = to;
+  }
+  mirror.append(box.value.slice(at));
+  layer.append(mirror);
+  frame.append(layer);
+  box.onscroll = () => { mirror.style.transform = `translateY(${-box.scrollTop}px)`; };
+  box.onscroll();
+};
+// The spec editor: problems while one writes, and names of fields.
+(() => {
+  let timer = null, schema = null, checking = null;
+  const form = () => document.getElementById("spec-editor");
+  const show = (problems) => {
+    const box = form().text, list = document.getElementById("problems");
+    squiggle(box, problems);
+    list.hidden = !problems.length;
+    list.replaceChildren(...problems.map((problem) => {
+      const item = document.createElement("li");
+      const where = problem.line ? `line ${problem.line}, column ${problem.column}: ` : "";
+      const more = [problem.expected, problem.help].filter(Boolean).join("; ");
+      const button = Object.assign(document.createElement("button"), { type: "button", className: problem.severity ?? "", textContent: `${problem.severity}: ${where}${problem.message}${more ? ` (${more})` : ""}` });
+      button.onclick = () => { box.focus(); if (problem.line) box.setSelectionRange(...placeOf(box.value, problem)); };
+      item.append(button);
+      return item;
+    }));
+    form().querySelector(".status").textContent = problems.some((p) => p.severity === "error") ? "The spec has errors." : "The spec is valid.";
+  };
+  const check = async () => {
+    checking?.abort();
+    const own = checking = new AbortController();
+    try {
+      const response = await fetch(form().dataset.check, { method: "POST", signal: own.signal, body: new URLSearchParams({ text: form().text.value }) });
+      if (response.ok) show((await response.json()).problems);
+    } catch { /* a newer text is checked, or the daemon is ending */ }
+  };
+  // The fields of the table at the caret, from the JSON Schema of specs.
+  const fieldsAt = (text) => {
+    let at = schema;
+    const resolve = (node) => {
+      while (node) {
+        if (node.$ref) node = schema.$defs[node.$ref.split("/").pop()];
+        else if (node.items) node = node.items;
+        else if (node.anyOf) node = node.anyOf.find((part) => part.type !== "null");
+        else return node;
+      }
+      return node;
+    };
+    const headers = [...text.matchAll(/^\s*\[\[?([\w.\- "]+)\]\]?/gm)];
+    for (const name of headers.at(-1)?.[1].split(".") ?? []) {
+      const table = resolve(at);
+      at = table?.properties?.[name.trim()] ?? table?.additionalProperties;
+    }
+    return resolve(at)?.properties ?? {};
+  };
+  const complete = async () => {
+    schema ??= await (await fetch("/spec.schema.json")).json();
+    const box = form().text, list = document.getElementById("completion");
+    const before = box.value.slice(0, box.selectionStart);
+    const word = /(?:^|\n)[ \t]*(\w*)$/.exec(before)?.[1];
+    const fields = word === undefined ? {} : fieldsAt(before);
+    const names = Object.keys(fields).filter((name) => name !== word && name.startsWith(word) && !["object", "array"].includes(fields[name].type)).slice(0, 12);
+    list.replaceChildren(...names.map((name) => {
+      const chip = Object.assign(document.createElement("button"), { type: "button", className: "chip", textContent: name, title: fields[name].description ?? "" });
+      chip.onclick = () => {
+        box.setRangeText(`${name} = `, box.selectionStart - word.length, box.selectionStart, "end");
+        box.focus();
+        list.hidden = true;
+        changed();
+      };
+      return chip;
+    }));
+    list.hidden = !names.length;
+  };
+  const changed = () => {
+    clearTimeout(timer);
+    squiggle(form().text, []);
+    timer = setTimeout(check, 400);
+  };
+  document.addEventListener("input", (event) => {
+    if (event.target !== form()?.text || !form().dataset.check) return;
+    changed();
+    complete();
+  });
+  if (form()?.dataset.check) check();
+})();
+// The forms of the Ask page: sent without leaving the page, once, and with a clock.
+(() => {
+  let running = null;
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (!form.matches("form.live")) return;
+    event.preventDefault();
+    if (running) return;
+    const body = new URLSearchParams(new FormData(form, event.submitter));
+    const own = running = new AbortController();
+    const [status, cancel] = [form.querySelector(".status"), form.querySelector("button.cancel")];
+    const buttons = [...document.querySelectorAll("form.live button")].filter((b) => b !== cancel);
+    const began = Date.now();
+    const show = () => { status.textContent = `Working for ${Math.round((Date.now() - began) / 1000)} s`; };
+    for (const button of buttons) button.ariaDisabled = "true";
+    cancel.hidden = false;
+    cancel.onclick = () => own.abort();
+    show();
+    const clock = setInterval(show, 1000);
+    try {
+      const response = await fetch(form.action, { method: "POST", body, signal: own.signal });
+      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+      const main = fresh.querySelector("main");
+      document.querySelector("main").replaceWith(main);
+      main.tabIndex = -1;
+      main.focus({ preventScroll: true });
+      (main.querySelector(".answer, section.card, .problem") ?? main).scrollIntoView({ block: "nearest" });
+    } catch {
+      status.textContent = own.signal.aborted ? "Cancelled. All answers so far are kept." : "The daemon does not answer.";
+      for (const button of buttons) button.ariaDisabled = null;
+    } finally {
+      clearInterval(clock);
+      cancel.hidden = true;
+      running = null;
+    }
+  });
 })();
 // The review page: one key for each answer.
 document.addEventListener("keydown", (event) => {

@@ -1,5 +1,7 @@
 //! The query form. It runs a query, or first shows its requests and its cost.
 
+use std::sync::Arc;
+
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
@@ -11,6 +13,7 @@ use super::super::reply::HttpRefusal;
 use super::super::rows::value_length;
 use super::export::{ExportFormat, ExportSink};
 use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
+use super::spec_edit::add_example;
 use super::{
     ErrorPage, HttpState, cut_text, format_usd, is_long, percent_encode, read_form, render_failure,
     render_page,
@@ -19,6 +22,7 @@ use crate::daemon::status::{DaemonStatus, SpecStatus};
 use crate::format::format_usd_bound;
 use crate::query::result::json;
 use crate::query::{Meta, RowSink};
+use crate::spec::file::ExampleTable;
 use crate::spec::{Binding, Expansion, SourceRows};
 use crate::sql;
 
@@ -41,6 +45,8 @@ pub(super) struct QueryForm {
     chart: String,
     x: String,
     y: String,
+    /// Question under which the query is saved.
+    title: String,
 }
 
 impl QueryForm {
@@ -62,15 +68,17 @@ enum QueryOutcome {
     Nothing,
     Rows(Meta, RowsPreview),
     Explained(Meta),
+    /// The query was saved; contains a message.
+    Saved(String),
     Failed(HttpRefusal),
 }
 
 /// The first rows of a result.
 #[derive(Default)]
-struct RowsPreview {
-    columns: Vec<String>,
+pub(super) struct RowsPreview {
+    pub(super) columns: Vec<String>,
     rows: Vec<Vec<ShownValue>>,
-    count: usize,
+    pub(super) count: usize,
     bytes: u64,
 }
 
@@ -128,6 +136,13 @@ async fn run_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, H
     if form.action == "explain" {
         return explain_request(state, request).await.map(QueryOutcome::Explained);
     }
+    if form.action == "save" {
+        // Only a query that can run is saved.
+        explain_request(state, request).await?;
+        let sql = form.sql.replace("\r\n", "\n").trim().to_owned();
+        let example = ExampleTable { question: form.title.trim().to_owned(), sql };
+        return add_example(state, &form.spec, example).await.map(QueryOutcome::Saved);
+    }
     // If the query costs something, show the price first.
     if form.action != "spend" {
         let meta = explain_request(state, request.clone()).await?;
@@ -159,9 +174,10 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
         form #query method="post" action="/query" {
             div.beside {
                 div {
-                    textarea #sql name="sql" rows="6" aria-label="SQL" spellcheck="false" autocapitalize="off" { (form.sql) }
+                    div.editor { textarea #sql name="sql" rows="6" aria-label="SQL" spellcheck="false" autocapitalize="off" { (form.sql) } }
                     div #completion .chips hidden aria-label="Completions" role="group" {}
                     (render_query_controls(form, &status))
+                    (render_saved_queries(form, &status, state.context.settings.edit))
                 }
                 div { @for spec in status.specs.values().filter(|s| form.spec.is_empty() || s.name == form.spec) { (render_schema_section(spec)) } }
             }
@@ -169,6 +185,7 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
         }
         @match outcome {
             QueryOutcome::Nothing | QueryOutcome::Explained(_) => {}
+            QueryOutcome::Saved(message) => p.note role="status" { (message) },
             QueryOutcome::Failed(refusal) => (render_failure(&refusal.failure)),
             QueryOutcome::Rows(meta, rows) => { (render_rows_section(form, rows)) (render_usage_section(meta)) }
         }
@@ -198,8 +215,31 @@ fn render_query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
     }
 }
 
+/// Renders the queries that the specs keep as examples, and the field that adds one.
+fn render_saved_queries(form: &QueryForm, status: &DaemonStatus, can_edit: bool) -> Markup {
+    let is_shown = |spec: &&Arc<SpecStatus>| form.spec.is_empty() || spec.name == form.spec;
+    let saved: Vec<(&str, &ExampleTable)> = (status.specs.values().filter(is_shown))
+        .filter_map(|spec| Some((spec.name.as_str(), spec.active_spec.as_ref()?)))
+        .flat_map(|(name, active)| active.spec.ask.examples.iter().map(move |e| (name, e)))
+        .collect();
+    html! { @if can_edit || !saved.is_empty() {
+        details.saved { summary { "Saved queries" }
+            ul { @for (spec, example) in &saved { li {
+                a href=(format!("/query?spec={}&sql={}", percent_encode(spec), percent_encode(example.sql.trim()))) { (example.question) }
+            } } }
+            @if can_edit {
+                div.row.controls {
+                    label { "Question " input name="title" size="30"; }
+                    button name="do" value="save" { "Save this query" }
+                }
+                p.small.quiet { "Saved queries are the examples of the spec, which the Ask page uses, too." }
+            }
+        }
+    } }
+}
+
 /// Renders the tables of a spec with their columns and example queries.
-fn render_schema_section(spec: &SpecStatus) -> Markup {
+pub(super) fn render_schema_section(spec: &SpecStatus) -> Markup {
     let Some(loaded) = &spec.active_spec else { return html! {} };
     let example = |e: &Expansion| {
         let key = e.key.names().first().map_or("*", String::as_str);
@@ -255,6 +295,14 @@ fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
                 button.slight form="query" name="do" value="json" { "JSON" } }
         }
         @if preview.rows.len() > 1 { (render_chart_section(form, &rows, chart.as_ref())) }
+        (render_rows_table(preview))
+    }
+}
+
+/// Renders the shown rows as a table.
+pub(super) fn render_rows_table(preview: &RowsPreview) -> Markup {
+    let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
+    html! {
         div.wide tabindex="0" role="region" aria-label="Rows" { table.rows.sortable {
             thead { tr { @for (n, name) in preview.columns.iter().enumerate() { th scope="col" class=[rows.is_numeric(n).then_some("n")] { (name) } } } }
             tbody {
@@ -269,6 +317,17 @@ fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
             }
         } }
     }
+}
+
+/// Renders the chart that the types of the columns choose, if there is one.
+pub(super) fn render_default_chart(preview: &RowsPreview) -> Markup {
+    let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
+    // Bars that count rows say little if nearly every row has its own label.
+    let chart = rows.choose_chart(ChartChoice::default());
+    let chart = chart.filter(|chart| chart.kind != ChartKind::Bar || chart.y.is_some());
+    html! { @if let Some(chart) = &chart {
+        figure.card.result-chart { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) (render_chart_tools()) }
+    } }
 }
 
 /// Renders a chart of the rows and the controls that change it.
@@ -286,7 +345,7 @@ fn render_chart_section(
     html! {
         figure.card.result-chart {
             @match chart {
-                Some(chart) => { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) }
+                Some(chart) => { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) (render_chart_tools()) }
                 None => figcaption.quiet { "No chart of these columns." },
             }
             div.row.controls {
@@ -303,7 +362,17 @@ fn render_chart_section(
     }
 }
 
-fn render_usage_section(meta: &Meta) -> Markup {
+/// Renders the buttons that save a chart, which the script shows.
+fn render_chart_tools() -> Markup {
+    html! { div.chart-tools {
+        button.slight type="button" data-save="svg" { "Save as SVG" }
+        button.slight type="button" data-save="png" { "Save as PNG" }
+        button.slight type="button" data-save="copy" { "Copy as PNG" }
+        span.status.quiet.small role="status" {}
+    } }
+}
+
+pub(super) fn render_usage_section(meta: &Meta) -> Markup {
     html! {
         p {
             (meta.values_asked) " values asked, " (meta.values_reused) " known, "
@@ -315,7 +384,7 @@ fn render_usage_section(meta: &Meta) -> Markup {
 }
 
 /// Formats the notes on a query's price in parentheses; empty if the query costs nothing.
-fn price_notes(meta: &Meta) -> String {
+pub(super) fn price_notes(meta: &Meta) -> String {
     let notes = if meta.cost_usd > 0.0 { meta.price_notes.join("; ") } else { String::new() };
     if notes.is_empty() { notes } else { format!(" ({notes})") }
 }
@@ -340,13 +409,32 @@ fn render_explanation_section(meta: &Meta) -> Markup {
     }
 }
 
-fn render_routes_section(meta: &Meta) -> Markup {
-    let plan = meta.plan.to_string();
+pub(super) fn render_routes_section(meta: &Meta) -> Markup {
     html! {
         @for route in &meta.routes {
             p { code { (route.call) } " → " (route.route.name()) " " strong { (route.expansion) " " (route.column) } ": " (route.why) }
         }
-        @if !plan.trim().is_empty() { details { summary { "Plan" } pre tabindex="0" { (plan) } } }
+        @if !meta.plan.rules.is_empty() || !meta.plan.selects.is_empty() { details { summary { "Plan" } (render_plan_tree(meta)) } }
         details { summary { "SQL" } pre tabindex="0" { (meta.sql) } }
+    }
+}
+
+/// Renders the rules of a query's plan, and below them its SELECTs with their conditions and rules.
+fn render_plan_tree(meta: &Meta) -> Markup {
+    let rule = |name: &str, is_used: bool, why: &str| {
+        html! { li { span.badge.ok[is_used] { @if is_used { "used" } @else { "not used" } } " " strong { (name) } ": " (why) } }
+    };
+    html! {
+        ul.tree {
+            @for outcome in &meta.plan.rules { (rule(outcome.rule, outcome.fired, &outcome.why)) }
+            @for select in &meta.plan.selects {
+                li { code { (select.text) }
+                    ul {
+                        @for condition in &select.conjuncts { li { code { (condition.text) } " " span.quiet { "evaluated " (condition.stage) } } }
+                        @for outcome in &select.rules { (rule(outcome.rule, outcome.fired, &outcome.why)) }
+                    }
+                }
+            }
+        }
     }
 }

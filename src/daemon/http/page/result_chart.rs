@@ -246,9 +246,11 @@ fn draw_bars(title: &str, marks: &[Mark]) -> Markup {
     let height = TOP + shown.len() as f64 * BAR_ROW + 28.0;
     let x = |value: f64| BAR_LEFT + scale.position(value) * (RIGHT - BAR_LEFT);
     let bottom = height - 28.0;
+    let ticks = scale.ticks();
+    let every = if ticks.len() > 5 { 2 } else { 1 };
     html! {
         svg.chart viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(title) {
-            @for (value, label) in scale.ticks().into_iter().step_by(2) {
+            @for (value, label) in ticks.into_iter().step_by(every) {
                 @let at = format_coordinate(x(value));
                 line.grid x1=(at) x2=(at) y1=(TOP) y2=(bottom) {}
                 text x=(at) y=(height - 6.0) text-anchor="middle" { (label) }

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use super::super::reply::HttpRefusal;
 use super::{
     ErrorPage, HttpState, ShownPage, format_usd, percent_encode, read_form, redirect_to,
-    render_failure, render_page, render_retried_failure, render_runs_table, render_state_badge,
-    spec_path,
+    render_failure, render_page, render_retried_failure, render_runs_table, render_spec_tabs,
+    render_state_badge, spec_path,
 };
 use crate::cell::State as CellState;
 use crate::daemon::status::{RunStatus, SpecStatus, compute_coverage};
@@ -31,6 +31,7 @@ pub(super) async fn show_spec(
         &name,
         &html! {
             h1 { (name) " " (render_state_badge(&spec)) }
+            (render_spec_tabs(&name, "Tables and runs"))
             p.quiet { code { (spec.path) } }
             @if let Some(problem) = &spec.problem {
                 @if spec.active_spec.is_some() { p.note.bad { "The daemon keeps the last valid spec." } }
@@ -137,6 +138,8 @@ fn find_unpublished(spec: &SpecStatus) -> Vec<(&str, &str)> {
 pub(super) struct ApprovalForm {
     #[serde(default)]
     budget: String,
+    /// Maximum number of rows per table.
+    limit: Option<u64>,
 }
 
 /// Handles `POST /runs/{run}/stop`.
@@ -169,6 +172,8 @@ pub(super) async fn approve_run(
         },
     };
     find_spec(&state, &name)?;
-    state.begin_run(&name, Selection::default(), budget, None).await?;
+    state
+        .begin_run(&name, Selection { limit: approval.limit, ..Selection::default() }, budget, None)
+        .await?;
     Ok(redirect_to(&spec_path(&name)))
 }

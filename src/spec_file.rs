@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::Path;
 
-use super::failure::Failure;
 use crate::database::Database;
+use crate::failure::Failure;
 use crate::spec::UncheckedSpec;
 use crate::suggest::edit::EditError;
 
@@ -43,6 +43,26 @@ pub fn edit_spec(
     }
     let message = format!("{} is being changed by other programs", path.display());
     Err(Failure::wrong_input(message, "nothing was added; try again"))
+}
+
+/// Replaces the text of a spec whose present text has this hash. Returns false, and writes nothing,
+/// if it has another one. The caller has checked the new text.
+pub fn save_spec(
+    path: &Path,
+    expected: blake3::Hash,
+    text: &str,
+) -> std::result::Result<bool, Failure> {
+    let save = || {
+        // Resolve links first, because the file is replaced.
+        let file = path.canonicalize()?;
+        let _lock = lock_directory(&file);
+        let present = fs::read_to_string(&file)?;
+        Ok(blake3::hash(present.as_bytes()) == expected && replace_text(&file, &present, text)?)
+    };
+    save().map_err(|e: Error| {
+        let message = format!("cannot write {}: {}", path.display(), crate::format::io_reason(&e));
+        Failure::wrong_input(message, "nothing was saved; check the path and its permissions")
+    })
 }
 
 /// Locks the directory of a file against other hqdl processes, until the result is dropped. The file

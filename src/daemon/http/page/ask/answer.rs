@@ -1,0 +1,330 @@
+//! Does the work of the Ask page: writes, prices, runs and relaxes queries. Each function spends at
+//! most the price that the page has shown.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::super::query::RowsPreview;
+use crate::ask::{
+    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, FailedQuery, MaxCost,
+    SqlGenerationLimit, Turn, Written,
+};
+use crate::daemon::active_spec::ActiveSpec;
+use crate::daemon::context::DaemonContext;
+use crate::database::Database;
+use crate::failure::Failure;
+use crate::format::{count_noun, format_usd, format_usd_bound};
+use crate::model;
+use crate::problem::Problems;
+use crate::query::{Dialect, Meta, QueryError, Request};
+use crate::spec::is_server;
+
+/// Time limit for the database's work in one pass, because a query that a model wrote may never end.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Result of a submitted question or query.
+pub(in crate::daemon::http) enum AskResult {
+    /// A query that waits for approval.
+    Planned(Box<Planned>),
+    /// The rows of a query.
+    Answered(Box<AskAnswer>),
+    /// The database cannot answer the question, for this reason.
+    Declined(String),
+    /// A failure, with the query that failed, if there is one.
+    Failed { failure: Failure, sql: Option<String> },
+}
+
+/// A query with its price.
+pub(in crate::daemon::http) struct Planned {
+    pub(super) plan: AskPlan,
+    /// Queries that failed and were repaired.
+    pub(super) repairs: Vec<FailedQuery>,
+    /// What the page should say about the plan.
+    pub(super) note: Option<String>,
+    /// Whether the query was relaxed, now or before.
+    pub(super) is_relaxed: bool,
+    /// Cost of writing the query in USD, if it was written now.
+    pub(super) writing_usd: Option<f64>,
+}
+
+/// The rows of a query.
+pub(in crate::daemon::http) struct AskAnswer {
+    pub(super) planned: Planned,
+    pub(super) rows: RowsPreview,
+    pub(super) meta: Meta,
+    /// Sentence about the tables that were searched.
+    pub(super) searched: String,
+    /// The question with its query, for the conversation.
+    pub(super) turn: Turn,
+}
+
+/// Query of the form, with the price that the page has shown for it.
+pub(super) struct ShownQuery {
+    pub(super) sql: String,
+    pub(super) dialect: Dialect,
+    pub(super) is_relaxed: bool,
+    /// The model's assumptions, if it wrote the query.
+    pub(super) assumptions: Option<String>,
+    /// Price on the button, as [`describe_price`] formats it.
+    pub(super) price: String,
+}
+
+/// What to do for a question.
+pub(super) enum AskAction {
+    /// Write a query; `rewrites` ignores stored queries.
+    Write { rewrites: bool },
+    /// Price a query that was edited.
+    Price(ShownQuery),
+    /// Run a query whose price was shown.
+    Run(ShownQuery),
+    /// Write a query with a weaker condition.
+    Relax(ShownQuery),
+}
+
+/// Returns the maximum cost of writing a query for a spec, in words.
+///
+/// # Errors
+/// Returns a [`Failure`] if the spec limits the cost, but the model's price is not known.
+pub(super) fn describe_writing_price(active: &ActiveSpec) -> Result<String, Failure> {
+    if active.spec.is_replay() {
+        return Ok("free, from recordings".to_owned());
+    }
+    Ok(match ask::limit_sql_generation_cost(&active.spec)?.1 {
+        SqlGenerationLimit::Usd(usd) => format!("for at most {}", format_usd(usd)),
+        SqlGenerationLimit::Tokens(tokens) => {
+            format!("for at most {}, price unknown", count_noun(tokens, "token"))
+        }
+    })
+}
+
+/// Returns the maximum cost of a query, in words.
+pub(super) fn describe_price(cost: &MaxCost) -> String {
+    match cost {
+        MaxCost::Nothing => "free".to_owned(),
+        MaxCost::Usd(usd) => format!("for at most {}", format_usd_bound(*usd)),
+        MaxCost::Unknown(_) => "at an unknown price".to_owned(),
+    }
+}
+
+/// A question with everything that answering it needs.
+pub(super) struct AskJob {
+    pub(super) context: DaemonContext,
+    /// Name of the spec.
+    pub(super) spec: String,
+    pub(super) active: Arc<ActiveSpec>,
+    /// Path of the database that queries read.
+    pub(super) target: PathBuf,
+    pub(super) question: String,
+    /// Earlier questions of the conversation.
+    pub(super) earlier: Vec<Turn>,
+    pub(super) interrupt: watch::Receiver<bool>,
+}
+
+impl AskJob {
+    /// Answers the question. Blocks.
+    pub(super) fn answer(&self, action: AskAction) -> AskResult {
+        let sql = match &action {
+            AskAction::Write { .. } => None,
+            AskAction::Price(shown) | AskAction::Run(shown) | AskAction::Relax(shown) => {
+                Some(shown.sql.clone())
+            }
+        };
+        let outcome = match action {
+            AskAction::Write { rewrites } => self.write(rewrites),
+            AskAction::Price(shown) => {
+                self.plan(&shown).map(|planned| AskResult::Planned(Box::new(planned)))
+            }
+            AskAction::Run(shown) => self.run_shown(&shown),
+            AskAction::Relax(shown) => self.relax(&shown),
+        };
+        outcome.unwrap_or_else(|failure| AskResult::Failed { failure, sql })
+    }
+
+    fn build_request<'r>(&'r self, sql: &'r str, dialect: Dialect) -> Request<'r> {
+        Request {
+            model: self.active.model.clone().ok(),
+            dialect,
+            timeout: Some(TIMEOUT),
+            command: "ask",
+            listener: self.context.metrics.usage_listener(),
+            interrupt: self.interrupt.clone(),
+            ..Request::new(&self.active.spec, &self.target, &self.context.facts, sql)
+        }
+    }
+
+    /// Writes a query. Runs it at once if it is free.
+    fn write(&self, rewrites: bool) -> Result<AskResult, Failure> {
+        #[expect(
+            clippy::redundant_closure_for_method_calls,
+            reason = "the method does not have the lifetime that the function needs"
+        )]
+        let (written, repairs, usd) = self.use_asker(rewrites, |asker| asker.plan())?;
+        let plan = match written {
+            Written::Plan(plan) => *plan,
+            Written::Declined(reason) => return Ok(AskResult::Declined(reason)),
+            Written::Unreadable if self.active.spec.is_replay() => {
+                return Err(Failure::wrong_input(
+                    "the recordings contain no query for this question",
+                    "set a real model in [model], or ask the question of an [[example]]",
+                ));
+            }
+            Written::Unreadable => {
+                return Err(Failure::wrong_input(
+                    "the model's reply contains no query",
+                    "write the query again, or reword the question",
+                ));
+            }
+            Written::Failed(failed) => {
+                let message = format!("the model wrote no query that runs: {}", failed.error);
+                let failure =
+                    Failure::wrong_input(message, "correct the query, or reword the question");
+                return Ok(AskResult::Failed { failure, sql: Some(failed.sql) });
+            }
+        };
+        let planned =
+            Planned { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
+        if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
+            return self.run(planned);
+        }
+        Ok(AskResult::Planned(Box::new(planned)))
+    }
+
+    /// Writes a query with a weaker condition in place of one without rows.
+    fn relax(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
+        let before = self.plan(shown)?;
+        let (relaxed, repairs, usd) = self.use_asker(false, |asker| asker.relax(&before.plan))?;
+        let Some(plan) = relaxed else {
+            let note = Some("The model found no condition that can be relaxed.".to_owned());
+            return Ok(AskResult::Planned(Box::new(Planned { note, ..before })));
+        };
+        let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
+        let planned = Planned { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
+        if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
+            return self.run(planned);
+        }
+        Ok(AskResult::Planned(Box::new(planned)))
+    }
+
+    /// Opens an asker for the question and calls a function that writes SQL. Also returns the
+    /// repaired queries and the cost of the requests in USD.
+    fn use_asker<T>(
+        &self,
+        rewrites: bool,
+        write: impl FnOnce(&mut Asker<'_>) -> Result<T, AskError>,
+    ) -> Result<(T, Vec<FailedQuery>, f64), Failure> {
+        let (writing_spec, _) = ask::limit_sql_generation_cost(&self.active.spec)?;
+        let question = AskQuestion {
+            text: &self.question,
+            request: self.build_request("", Dialect::default()),
+            writing_spec: &writing_spec,
+            budget_usd: None,
+            planning_model: model::connect_for_planning(&self.active.spec)?,
+            rewrites,
+            before_request: &|| {},
+        };
+        let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
+        asker.continue_conversation(&self.earlier);
+        let written = write(&mut asker);
+        let repairs = std::mem::take(&mut asker.repairs);
+        let usage = asker.finish(written.is_ok())?;
+        Ok((written.map_err(|error| self.to_failure(error))?, repairs, usage.cost_usd))
+    }
+
+    /// Checks and prices a query. Sends no request.
+    fn plan(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
+        let request = self.build_request(&shown.sql, shown.dialect);
+        let planning_model = model::connect_for_planning(&self.active.spec)?;
+        let limits = CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
+        let mut plan = ask::plan_query(&request, &planning_model, "", limits)
+            .map_err(|error| self.to_query_failure(error, &shown.sql))?;
+        plan.assumptions.clone_from(&shown.assumptions);
+        let is_relaxed = shown.is_relaxed;
+        Ok(Planned { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
+    }
+
+    /// Runs a query if it still has the price that the page has shown; otherwise shows its new
+    /// price.
+    fn run_shown(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
+        let planned = self.plan(shown)?;
+        let price = describe_price(&planned.plan.max_cost);
+        if price != shown.price {
+            let note = Some(format!("This query now runs {price}. Approve the new price."));
+            return Ok(AskResult::Planned(Box::new(Planned { note, ..planned })));
+        }
+        self.run(planned)
+    }
+
+    fn run(&self, planned: Planned) -> Result<AskResult, Failure> {
+        let plan = &planned.plan;
+        let limit = match plan.max_cost {
+            MaxCost::Nothing => Some(0.0),
+            MaxCost::Usd(usd) => Some(usd),
+            MaxCost::Unknown(_) => self.active.spec.limits.budget_usd,
+        };
+        let mut rows = RowsPreview::default();
+        let request = self.build_request(&plan.sql, plan.dialect);
+        let meta = match ask::run_within_limit(&request, limit, &mut rows) {
+            Ok(meta) => meta,
+            Err(error) => {
+                let failure = self.to_query_failure(error, &plan.sql);
+                return Ok(AskResult::Failed { failure, sql: Some(plan.sql.clone()) });
+            }
+        };
+        self.context.metrics.count_reused(meta.values_reused);
+        self.context.uses.count_query(&self.spec, &plan.sql, &meta);
+        let searched = describe_search(&self.target, &self.active, &meta)?;
+        let turn = Turn {
+            question: self.question.clone(),
+            sql: plan.sql.trim().to_owned(),
+            rows: rows.count as u64,
+            can_be_example: plan.dialect == Dialect::Sqlite && !planned.is_relaxed,
+        };
+        Ok(AskResult::Answered(Box::new(AskAnswer { planned, rows, meta, searched, turn })))
+    }
+
+    fn to_failure(&self, error: AskError) -> Failure {
+        match error {
+            AskError::InvalidQuestion(message) => {
+                Failure::wrong_input(message, "ask one question in a few sentences")
+            }
+            AskError::Query(error) => self.to_query_failure(error, ""),
+            AskError::Store(error) => error.into(),
+            AskError::Index(_) => {
+                Failure::wrong_input(error.to_string(), "check the database with `hqdl check`")
+            }
+        }
+    }
+
+    fn to_query_failure(&self, error: QueryError, sql: &str) -> Failure {
+        match (error, &self.active.model) {
+            (QueryError::Sql(problem), _) => Failure::Problems(Problems {
+                path: PathBuf::from("<query>"),
+                text: sql.to_owned(),
+                problems: vec![*problem],
+            }),
+            (QueryError::NoModel, Err(why)) => Failure::clone(why),
+            (error, _) => error.into(),
+        }
+    }
+}
+
+fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<String, Failure> {
+    let (cards, _) = ask::describe_tables(target, &active.spec, false)?;
+    Ok(ask::describe_search(&Database::open(target)?, &cards, meta))
+}
+
+/// Returns what the writing of a query cost, in words.
+pub(super) fn describe_writing(planned: &Planned) -> Option<String> {
+    let usd = planned.writing_usd?;
+    let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };
+    let repairs = planned.repairs.len() as u64;
+    let repaired = if repairs > 0 {
+        format!(", with {}", count_noun(repairs, "repair"))
+    } else {
+        String::new()
+    };
+    Some(format!("Writing the query cost {cost}{repaired}."))
+}

@@ -1,0 +1,189 @@
+//! Remembers submitted forms that may spend money: a form that is sent twice spends once, and both
+//! senders get the same result.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::daemon::clients::Clients;
+
+/// Maximum number of results to remember.
+const MAX_PRESSES: usize = 64;
+/// Ticks without a waiting client after which the work is interrupted. A browser that sends a form
+/// twice closes the first connection before it opens the second.
+const ABANDON_TICKS: u32 = 3;
+/// Time between two looks for waiting clients.
+const TICK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
+
+/// Number of pages made since the daemon started.
+static PAGES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns a new id for a page, which no other page has, also after a restart.
+pub(super) fn create_page_id() -> String {
+    let count = PAGES.fetch_add(1, Ordering::Relaxed);
+    format!("{:x}-{count:x}", jiff::Timestamp::now().as_nanosecond())
+}
+
+/// Result of the work; `None` while it runs.
+type PressResult<T> = watch::Receiver<Option<Arc<T>>>;
+
+/// A submitted form.
+struct Press<T> {
+    key: String,
+    result: PressResult<T>,
+    /// Each waiting client has a copy.
+    presence: Arc<()>,
+}
+
+/// The latest submitted forms.
+pub(in crate::daemon::http) struct Presses<T>(Arc<Mutex<VecDeque<Press<T>>>>);
+
+impl<T> Clone for Presses<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Presses<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T: Send + Sync + 'static> Presses<T> {
+    /// Returns the result of the work of a form. The first sender starts it, and later senders wait
+    /// for it. `start` receives a signal that interrupts the work if no client waits for it. Returns
+    /// `None` if the work panicked.
+    pub(super) async fn join<W>(
+        &self,
+        key: &str,
+        clients: &Clients,
+        start: impl FnOnce(watch::Receiver<bool>) -> W,
+    ) -> Option<Arc<T>>
+    where
+        W: Future<Output = T> + Send + 'static,
+    {
+        let (mut result, _presence) = match self.find_press(key) {
+            Some(press) => press,
+            None => self.start_work(key, clients, start),
+        };
+        let found = result.wait_for(Option::is_some).await.ok()?;
+        found.clone()
+    }
+
+    /// Returns the result of a form, if its work has ended.
+    pub(super) fn find_result(&self, key: &str) -> Option<Arc<T>> {
+        let (result, _) = self.find_press(key)?;
+        result.borrow().clone()
+    }
+
+    fn find_press(&self, key: &str) -> Option<(PressResult<T>, Arc<()>)> {
+        let presses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let press = presses.iter().find(|press| press.key == key)?;
+        Some((press.result.clone(), Arc::clone(&press.presence)))
+    }
+
+    fn start_work<W>(
+        &self,
+        key: &str,
+        clients: &Clients,
+        start: impl FnOnce(watch::Receiver<bool>) -> W,
+    ) -> (PressResult<T>, Arc<()>)
+    where
+        W: Future<Output = T> + Send + 'static,
+    {
+        let mut presses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(press) = presses.iter().find(|press| press.key == key) {
+            return (press.result.clone(), Arc::clone(&press.presence));
+        }
+        if presses.len() >= MAX_PRESSES
+            && let Some(oldest) = presses.iter().position(|press| press.result.borrow().is_some())
+        {
+            presses.remove(oldest);
+        }
+        let (send, result) = watch::channel(None);
+        let presence = Arc::new(());
+        let press =
+            Press { key: key.to_owned(), result: result.clone(), presence: Arc::clone(&presence) };
+        presses.push_back(press);
+        drop(presses);
+        let (guard, interrupt) = clients.begin_work();
+        let work = start(interrupt);
+        let (presses, key) = (self.clone(), key.to_owned());
+        let waiting = Arc::clone(&presence);
+        tokio::spawn(async move {
+            let mut work = std::pin::pin!(work);
+            let (mut guard, mut ticks) = (Some(guard), 0);
+            let done = loop {
+                tokio::select! {
+                    done = &mut work => break done,
+                    () = tokio::time::sleep(TICK) => {
+                        // The table and this task have a copy, too.
+                        ticks = if Arc::strong_count(&waiting) > 2 { 0 } else { ticks + 1 };
+                        if ticks >= ABANDON_TICKS {
+                            guard = None;
+                        }
+                    }
+                }
+            };
+            if guard.is_none() {
+                // The same form may be sent again, and must not get half a result.
+                let mut presses = presses.0.lock().unwrap_or_else(PoisonError::into_inner);
+                presses.retain(|press| press.key != key);
+            }
+            send.send_replace(Some(Arc::new(done)));
+        });
+        (result, presence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use super::{ABANDON_TICKS, MAX_PRESSES, Presses, TICK};
+    use crate::daemon::clients::Clients;
+
+    #[tokio::test]
+    async fn a_form_sent_twice_is_worked_on_once() {
+        let (presses, clients) = (Presses::<u32>::default(), Clients::default());
+        let count = Arc::new(AtomicU32::new(0));
+        let join = |key: &'static str| {
+            let (presses, clients, count) = (presses.clone(), clients.clone(), Arc::clone(&count));
+            async move {
+                let work = |_| async move {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    count.fetch_add(1, Ordering::Relaxed) + 1
+                };
+                *presses.join(key, &clients, work).await.unwrap()
+            }
+        };
+        let (one, two) = tokio::join!(join("a"), join("a"));
+        assert_eq!((one, two, join("a").await), (1, 1, 1));
+        assert_eq!(join("b").await, 2);
+        assert_eq!(presses.find_result("b").as_deref(), Some(&2));
+        for n in 0..2 * MAX_PRESSES {
+            presses.join(&n.to_string(), &clients, |_| async { 0 }).await.unwrap();
+        }
+        assert_eq!(presses.find_result("b"), None);
+    }
+
+    #[tokio::test]
+    async fn work_without_a_waiting_client_is_interrupted_and_forgotten() {
+        let (presses, clients) = (Presses::<bool>::default(), Clients::default());
+        let work = |mut interrupt: tokio::sync::watch::Receiver<bool>| async move {
+            interrupt.wait_for(|i| *i).await.is_ok()
+        };
+        let patience = 4 * ABANDON_TICKS * TICK;
+        let left = tokio::time::timeout(patience, presses.join("a", &clients, work));
+        assert!(left.await.is_err(), "a client that waits is not left alone");
+        tokio::time::sleep(patience).await;
+        assert_eq!(clients.count(), 0);
+        assert_eq!(presses.find_result("a"), None);
+    }
+}

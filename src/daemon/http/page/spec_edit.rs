@@ -1,0 +1,319 @@
+//! The page that shows the text of a spec. If the daemon runs with `--edit`, it checks the text while
+//! it is written, previews the first cells with their prompt and price, and saves it.
+
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use super::super::reply::HttpRefusal;
+use super::spec::find_spec;
+use super::{
+    ErrorPage, HttpState, Page, read_form, render_failure, render_page, render_spec_tabs, spec_path,
+};
+use crate::ask::max_request_cost;
+use crate::database::Database;
+use crate::facts::Facts;
+use crate::failure::Failure;
+use crate::format::{count_noun, format_usd, format_usd_bound, io_reason};
+use crate::materialize::{RunMode, Selection};
+use crate::plan::Plan;
+use crate::problem::Problems;
+use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
+use crate::session::{Cache, Session, SpecOverrides};
+use crate::spec::UncheckedSpec;
+use crate::spec::file::ExampleTable;
+use crate::spec_file::{edit_spec, save_spec};
+use crate::suggest::edit;
+
+/// Approximate number of cells of a preview.
+const PREVIEW_CELLS: usize = 10;
+
+/// Fields of the form.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct EditForm {
+    text: String,
+    /// Hash of the text that was opened.
+    base: String,
+    #[serde(rename = "do")]
+    action: String,
+}
+
+/// What a checked text would do.
+struct SpecPreview {
+    plan: Plan,
+    /// Maximum cost of the plan in USD, with what its last request reserves.
+    max_usd: f64,
+    prompts: Vec<SamplePrompt>,
+    /// Maximum number of rows per table.
+    rows: u64,
+}
+
+/// Handles `GET /specs/{spec}/edit`.
+pub(super) async fn show_editor(
+    State(state): State<HttpState>,
+    Path(name): Path<String>,
+) -> Result<Page, ErrorPage> {
+    let editor = SpecEditor::open(&state, &name)?;
+    Ok(editor.render(&html! {}))
+}
+
+/// Handles `POST /specs/{spec}/edit`.
+pub(super) async fn submit_editor(
+    State(state): State<HttpState>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, ErrorPage> {
+    let form: EditForm = read_form(request).await?;
+    let mut editor = SpecEditor::open(&state, &name)?;
+    if editor.can_edit {
+        // Forms end their lines as Windows does.
+        let has_windows_ends = editor.text.contains("\r\n");
+        editor.shown = form.text.replace("\r\n", "\n");
+        if has_windows_ends {
+            editor.shown = editor.shown.replace('\n', "\r\n");
+        }
+    } else if form.action != "preview" {
+        return Err(refuse_edit().into());
+    }
+    let facts = Arc::clone(&state.context.facts);
+    let (path, text) = (editor.path.clone(), editor.shown.clone());
+    let previews = form.action == "preview";
+    let permit = state.acquire_query_permit().await?;
+    let checked = tokio::task::spawn_blocking(move || {
+        let checked = check_text(&path, text, &facts, previews);
+        drop(permit);
+        checked
+    });
+    let checked =
+        checked.await.map_err(|_| HttpRefusal::bad_request("this is a bug in hqdl", ""))?;
+    let (warnings, preview) = match checked {
+        Ok(checked) => checked,
+        Err(failure) => {
+            let page = editor.render(&render_failure(&failure));
+            return Ok((StatusCode::BAD_REQUEST, page).into_response());
+        }
+    };
+    let mut content = html! { @if !warnings.problems.is_empty() { pre.problem.warnings { (warnings.render(false)) } } };
+    if let Some(preview) = preview {
+        content = html! { (content) (editor.render_preview(&preview)) };
+    }
+    if form.action == "save" {
+        let lock = state.edits.lock().await;
+        let is_saved = editor.save(&form.base)?;
+        drop(lock);
+        let message = if is_saved {
+            "Saved. The daemon reads the spec again."
+        } else {
+            "Not saved: the file has changed since you opened it. Copy your text, and open the page again."
+        };
+        content = html! { p.note.wait[!is_saved] role="status" { (message) } (content) };
+        let status = if is_saved { StatusCode::OK } else { StatusCode::CONFLICT };
+        return Ok((status, editor.render(&content)).into_response());
+    }
+    if !previews {
+        content = html! { p.note role="status" { "The spec is valid." } (content) };
+    }
+    Ok(editor.render(&content).into_response())
+}
+
+/// Handles `POST /specs/{spec}/check`: returns the problems of a text.
+pub(super) async fn check_spec(
+    State(state): State<HttpState>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<axum::Json<Json>, ErrorPage> {
+    let form: EditForm = read_form(request).await?;
+    if !state.context.settings.edit {
+        return Err(refuse_edit().into());
+    }
+    let path = PathBuf::from(&find_spec(&state, &name)?.path);
+    let permit = state.acquire_read_permit().await?;
+    let facts = Arc::clone(&state.context.facts);
+    let checked = tokio::task::spawn_blocking(move || {
+        let checked = check_text(&path, form.text, &facts, false);
+        drop(permit);
+        checked
+    });
+    let problems = match checked.await {
+        Ok(Ok((warnings, _))) => warnings.to_json(),
+        Ok(Err(Failure::Problems(problems))) => problems.to_json(),
+        Ok(Err(failure)) => json!([{ "severity": "error", "message": failure.message() }]),
+        Err(_) => json!([]),
+    };
+    Ok(axum::Json(json!({ "problems": problems })))
+}
+
+/// Handles `GET /spec.schema.json`.
+pub(super) async fn get_schema() -> axum::Json<Json> {
+    axum::Json(crate::spec::file::json_schema())
+}
+
+/// Adds a question with its query to a spec as an example. Returns a message for the page.
+pub(super) async fn add_example(
+    state: &HttpState,
+    name: &str,
+    example: ExampleTable,
+) -> Result<String, HttpRefusal> {
+    if !state.context.settings.edit {
+        return Err(refuse_edit());
+    }
+    if example.question.is_empty() {
+        return Err(HttpRefusal::bad_request("the question is empty", "write it out in full"));
+    }
+    let (name, active) = state.active_spec(Some(name).filter(|name| !name.is_empty()))?;
+    let path = state.context.status.borrow().spec(&name).map(|spec| spec.path.clone());
+    let path = path.unwrap_or_default();
+    let message = format!("Kept as an [[example]] in {path}.");
+    let lock = state.edits.lock().await;
+    let edited = tokio::task::spawn_blocking(move || -> Result<(), Failure> {
+        let database = Database::open(&active.spec.database)?;
+        let add = |text: &str| edit::add_example(text, &example);
+        edit_spec(FilePath::new(&path), &database, add)
+    });
+    edited.await.map_err(|_| HttpRefusal::bad_request("this is a bug in hqdl", ""))??;
+    drop(lock);
+    Ok(message)
+}
+
+/// A text may name any database and folder of the machine, so only a daemon that may edit checks one.
+fn refuse_edit() -> HttpRefusal {
+    HttpRefusal::new(
+        StatusCode::FORBIDDEN,
+        "the page may not change specs".to_owned(),
+        "start the daemon with --edit",
+    )
+}
+
+/// Checks the text of a spec. Returns its warnings, and the preview if it is wanted. Sends no request.
+fn check_text(
+    path: &FilePath,
+    text: String,
+    facts: &Arc<Facts>,
+    previews: bool,
+) -> Result<(Problems, Option<SpecPreview>), Failure> {
+    let draft = UncheckedSpec::parse(path, text)?;
+    let cache = Cache::Open(Facts::clone(facts));
+    let session = Session::open(draft, &SpecOverrides::default(), cache)?;
+    if !previews {
+        return Ok((session.warnings, None));
+    }
+    let columns = session.spec.expansions.iter().map(|e| e.columns.len()).max().unwrap_or(1);
+    let rows = PREVIEW_CELLS.div_ceil(columns.max(1));
+    let selection = Selection { limit: Some(rows as u64), ..Selection::default() };
+    let (plan, _) = session.plan_requests(&selection, RunMode::Live)?;
+    let input = plan.input_tokens() as f64 / plan.request_count().max(1) as f64;
+    let max_usd = plan.cost_usd.max + max_request_cost(&session.spec, input);
+    let prompts = build_sample_prompts(&session, Some(rows))?;
+    Ok((session.warnings, Some(SpecPreview { plan, max_usd, prompts, rows: rows as u64 })))
+}
+
+/// The text of a spec, in a form.
+struct SpecEditor {
+    name: String,
+    path: PathBuf,
+    /// Text of the file.
+    text: String,
+    /// Text in the form.
+    shown: String,
+    can_edit: bool,
+}
+
+impl SpecEditor {
+    fn open(state: &HttpState, name: &str) -> Result<Self, ErrorPage> {
+        let path = PathBuf::from(&find_spec(state, name)?.path);
+        let text = std::fs::read_to_string(&path).map_err(|e| {
+            let message = format!("cannot read {}: {}", path.display(), io_reason(&e));
+            HttpRefusal::bad_request(message, "check the path and its permissions")
+        })?;
+        let can_edit = state.context.settings.edit;
+        Ok(Self { name: name.to_owned(), path, shown: text.clone(), text, can_edit })
+    }
+
+    /// Saves the shown text if the file still has the text with the hash `base`. Returns false if it
+    /// does not.
+    fn save(&mut self, base: &str) -> Result<bool, ErrorPage> {
+        let Ok(base) = blake3::Hash::from_hex(base) else { return Ok(false) };
+        let is_saved = save_spec(&self.path, base, &self.shown)?;
+        if is_saved {
+            self.text.clone_from(&self.shown);
+        }
+        Ok(is_saved)
+    }
+
+    fn render(&self, outcome: &Markup) -> Page {
+        // A page that may not edit shows no key that someone has written into the spec.
+        let masked = || match UncheckedSpec::parse(&self.path, self.shown.clone()) {
+            Ok(draft) => draft.add_source_text(Vec::new()).text,
+            Err(problems) => problems.text,
+        };
+        let text = if self.can_edit { self.shown.clone() } else { masked() };
+        let base = blake3::hash(self.text.as_bytes()).to_hex().to_string();
+        render_page(
+            &self.name,
+            &html! {
+                h1 { (self.name) }
+                (render_spec_tabs(&self.name, "Spec"))
+                @if !self.can_edit { p.note { "Read only. To edit specs on this page, start the daemon with " code { "--edit" } "." } }
+                form.live #spec-editor method="post" action=(format!("{}/edit", spec_path(&self.name)))
+                    data-check=[self.can_edit.then(|| format!("{}/check", spec_path(&self.name)))] {
+                    input type="hidden" name="base" value=(base);
+                    // A browser drops the first line end of a text box.
+                    div.editor {
+                        textarea.toml name="text" rows="24" readonly[!self.can_edit] aria-label="TOML of the spec" spellcheck="false" autocapitalize="off" { "\n" (text) }
+                    }
+                    div #completion .chips hidden aria-label="Completions" role="group" {}
+                    div.row.controls {
+                        @if self.can_edit {
+                            button.main name="do" value="save" { "Save" }
+                            button name="do" value="check" { "Check" }
+                        }
+                        button name="do" value="preview" { "Preview " (PREVIEW_CELLS) " cells" }
+                        button.cancel type="button" hidden { "Cancel" }
+                        span.status.quiet role="status" { "The preview shows the prompt and the price, and sends no request." }
+                    }
+                    ol #problems .problems hidden {}
+                }
+                (outcome)
+            },
+        )
+    }
+
+    fn render_preview(&self, preview: &SpecPreview) -> Markup {
+        let SpecPreview { plan, max_usd, prompts, rows } = preview;
+        let cells = plan.cell_count();
+        let most = format_usd_bound(*max_usd);
+        let is_saved = self.shown == self.text;
+        html! {
+            section.card.answer {
+                h2 { "Preview" }
+                p {
+                    "The first " (count_noun(*rows, "row")) " of each table: " strong { (count_noun(cells, "missing cell")) }
+                    " in " (count_noun(plan.request_count(), "request")) ", " (count_noun(plan.input_tokens(), "input token"))
+                    @if plan.has_price { ", " strong { (format_usd(plan.cost_usd.likely)) } " likely, at most " (most) "." } @else { ". The price is not known." }
+                    @for note in &plan.price_notes { " (" (note) ")" }
+                }
+                @if cells > 0 && plan.has_price {
+                    @if is_saved {
+                        form.row method="post" action=(format!("{}/go", spec_path(&self.name))) {
+                            input type="hidden" name="limit" value=(rows);
+                            input type="hidden" name="budget" value=(most.trim_start_matches('$'));
+                            button { "Ask for these cells, for at most " (most) }
+                        }
+                    } @else { p.quiet { "Save the spec to ask for these cells." } }
+                }
+                @for (n, prompt) in prompts.iter().enumerate() {
+                    details open[n == 0] { summary { "Prompt of " (prompt.title) }
+                        pre.prompt tabindex="0" { (prompt.system) "\n\n" (prompt.user) }
+                    }
+                }
+            }
+        }
+    }
+}
