@@ -54,6 +54,7 @@ mod kills;
 mod intervals;
 mod log;
 mod mcp;
+mod mcp_http;
 mod messages;
 mod models;
 mod odd_values;

@@ -7,12 +7,12 @@ use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::Project;
 use serde_json::{Value as Json, json};
 
-const DATABASE: &str = "
+pub const DATABASE: &str = "
     CREATE TABLE superhero (id INTEGER PRIMARY KEY, superhero_name TEXT, email TEXT, height_cm INTEGER);
     INSERT INTO superhero VALUES (1, 'Hulk', 'hulk@example.com', 244), (2, 'Ant-Man', 'ant@example.com', 211),
         (3, 'Bane', 'bane@example.com', 203);";
 
-const MODEL: &str = "[database]
+pub const MODEL: &str = "[database]
 path = \"../data.sqlite\"
 
 [model]
@@ -27,12 +27,12 @@ question = \"Who is the smallest?\"
 sql = \"SELECT superhero_name FROM superhero ORDER BY height_cm LIMIT 1\"
 ";
 
-const LIVE: &str = "SELECT superhero_name FROM superhero WHERE {{LLMMap('Can it fly?', superhero_name)}} = 'yes' ORDER BY 1";
-const PLAIN: &str = "SELECT superhero_name FROM superhero WHERE height_cm > 210 ORDER BY 1";
+pub const LIVE: &str = "SELECT superhero_name FROM superhero WHERE {{LLMMap('Can it fly?', superhero_name)}} = 'yes' ORDER BY 1";
+pub const PLAIN: &str = "SELECT superhero_name FROM superhero WHERE height_cm > 210 ORDER BY 1";
 
 /// Starts an endpoint that writes this query for every question, and answers `yes` to live
 /// questions.
-fn endpoint(sql: &'static str) -> Endpoint {
+pub fn endpoint(sql: &'static str) -> Endpoint {
     Endpoint::start_answering(move |column, _| match column.name.as_str() {
         "sql" => sql.into(),
         "dialect" => "sqlite".into(),
@@ -41,12 +41,12 @@ fn endpoint(sql: &'static str) -> Endpoint {
     })
 }
 
-fn project(endpoint: &Endpoint) -> Project {
+pub fn project(endpoint: &Endpoint) -> Project {
     Project::new(endpoint, DATABASE, MODEL)
 }
 
 /// An assistant that is connected to a server.
-struct Client {
+pub struct Client {
     process: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
@@ -58,7 +58,7 @@ struct Client {
 }
 
 impl Client {
-    fn start(project: &Project, flags: &[&str]) -> Self {
+    pub fn start(project: &Project, flags: &[&str]) -> Self {
         Self::start_with(project, flags, json!({}), json!({ "action": "decline" }))
     }
 
@@ -119,7 +119,7 @@ impl Client {
     }
 
     /// Calls a tool and returns its structured result.
-    fn call(&mut self, tool: &str, arguments: Json) -> Json {
+    pub fn call(&mut self, tool: &str, arguments: Json) -> Json {
         let response = self.request("tools/call", json!({ "name": tool, "arguments": arguments }));
         let result = &response["result"]["structuredContent"];
         assert!(result.is_object(), "{response}");
@@ -127,13 +127,13 @@ impl Client {
     }
 
     /// Closes stdin and waits for the server.
-    fn close(mut self) {
+    pub fn close(mut self) {
         self.stdin = None;
         assert!(self.process.wait().unwrap().success());
     }
 }
 
-fn approve(project: &Project, plan: &Json) {
+pub fn approve(project: &Project, plan: &Json) {
     project.run_hqdl(&["approve", plan.as_str().unwrap(), "--yes"]).expect_exit_code(0);
 }
 

@@ -316,14 +316,9 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         spec.set_budget(asked.budget).map_err(Failure::from)?;
         changed_spec = Some(spec);
     }
-    let target = match (&asked.db, &active_spec.spec.output) {
-        (Some(db), _) if bare => db.clone(),
-        (_, None) => active_spec.spec.database.clone(),
-        (_, Some(copy)) => {
-            let readable = Database::open(&active_spec.spec.database)
-                .and_then(|database| output::find_readable(&database, Some(copy)));
-            readable.map_err(Failure::from)?.0
-        }
+    let target = match &asked.db {
+        Some(db) if bare => db.clone(),
+        _ => find_target(&active_spec.spec)?,
     };
     let timeout = parse_timeout(asked.timeout)?;
     let interval = match asked.interval {
@@ -350,6 +345,13 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         rows_per_request: asked.rows_per_request.filter(|n| *n > 0),
         timeout,
     })
+}
+
+/// Returns the database to query: the expanded copy, if there is one.
+pub(super) fn find_target(spec: &Spec) -> Result<PathBuf, Failure> {
+    let Some(copy) = &spec.output else { return Ok(spec.database.clone()) };
+    let database = Database::open(&spec.database)?;
+    Ok(output::find_readable(&database, Some(copy))?.0)
 }
 
 /// Returns the spec that uses this database. Clients cannot read any other file.

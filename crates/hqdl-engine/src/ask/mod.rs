@@ -23,7 +23,9 @@ use serde::Deserialize;
 pub use self::conversation::Turn;
 use self::conversation::{CONVERSATION_RULE, format_turns};
 pub use self::conversation_store::{Conversation, ConversationStore};
-pub use self::plan::{AskPlan, CostLimits, MaxCost, check_cost_is_known, plan_query, run_within};
+pub use self::plan::{
+    AskPlan, CostLimits, MaxCost, bound_fill_cost, check_cost_is_known, plan_query, run_within,
+};
 use self::prompt::{DescriptionBuilder, build_instructions};
 pub use self::schema::TableCard;
 use self::schema::{hash_schema, read_cards};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::query::{self, Dialect, Meta, QueryError, Request, RowSink};
 use hqdl_model::Model;
+use hqdl_model::plan::Plan;
 use hqdl_spec::{ModelSettings, Spec};
 
 /// Factor by which a query may exceed its estimated cost, because requests are retried.
@@ -133,17 +134,32 @@ fn bound_cost(spec: &Spec, explained: &Meta, limits: CostLimits) -> MaxCost {
         (None, limit) => match check_cost_is_known(spec) {
             Err(reason) => MaxCost::Unknown(reason),
             Ok(()) => {
-                let usd = COST_HEADROOM * explained.cost_usd + max_request_cost(spec, explained);
+                let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
+                let usd = COST_HEADROOM * explained.cost_usd + max_request_cost(spec, input);
                 MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
             }
         },
     }
 }
 
-/// Returns the maximum cost that one request reserves, in USD: its input and the longest possible
-/// answer. The limit of a query includes it, because otherwise the last request could not be sent.
-fn max_request_cost(spec: &Spec, explained: &Meta) -> f64 {
-    let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
+/// Returns the maximum cost of a run that fills cells.
+#[must_use]
+pub fn bound_fill_cost(spec: &Spec, plan: &Plan) -> MaxCost {
+    if plan.request_count() == 0 {
+        return MaxCost::Nothing;
+    }
+    if let Err(reason) = check_cost_is_known(spec) {
+        return MaxCost::Unknown(reason);
+    }
+    let input = plan.max_input_tokens() as f64 / plan.request_count() as f64;
+    let usd = COST_HEADROOM * plan.cost_usd.max + max_request_cost(spec, input);
+    MaxCost::Usd(spec.limits.budget_usd.map_or(usd, |limit| limit.min(usd)))
+}
+
+/// Returns the maximum cost that one request reserves, in USD: its input tokens and the longest
+/// possible answer. The limit of a query or a run includes it, because otherwise the last request
+/// could not be sent.
+fn max_request_cost(spec: &Spec, input: f64) -> f64 {
     let reserved = |settings: &ModelSettings| {
         let price = settings.charged_price().unwrap_or_default();
         let output = f64::from(settings.max_output_tokens);
