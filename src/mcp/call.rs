@@ -100,19 +100,27 @@ impl<H: McpHost> RunningCall<'_, H> {
         let guard = InterruptGuard(send);
         let WorkPermit { guards, mut ending } = self.host.begin_work().await?;
         let context = Arc::clone(&self.context);
-        let (listener, progress) = watch_progress();
+        let (mut progress, listener) = ProgressReporter::new();
         let mut task = tokio::task::spawn_blocking(move || {
             let done = work(&context, WorkControl { interrupt, listener });
             drop(guards);
             done
         });
-        tokio::select! {
-            ended = &mut task => return ended.map_err(|_| bug())?,
-            () = send_progress(self.call, progress) => {}
-            () = wait_for_cancel(self.call) => drop(guard),
-            _ = ending.wait_for(|ending| *ending) => drop(guard),
-        }
-        task.await.map_err(|_| bug())?
+        let ended = tokio::select! {
+            ended = &mut task => Some(ended),
+            () = progress.report_changes(self.call) => None,
+            () = wait_for_cancel(self.call) => None,
+            () = async { drop(ending.wait_for(|ending| *ending).await) } => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                drop(guard);
+                task.await
+            }
+        };
+        progress.report(self.call).await;
+        ended.map_err(|_| bug())?
     }
 
     async fn plan_sql(&self, sql: String, dialect: Dialect) -> Result<AskPlan, Failure> {
@@ -284,15 +292,12 @@ impl<H: McpHost> RunningCall<'_, H> {
     ) -> Result<CallToolResponse, Failure> {
         let OverrideArguments { plan_id, table, key, column, value, note } = arguments;
         let cell = match plan_id {
-            None => {
-                let spec = self.context.spec.path.clone();
-                CellOverride { spec, table, key, column, value, note }
-            }
+            None => CellOverride { table, key, column, value, note },
             Some(_) if !table.is_empty() => {
                 return Err(Failure::wrong_input("pass only `plan_id`, or no `plan_id`", ""));
             }
             Some(id) => match self.load_plan(&id)?.work {
-                PlannedWork::Override(cell) if cell.spec == self.context.spec.path => cell,
+                PlannedWork::Override(cell) => cell,
                 _ => return Err(Failure::wrong_input("the plan is not one of an override", "")),
             },
         };
@@ -381,32 +386,50 @@ impl<H: McpHost> RunningCall<'_, H> {
     }
 }
 
-/// Returns a listener that counts cells, and the receiver of the counts: answered cells and all
-/// cells so far.
-fn watch_progress() -> (Listener, watch::Receiver<(u64, u64)>) {
-    let (send, receive) = watch::channel((0, 0));
-    let listener = move |event: &Event| match event {
-        Event::Begin { cells, .. } => send.send_modify(|(_, all)| *all += cells),
-        Event::Stored { cells, .. } => send.send_modify(|(done, _)| *done += cells.total()),
-        _ => {}
-    };
-    (Arc::new(listener), receive)
+/// Progress notifications of a call.
+struct ProgressReporter {
+    /// Answered cells and all cells so far.
+    counts: watch::Receiver<(u64, u64)>,
+    /// Last number of answered cells that the client knows.
+    sent: Option<u64>,
 }
 
-/// Sends progress notifications if the client asked for them. Does not end.
-async fn send_progress(call: &ToolCall, mut progress: watch::Receiver<(u64, u64)>) {
-    if let Some(token) = call.meta.get_progress_token() {
-        while progress.changed().await.is_ok() {
-            let (done, all) = *progress.borrow_and_update();
-            let notification = ProgressNotificationParam::new(token.clone(), done as f64)
-                .with_total(all.max(done) as f64)
-                .with_message(format!("{done} of {} cells", all.max(done)));
-            // A client that does not read gets fewer notifications.
-            let _ = call.peer.notify_progress(notification).await;
+impl ProgressReporter {
+    /// Returns a reporter, and the listener that counts for it.
+    fn new() -> (Self, Listener) {
+        let (send, counts) = watch::channel((0, 0));
+        let listener = move |event: &Event| match event {
+            Event::Begin { cells, .. } => send.send_modify(|(_, all)| *all += cells),
+            Event::Stored { cells, .. } => send.send_modify(|(done, _)| *done += cells.total()),
+            _ => {}
+        };
+        (Self { counts, sent: None }, Arc::new(listener))
+    }
+
+    /// Sends a notification for each change. Does not end.
+    async fn report_changes(&mut self, call: &ToolCall) {
+        while self.counts.changed().await.is_ok() {
+            self.report(call).await;
             tokio::time::sleep(PROGRESS_INTERVAL).await;
         }
+        std::future::pending().await
     }
-    std::future::pending().await
+
+    /// Sends a notification if the client asked for them and does not know the counts yet.
+    async fn report(&mut self, call: &ToolCall) {
+        let Some(token) = call.meta.get_progress_token() else { return };
+        let (done, all) = *self.counts.borrow_and_update();
+        if all == 0 || self.sent.is_some_and(|sent| done <= sent) {
+            return;
+        }
+        self.sent = Some(done);
+        let all = all.max(done);
+        let notification = ProgressNotificationParam::new(token.clone(), done as f64)
+            .with_total(all as f64)
+            .with_message(format!("{done} of {all} cells"));
+        // A client that does not read misses notifications.
+        let _ = call.peer.notify_progress(notification).await;
+    }
 }
 
 fn fail_with(reason: &str) -> CallToolResponse {

@@ -345,8 +345,18 @@ impl ServerContext {
         } else {
             std::path::absolute(&self.target).unwrap_or_default().to_string_lossy().into_owned()
         };
-        let model = models.join(", ");
-        Ok(PlanRecord { work, database, schema, model, client, max_usd, note, routes })
+        let spec = std::path::absolute(&self.spec.path).unwrap_or_default();
+        Ok(PlanRecord {
+            work,
+            spec: spec.to_string_lossy().into_owned(),
+            database,
+            schema,
+            model: models.join(", "),
+            client,
+            max_usd,
+            note,
+            routes,
+        })
     }
 
     /// Finds or writes the query for a question. Also returns the cost of writing it in USD.

@@ -7,12 +7,22 @@ use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::Project;
 use serde_json::{Value as Json, json};
 
-pub const DATABASE: &str = "
+const DATABASE: &str = "
     CREATE TABLE superhero (id INTEGER PRIMARY KEY, superhero_name TEXT, email TEXT, height_cm INTEGER);
     INSERT INTO superhero VALUES (1, 'Hulk', 'hulk@example.com', 244), (2, 'Ant-Man', 'ant@example.com', 211),
         (3, 'Bane', 'bane@example.com', 203);";
 
-pub const MODEL: &str = "[database]
+const EXPANSION: &str = "
+[[expansion]]
+name = \"llm\"
+source = \"superhero\"
+key = [\"superhero_name\"]
+
+[[expansion.column]]
+name = \"can_swim\"
+";
+
+const MODEL: &str = "[database]
 path = \"../data.sqlite\"
 
 [model]
@@ -45,6 +55,10 @@ pub fn project(endpoint: &Endpoint) -> Project {
     Project::new(endpoint, DATABASE, MODEL)
 }
 
+pub fn project_with_expansion(endpoint: &Endpoint) -> Project {
+    Project::new(endpoint, DATABASE, &(MODEL.to_owned() + EXPANSION))
+}
+
 /// An assistant that is connected to a server.
 pub struct Client {
     process: Child,
@@ -54,7 +68,9 @@ pub struct Client {
     /// Answer to every elicitation.
     answer: Json,
     /// Messages of the elicitations.
-    asked: Vec<String>,
+    pub asked: Vec<String>,
+    /// Progress notifications.
+    pub progress: Vec<Json>,
 }
 
 impl Client {
@@ -62,7 +78,7 @@ impl Client {
         Self::start_with(project, flags, json!({}), json!({ "action": "decline" }))
     }
 
-    fn start_with(project: &Project, flags: &[&str], capabilities: Json, answer: Json) -> Self {
+    pub fn start_with(project: &Project, flags: &[&str], capabilities: Json, answer: Json) -> Self {
         let mut client = Self::spawn(project, flags, answer);
         let hello = client.request(
             "initialize",
@@ -85,10 +101,10 @@ impl Client {
         let mut process = command.spawn().unwrap();
         let stdin = process.stdin.take();
         let stdout = BufReader::new(process.stdout.take().unwrap());
-        Self { process, stdin, stdout, next_id: 0, answer, asked: Vec::new() }
+        Self { process, stdin, stdout, next_id: 0, answer, asked: Vec::new(), progress: Vec::new() }
     }
 
-    fn send(&mut self, line: &str) {
+    pub fn send(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
@@ -100,7 +116,7 @@ impl Client {
     }
 
     /// Sends a request and returns the response. Elicitations are answered in between.
-    fn request(&mut self, method: &str, params: Json) -> Json {
+    pub fn request(&mut self, method: &str, params: Json) -> Json {
         self.next_id += 1;
         let id = self.next_id;
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
@@ -112,6 +128,8 @@ impl Client {
                 let answer =
                     json!({ "jsonrpc": "2.0", "id": message["id"], "result": self.answer });
                 self.send(&answer.to_string());
+            } else if message["method"] == "notifications/progress" {
+                self.progress.push(message["params"].clone());
             } else if message["id"] == id {
                 return message;
             }
@@ -149,7 +167,22 @@ fn free_tools_need_no_approval_and_no_request() {
         .iter()
         .map(|tool| tool["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["describe", "search_values", "plan", "query", "ask", "why"]);
+    assert_eq!(
+        names,
+        [
+            "describe",
+            "search_values",
+            "plan",
+            "query",
+            "ask",
+            "why",
+            "suggest",
+            "audit_next",
+            "materialize",
+            "override",
+            "audit_answer"
+        ]
+    );
     let described = client.call("describe", json!({}));
     let text = described.to_string();
     for part in ["superhero_name TEXT", "Hulk", "Who is the smallest?", "LLMMap"] {

@@ -8,26 +8,15 @@ use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::project::Project;
 use serde_json::{Value as Json, json};
 
-use crate::mcp::{self, DATABASE, LIVE, MODEL, PLAIN, approve};
+use crate::mcp::{self, LIVE, PLAIN, approve};
 
 const ENDLESS: &str =
     "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
 
-/// A daemon serves only specs with an expansion.
-const EXPANSION: &str = "
-[[expansion]]
-name = \"llm\"
-source = \"superhero\"
-key = [\"superhero_name\"]
-
-[[expansion.column]]
-name = \"can_swim\"
-";
-
 /// Starts a daemon that asks for no missing cell, unless the flags allow it to spend.
 fn start(flags: &[&str], env: &[(&str, &str)]) -> (Endpoint, Project, Daemon) {
     let endpoint = mcp::endpoint(LIVE);
-    let project = Project::new(&endpoint, DATABASE, &(MODEL.to_owned() + EXPANSION));
+    let project = mcp::project_with_expansion(&endpoint);
     let spends = flags.contains(&"--allow-usd");
     let no_spend: &[&str] = if spends { &[] } else { &["--no-spend"] };
     let daemon = Daemon::start_with(&project, &[flags, no_spend].concat(), env);

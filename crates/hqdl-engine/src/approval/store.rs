@@ -55,8 +55,6 @@ pub struct FillRequest {
 /// An override that an assistant proposes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CellOverride {
-    /// Path of the spec.
-    pub spec: PathBuf,
     /// Table of an expansion or of a one-to-many column.
     pub table: String,
     /// Values of the key columns in their order.
@@ -98,7 +96,6 @@ impl PlannedWork {
             }
             Self::Override(cell) => vec![
                 ("does", "overrides the model's answer".to_owned()),
-                ("spec", cell.spec.display().to_string()),
                 ("cell", format!("{}.{} of {}", cell.table, cell.column, cell.key.join(", "))),
                 ("value", cell.value.clone()),
                 ("reason", cell.note.clone()),
@@ -112,6 +109,8 @@ impl PlannedWork {
 pub struct PlanRecord {
     /// What the plan does.
     pub work: PlannedWork,
+    /// Path of the spec.
+    pub spec: String,
     /// Path or URL of the database.
     pub database: String,
     /// Hash of the database's schema.
@@ -134,7 +133,7 @@ impl PlanRecord {
     fn digest(&self) -> String {
         let work = format!("{:?}", self.work);
         let mut hasher = blake3::Hasher::new();
-        for part in [&work, &self.database, &self.schema, &self.model, &self.client] {
+        for part in [&work, &self.spec, &self.database, &self.schema, &self.model, &self.client] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
@@ -162,6 +161,7 @@ impl PlanRecord {
         let work = self.work.describe();
         let mut lines: Vec<(&str, &str)> =
             work.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        lines.extend(self.work.writes().then_some(("spec", self.spec.as_str())));
         lines.extend(self.routes.iter().map(|route| ("call", route.as_str())));
         lines.push(("database", &self.database));
         lines.push(("model", &self.model));
