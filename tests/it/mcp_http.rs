@@ -224,7 +224,7 @@ fn the_checks_of_the_daemon_apply() {
     assert_eq!(client.send("PUT", "", &hello).status, 405);
     assert_eq!(client.call("query", json!({ "sql": "SELECT 1" }))["rows"], json!([[1]]));
     // A session ends when the client says so.
-    assert_eq!(client.send("DELETE", "", "").status, 202);
+    assert_eq!(client.send("DELETE", "", "").status, 204);
     assert_eq!(client.send("POST", "", &hello).status, 404);
 }
 

@@ -181,7 +181,12 @@ async fn serve_request(
         None => client.to_string(),
     };
     parts.extensions.insert(HttpConnection { spec, client: client_name, open });
-    let response = mcp.service.handle(Request::from_parts(parts, Body::from(bytes))).await;
+    let is_delete = parts.method == Method::DELETE;
+    let mut response = mcp.service.handle(Request::from_parts(parts, Body::from(bytes))).await;
+    // The Python SDK takes 202 for a failure.
+    if is_delete && response.status() == StatusCode::ACCEPTED {
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
     if let Some(session) = find_session(response.headers()) {
         mcp.sessions.lock().insert(session, client);
     }
