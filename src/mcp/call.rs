@@ -412,7 +412,7 @@ impl ProgressReporter {
             self.report(call).await;
             tokio::time::sleep(PROGRESS_INTERVAL).await;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Sends a notification if the client asked for them and does not know the counts yet.

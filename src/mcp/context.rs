@@ -69,6 +69,9 @@ pub struct WorkControl {
     pub listener: Listener,
 }
 
+/// Number of rows of a published expansion, and number of values of each column.
+type PublishedCount = (i64, BTreeMap<String, i64>);
+
 /// How much may be spent on writing SQL.
 #[derive(Debug, Clone, Copy)]
 pub enum WritingAllowance {
@@ -197,7 +200,7 @@ impl ServerContext {
 
     /// Returns the number of rows of each published expansion, and the number of values of each of
     /// its columns, except one-to-many columns. Returns nothing for a database on a server.
-    fn count_published(&self) -> Result<BTreeMap<String, (i64, BTreeMap<String, i64>)>, Failure> {
+    fn count_published(&self) -> Result<BTreeMap<String, PublishedCount>, Failure> {
         let mut counts = BTreeMap::new();
         if self.is_on_server() {
             return Ok(counts);

@@ -146,15 +146,15 @@ pub fn list_tools() -> Vec<Tool> {
     [list_reading_tools(), list_writing_tools()].concat()
 }
 
-fn build_tool(name: &'static str, about: &'static str, schema: schemars::Schema) -> Tool {
+fn build_tool(name: &'static str, about: &'static str, schema: &schemars::Schema) -> Tool {
     let schema = schema.as_value().as_object().cloned().unwrap_or_default();
     Tool::new(name, about, Arc::new(JsonObject::from_iter(schema)))
 }
 
 fn list_reading_tools() -> Vec<Tool> {
-    let tool = |name: &'static str, about: &'static str, schema: schemars::Schema, spends: bool| {
+    let tool = |name: &'static str, about: &'static str, schema, spends: bool| {
         let hints = ToolAnnotations::new().read_only(true).open_world(spends);
-        build_tool(name, about, schema).annotate(hints)
+        build_tool(name, about, &schema).annotate(hints)
     };
     vec![
         tool(
@@ -215,9 +215,9 @@ fn list_reading_tools() -> Vec<Tool> {
 }
 
 fn list_writing_tools() -> Vec<Tool> {
-    let tool = |name: &'static str, about: &'static str, schema: schemars::Schema, spends: bool| {
+    let tool = |name: &'static str, about: &'static str, schema, spends: bool| {
         let hints = ToolAnnotations::new().read_only(false).destructive(false).open_world(spends);
-        build_tool(name, about, schema).annotate(hints)
+        build_tool(name, about, &schema).annotate(hints)
     };
     vec![
         tool(

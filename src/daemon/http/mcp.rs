@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::Response;
@@ -167,7 +167,7 @@ async fn serve_request(
     }
     let is_post = *request.method() == Method::POST;
     let (mut parts, body) = request.into_parts();
-    let bytes = if is_post { read_bytes(body).await? } else { Default::default() };
+    let bytes = if is_post { read_bytes(body).await? } else { Bytes::new() };
     let message = Json::<MessageMethod>::from_bytes(&bytes);
     if session.is_none() && message.is_ok_and(|message| message.method == "initialize") {
         mcp.sessions.check_count(client, &mcp.manager).await?;
