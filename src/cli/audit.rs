@@ -338,7 +338,8 @@ fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Re
     let sample = audit.draw.sample().to_vec();
     for (n, row) in sample.iter().enumerate() {
         for (column, audited) in audit.draw.expansion_columns(expansion) {
-            if audit.sheet.truth(*row, column).is_some() {
+            let known = audit.sheet.truth(*row, column);
+            if known.is_some_and(|truth| truth.evidence() == Evidence::Truth) {
                 continue;
             }
             let frame_row = &audit.draw.frame[*row];

@@ -10,7 +10,9 @@ use secrecy::SecretString;
 use serde_json::json;
 
 use super::failure::Failure;
+use super::mcp::{approve_command, open_plans};
 use super::{CacheFlags, OutputOptions, log, session};
+use crate::approval::SpendingLimits;
 use crate::daemon::{self, ClientLimits, Settings, TOKEN};
 use crate::facts::Facts;
 use crate::session::Cache;
@@ -64,7 +66,22 @@ pub struct Options {
     #[command(flatten)]
     client: ClientFlags,
     #[command(flatten)]
+    assistant: AssistantFlags,
+    #[command(flatten)]
     cache: CacheFlags,
+}
+
+/// Limits on what assistants may spend over MCP, at `/mcp`.
+#[derive(Debug, clap::Args)]
+struct AssistantFlags {
+    /// Maximum total cost in USD of the assistants' queries that run without your approval, until
+    /// the daemon ends.
+    #[arg(long, value_name = "USD", default_value = "0", allow_hyphen_values = true, value_parser = super::parse_budget, conflicts_with = "no_spend")]
+    allow_usd: f64,
+    /// Maximum total cost in USD of all the assistants' queries, including those that you approve,
+    /// until the daemon ends.
+    #[arg(long, value_name = "USD", default_value = "1", allow_hyphen_values = true, value_parser = super::parse_budget)]
+    max_usd: f64,
 }
 
 /// Limits of each client: of an address, or of a user on the Unix socket.
@@ -140,6 +157,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         trusted_proxies: options.client.trusted_proxy.iter().map(IpAddr::to_canonical).collect(),
         hosts: options.host.clone(),
         token: token.map(SecretString::from),
+        assistant_limits: SpendingLimits {
+            allow_usd: options.assistant.allow_usd,
+            max_usd: options.assistant.max_usd,
+        },
+        plans: open_plans(&options.cache)?,
+        approve_command: approve_command(&options.cache),
         spend: !options.no_spend,
         edit: options.edit,
         poll: options.poll.map(Duration::from_secs),

@@ -159,6 +159,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl daemon --no-spend --poll 5 --grace 60",
             "hqdl daemon --edit",
             "HQDL_TOKEN=$(openssl rand -hex 16) hqdl daemon --listen 0.0.0.0:4735 --host facts.example.org",
+            "hqdl daemon --allow-usd 0.05 --max-usd 0.50",
             "hqdl daemon --max-rows 100000 --max-bytes 50000000 --read-within 30",
             "hqdl daemon --client-requests 200 --client-burst 400 --client-streams 16 --client-megabytes 1024",
             "hqdl daemon --socket /run/hqdl/http.sock --trusted-proxy 127.0.0.1",

@@ -11,7 +11,7 @@ use super::{CacheFlags, ModelFlags, OutputOptions, session};
 use crate::approval::{PlanStore, SpendingLedger, SpendingLimits};
 use crate::facts::is_server;
 use crate::mcp::config::{Assistant, format_config};
-use crate::mcp::context::{ServerContext, plans_dir};
+use crate::mcp::context::{DEFAULT_TIMEOUT, ServerContext, plans_dir};
 use crate::spec::Provider;
 
 /// Flag that prints the configuration.
@@ -22,8 +22,6 @@ const PATH_FLAGS: [&str; 6] =
 /// Environment variables that contain paths, and the flags that override them.
 const PATH_VARIABLES: [(&str, &str); 2] =
     [("HQDL_CACHE", "--cache"), ("HQDL_LOG_FILE", "--log-file")];
-/// Default time limit of the database's work in one pass.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -77,6 +75,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         approve_command: approve_command(&flags.cache),
         timeout: options.timeout.unwrap_or(DEFAULT_TIMEOUT),
         rows_per_request: flags.rows_per_request,
+        edits: std::sync::Arc::default(),
         spec: session.spec,
     };
     crate::mcp::serve_stdio(context)?;
@@ -89,7 +88,8 @@ pub fn open_plans(flags: &CacheFlags) -> Result<PlanStore, Failure> {
         .map_err(|e| Failure::wrong_input(e.to_string(), "pass another --cache"))
 }
 
-fn approve_command(flags: &CacheFlags) -> String {
+/// Returns the command that approves a plan, without the plan's id.
+pub fn approve_command(flags: &CacheFlags) -> String {
     match flags.cache.as_ref().filter(|cache| !flags.no_cache && !is_server(cache)) {
         Some(dir) => format!("hqdl approve --cache {}", quote_for_shell(&absolute(dir))),
         None => "hqdl approve".to_owned(),

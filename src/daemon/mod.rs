@@ -49,6 +49,7 @@ use std::time::Duration;
 pub use status::{DaemonStatus, RunState};
 pub use status_socket::request_status;
 
+use crate::approval::{PlanStore, SpendingLimits};
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::query::connection::guard::set_max_value_bytes;
@@ -89,6 +90,12 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// Token that clients must send; required if the address is not loopback.
     pub token: Option<secrecy::SecretString>,
+    /// Limits on what assistants may spend.
+    pub assistant_limits: SpendingLimits,
+    /// Plans of assistants that wait for approval.
+    pub plans: PlanStore,
+    /// Command that approves a plan, without the plan's id.
+    pub approve_command: String,
     /// Whether the daemon asks for missing cells without approval.
     pub spend: bool,
     /// Whether the page may change specs.

@@ -1,5 +1,6 @@
 //! Implements the blocking work of the tools, without the protocol and decisions about spending.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::page::{DEFAULT_ROWS, RowPage};
-use crate::approval::{PlanRecord, PlanStore, SpendingLedger};
+use crate::approval::{PlanRecord, PlanStore, PlannedWork, SpendingLedger};
 use crate::ask::{
     self, AskError, AskPlan, AskQuestion, Asker, CostLimits, MaxCost, SqlGenerationLimit,
     TableCard, Written,
@@ -18,14 +19,18 @@ use crate::database::provenance::CellProvenance;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::format::{count_noun, hide_secrets, on_one_line};
-use crate::generate::StopReason;
+use crate::generate::{Listener, StopReason};
+use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::model::{self, Model, ModelError};
 use crate::problem::Problems;
 use crate::query::{Dialect, Meta, QueryError, Request};
 use crate::spec::{Spec, is_server};
+use crate::sql::quote_name;
 
 /// Characters of definitions above which `describe` returns only the columns of each table.
 const MAX_DEFINITION_CHARS: usize = 40_000;
+/// Default time limit of the database's work in one pass.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Name of the command in the journal.
 const COMMAND: &str = "mcp";
 /// Length of a cursor's hash of the query.
@@ -51,7 +56,21 @@ pub struct ServerContext {
     pub timeout: Duration,
     /// Rows per request, if the user set it.
     pub rows_per_request: Option<u32>,
+    /// Serializes edits of the files beside the spec.
+    pub edits: Arc<tokio::sync::Mutex<()>>,
 }
+
+/// Connects the work in a thread with its call.
+#[derive(Clone)]
+pub struct WorkControl {
+    /// Becomes true when the work must end.
+    pub interrupt: watch::Receiver<bool>,
+    /// Receives progress events.
+    pub listener: Listener,
+}
+
+/// Number of rows of a published expansion, and number of values of each column.
+type PublishedCount = (i64, BTreeMap<String, i64>);
 
 /// How much may be spent on writing SQL.
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +113,19 @@ impl PagePosition {
     }
 }
 
+impl RowPage {
+    /// Returns the result of `query`.
+    fn into_json(self, sql: &str, assumptions: Option<&str>, meta: &Meta) -> Json {
+        let cursor = self.has_more.then(|| format!("{}-{}", self.end(), hash_query(sql)));
+        json!({
+            "status": "complete",
+            "columns": self.columns, "rows": self.rows,
+            "next_cursor": cursor, "truncated": self.has_more, "cut_cells": self.cut_cells,
+            "assumptions": assumptions, "notes": meta.notes, "meta": meta.to_json(),
+        })
+    }
+}
+
 fn hash_query(sql: &str) -> String {
     blake3::hash(sql.as_bytes()).to_hex()[..CURSOR_HASH].to_owned()
 }
@@ -109,19 +141,15 @@ impl ServerContext {
         is_server(&self.target)
     }
 
-    fn request<'a>(
-        &'a self,
-        sql: &'a str,
-        dialect: Dialect,
-        interrupt: watch::Receiver<bool>,
-    ) -> Request<'a> {
+    fn request<'a>(&'a self, sql: &'a str, dialect: Dialect, control: WorkControl) -> Request<'a> {
         Request {
             model: self.model.clone().ok(),
             dialect,
             rows_per_request: self.rows_per_request,
             timeout: Some(self.timeout),
             command: COMMAND,
-            interrupt,
+            interrupt: control.interrupt,
+            listener: control.listener,
             ..Request::new(&self.spec, &self.target, &self.facts, sql)
         }
     }
@@ -147,12 +175,15 @@ impl ServerContext {
             let samples = if is_short { card.samples.as_str() } else { "" };
             json!({ "name": card.name, "definition": definition, "sample_rows": samples })
         };
+        let coverage = self.count_published()?;
         let example = |e: &crate::spec::file::ExampleTable| json!({ "question": e.question, "sql": e.sql.trim() });
         let expansion = |e: &crate::spec::Expansion| {
             json!({
                 "name": e.name, "about": e.about, "key": e.key.names(),
+                "rows": coverage.get(&e.name).map(|(rows, _)| rows),
                 "columns": e.columns.iter().map(|c| json!({
                     "name": c.name, "type": c.kind.name(), "about": c.about,
+                    "values": coverage.get(&e.name).and_then(|(_, values)| values.get(&c.name)),
                     "questions": c.bindings.iter().map(|b| b.ask.trim()).collect::<Vec<_>>(),
                 })).collect::<Vec<_>>(),
             })
@@ -165,6 +196,53 @@ impl ServerContext {
             "calls": ask::describe_dialect(&self.spec),
             "spending": self.ledger.describe(),
         }))
+    }
+
+    /// Returns the number of rows of each published expansion, and the number of values of each of
+    /// its columns, except one-to-many columns. Returns nothing for a database on a server.
+    fn count_published(&self) -> Result<BTreeMap<String, PublishedCount>, Failure> {
+        let mut counts = BTreeMap::new();
+        if self.is_on_server() {
+            return Ok(counts);
+        }
+        let database = Database::open(&self.target)?;
+        for published in database.published_expansions()? {
+            let table = &published.expansion;
+            let columns: Vec<&String> =
+                published.columns.iter().filter(|(_, t)| t == table).map(|(c, _)| c).collect();
+            let counted = columns.iter().map(|c| format!(", count({})", quote_name(c)));
+            let sql = format!(
+                "SELECT count(*){} FROM {}",
+                counted.collect::<String>(),
+                quote_name(table)
+            );
+            let read = |row: &rusqlite::Row<'_>| {
+                let values = columns.iter().enumerate();
+                let values = values.map(|(n, c)| Ok(((*c).clone(), row.get(n + 1)?)));
+                Ok((row.get(0)?, values.collect::<rusqlite::Result<_>>()?))
+            };
+            let count = database.connection().query_row(&sql, [], read);
+            counts.insert(table.clone(), count.map_err(|e| database.store_error_for(&e))?);
+        }
+        Ok(counts)
+    }
+
+    /// Runs an aggregate query with confidence intervals. It sends no request.
+    pub fn run_with_intervals(
+        &self,
+        (sql, dialect): (&str, Dialect),
+        percent: f64,
+        position: PagePosition,
+        control: WorkControl,
+    ) -> Result<Json, Failure> {
+        let interval = IntervalRequest::from_percent(percent, false).ok_or_else(|| {
+            Failure::wrong_input("pass `interval` in percent, from 50 to less than 100", "")
+        })?;
+        let request = self.request(sql, dialect, control);
+        let mut page = RowPage::new(position.offset, position.limit, false);
+        let meta = run_with_intervals(&self.spec, &request.to_plain(), interval, &mut page)
+            .map_err(|error| self.to_failure(error.into(), sql))?;
+        Ok(page.into_json(sql, None, &meta))
     }
 
     /// Returns the stored values that words of a text match.
@@ -198,12 +276,12 @@ impl ServerContext {
         &self,
         sql: &str,
         dialect: Dialect,
-        interrupt: watch::Receiver<bool>,
+        control: WorkControl,
     ) -> Result<AskPlan, Failure> {
         let (_, hash) = ask::describe_tables(&self.target, &self.spec, false)?;
         let planning_model = model::connect_for_planning(&self.spec)?;
         let limits = CostLimits { budget_usd: None, spec_usd: self.spec.limits.budget_usd };
-        let request = self.request(sql, dialect, interrupt);
+        let request = self.request(sql, dialect, control);
         let mut plan = ask::plan_query(&request, &planning_model, &hash, limits)
             .map_err(|error| self.to_failure(error.into(), sql))?;
         // A call that cannot be counted may spend what is left of the server's limit.
@@ -219,7 +297,8 @@ impl ServerContext {
     pub fn record_plan(&self, plan: &AskPlan, client: String) -> Result<PlanRecord, Failure> {
         let routes = plan.explained.routes.iter();
         let routes = routes.map(|r| on_one_line(&format!("{}: {}", r.call, r.why))).collect();
-        self.record(Some(plan.sql.clone()), None, plan.dialect, &plan.max_cost, routes, client)
+        let work = PlannedWork::Query { sql: plan.sql.clone(), dialect: plan.dialect };
+        self.record(work, &plan.max_cost, routes, client)
     }
 
     /// Returns the record of writing SQL for a question.
@@ -233,15 +312,14 @@ impl ServerContext {
             SqlGenerationLimit::Usd(usd) => MaxCost::Usd(usd),
             SqlGenerationLimit::Tokens(n) => MaxCost::Unknown(count_noun(n, "token")),
         };
-        let dialect = Dialect::default();
-        self.record(None, Some(question.to_owned()), dialect, &cost, Vec::new(), client)
+        let work = PlannedWork::Question { text: question.to_owned() };
+        self.record(work, &cost, Vec::new(), client)
     }
 
-    fn record(
+    /// Returns the record of a plan, for its approval.
+    pub fn record(
         &self,
-        sql: Option<String>,
-        question: Option<String>,
-        dialect: Dialect,
+        work: PlannedWork,
         cost: &MaxCost,
         routes: Vec<String>,
         client: String,
@@ -259,7 +337,7 @@ impl ServerContext {
         };
         let note = match cost {
             MaxCost::Unknown(why) => Some(why.clone()),
-            _ if self.is_on_server() && sql.is_some() => {
+            _ if self.is_on_server() && matches!(work, PlannedWork::Query { .. }) => {
                 Some("the query runs on a server with the rights of your role".to_owned())
             }
             _ => None,
@@ -270,14 +348,13 @@ impl ServerContext {
         } else {
             std::path::absolute(&self.target).unwrap_or_default().to_string_lossy().into_owned()
         };
-        let model = models.join(", ");
+        let spec = std::path::absolute(&self.spec.path).unwrap_or_default();
         Ok(PlanRecord {
-            sql,
-            question,
-            dialect,
+            work,
+            spec: spec.to_string_lossy().into_owned(),
             database,
             schema,
-            model,
+            model: models.join(", "),
             client,
             max_usd,
             note,
@@ -290,9 +367,9 @@ impl ServerContext {
         &self,
         question: &str,
         allowance: WritingAllowance,
-        interrupt: watch::Receiver<bool>,
+        control: WorkControl,
     ) -> (Result<WrittenQuery, Failure>, f64) {
-        let request = self.request("", Dialect::default(), interrupt);
+        let request = self.request("", Dialect::default(), control);
         let counted_cost = request.counted_cost.clone();
         (self.write_within(question, allowance, request), counted_cost.usd())
     }
@@ -350,9 +427,9 @@ impl ServerContext {
         &self,
         plan: &AskPlan,
         position: PagePosition,
-        interrupt: watch::Receiver<bool>,
+        control: WorkControl,
     ) -> Result<Option<Json>, Failure> {
-        let request = self.request(&plan.sql, plan.dialect, interrupt);
+        let request = self.request(&plan.sql, plan.dialect, control);
         match run_request(plan, &request, Some(0.0), position) {
             Err(error) if is_budget_reached(&error) => Ok(None),
             result => result.map(Some).map_err(|error| self.to_failure(error.into(), &plan.sql)),
@@ -365,9 +442,9 @@ impl ServerContext {
         plan: &AskPlan,
         limit_usd: Option<f64>,
         position: PagePosition,
-        interrupt: watch::Receiver<bool>,
+        control: WorkControl,
     ) -> (Result<Json, Failure>, f64) {
-        let request = self.request(&plan.sql, plan.dialect, interrupt);
+        let request = self.request(&plan.sql, plan.dialect, control);
         let result = run_request(plan, &request, limit_usd, position);
         let result = result.map_err(|error| self.to_failure(error.into(), &plan.sql));
         (result, request.counted_cost.usd())
@@ -416,13 +493,7 @@ fn run_request(
         }
         result => result?,
     };
-    let cursor = page.has_more.then(|| format!("{}-{}", page.end(), hash_query(&plan.sql)));
-    Ok(json!({
-        "status": "complete",
-        "columns": page.columns, "rows": page.rows,
-        "next_cursor": cursor, "truncated": page.has_more, "cut_cells": page.cut_cells,
-        "assumptions": plan.assumptions, "notes": meta.notes, "meta": meta.to_json(),
-    }))
+    Ok(page.into_json(&plan.sql, plan.assumptions.as_deref(), &meta))
 }
 
 fn is_budget_reached(error: &QueryError) -> bool {

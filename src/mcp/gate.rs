@@ -9,12 +9,12 @@ use rmcp::model::{
     CallToolRequestParams, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
     ElicitationSchema, InputRequest, InputRequiredResult, ProtocolVersion,
 };
-use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value as Json, json};
 
+use super::connection::{ToolCall, wait_for_cancel};
 use super::context::ServerContext;
 use crate::approval::{
-    APPROVAL_MINUTES, ApprovalError, LimitReached, PlanRecord, SpendingReservation,
+    APPROVAL_MINUTES, ApprovalError, LimitReached, PlanRecord, PlannedWork, SpendingReservation,
 };
 use crate::failure::Failure;
 
@@ -57,6 +57,7 @@ pub struct PendingQuestions(Mutex<HashMap<String, (PlanRecord, Instant)>>);
 impl PendingQuestions {
     fn add(&self, plan: &PlanRecord) {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.retain(|_, (_, asked_at)| asked_at.elapsed() < question_timeout());
         pending.insert(plan.id(), (plan.clone(), Instant::now()));
     }
 
@@ -88,10 +89,11 @@ pub async fn authorize(
     pending: &PendingQuestions,
     plan: &PlanRecord,
     params: &CallToolRequestParams,
-    call: &RequestContext<RoleServer>,
+    call: &ToolCall,
 ) -> Result<Decision, Failure> {
     let unlimited = Decision::Granted(Grant { limit_usd: None, reservation: None });
-    let needs_person = context.is_on_server() && plan.sql.is_some();
+    let is_query = matches!(plan.work, PlannedWork::Query { .. });
+    let needs_person = plan.work.writes() || context.is_on_server() && is_query;
     if context.is_replay() && !needs_person {
         return Ok(unlimited);
     }
@@ -115,7 +117,9 @@ pub async fn authorize(
     }
     // --max-usd cannot limit a price that is not known, so a person must approve the plan.
     let is_short = describe_question(plan).len() <= MAX_QUESTION_BYTES;
-    if plan.max_usd.is_some() && is_short && can_elicit(call) {
+    // An override takes effect only after approval outside the assistant.
+    let can_ask = plan.max_usd.is_some() && !matches!(plan.work, PlannedWork::Override(_));
+    if can_ask && is_short && can_elicit(call) {
         match pending.take_answer(plan, params) {
             Some(true) => return Ok(grant_approved(context, plan)),
             Some(false) => problem = Some("the user did not approve the plan".to_owned()),
@@ -130,7 +134,7 @@ pub async fn authorize(
                 );
                 let answer = tokio::select! {
                     answer = asked => answer.ok(),
-                    () = call.ct.cancelled() => None,
+                    () = wait_for_cancel(call) => None,
                 };
                 if answer.as_ref().is_some_and(is_accepted) {
                     return Ok(grant_approved(context, plan));
@@ -166,10 +170,15 @@ fn refuse_limit(context: &ServerContext, plan: &PlanRecord, reached: LimitReache
 
 fn describe_refusal(context: &ServerContext, plan: &PlanRecord, problem: Option<String>) -> Json {
     let id = plan.id();
-    let what = if plan.sql.is_some() { "running the query" } else { "writing the SQL" };
+    let price = plan.describe_price();
+    let (what, tool) = match plan.work {
+        PlannedWork::Query { .. } => (format!("running the query costs {price}"), "query"),
+        PlannedWork::Question { .. } => (format!("writing the SQL costs {price}"), "query"),
+        PlannedWork::Materialize(_) => (format!("filling the cells costs {price}"), "materialize"),
+        PlannedWork::Override(_) => ("the override needs approval".to_owned(), "override"),
+    };
     let message = format!(
-        "{what} costs {}; ask the user to approve it in a terminal with `{} {id}`, then call `query` with this plan_id",
-        plan.describe_price(),
+        "{what}; ask the user to approve it in a terminal with `{} {id}`, then call `{tool}` with this plan_id",
         context.approve_command
     );
     json!({
@@ -178,13 +187,13 @@ fn describe_refusal(context: &ServerContext, plan: &PlanRecord, problem: Option<
     })
 }
 
-fn can_elicit(call: &RequestContext<RoleServer>) -> bool {
+fn can_elicit(call: &ToolCall) -> bool {
     let capability = call.client_capabilities().and_then(|c| c.elicitation);
     capability.is_some_and(|c| c.form.is_some() || c.url.is_none())
 }
 
 /// Returns whether the protocol version asks for input in results, not in server requests.
-fn uses_input_results(call: &RequestContext<RoleServer>) -> bool {
+fn uses_input_results(call: &ToolCall) -> bool {
     let version = call.protocol_version();
     version.is_some_and(|v| v.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }

@@ -1,13 +1,19 @@
 //! An MCP server: an assistant queries a database through tools. [`serve_stdio`] speaks the protocol
-//! on stdin and stdout, with the official SDK. [`context`] does the work of the tools, `gate` decides
-//! what may be spent, and [`crate::approval`] holds the rules.
+//! on stdin and stdout, with the official SDK, and the daemon serves an [`McpServer`] over HTTP.
+//! `call` runs a tool, [`context`] does the work of the tools, `gate` decides what may be spent, and
+//! [`crate::approval`] holds the rules.
 
+mod actions;
+mod call;
 pub mod config;
+pub mod connection;
 pub mod context;
 mod gate;
+pub mod host;
 mod page;
+mod resources;
 mod server;
 mod stdin;
 mod tools;
 
-pub use server::serve_stdio;
+pub use server::{McpServer, serve_stdio};

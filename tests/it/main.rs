@@ -55,6 +55,8 @@ mod kills;
 mod intervals;
 mod log;
 mod mcp;
+mod mcp_http;
+mod mcp_tools;
 mod messages;
 mod models;
 mod odd_values;

@@ -12,6 +12,16 @@ const DATABASE: &str = "
     INSERT INTO superhero VALUES (1, 'Hulk', 'hulk@example.com', 244), (2, 'Ant-Man', 'ant@example.com', 211),
         (3, 'Bane', 'bane@example.com', 203);";
 
+const EXPANSION: &str = "
+[[expansion]]
+name = \"llm\"
+source = \"superhero\"
+key = [\"superhero_name\"]
+
+[[expansion.column]]
+name = \"can_swim\"
+";
+
 const MODEL: &str = "[database]
 path = \"../data.sqlite\"
 
@@ -27,12 +37,12 @@ question = \"Who is the smallest?\"
 sql = \"SELECT superhero_name FROM superhero ORDER BY height_cm LIMIT 1\"
 ";
 
-const LIVE: &str = "SELECT superhero_name FROM superhero WHERE {{LLMMap('Can it fly?', superhero_name)}} = 'yes' ORDER BY 1";
-const PLAIN: &str = "SELECT superhero_name FROM superhero WHERE height_cm > 210 ORDER BY 1";
+pub const LIVE: &str = "SELECT superhero_name FROM superhero WHERE {{LLMMap('Can it fly?', superhero_name)}} = 'yes' ORDER BY 1";
+pub const PLAIN: &str = "SELECT superhero_name FROM superhero WHERE height_cm > 210 ORDER BY 1";
 
 /// Starts an endpoint that writes this query for every question, and answers `yes` to live
 /// questions.
-fn endpoint(sql: &'static str) -> Endpoint {
+pub fn endpoint(sql: &'static str) -> Endpoint {
     Endpoint::start_answering(move |column, _| match column.name.as_str() {
         "sql" => sql.into(),
         "dialect" => "sqlite".into(),
@@ -41,12 +51,16 @@ fn endpoint(sql: &'static str) -> Endpoint {
     })
 }
 
-fn project(endpoint: &Endpoint) -> Project {
+pub fn project(endpoint: &Endpoint) -> Project {
     Project::new(endpoint, DATABASE, MODEL)
 }
 
+pub fn project_with_expansion(endpoint: &Endpoint) -> Project {
+    Project::new(endpoint, DATABASE, &(MODEL.to_owned() + EXPANSION))
+}
+
 /// An assistant that is connected to a server.
-struct Client {
+pub struct Client {
     process: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
@@ -54,15 +68,17 @@ struct Client {
     /// Answer to every elicitation.
     answer: Json,
     /// Messages of the elicitations.
-    asked: Vec<String>,
+    pub asked: Vec<String>,
+    /// Progress notifications.
+    pub progress: Vec<Json>,
 }
 
 impl Client {
-    fn start(project: &Project, flags: &[&str]) -> Self {
+    pub fn start(project: &Project, flags: &[&str]) -> Self {
         Self::start_with(project, flags, json!({}), json!({ "action": "decline" }))
     }
 
-    fn start_with(project: &Project, flags: &[&str], capabilities: Json, answer: Json) -> Self {
+    pub fn start_with(project: &Project, flags: &[&str], capabilities: Json, answer: Json) -> Self {
         let mut client = Self::spawn(project, flags, answer);
         let hello = client.request(
             "initialize",
@@ -85,10 +101,10 @@ impl Client {
         let mut process = command.spawn().unwrap();
         let stdin = process.stdin.take();
         let stdout = BufReader::new(process.stdout.take().unwrap());
-        Self { process, stdin, stdout, next_id: 0, answer, asked: Vec::new() }
+        Self { process, stdin, stdout, next_id: 0, answer, asked: Vec::new(), progress: Vec::new() }
     }
 
-    fn send(&mut self, line: &str) {
+    pub fn send(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
@@ -100,7 +116,7 @@ impl Client {
     }
 
     /// Sends a request and returns the response. Elicitations are answered in between.
-    fn request(&mut self, method: &str, params: Json) -> Json {
+    pub fn request(&mut self, method: &str, params: Json) -> Json {
         self.next_id += 1;
         let id = self.next_id;
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
@@ -112,6 +128,8 @@ impl Client {
                 let answer =
                     json!({ "jsonrpc": "2.0", "id": message["id"], "result": self.answer });
                 self.send(&answer.to_string());
+            } else if message["method"] == "notifications/progress" {
+                self.progress.push(message["params"].clone());
             } else if message["id"] == id {
                 return message;
             }
@@ -119,7 +137,7 @@ impl Client {
     }
 
     /// Calls a tool and returns its structured result.
-    fn call(&mut self, tool: &str, arguments: Json) -> Json {
+    pub fn call(&mut self, tool: &str, arguments: Json) -> Json {
         let response = self.request("tools/call", json!({ "name": tool, "arguments": arguments }));
         let result = &response["result"]["structuredContent"];
         assert!(result.is_object(), "{response}");
@@ -127,13 +145,13 @@ impl Client {
     }
 
     /// Closes stdin and waits for the server.
-    fn close(mut self) {
+    pub fn close(mut self) {
         self.stdin = None;
         assert!(self.process.wait().unwrap().success());
     }
 }
 
-fn approve(project: &Project, plan: &Json) {
+pub fn approve(project: &Project, plan: &Json) {
     project.run_hqdl(&["approve", plan.as_str().unwrap(), "--yes"]).expect_exit_code(0);
 }
 
@@ -149,7 +167,22 @@ fn free_tools_need_no_approval_and_no_request() {
         .iter()
         .map(|tool| tool["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["describe", "search_values", "plan", "query", "ask", "why"]);
+    assert_eq!(
+        names,
+        [
+            "describe",
+            "search_values",
+            "plan",
+            "query",
+            "ask",
+            "why",
+            "suggest",
+            "audit_next",
+            "materialize",
+            "override",
+            "audit_answer"
+        ]
+    );
     let described = client.call("describe", json!({}));
     let text = described.to_string();
     for part in ["superhero_name TEXT", "Hulk", "Who is the smallest?", "LLMMap"] {

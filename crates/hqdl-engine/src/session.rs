@@ -279,19 +279,30 @@ impl Session {
 pub fn override_cell(
     spec: &Spec,
     database: &Database,
-    (table, key, column, value): (&str, &[String], &str, &str),
+    cell: (&str, &[String], &str, &str),
     note: &str,
     force: bool,
 ) -> Result<(), OverrideError> {
+    if !force {
+        check_override(spec, database, cell)?;
+    }
+    let (table, key, column, value) = cell;
+    Ok(overrides::set_override(spec, table, key, column, value, note)?)
+}
+
+/// Checks that an override contradicts neither the spec nor the database.
+///
+/// # Errors
+/// [`OverrideError`] if it does.
+pub fn check_override(
+    spec: &Spec,
+    database: &Database,
+    cell: (&str, &[String], &str, &str),
+) -> Result<(), OverrideError> {
     let contains_entity =
         |e: &Expansion, entities: &[Entity]| contains_entity(database, e, entities);
-    if !force {
-        let objections = find_objections(spec, (table, key, column, value), contains_entity)?;
-        if !objections.is_empty() {
-            return Err(OverrideError::Refused(objections));
-        }
-    }
-    Ok(overrides::set_override(spec, table, key, column, value, note)?)
+    let objections = find_objections(spec, cell, contains_entity)?;
+    if objections.is_empty() { Ok(()) } else { Err(OverrideError::Refused(objections)) }
 }
 
 /// Returns whether the expansion's sources contain any of these entities.

@@ -2,6 +2,7 @@
 //! exceeds a limit gets 429 with `Retry-After`; other clients are unaffected.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -35,6 +36,16 @@ pub(super) enum DaemonClient {
     Address(IpAddr),
     /// A user of this machine, connected through the Unix socket.
     User(Option<u32>),
+}
+
+impl fmt::Display for DaemonClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::User(Some(user)) => write!(f, "user {user}"),
+            Self::User(None) => write!(f, "an unknown user"),
+        }
+    }
 }
 
 impl DaemonClient {

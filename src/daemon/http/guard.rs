@@ -23,15 +23,17 @@ const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'sel
 /// Admits a request or rejects it with a reason, and counts it.
 pub(super) async fn check_request(
     State(state): State<HttpState>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let began = Instant::now();
     // Give unknown paths one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
     let route = super::openapi::route_name(route.as_deref().unwrap_or_default());
-    let is_stream = request.method() == Method::POST || route == "/v1/runs/events";
-    let response = match state.shares.admit_request(find_client(&state, &request), is_stream) {
+    let is_stream = request.method() == Method::POST || route == "/v1/runs/events" || is_mcp(route);
+    let client = find_client(&state, &request);
+    request.extensions_mut().insert(client);
+    let response = match state.shares.admit_request(client, is_stream) {
         Ok(admitted) => {
             let response = match check_access(&state, request.method(), request.headers(), route) {
                 Ok(()) => next.run(request).await,
@@ -43,6 +45,11 @@ pub(super) async fn check_request(
     };
     state.context.metrics.count_request(route, response.status().as_u16(), began.elapsed());
     response
+}
+
+/// Returns whether a route is one of MCP, whose every request can be a stream.
+fn is_mcp(route: &str) -> bool {
+    super::mcp::PATHS.contains(&route)
 }
 
 /// Returns the client that sent a request.
@@ -88,7 +95,7 @@ fn check_access(
             "use its address or localhost, or start it with --host NAME",
         ));
     }
-    if !matches!(*method, Method::GET | Method::HEAD) {
+    if !matches!(*method, Method::GET | Method::HEAD) || is_mcp(route) {
         let own = |origin: &str| origin.split_once("://").is_some_and(|(_, o)| o == host);
         let foreign = text(header::ORIGIN).is_some_and(|o| !own(o))
             || headers.get("sec-fetch-site").is_some_and(|s| s != "same-origin" && s != "none");

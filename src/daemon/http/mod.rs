@@ -9,6 +9,7 @@ mod door;
 mod events;
 mod facts;
 mod guard;
+mod mcp;
 mod openapi;
 mod page;
 mod query;
@@ -38,6 +39,7 @@ pub(super) use self::reply::unknown_spec_failure;
 use self::stalled::TimeoutStream;
 use super::context::DaemonContext;
 use super::metrics::GaugeGuard;
+use crate::approval::SpendingLedger;
 
 /// Maximum number of connections; further clients wait to be accepted. The limits below for
 /// long-lived and working requests are lower, so that short requests always find a connection.
@@ -71,6 +73,8 @@ struct HttpState {
     stream_permits: Arc<Semaphore>,
     /// Permits for clients that wait for the end of a run.
     wait_permits: Arc<Semaphore>,
+    /// Spending of the assistants.
+    ledger: SpendingLedger,
     /// Serializes edits of overrides files and specs.
     edits: Arc<tokio::sync::Mutex<()>>,
     /// Forms of the Ask page that were submitted lately.
@@ -86,6 +90,7 @@ pub(super) async fn serve_http(
     closing: watch::Receiver<bool>,
 ) {
     let shares = ClientShares::new(context.settings.client_limits);
+    let ledger = SpendingLedger::new(context.settings.assistant_limits);
     let state = HttpState {
         context,
         shares: Arc::new(shares),
@@ -93,6 +98,7 @@ pub(super) async fn serve_http(
         read_permits: Arc::new(Semaphore::new(MAX_READS)),
         stream_permits: Arc::new(Semaphore::new(MAX_STREAMS)),
         wait_permits: Arc::new(Semaphore::new(MAX_RUN_WAITS)),
+        ledger,
         edits: Arc::default(),
         presses: page::AskPresses::default(),
         closing,
@@ -180,6 +186,7 @@ fn build_router(state: HttpState) -> Router {
         .route("/healthz", get(api::show_health))
         .route("/metrics", get(api::get_metrics));
     page::add_page_routes(api)
+        .merge(mcp::build_mcp_router(&state))
         .fallback(page::reject_route)
         .method_not_allowed_fallback(reply::reject_method)
         .layer(from_fn_with_state(state.clone(), guard::check_request))

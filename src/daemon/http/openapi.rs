@@ -124,7 +124,8 @@ fn build_body_schema<T: schemars::JsonSchema>() -> Schema {
 /// Returns a route's name in the metrics, which is its pattern. All unknown paths share one name,
 /// and all pages another.
 pub(super) fn route_name(route: &str) -> &'static str {
-    let known = OPERATIONS.iter().map(|o| o.path).find(|path| *path == route);
+    let paths = OPERATIONS.iter().map(|o| o.path).chain(super::mcp::PATHS);
+    let known = paths.into_iter().find(|path| *path == route);
     known.unwrap_or(if route.is_empty() { "none" } else { "page" })
 }
 

@@ -8,4 +8,7 @@ mod ledger;
 mod store;
 
 pub use self::ledger::{LimitReached, SpendingLedger, SpendingLimits, SpendingReservation};
-pub use self::store::{APPROVAL_MINUTES, ApprovalError, PlanRecord, PlanStore, is_plan_id};
+pub use self::store::{
+    APPROVAL_MINUTES, ApprovalError, CellOverride, FillRequest, PlanRecord, PlanStore, PlannedWork,
+    is_plan_id,
+};

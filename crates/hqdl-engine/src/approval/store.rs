@@ -19,15 +19,98 @@ const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Length of a plan's id.
 const ID_LENGTH: usize = 12;
 
-/// Plan of a query or a question, as the approver sees it.
+/// What a plan does once it is approved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlannedWork {
+    /// Runs a query.
+    Query {
+        /// Text of the query.
+        sql: String,
+        /// SQL dialect of the query.
+        dialect: Dialect,
+    },
+    /// Writes SQL for a question.
+    Question {
+        /// The question.
+        text: String,
+    },
+    /// Fills the missing cells of the spec's tables.
+    Materialize(FillRequest),
+    /// Overrides a cell.
+    Override(CellOverride),
+}
+
+/// The missing cells that a plan asks for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FillRequest {
+    /// Only these columns.
+    pub columns: Option<Vec<String>>,
+    /// Maximum number of keys per expansion.
+    pub limit: Option<u64>,
+    /// Whether to ask again for cells without a value.
+    pub retry_failed: bool,
+}
+
+/// An override that an assistant proposes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellOverride {
+    /// Table of an expansion or of a one-to-many column.
+    pub table: String,
+    /// Values of the key columns in their order.
+    pub key: Vec<String>,
+    /// Name of the column.
+    pub column: String,
+    /// New value; `|` separates the values of a list.
+    pub value: String,
+    /// Reason for the override.
+    pub note: String,
+}
+
+impl PlannedWork {
+    /// Returns whether a person must approve the work even if it costs nothing.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        matches!(self, Self::Materialize(_) | Self::Override(_))
+    }
+
+    /// Returns the names and values that the approver sees.
+    fn describe(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Query { sql, .. } => vec![("query", sql.clone())],
+            Self::Question { text } => vec![
+                ("question", text.clone()),
+                ("does", "a model writes SQL for the question; the query is not run".to_owned()),
+            ],
+            Self::Materialize(fill) => {
+                let columns = fill.columns.as_ref().map(|all| all.join(", "));
+                let mut lines = vec![
+                    ("does", "fills missing cells and publishes the tables".to_owned()),
+                    ("columns", columns.unwrap_or_else(|| "all".to_owned())),
+                ];
+                lines.extend(fill.limit.map(|limit| ("keys", format!("the first {limit}"))));
+                if fill.retry_failed {
+                    lines.push(("again", "cells that were answered without a value".to_owned()));
+                }
+                lines
+            }
+            Self::Override(cell) => vec![
+                ("does", "overrides the model's answer".to_owned()),
+                ("cell", format!("{}.{} of {}", cell.table, cell.column, cell.key.join(", "))),
+                ("value", cell.value.clone()),
+                ("reason", cell.note.clone()),
+            ],
+        }
+    }
+}
+
+/// Plan of an assistant's work, as the approver sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanRecord {
-    /// Text of the query. `None` if SQL is to be written for the question.
-    pub sql: Option<String>,
-    /// Question that the plan answers, if it is known.
-    pub question: Option<String>,
-    /// SQL dialect of the query.
-    pub dialect: Dialect,
+    /// What the plan does.
+    pub work: PlannedWork,
+    /// Path of the spec.
+    pub spec: String,
     /// Path or URL of the database.
     pub database: String,
     /// Hash of the database's schema.
@@ -48,12 +131,9 @@ impl PlanRecord {
     /// Returns the hash of everything that an approval is bound to, except the price, which it
     /// limits.
     fn digest(&self) -> String {
-        let kind = if self.sql.is_some() { "query" } else { "question" };
-        let text = self.sql.as_deref().or(self.question.as_deref()).unwrap_or_default();
+        let work = format!("{:?}", self.work);
         let mut hasher = blake3::Hasher::new();
-        let dialect = format!("{:?}", self.dialect);
-        for part in [kind, text, &dialect, &self.database, &self.schema, &self.model, &self.client]
-        {
+        for part in [&work, &self.spec, &self.database, &self.schema, &self.model, &self.client] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
@@ -77,15 +157,11 @@ impl PlanRecord {
     /// that are invisible or change what a terminal shows.
     #[must_use]
     pub fn describe(&self) -> Vec<(&'static str, String)> {
-        let question = self.question.as_deref().unwrap_or_default();
         let price = self.describe_price();
-        let mut lines: Vec<(&str, &str)> = match &self.sql {
-            Some(sql) => vec![("query", sql)],
-            None => vec![
-                ("question", question),
-                ("does", "a model writes SQL for the question; the query is not run"),
-            ],
-        };
+        let work = self.work.describe();
+        let mut lines: Vec<(&str, &str)> =
+            work.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        lines.extend(self.work.writes().then_some(("spec", self.spec.as_str())));
         lines.extend(self.routes.iter().map(|route| ("call", route.as_str())));
         lines.push(("database", &self.database));
         lines.push(("model", &self.model));
@@ -190,11 +266,12 @@ impl PlanStore {
         Ok(self.dir.join(format!("{id}.{kind}.json")))
     }
 
-    /// Stores a plan that waits for approval.
+    /// Stores a plan that waits for approval, and deletes old plans.
     ///
     /// # Errors
     /// [`ApprovalError::File`].
     pub fn save_plan(&self, plan: &PlanRecord) -> Result<(), ApprovalError> {
+        self.delete_files(false)?;
         Ok(write_json(&self.path(&plan.id(), "plan")?, plan)?)
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::query::{self, Dialect, Meta, QueryError, Request, RowSink};
 use hqdl_model::Model;
+use hqdl_model::plan::Plan;
 use hqdl_spec::{ModelSettings, Spec};
 
 /// Factor by which a query may exceed its estimated cost, because requests are retried.
@@ -141,9 +142,23 @@ fn bound_cost(spec: &Spec, explained: &Meta, limits: CostLimits) -> MaxCost {
     }
 }
 
-/// Returns the maximum cost that one request with this many input tokens reserves, in USD: its input
-/// and the longest possible answer. A limit includes it, because otherwise the last request could not
-/// be sent.
+/// Returns the maximum cost of a run that fills cells.
+#[must_use]
+pub fn bound_fill_cost(spec: &Spec, plan: &Plan) -> MaxCost {
+    if plan.request_count() == 0 || spec.is_replay() {
+        return MaxCost::Nothing;
+    }
+    if let Err(reason) = check_cost_is_known(spec) {
+        return MaxCost::Unknown(reason);
+    }
+    let input = plan.max_input_tokens() as f64 / plan.request_count() as f64;
+    let usd = COST_HEADROOM * plan.cost_usd.max + max_request_cost(spec, input);
+    MaxCost::Usd(spec.limits.budget_usd.map_or(usd, |limit| limit.min(usd)))
+}
+
+/// Returns the maximum cost that one request reserves, in USD: its input tokens and the longest
+/// possible answer. The limit of a query or a run includes it, because otherwise the last request
+/// could not be sent.
 #[must_use]
 pub fn max_request_cost(spec: &Spec, input: f64) -> f64 {
     let reserved = |settings: &ModelSettings| {

@@ -126,6 +126,17 @@ pub struct Suggestions {
     pub bound_questions: Vec<BoundQuestion>,
 }
 
+impl Suggestions {
+    /// Removes the questions whose values are not in the spec's database. They may be about another
+    /// database that uses the same cache.
+    pub fn retain_matches(&mut self) {
+        let matches = |question: &Suggestion| {
+            matches!(question.location, ColumnLocation::Existing(..) | ColumnLocation::Expansion(_))
+        };
+        self.questions.retain(matches);
+    }
+}
+
 /// Returns suggestions for the questions that queries have sent so far. Without a spec, they have
 /// no location.
 ///

@@ -1,0 +1,207 @@
+//! Serves MCP at `/mcp` and `/mcp/{spec}`, with the transport of the official SDK. The checks of
+//! [`super::guard`] run before it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, Path, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::Response;
+use axum::routing::any;
+use axum::{Json, Router};
+use futures_util::StreamExt;
+use rmcp::transport::streamable_http_server::session::SessionManager;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use super::client_limits::DaemonClient;
+use super::query::find_target;
+use super::reply::{HttpRefusal, read_bytes};
+use super::{HttpState, wait_for_shutdown};
+use crate::failure::Failure;
+use crate::mcp::McpServer;
+use crate::mcp::connection::{HttpConnection, ToolCall};
+use crate::mcp::context::{DEFAULT_TIMEOUT, ServerContext};
+use crate::mcp::host::{McpHost, WorkPermit};
+
+/// Paths of the transport.
+pub(super) const PATHS: [&str; 2] = ["/mcp", "/mcp/{spec}"];
+/// Header with the id of a session.
+const SESSION_HEADER: &str = "mcp-session-id";
+/// Time after which an idle session ends.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+/// Maximum number of sessions.
+const MAX_SESSIONS: usize = 256;
+/// Maximum number of sessions of one client.
+const MAX_CLIENT_SESSIONS: usize = 32;
+/// Length of the name of a session, which the person who approves a plan sees.
+const SESSION_NAME: usize = 8;
+
+type McpService = StreamableHttpService<McpServer<DaemonHost>, LocalSessionManager>;
+
+/// Shared state of the handlers.
+#[derive(Clone)]
+struct McpState {
+    service: McpService,
+    manager: Arc<LocalSessionManager>,
+    sessions: Arc<SessionOwners>,
+}
+
+/// The client that opened each session. Other clients cannot use it.
+#[derive(Default)]
+struct SessionOwners(Mutex<HashMap<String, DaemonClient>>);
+
+/// The daemon, which serves the spec that the path names.
+#[derive(Clone)]
+struct DaemonHost(HttpState);
+
+impl McpHost for DaemonHost {
+    fn open_context(&self, call: &ToolCall) -> Result<Arc<ServerContext>, Failure> {
+        let name = HttpConnection::find(call).and_then(|connection| connection.spec.as_deref());
+        let (_, active) = self.0.active_spec(name).map_err(|refusal| refusal.failure)?;
+        let settings = &self.0.context.settings;
+        Ok(Arc::new(ServerContext {
+            target: find_target(&active.spec)?,
+            spec: active.spec.clone(),
+            facts: self.0.context.facts.as_ref().clone(),
+            model: active.model.clone().map_err(|why| Failure::clone(&why)),
+            plans: settings.plans.clone(),
+            ledger: self.0.ledger.clone(),
+            approve_command: settings.approve_command.clone(),
+            timeout: DEFAULT_TIMEOUT,
+            rows_per_request: None,
+            edits: Arc::clone(&self.0.edits),
+        }))
+    }
+
+    async fn begin_work(&self) -> Result<WorkPermit, Failure> {
+        let (guard, ending) = self.0.context.clients.begin_work();
+        let permit = self.0.acquire_query_permit().await.map_err(|refusal| refusal.failure)?;
+        Ok(WorkPermit { guards: Box::new((guard, permit)), ending })
+    }
+}
+
+impl SessionOwners {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, DaemonClient>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if another client opened the session.
+    fn check_owner(&self, session: &str, client: DaemonClient) -> Result<(), HttpRefusal> {
+        match self.lock().get(session) {
+            Some(owner) if *owner == client => Ok(()),
+            _ => Err(HttpRefusal::new(
+                StatusCode::NOT_FOUND,
+                "there is no such session".to_owned(),
+                "begin a new one with `initialize`",
+            )),
+        }
+    }
+
+    /// Fails if a client, or all together, have too many sessions. Forgets those that ended.
+    async fn check_count(
+        &self,
+        client: DaemonClient,
+        manager: &LocalSessionManager,
+    ) -> Result<(), HttpRefusal> {
+        let known: Vec<String> = self.lock().keys().cloned().collect();
+        for id in known {
+            if !manager.has_session(&id.as_str().into()).await.unwrap_or(false) {
+                self.lock().remove(&id);
+            }
+        }
+        let sessions = self.lock();
+        let own = sessions.values().filter(|owner| **owner == client).count();
+        if own >= MAX_CLIENT_SESSIONS || sessions.len() >= MAX_SESSIONS {
+            return Err(HttpRefusal::server_busy("too many MCP sessions are open"));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the routes of the transport.
+pub(super) fn build_mcp_router(state: &HttpState) -> Router<HttpState> {
+    let mut manager = LocalSessionManager::default();
+    manager.session_config.keep_alive = Some(SESSION_TIMEOUT);
+    // A client that has left cannot resume its call, so it gets no event ids.
+    manager.session_config.sse_retry = None;
+    let manager = Arc::new(manager);
+    let config = StreamableHttpServerConfig::default().disable_allowed_hosts().with_sse_retry(None);
+    let (shutdown, mut closing) = (config.cancellation_token.clone(), state.closing.clone());
+    tokio::spawn(async move {
+        wait_for_shutdown(&mut closing).await;
+        shutdown.cancel();
+    });
+    let server = McpServer::new(DaemonHost(state.clone()));
+    let service = McpService::new(move || Ok(server.clone()), Arc::clone(&manager), config);
+    let mcp = McpState { service, manager, sessions: Arc::default() };
+    let router = PATHS
+        .into_iter()
+        .fold(Router::new(), |router, path| router.route(path, any(serve_request)));
+    router.layer(Extension(mcp))
+}
+
+/// The method of a message.
+#[derive(Deserialize)]
+struct MessageMethod {
+    method: String,
+}
+
+/// Handles a request of the transport. When the client closes the connection, its calls end.
+async fn serve_request(
+    State(state): State<HttpState>,
+    Extension(mcp): Extension<McpState>,
+    Extension(client): Extension<DaemonClient>,
+    spec: Option<Path<String>>,
+    request: Request,
+) -> Result<Response, HttpRefusal> {
+    let spec = spec.map(|Path(name)| name);
+    state.active_spec(spec.as_deref())?;
+    let session = find_session(request.headers());
+    if let Some(session) = &session {
+        mcp.sessions.check_owner(session, client)?;
+    }
+    let is_post = *request.method() == Method::POST;
+    let (mut parts, body) = request.into_parts();
+    let bytes = if is_post { read_bytes(body).await? } else { Bytes::new() };
+    let message = Json::<MessageMethod>::from_bytes(&bytes);
+    if session.is_none() && message.is_ok_and(|message| message.method == "initialize") {
+        mcp.sessions.check_count(client, &mcp.manager).await?;
+    }
+    let (connected, open) = watch::channel(());
+    let client_name = match &session {
+        Some(session) => {
+            let hash = blake3::hash(session.as_bytes()).to_hex();
+            format!("{client}, session {}", &hash[..SESSION_NAME])
+        }
+        None => client.to_string(),
+    };
+    parts.extensions.insert(HttpConnection { spec, client: client_name, open });
+    let is_delete = parts.method == Method::DELETE;
+    let mut response = mcp.service.handle(Request::from_parts(parts, Body::from(bytes))).await;
+    // The Python SDK takes 202 for a failure.
+    if is_delete && response.status() == StatusCode::ACCEPTED {
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    if let Some(session) = find_session(response.headers()) {
+        mcp.sessions.lock().insert(session, client);
+    }
+    let response = response.map(Body::new);
+    Ok(if is_post { response.map(|body| hold_while_sent(body, connected)) } else { response })
+}
+
+fn find_session(headers: &HeaderMap) -> Option<String> {
+    Some(headers.get(SESSION_HEADER)?.to_str().ok()?.to_owned())
+}
+
+/// Keeps a value until the body was sent, or the client closed the connection.
+fn hold_while_sent(body: Body, held: impl Send + 'static) -> Body {
+    Body::from_stream(body.into_data_stream().map(move |bytes| {
+        let _ = &held;
+        bytes
+    }))
+}

@@ -1,0 +1,442 @@
+//! One call of a tool: it reads the arguments, asks for approval, and runs the work in a thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, JsonObject, ProgressNotificationParam,
+};
+use serde_json::{Value as Json, json};
+use tokio::sync::watch;
+
+use super::actions::AuditAnswer;
+use super::connection::{ToolCall, name_client, wait_for_cancel};
+use super::context::{PagePosition, ServerContext, WorkControl, WritingAllowance, WrittenQuery};
+use super::gate::{Decision, Grant, PendingQuestions, authorize};
+use super::host::{McpHost, WorkPermit};
+use super::tools::{
+    AuditAnswerArguments, AuditNextArguments, DescribeArguments, MaterializeArguments, NoArguments,
+    OverrideArguments, PlanArguments, QueryArguments, QuestionArguments, SearchArguments,
+    WhyArguments,
+};
+use crate::approval::{CellOverride, FillRequest, PlanRecord, PlannedWork};
+use crate::ask::{AskPlan, MaxCost};
+use crate::failure::Failure;
+use crate::generate::{Event, Listener};
+use crate::query::Dialect;
+
+/// Minimum interval between progress notifications.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A call of a tool while it runs.
+pub struct RunningCall<'c, H> {
+    pub host: &'c H,
+    pub pending: &'c PendingQuestions,
+    pub context: Arc<ServerContext>,
+    pub params: &'c CallToolRequestParams,
+    pub call: &'c ToolCall,
+}
+
+/// Sets the interrupt of the work when the call ends or is cancelled.
+struct InterruptGuard(watch::Sender<bool>);
+
+impl Drop for InterruptGuard {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl<H: McpHost> RunningCall<'_, H> {
+    /// Runs the tool that the client named, and returns its result.
+    pub async fn run_tool(&self) -> Result<CallToolResponse, Failure> {
+        let arguments = self.params.arguments.clone().unwrap_or_default();
+        let result = match &*self.params.name {
+            "describe" => {
+                let DescribeArguments { tables } = parse_arguments(arguments)?;
+                self.run_blocking(move |context, _| context.describe(&tables)).await?
+            }
+            "search_values" => {
+                let SearchArguments { text } = parse_arguments(arguments)?;
+                self.run_blocking(move |context, _| context.search_values(&text)).await?
+            }
+            "why" => {
+                let WhyArguments { table, key, column } = parse_arguments(arguments)?;
+                let find = move |context: &ServerContext, _| {
+                    context.find_provenance(&table, &key, &column)
+                };
+                self.run_blocking(find).await?
+            }
+            "suggest" => {
+                let NoArguments {} = parse_arguments(arguments)?;
+                self.run_blocking(|context, _| context.suggest()).await?
+            }
+            "audit_next" => {
+                let AuditNextArguments { table } = parse_arguments(arguments)?;
+                let find =
+                    move |context: &ServerContext, _| context.find_audit_cell(table.as_deref());
+                self.run_blocking(find).await?
+            }
+            "audit_answer" => self.answer_audit(parse_arguments(arguments)?).await?,
+            "override" => return self.override_cell(parse_arguments(arguments)?).await,
+            "materialize" => return self.materialize(parse_arguments(arguments)?).await,
+            "plan" => return self.plan(parse_arguments(arguments)?).await,
+            "query" => return self.query(parse_arguments(arguments)?).await,
+            _ => {
+                let QuestionArguments { question, limit } = parse_arguments(arguments)?;
+                return self.answer(&question, limit).await;
+            }
+        };
+        Ok(CallToolResult::structured(result).into())
+    }
+
+    /// Runs blocking work in a thread. The work is interrupted when the client cancels the call or
+    /// leaves, and when the process ends.
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&ServerContext, WorkControl) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let bug = || Failure::wrong_input("this is a bug in hqdl", "please report this query");
+        let (send, interrupt) = watch::channel(false);
+        let guard = InterruptGuard(send);
+        let WorkPermit { guards, mut ending } = self.host.begin_work().await?;
+        let context = Arc::clone(&self.context);
+        let (mut progress, listener) = ProgressReporter::new();
+        let mut task = tokio::task::spawn_blocking(move || {
+            let done = work(&context, WorkControl { interrupt, listener });
+            drop(guards);
+            done
+        });
+        let ended = tokio::select! {
+            ended = &mut task => Some(ended),
+            () = progress.report_changes(self.call) => None,
+            () = wait_for_cancel(self.call) => None,
+            () = async { drop(ending.wait_for(|ending| *ending).await) } => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                drop(guard);
+                task.await
+            }
+        };
+        progress.report(self.call).await;
+        ended.map_err(|_| bug())?
+    }
+
+    async fn plan_sql(&self, sql: String, dialect: Dialect) -> Result<AskPlan, Failure> {
+        self.run_blocking(move |context, control| context.plan_sql(&sql, dialect, control)).await
+    }
+
+    async fn plan(&self, arguments: PlanArguments) -> Result<CallToolResponse, Failure> {
+        let plan = match arguments {
+            PlanArguments { sql: Some(sql), question: None, dialect } => {
+                self.plan_sql(sql, dialect).await?
+            }
+            PlanArguments { sql: None, question: Some(question), .. } => {
+                match self.write_query(&question).await? {
+                    Ok(plan) => plan,
+                    Err(response) => return Ok(response),
+                }
+            }
+            _ => return Err(Failure::wrong_input("pass either `sql` or `question`", "")),
+        };
+        let record = self.context.record_plan(&plan, name_client(self.call))?;
+        self.save_plan(&record)?;
+        Ok(CallToolResult::structured(self.context.describe_plan(&plan, &record)).into())
+    }
+
+    async fn query(&self, arguments: QueryArguments) -> Result<CallToolResponse, Failure> {
+        let QueryArguments { sql, plan_id, dialect, limit, cursor, interval } = arguments;
+        if let Some(percent) = interval {
+            let (Some(sql), None) = (sql, plan_id) else {
+                return Err(Failure::wrong_input("`interval` needs `sql`, and no `plan_id`", ""));
+            };
+            let position = PagePosition::parse(&sql, limit, cursor.as_deref())?;
+            let run = move |context: &ServerContext, control| {
+                context.run_with_intervals((&sql, dialect), percent, position, control)
+            };
+            return Ok(CallToolResult::structured(self.run_blocking(run).await?).into());
+        }
+        let (sql, dialect) = match (sql, plan_id) {
+            (Some(sql), None) => (sql, dialect),
+            (sql, Some(id)) => {
+                let (planned, dialect) = match self.load_plan(&id)?.work {
+                    PlannedWork::Query { sql, dialect } => (sql, dialect),
+                    PlannedWork::Question { text } => return self.answer(&text, limit).await,
+                    PlannedWork::Materialize(_) | PlannedWork::Override(_) => {
+                        return Err(Failure::wrong_input("the plan is not one of a query", ""));
+                    }
+                };
+                if sql.is_some_and(|sql| sql != planned) {
+                    return Err(Failure::wrong_input(
+                        "`sql` is not that of the plan",
+                        "pass one of them",
+                    ));
+                }
+                (planned, dialect)
+            }
+            (None, None) => return Err(Failure::wrong_input("pass `sql` or `plan_id`", "")),
+        };
+        let position = PagePosition::parse(&sql, limit, cursor.as_deref())?;
+        let plan = self.plan_sql(sql, dialect).await?;
+        self.run_approved(plan, position).await
+    }
+
+    fn load_plan(&self, id: &str) -> Result<PlanRecord, Failure> {
+        let stored = self.context.plans.load_plan(id);
+        stored.map_err(|e| Failure::wrong_input(e.to_string(), "call `plan` first"))
+    }
+
+    async fn answer(
+        &self,
+        question: &str,
+        limit: Option<usize>,
+    ) -> Result<CallToolResponse, Failure> {
+        match self.write_query(question).await? {
+            Ok(plan) => {
+                let position = PagePosition::parse(&plan.sql, limit, None)?;
+                self.run_approved(plan, position).await
+            }
+            Err(response) => Ok(response),
+        }
+    }
+
+    /// Runs a plan: at once if it needs no requests, otherwise after its cost is approved.
+    async fn run_approved(
+        &self,
+        plan: AskPlan,
+        position: PagePosition,
+    ) -> Result<CallToolResponse, Failure> {
+        let record = self.context.record_plan(&plan, name_client(self.call))?;
+        let plan = Arc::new(plan);
+        // Only a person may let a query run on a server.
+        if !self.context.is_on_server() {
+            let plan = Arc::clone(&plan);
+            let run = move |context: &ServerContext, control| {
+                context.run_stored(&plan, position, control)
+            };
+            if let Some(json) = self.run_blocking(run).await? {
+                return Ok(CallToolResult::structured(json).into());
+            }
+            if record.max_usd == Some(0.0) && !self.context.is_replay() {
+                return Ok(fail_with(
+                    "the query needs answers that its plan did not expect: plan it again",
+                ));
+            }
+        }
+        let grant =
+            match authorize(&self.context, self.pending, &record, self.params, self.call).await? {
+                Decision::Granted(grant) => grant,
+                Decision::Refused(json) => return Ok(CallToolResult::structured_error(json).into()),
+                Decision::AskClient(question) => return Ok(question.into()),
+            };
+        let limit = grant.limit_usd;
+        let (result, cost_usd) = self
+            .run_blocking(move |context, control| {
+                Ok(context.run_plan(&plan, limit, position, control))
+            })
+            .await?;
+        grant.settle(cost_usd);
+        Ok(CallToolResult::structured(result?).into())
+    }
+
+    /// Plans a run, or runs an approved plan.
+    async fn materialize(
+        &self,
+        arguments: MaterializeArguments,
+    ) -> Result<CallToolResponse, Failure> {
+        let MaterializeArguments { plan_id, columns, limit, retry_failed } = arguments;
+        let asked = FillRequest { columns, limit, retry_failed };
+        let fill = match &plan_id {
+            None => asked,
+            Some(_) if asked != FillRequest::default() => {
+                return Err(Failure::wrong_input("pass only `plan_id`, or no `plan_id`", ""));
+            }
+            Some(id) => match self.load_plan(id)?.work {
+                PlannedWork::Materialize(fill) => fill,
+                _ => return Err(Failure::wrong_input("the plan is not one of a run", "")),
+            },
+        };
+        let planned = fill.clone();
+        let plan = self
+            .run_blocking(move |context, control| context.plan_fill(&planned, &control))
+            .await?;
+        let work = PlannedWork::Materialize(fill.clone());
+        let record =
+            self.context.record(work, &plan.max_cost, Vec::new(), name_client(self.call))?;
+        if plan_id.is_none() {
+            self.save_plan(&record)?;
+            let json = json!({
+                "status": "planned", "plan_id": record.id(), "max_cost_usd": record.max_usd,
+                "needs_approval": true, "price": record.describe_price(),
+                "explained": plan.explained,
+            });
+            return Ok(CallToolResult::structured(json).into());
+        }
+        let grant = match self.authorize(&record).await? {
+            Ok(grant) => grant,
+            Err(response) => return Ok(response),
+        };
+        let budget = grant.limit_usd.filter(|_| !self.context.is_replay());
+        let run =
+            move |context: &ServerContext, control| Ok(context.run_fill(&fill, budget, &control));
+        let (result, cost_usd) = self.run_blocking(run).await?;
+        grant.settle(cost_usd);
+        Ok(CallToolResult::structured(result?).into())
+    }
+
+    /// Plans an override, or applies one that was approved outside the assistant.
+    async fn override_cell(
+        &self,
+        arguments: OverrideArguments,
+    ) -> Result<CallToolResponse, Failure> {
+        let OverrideArguments { plan_id, table, key, column, value, note } = arguments;
+        let cell = match plan_id {
+            None => CellOverride { table, key, column, value, note },
+            Some(_) if !table.is_empty() => {
+                return Err(Failure::wrong_input("pass only `plan_id`, or no `plan_id`", ""));
+            }
+            Some(id) => match self.load_plan(&id)?.work {
+                PlannedWork::Override(cell) => cell,
+                _ => return Err(Failure::wrong_input("the plan is not one of an override", "")),
+            },
+        };
+        let checked = cell.clone();
+        self.run_blocking(move |context, _| context.check_override(&checked)).await?;
+        let client = name_client(self.call);
+        let work = PlannedWork::Override(cell.clone());
+        let record = self.context.record(work, &MaxCost::Nothing, Vec::new(), client.clone())?;
+        let grant = match self.authorize(&record).await? {
+            Ok(grant) => grant,
+            Err(response) => return Ok(response),
+        };
+        let apply = move |context: &ServerContext, _| context.apply_override(&cell, &client);
+        let applied = self.run_blocking(apply).await?;
+        grant.settle(0.0);
+        Ok(CallToolResult::structured(applied).into())
+    }
+
+    async fn answer_audit(&self, arguments: AuditAnswerArguments) -> Result<Json, Failure> {
+        let AuditAnswerArguments { table, audit, row, column, value, note } = arguments;
+        let answer = AuditAnswer { audit, row, column, value, note };
+        let client = name_client(self.call);
+        let record = move |context: &ServerContext, _| {
+            context.record_audit_answer(table.as_deref(), &answer, &client)
+        };
+        self.run_blocking(record).await
+    }
+
+    /// Decides whether a plan may run. The inner error is the result of the tool.
+    async fn authorize(
+        &self,
+        record: &PlanRecord,
+    ) -> Result<Result<Grant, CallToolResponse>, Failure> {
+        let decision = authorize(&self.context, self.pending, record, self.params, self.call);
+        Ok(match decision.await? {
+            Decision::Granted(grant) => Ok(grant),
+            Decision::Refused(json) => Err(CallToolResult::structured_error(json).into()),
+            Decision::AskClient(question) => Err(question.into()),
+        })
+    }
+
+    fn save_plan(&self, record: &PlanRecord) -> Result<(), Failure> {
+        let saved = self.context.plans.save_plan(record);
+        saved.map_err(|e| Failure::wrong_input(e.to_string(), "pass another --cache"))
+    }
+
+    /// Finds or writes the query for a question. The inner error is the result of the tool.
+    async fn write_query(
+        &self,
+        question: &str,
+    ) -> Result<Result<AskPlan, CallToolResponse>, Failure> {
+        let write = |allowance| {
+            let question = question.to_owned();
+            self.run_blocking(move |context, control| {
+                Ok(context.write_query(&question, allowance, control))
+            })
+        };
+        let limit = match write(WritingAllowance::Nothing).await?.0? {
+            WrittenQuery::Sql(plan) => return self.replan(*plan).await.map(Ok),
+            WrittenQuery::Failed(reason) => return Ok(Err(fail_with(&reason))),
+            WrittenQuery::Costs(limit) => limit,
+        };
+        let record = self.context.record_question(question, limit, name_client(self.call))?;
+        let grant =
+            match authorize(&self.context, self.pending, &record, self.params, self.call).await? {
+                Decision::Granted(grant) => grant,
+                Decision::Refused(json) => {
+                    return Ok(Err(CallToolResult::structured_error(json).into()));
+                }
+                Decision::AskClient(question) => return Ok(Err(question.into())),
+            };
+        let (written, cost_usd) = write(WritingAllowance::Limit).await?;
+        grant.settle(cost_usd);
+        match written? {
+            WrittenQuery::Sql(plan) => self.replan(*plan).await.map(Ok),
+            WrittenQuery::Failed(reason) => Ok(Err(fail_with(&reason))),
+            WrittenQuery::Costs(_) => Ok(Err(fail_with("the model's price is not known"))),
+        }
+    }
+
+    /// Plans a written query like one that the assistant wrote, so that both have the same price.
+    async fn replan(&self, plan: AskPlan) -> Result<AskPlan, Failure> {
+        let assumptions = plan.assumptions;
+        let planned = self.plan_sql(plan.sql, plan.dialect).await?;
+        Ok(AskPlan { assumptions, ..planned })
+    }
+}
+
+/// Progress notifications of a call.
+struct ProgressReporter {
+    /// Answered cells and all cells so far.
+    counts: watch::Receiver<(u64, u64)>,
+    /// Last number of answered cells that the client knows.
+    sent: Option<u64>,
+}
+
+impl ProgressReporter {
+    /// Returns a reporter, and the listener that counts for it.
+    fn new() -> (Self, Listener) {
+        let (send, counts) = watch::channel((0, 0));
+        let listener = move |event: &Event| match event {
+            Event::Begin { cells, .. } => send.send_modify(|(_, all)| *all += cells),
+            Event::Stored { cells, .. } => send.send_modify(|(done, _)| *done += cells.total()),
+            _ => {}
+        };
+        (Self { counts, sent: None }, Arc::new(listener))
+    }
+
+    /// Sends a notification for each change. Does not end.
+    async fn report_changes(&mut self, call: &ToolCall) {
+        while self.counts.changed().await.is_ok() {
+            self.report(call).await;
+            tokio::time::sleep(PROGRESS_INTERVAL).await;
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Sends a notification if the client asked for them and does not know the counts yet.
+    async fn report(&mut self, call: &ToolCall) {
+        let Some(token) = call.meta.get_progress_token() else { return };
+        let (done, all) = *self.counts.borrow_and_update();
+        if all == 0 || self.sent.is_some_and(|sent| done <= sent) {
+            return;
+        }
+        self.sent = Some(done);
+        let all = all.max(done);
+        let notification = ProgressNotificationParam::new(token.clone(), done as f64)
+            .with_total(all as f64)
+            .with_message(format!("{done} of {all} cells"));
+        // A client that does not read misses notifications.
+        let _ = call.peer.notify_progress(notification).await;
+    }
+}
+
+fn fail_with(reason: &str) -> CallToolResponse {
+    CallToolResult::structured_error(json!({ "status": "failed", "message": reason })).into()
+}
+
+fn parse_arguments<T: for<'de> serde::Deserialize<'de>>(object: JsonObject) -> Result<T, Failure> {
+    serde_json::from_value(Json::Object(object))
+        .map_err(|e| Failure::wrong_input(format!("the arguments are wrong: {e}"), ""))
+}

@@ -1,0 +1,60 @@
+//! The client of a call: its name, and how its calls are cancelled.
+
+use axum::http::request::Parts;
+use rmcp::service::{RequestContext, RoleServer};
+use tokio::sync::watch;
+
+use crate::format::on_one_line;
+
+/// Maximum characters of a client's name.
+const MAX_CLIENT_CHARS: usize = 60;
+
+/// A call of a client.
+pub type ToolCall = RequestContext<RoleServer>;
+
+/// The HTTP request of a call. Calls on stdin and stdout have none.
+#[derive(Debug, Clone)]
+pub struct HttpConnection {
+    /// Name of the spec in the request's path.
+    pub spec: Option<String>,
+    /// Address and session of the client, for the person who approves a plan.
+    pub client: String,
+    /// Closed when the client has left.
+    pub open: watch::Receiver<()>,
+}
+
+impl HttpConnection {
+    /// Returns the HTTP request of a call.
+    #[must_use]
+    pub fn find(call: &ToolCall) -> Option<&Self> {
+        call.extensions.get::<Parts>()?.extensions.get::<Self>()
+    }
+}
+
+/// Waits until the client cancels a call or leaves.
+pub async fn wait_for_cancel(call: &ToolCall) {
+    let left = async {
+        match HttpConnection::find(call) {
+            Some(connection) => while connection.open.clone().changed().await.is_ok() {},
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = call.ct.cancelled() => {}
+        () = left => {}
+    }
+}
+
+/// Returns the client's name and version, and its HTTP connection, for the person who approves. The
+/// client chooses the name, but not the connection.
+pub fn name_client(call: &ToolCall) -> String {
+    let name = call.client_info().map_or_else(
+        || "an unnamed client".to_owned(),
+        |info| format!("{} {}", info.name, info.version),
+    );
+    let name: String = on_one_line(&name).chars().take(MAX_CLIENT_CHARS).collect();
+    match HttpConnection::find(call) {
+        Some(connection) => format!("{name}; HTTP, {}", connection.client),
+        None => name,
+    }
+}
