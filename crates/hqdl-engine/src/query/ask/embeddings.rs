@@ -35,7 +35,7 @@ const MAX_REQUIRED_ATTEMPTS: usize = 3;
 
 /// Whether a query can do without the embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum EmbeddingNeed {
     /// Texts are compared by their words if there are no embeddings.
     Optional,
     /// The query fails without embeddings.
@@ -152,7 +152,7 @@ impl EmbeddingsClient {
         &mut self,
         batch: &DigestedTexts,
         reply: &Reply,
-        need: Need,
+        need: EmbeddingNeed,
     ) -> Result<(), NoEmbeddings> {
         let unusable = |message: String, help| {
             NoEmbeddings::Unusable(QueryError::in_sql(message, None, "", help))
@@ -167,7 +167,7 @@ impl EmbeddingsClient {
         };
         if let Some(other) = found.iter().map(Vec::len).find(|len| *len != width) {
             // The name now refers to another model.
-            if need == Need::Optional {
+            if need == EmbeddingNeed::Optional {
                 self.vectors.delete_vectors(name)?;
             }
             return Err(unusable(
@@ -198,7 +198,7 @@ impl QueryRun<'_> {
         let result = source.open_client(self).and_then(|client| {
             let texts = texts.iter().map(|text| (hash_passage(text), text.as_str()));
             let missing = client.missing_texts(texts)?;
-            let rejected = self.request_embeddings(client, &missing, Need::Required)?;
+            let rejected = self.request_embeddings(client, &missing, EmbeddingNeed::Required)?;
             Ok((missing.len(), rejected))
         });
         let (asked, rejected) = result.map_err(|error| error.into_query_error(model))?;
@@ -218,7 +218,7 @@ impl QueryRun<'_> {
         &self,
         client: &mut EmbeddingsClient,
         missing: &[(PassageDigest, &str)],
-        need: Need,
+        need: EmbeddingNeed,
     ) -> Result<Option<(usize, String)>, NoEmbeddings> {
         let tokenizer = Tokenizer::for_model(client.model.name());
         let mut batches = VecDeque::from(split_into_batches(missing, tokenizer));
@@ -270,7 +270,7 @@ impl QueryRun<'_> {
                 let is_rejected = matches!(error, ModelError::TooLong(_) | ModelError::Filtered(_));
                 let is_too_large = is_rejected || matches!(error, ModelError::Budget(_));
                 match (need, batch.len()) {
-                    (Need::Required, 2..) if is_too_large => {
+                    (EmbeddingNeed::Required, 2..) if is_too_large => {
                         let second = batch.split_off(batch.len() / 2);
                         for half in [second, batch] {
                             let tokens = half.iter().map(|(_, t)| count_tokens(t, tokenizer));
@@ -278,7 +278,7 @@ impl QueryRun<'_> {
                             batches.push_front((half, tokens));
                         }
                     }
-                    (Need::Required, _) if is_rejected => {
+                    (EmbeddingNeed::Required, _) if is_rejected => {
                         let count = rejected.take().map_or(0, |(count, _)| count);
                         let why = match error {
                             ModelError::TooLong(why) | ModelError::Filtered(why) => why,
@@ -299,7 +299,7 @@ impl QueryRun<'_> {
         client: &mut EmbeddingsClient,
         sent: SentRequest,
         (reply, reservation): (Reply, Option<ReservationId>),
-        need: Need,
+        need: EmbeddingNeed,
     ) -> Result<(), NoEmbeddings> {
         let tokens = reply.tokens.unwrap_or_default();
         let price = client.price;
@@ -384,7 +384,7 @@ struct EmbeddingsRequest {
     price: Option<PriceTable>,
     run: Arc<ModelRun>,
     slots: Arc<Slots>,
-    need: Need,
+    need: EmbeddingNeed,
 }
 
 /// A request that was sent.
@@ -431,8 +431,8 @@ impl EmbeddingsRequest {
         };
         let began = Instant::now();
         let reply = match self.need {
-            Need::Optional => Self::run_briefly(&request).await,
-            Need::Required => request.run_with_retries().await,
+            EmbeddingNeed::Optional => Self::run_briefly(&request).await,
+            EmbeddingNeed::Required => request.run_with_retries().await,
         };
         let seconds = began.elapsed().as_secs_f64();
         let worst_cost = SpentAmount::worst_case(max_tokens, 0, self.price.as_ref());

@@ -4,7 +4,7 @@
 use std::sync::PoisonError;
 
 use crate::query::ask::QueryRun;
-use crate::query::ask::embeddings::{EmbeddingsSource, Need, NoEmbeddings};
+use crate::query::ask::embeddings::{EmbeddingNeed, EmbeddingsSource, NoEmbeddings};
 use crate::query::request::error::QueryError;
 use crate::retrieval::text_index::TextIndex;
 use crate::retrieval::vectors::{PassageDigest, cosine_similarity, hash_passage};
@@ -75,7 +75,7 @@ impl QueryRun<'_> {
         let question_digest = hash_passage(question);
         let all = digests.iter().zip(passages).map(|(d, p)| (*d, *p));
         let missing = client.missing_texts(all.chain([(question_digest, question)]))?;
-        self.request_embeddings(client, &missing, Need::Optional)?;
+        self.request_embeddings(client, &missing, EmbeddingNeed::Optional)?;
         let read = |digest: &PassageDigest| {
             client.vectors.get_vector(model, digest)?.ok_or_else(|| {
                 let message = "an embedding is missing";

@@ -31,11 +31,14 @@ use hqdl_spec::Literal;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
 use hqdl_sql::blendsql::ingredients::{self, EmbedFunction, Ingredient, SimilarityFunction};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use hqdl_sql::blendsql::{ReturnType, split_legacy_column};
+use hqdl_sql::blendsql::{NEAREST, ReturnType, SEARCH, split_legacy_column};
 use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
+
+/// Functions that are calls without braces.
+const FUNCTIONS: [&str; 6] = ["answer", "summary", "embed", "similarity", NEAREST, SEARCH];
 
 /// Default question of `TableSummary`.
 const SUMMARY: &str = "Summarize what these rows say, in a few sentences.";
@@ -268,7 +271,9 @@ pub(in crate::query) fn list_ingredients_in_error(
             .iter()
             .filter(|(name, of)| !matches!(of, Macro::Refused(..)) && !written.contains(name));
         let all: Vec<&str> = own.chain(written).chain(done.map(|(name, _)| *name)).collect();
+        let is_function = FUNCTIONS.iter().any(|name| name.eq_ignore_ascii_case(word));
         problem.help = Some(match find_nearest(word, all.iter().copied()) {
+            _ if is_function => format!("`{word}` is a function: write it without `{{{{` and `}}}}`"),
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}", all.join(", ")),
         });
