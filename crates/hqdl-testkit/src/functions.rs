@@ -74,7 +74,8 @@ fn register_similarity(connection: &Connection) {
         .create_scalar_function("hq_similarity", 2, flags, |call| {
             let text = |n| {
                 let value = Value::from_sqlite(call.get_raw(n)).unwrap_or(Value::Null);
-                value.canonical_text().map(|text| text.into_owned()).filter(|text| !text.is_empty())
+                let text = value.canonical_text().filter(|text| !text.is_empty());
+                text.map(std::borrow::Cow::into_owned)
             };
             let similarity = text(0).zip(text(1)).map(|(a, b)| letter_similarity(&a, &b));
             Ok(similarity.map(|s| (s * 1e5).round() / 1e5))

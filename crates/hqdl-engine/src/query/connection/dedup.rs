@@ -1,6 +1,7 @@
 //! The functions of `LLMDedup`: an aggregate that makes clusters of pairs, a function that returns
 //! the canonical value of a text, and the trigrams by which pairs are blocked.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
@@ -21,15 +22,13 @@ pub fn register_dedup_functions(
 ) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8;
     connection.create_aggregate_function(CLUSTERS_AGGREGATE, 3, flags, ClustersAggregate)?;
-    connection.create_scalar_function(
-        TRIGRAMS_FUNCTION,
-        2,
-        flags | FunctionFlags::SQLITE_DETERMINISTIC,
-        |ctx: &Context<'_>| {
-            let texts: (String, String) = (ctx.get(0)?, ctx.get(1)?);
-            Ok(trigram_similarity(&texts.0, &texts.1))
-        },
-    )?;
+    let trigrams: Mutex<TrigramCache> = Mutex::default();
+    let is_pure = FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function(TRIGRAMS_FUNCTION, 2, flags | is_pure, move |ctx| {
+        let texts = (ctx.get_raw(0).as_str()?, ctx.get_raw(1).as_str()?);
+        let mut trigrams = trigrams.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(trigrams.compute_similarity(texts.0, texts.1))
+    })?;
     // Clusters that were read last: all rows of a query read the same ones.
     let latest: Mutex<(String, Clusters)> = Mutex::default();
     connection.create_scalar_function(CANONICAL_FUNCTION, 4, flags, move |ctx: &Context<'_>| {
@@ -164,23 +163,63 @@ fn find_root(parents: &mut [usize], mut n: usize) -> usize {
     n
 }
 
-/// Returns the share of common trigrams of two texts, from 0 to 1. As in `PostgreSQL`'s `pg_trgm`,
-/// each word is in lower case, with two blanks before it and one after it.
-fn trigram_similarity(a: &str, b: &str) -> f64 {
-    let (a, b) = (split_trigrams(a), split_trigrams(b));
-    let common = a.intersection(&b).count();
-    let all = a.len() + b.len() - common;
-    if all == 0 { 0.0 } else { common as f64 / all as f64 }
+/// Trigrams of a text, sorted.
+type Trigrams = Vec<[char; 3]>;
+
+/// Trigrams of the texts that were compared, because each text is compared with many others.
+#[derive(Default)]
+struct TrigramCache {
+    by_text: HashMap<String, Trigrams>,
 }
 
-fn split_trigrams(text: &str) -> BTreeSet<[char; 3]> {
+/// Maximum number of texts in a [`TrigramCache`].
+const MAX_CACHED: usize = 100_000;
+
+impl TrigramCache {
+    /// Returns the share of common trigrams of two texts, from 0 to 1. As in `PostgreSQL`'s
+    /// `pg_trgm`, each word is in lower case, with two blanks before it and one after it.
+    fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
+        if self.by_text.len() > MAX_CACHED {
+            self.by_text.clear();
+        }
+        for text in [a, b] {
+            if !self.by_text.contains_key(text) {
+                self.by_text.insert(text.to_owned(), split_trigrams(text));
+            }
+        }
+        let (a, b) = (&self.by_text[a], &self.by_text[b]);
+        let common = count_common(a, b);
+        let all = a.len() + b.len() - common;
+        if all == 0 { 0.0 } else { common as f64 / all as f64 }
+    }
+}
+
+/// Returns the number of common elements of two sorted lists.
+fn count_common(mut a: &[[char; 3]], mut b: &[[char; 3]]) -> usize {
+    let mut common = 0;
+    while let ([first, rest_a @ ..], [second, rest_b @ ..]) = (a, b) {
+        match first.cmp(second) {
+            Ordering::Less => a = rest_a,
+            Ordering::Greater => b = rest_b,
+            Ordering::Equal => {
+                common += 1;
+                (a, b) = (rest_a, rest_b);
+            }
+        }
+    }
+    common
+}
+
+fn split_trigrams(text: &str) -> Trigrams {
     let lower = text.to_lowercase();
     let words = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    let mut trigrams = BTreeSet::new();
+    let mut trigrams = Vec::new();
     for word in words {
         let padded: Vec<char> = "  ".chars().chain(word.chars()).chain([' ']).collect();
         trigrams.extend(padded.windows(3).map(|window| [window[0], window[1], window[2]]));
     }
+    trigrams.sort_unstable();
+    trigrams.dedup();
     trigrams
 }
 
@@ -211,9 +250,11 @@ mod tests {
 
     #[test]
     fn trigrams_are_those_of_pg_trgm() {
-        assert_eq!(trigram_similarity("word", "Word"), 1.0);
+        let per_mille =
+            |a, b| (TrigramCache::default().compute_similarity(a, b) * 1000.0).round().to_string();
         // SELECT similarity('word', 'two words')
-        assert!((trigram_similarity("word", "two words") - 0.363_636).abs() < 1e-5);
-        assert_eq!(trigram_similarity("", "!"), 0.0);
+        assert_eq!(per_mille("word", "two words"), "364");
+        assert_eq!(per_mille("word", "Word"), "1000");
+        assert_eq!(per_mille("", "!"), "0");
     }
 }

@@ -273,7 +273,9 @@ pub(in crate::query) fn list_ingredients_in_error(
         let all: Vec<&str> = own.chain(written).chain(done.map(|(name, _)| *name)).collect();
         let is_function = FUNCTIONS.iter().any(|name| name.eq_ignore_ascii_case(word));
         problem.help = Some(match find_nearest(word, all.iter().copied()) {
-            _ if is_function => format!("`{word}` is a function: write it without `{{{{` and `}}}}`"),
+            _ if is_function => {
+                format!("`{word}` is a function: write it without `{{{{` and `}}}}`")
+            }
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}", all.join(", ")),
         });

@@ -76,15 +76,27 @@ pub(super) fn parse_value_function<'t>(
 /// Returns the table that a query gives this alias, as its text.
 fn find_aliased_table<'t>(text: &'t str, tokens: &[Token], alias: &str) -> Option<&'t str> {
     let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
-    let is_from =
-        |t: &Token| t.is_symbol(b',') || ["FROM", "JOIN"].iter().any(|w| t.is_word(text, w));
+    // A comma in a FROM clause, not one in a list of result columns.
+    let is_in_from = |at: usize| {
+        let clause = tokens[..at].iter().rfind(|t| {
+            ["SELECT", "FROM", "JOIN", "ON", "WHERE", "BY", "HAVING"]
+                .iter()
+                .any(|word| t.is_word(text, word))
+        });
+        clause.is_some_and(|t| t.is_word(text, "FROM") || t.is_word(text, "JOIN"))
+    };
+    let is_from = |at: usize| {
+        let token = tokens[at];
+        ["FROM", "JOIN"].iter().any(|word| token.is_word(text, word))
+            || token.is_symbol(b',') && is_in_from(at)
+    };
     let found = (2..tokens.len()).find_map(|n| {
         let name = tokens[n];
         let is_alias = is_name(&name) && name.unquoted_text(text).eq_ignore_ascii_case(alias);
         let at = if tokens[n - 1].is_word(text, "AS") { n - 2 } else { n - 1 };
         let table = tokens[at];
-        let follows = tokens.get(at.checked_sub(1)?)?;
-        (is_alias && is_name(&table) && is_from(follows)).then_some(table)
+        let before = at.checked_sub(1)?;
+        (is_alias && is_name(&table) && is_from(before)).then_some(table)
     });
     found.map(|table| table.text(text))
 }
