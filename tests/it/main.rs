@@ -37,6 +37,7 @@ mod daemon_watch;
 mod databases;
 mod drafts;
 mod earlier;
+mod embeddings;
 mod escalate;
 mod evidence;
 mod faults;

@@ -5,13 +5,14 @@
 //! question and value only once, count its requests as the endpoint does, and return the same rows
 //! again without requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use serde_json::Value as Json;
 
 use hqdl_testkit::case_file::{Case, ExpectedCount, Step, read_cases};
+use hqdl_testkit::embedder::{Embedder, count_letters};
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::engine::{self, Order, Outcome, Query, check_subset, compare_rows, plain_rows};
 use hqdl_testkit::oracle;
@@ -127,11 +128,32 @@ fn check_meta(meta: &Json) -> Result<(), String> {
     Ok(())
 }
 
+/// Embedding model of a case, and its spec.
+struct CaseEmbeddings {
+    embedder: Embedder,
+    spec: PathBuf,
+}
+
+impl CaseEmbeddings {
+    fn start(db: &Path, endpoint: &Endpoint) -> Self {
+        let embedder = Embedder::new(count_letters);
+        let spec = db.with_file_name("spec.toml");
+        let text = format!(
+            "[database]\npath = \"data.sqlite\"\n[model]\nname = \"oracle\"\nbase_url = \"{}\"\n{}",
+            endpoint.base_url(),
+            embedder.spec_section()
+        );
+        std::fs::write(&spec, text).unwrap();
+        Self { embedder, spec }
+    }
+}
+
 struct Run<'a> {
     case: &'a Case,
     db: PathBuf,
     endpoint: &'a Endpoint,
     model: String,
+    embeddings: Option<CaseEmbeddings>,
 }
 
 impl Run<'_> {
@@ -142,15 +164,44 @@ impl Run<'_> {
             base_url: Some(self.endpoint.base_url()),
             model: &self.model,
             rows_per_request: step.per_request.unwrap_or(10),
-            flags: step.flags.clone(),
+            flags: self.flags(step),
             sql: &step.query,
         }
+    }
+
+    fn flags(&self, step: &Step) -> Vec<String> {
+        let spec = self.embeddings.iter().map(|embeddings| embeddings.spec.display().to_string());
+        let spec = spec.flat_map(|path| ["--spec".to_owned(), path]);
+        spec.chain(step.flags.iter().cloned()).collect()
+    }
+
+    /// Returns the texts and requests that the embedding model has received.
+    fn embedded(&self) -> (Vec<String>, u64) {
+        self.embeddings.as_ref().map_or((Vec::new(), 0), |embeddings| {
+            let embedder = &embeddings.embedder;
+            (embedder.received_texts(), embedder.request_count() as u64)
+        })
+    }
+
+    /// Returns the bounds of `hqdl explain`: values and requests.
+    fn explained_bounds(&self, step: &Step) -> Result<(u64, u64), String> {
+        let outcome = self.query(step).explain_query();
+        outcome.check_exit_code(&[0])?;
+        if outcome.meta["unbounded"].as_array().is_some_and(|calls| !calls.is_empty()) {
+            return Ok((u64::MAX, u64::MAX));
+        }
+        Ok((outcome.meta_count("values_asked")?, outcome.meta_count("requests")?))
     }
 
     /// Runs a step once, and compares its counts with what the endpoint received.
     fn step(&self, step: &Step, asked: Option<&ExpectedCount>) -> Result<(), String> {
         let content = std::fs::read(&self.db).unwrap();
         let before = self.endpoint.requests_to(&self.model).len();
+        let bounds = match (&self.embeddings, &step.error) {
+            (Some(_), None) => Some(self.explained_bounds(step)?),
+            _ => None,
+        };
+        let (texts_before, embeds_before) = self.embedded();
         let outcome = self.query(step).run_query();
         let requests = &self.endpoint.requests_to(&self.model)[before..];
         if content != std::fs::read(&self.db).unwrap() {
@@ -165,7 +216,20 @@ impl Run<'_> {
         }
         compare(&self.db, step, Some(&outcome))?;
         check_meta(&outcome.meta)?;
-        let count = outcome.meta_count("values_asked")?;
+        let (texts, embeds) = self.embedded();
+        let distinct: BTreeSet<&String> = texts.iter().collect();
+        if distinct.len() < texts.len() {
+            return Err(format!("a text was embedded twice: {texts:?}"));
+        }
+        let embedded = (texts.len() - texts_before.len()) as u64;
+        if let Some(bound) = &step.embedded {
+            within(&self.db, "embedded", embedded, bound)?;
+        }
+        let all = (outcome.meta_count("values_asked")?, outcome.meta_count("requests")?);
+        if bounds.is_some_and(|(values, requests)| all.0 > values || all.1 > requests) {
+            return Err(format!("explain bounds {bounds:?}, and the query used {all:?}"));
+        }
+        let count = all.0.saturating_sub(embedded);
         // The candidates of a join may need several requests, and failed requests are repeated
         // once.
         let is_join = requests.iter().any(|r| r.question.columns.iter().any(|c| c.many));
@@ -174,7 +238,7 @@ impl Run<'_> {
                 return Err(format!("{pair:?} was asked {n} times"));
             }
             if count != pairs.len() as u64
-                || outcome.meta_count("requests")? != requests.len() as u64
+                || all.1 != requests.len() as u64 + embeds - embeds_before
             {
                 return Err(format!(
                     "the endpoint saw {} values in {} requests: {}",
@@ -202,7 +266,8 @@ impl Run<'_> {
             self.step(step, step.asked.as_ref())?;
             if step.error.is_none() {
                 let again = step.repeated.clone().unwrap_or_else(ExpectedCount::zero);
-                let step = &Step { requests: None, ..clone(step) };
+                let embedded = Some(ExpectedCount::zero());
+                let step = &Step { requests: None, embedded, ..clone(step) };
                 self.step(step, Some(&again)).map_err(|e| format!("run once more: {e}"))?;
             }
         }
@@ -270,12 +335,10 @@ fn query_cases() {
                 text.as_ref().is_none_or(concerns)
             });
         }
-        let run = Run {
-            case,
-            db: databases.copy(case, *n),
-            endpoint: faulty.as_ref().unwrap_or(&endpoint),
-            model: format!("case-{n}"),
-        };
+        let db = databases.copy(case, *n);
+        let endpoint = faulty.as_ref().unwrap_or(&endpoint);
+        let embeddings = case.has_embeddings.then(|| CaseEmbeddings::start(&db, endpoint));
+        let run = Run { case, db, endpoint, model: format!("case-{n}"), embeddings };
         run.steps().map_err(|e| format!("== {}\n{e}\n", case.name))
     });
     println!("{} of {} cases hold", numbered.len() - failed.len(), numbered.len());

@@ -362,7 +362,7 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
 
 /// Places that search a text for fixed words because no syntax tree is available: the file, the
 /// search, and why it affects no decision about a query.
-const TEXT_SEARCHES: [(&str, &str, &str); 27] = [
+const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
     ("connection/sqlite_message.rs", "message.", "a message of SQLite"),
     ("connection/sqlite_message.rs", "before.", "only the hint of a syntax error"),
     ("query/server.rs", "message.", "a message of the server"),
@@ -380,16 +380,6 @@ const TEXT_SEARCHES: [(&str, &str, &str); 27] = [
     ("plan/condition.rs", "starts_with(\"suql_\")", "the name of a function"),
     ("plan/analysis.rs", "contains(\"::\")", "either way of writing the name means the same"),
     ("blendsql/function.rs", "contains(\"{{\")", "what has none has no call; the scanner decides"),
-    (
-        "blendsql/function.rs",
-        "contains(\"answer\")",
-        "what has none has no call; the scanner decides",
-    ),
-    (
-        "blendsql/function.rs",
-        "contains(\"summary\")",
-        "what has none has no call; the scanner decides",
-    ),
     ("blendsql/normalize.rs", "contains(\"\\\\'\")", "tried again only after the scanner failed"),
     ("blendsql/normalize.rs", "find(\"{{\")", "tried again only after the scanner failed"),
     ("blendsql/normalize.rs", "find(\"}}\")", "tried again only after the scanner failed"),

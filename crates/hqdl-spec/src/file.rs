@@ -283,8 +283,8 @@ pub struct RoutingTable {
     pub model: bool,
 }
 
-/// `[embeddings]`: the model that compares documents and questions. Similarity orders the questions
-/// and chooses passages, but never decides an answer.
+/// `[embeddings]`: the model that compares texts. Similarity orders the questions and chooses
+/// passages, and is the result of `embed`, `similarity` and `nearest`. It never decides an answer.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EmbeddingsTable {
@@ -297,8 +297,8 @@ pub struct EmbeddingsTable {
     pub api_key_env: Option<String>,
     /// Price in USD per million tokens.
     pub price: Option<f64>,
-    /// Time limit of a request in seconds. Default: 30. If a request takes longer, hqdl compares
-    /// documents and questions by their words.
+    /// Time limit of a request in seconds. Default: 30. If a request takes longer, hqdl orders texts
+    /// by their words, and repeats the requests of `similarity`.
     pub timeout_seconds: Option<f64>,
 }
 

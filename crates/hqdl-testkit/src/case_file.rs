@@ -24,6 +24,8 @@
 //! | `says` | expected text on stderr |
 //! | `flags` | additional flags |
 //! | `per_request` | number of values per request (default `10`) |
+//! | `embeddings: yes` | the spec has `[embeddings]`, with an endpoint that counts letters |
+//! | `embedded` | number of texts that are embedded, with an empty cache |
 //! | `fault: 429 first 2`, `fault_on: text` | endpoint fault, optionally only for some rows |
 //! | `change` | SQL that another connection runs before the next query |
 //! | `mend: yes` | no faults from the next query on |
@@ -46,6 +48,8 @@ pub struct Case {
     pub db: PathBuf,
     /// Endpoint faults: the fault, its frequency, and a text that the affected rows contain.
     pub faults: Vec<(Fault, Frequency, Option<String>)>,
+    /// Whether the spec names an embedding model.
+    pub has_embeddings: bool,
     pub steps: Vec<Step>,
 }
 
@@ -69,6 +73,8 @@ pub struct Step {
     pub columns: Option<Vec<String>>,
     /// Number of requested values.
     pub asked: Option<ExpectedCount>,
+    /// Number of texts to embed.
+    pub embedded: Option<ExpectedCount>,
     /// Number of requests.
     pub requests: Option<ExpectedCount>,
     /// Number of values requested by a second run.
@@ -184,6 +190,10 @@ fn set_field(case: &mut Case, field: &str, value: String) -> Result<(), String> 
             case.db = value.into();
             return Ok(());
         }
+        "embeddings" => {
+            case.has_embeddings = value == "yes";
+            return Ok(());
+        }
         "fault" => {
             let (fault, times) = parse_fault(&value)?;
             case.faults.push((fault, times, None));
@@ -211,6 +221,7 @@ fn set_field(case: &mut Case, field: &str, value: String) -> Result<(), String> 
         }
         "order" => step.ordered = value == "yes",
         "asked" => step.asked = Some(ExpectedCount::parse(&value)),
+        "embedded" => step.embedded = Some(ExpectedCount::parse(&value)),
         "requests" => step.requests = Some(ExpectedCount::parse(&value)),
         "again" => step.repeated = Some(ExpectedCount::parse(&value)),
         "exit" => {

@@ -24,6 +24,30 @@ pub enum Behavior {
     ExtraDimension,
     /// Answers with unrelated JSON.
     Nonsense,
+    /// Has no embeddings: answers with status 404.
+    Missing,
+    /// Rejects requests with a text that is longer than this number of bytes.
+    Rejecting(usize),
+}
+
+/// Returns the vector of a text: the numbers of its letters, without case.
+pub fn count_letters(text: &str) -> Vec<f32> {
+    let mut counts = vec![0.0; 26];
+    for byte in text.bytes().filter(u8::is_ascii_alphabetic) {
+        counts[usize::from(byte.to_ascii_lowercase() - b'a')] += 1.0;
+    }
+    // A vector of zeros has no direction.
+    counts.push(0.5);
+    counts
+}
+
+/// Returns the cosine similarity of two texts by their letters.
+pub fn letter_similarity(a: &str, b: &str) -> f64 {
+    let (a, b) = (count_letters(a), count_letters(b));
+    let product = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt()
 }
 
 /// Returns the vector of a text.
@@ -108,10 +132,18 @@ async fn answer_request(
             return (StatusCode::INTERNAL_SERVER_ERROR, "out of order").into_response();
         }
         Behavior::Nonsense => return axum::Json(json!({ "hello": "world" })).into_response(),
+        Behavior::Missing => return (StatusCode::NOT_FOUND, "no such page").into_response(),
         Behavior::Slow(latency) => tokio::time::sleep(latency).await,
         _ => {}
     }
     let texts: Vec<String> = serde_json::from_value(body["input"].clone()).unwrap();
+    if let Behavior::Rejecting(max_length) = behavior
+        && texts.iter().any(|text| text.len() > max_length)
+    {
+        let message = "This model's maximum context length is 8192 tokens";
+        let error = json!({ "error": { "message": message } });
+        return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response();
+    }
     lock_mutex(&shared.texts).extend(texts.iter().cloned());
     let data: Vec<Json> = texts
         .iter()

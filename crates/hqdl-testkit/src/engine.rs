@@ -45,6 +45,16 @@ pub struct Query<'a> {
 impl Query<'_> {
     /// Runs the query and waits for the result.
     pub fn run_query(&self) -> Outcome {
+        self.run_command("query")
+    }
+
+    /// Runs `hqdl explain` for the query. `meta` contains the bounds.
+    pub fn explain_query(&self) -> Outcome {
+        let outcome = self.run_command("explain");
+        Outcome { meta: outcome.json.clone(), ..outcome }
+    }
+
+    fn run_command(&self, name: &str) -> Outcome {
         let mut command = Command::new(crate::program_path());
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().to_lowercase();
@@ -53,7 +63,7 @@ impl Query<'_> {
             }
         }
         command.current_dir(crate::repository_root()).stdin(Stdio::null());
-        command.arg("query").arg("--db").arg(&self.db).arg("--cache").arg(&self.cache);
+        command.arg(name).arg("--db").arg(&self.db).arg("--cache").arg(&self.cache);
         command.args(["--json", "--rows-per-request", &self.rows_per_request.to_string()]);
         if let Some(url) = &self.base_url {
             command.args(["--base-url", url, "--model", self.model]);
@@ -75,6 +85,8 @@ pub struct Outcome {
     pub rows: Vec<Vec<Json>>,
     /// Cost and execution details.
     pub meta: Json,
+    /// All output.
+    json: Json,
 }
 
 impl Outcome {
@@ -90,6 +102,7 @@ impl Outcome {
             rows: list(&json["rows"]).iter().map(list).collect(),
             meta: json["meta"].clone(),
             stderr: ended.stderr,
+            json,
         }
     }
 

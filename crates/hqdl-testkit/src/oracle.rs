@@ -11,6 +11,7 @@
 //! | `fn:least` | smallest paragraph |
 //! | `fn:null_if:S` | the value, unknown if it contains S |
 //! | `fn:say:X` `fn:const:X` | X for every value (`\n` is a line break) |
+//! | `fn:pair_initial` `fn:pair_adjacent` | whether the initials of a pair are equal, or at most one letter apart |
 //! | `fn:first_sorted` (QA) | smallest of the options, otherwise of the context |
 //! | `fn:table_size` (QA) | number of rows in the context |
 //! | a join | equal values are partners; `fn:same_initial`: values with the same initial |

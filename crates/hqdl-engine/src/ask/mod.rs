@@ -81,7 +81,7 @@ pub fn describe_tables(
 /// Returns the calls that a query may contain, for a model that writes SQL.
 #[must_use]
 pub fn describe_dialect(spec: &Spec) -> String {
-    build_instructions(&spec.ingredients)
+    build_instructions(&spec.ingredients, spec.embeddings.is_some())
 }
 
 /// Returns the stored values that words of a text match, best first.
@@ -257,7 +257,7 @@ impl<'a> Asker<'a> {
         let examples: Vec<String> = (spec.ask.examples.iter())
             .map(|example| format!("{}\n{}\n", example.question, example.sql))
             .collect();
-        let instructions = build_instructions(&spec.ingredients);
+        let instructions = build_instructions(&spec.ingredients, spec.embeddings.is_some());
         let settings = format!("{} {}", spec.ask.context_tokens, spec.ask.shows_values);
         let shown = [examples.concat(), instructions.clone(), settings].concat();
         let writing = Request { spec: writing_spec, sql: "ask", ..request.clone() };

@@ -53,7 +53,7 @@ use self::connection::large_stack::with_large_stack;
 use self::read::with_translation;
 use self::result::headers::SourceHeaders;
 use hqdl_spec::{Spec, is_server};
-use hqdl_sql::blendsql::may_have_calls;
+use hqdl_sql::blendsql::{Subject, may_have_calls, scan_calls};
 use hqdl_sql::{suql, vendors};
 
 pub use self::map::{MappedAnswers, ValueQuestion, map_known_values, map_values};
@@ -76,6 +76,13 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
     let classify = classify || spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
     if classify && sql.contains('\'') {
         return true;
+    }
+    // On a server, `similarity` and `embed` are functions of the server.
+    if is_server(&spec.database)
+        && let Ok(calls) = scan_calls(sql)
+        && calls.iter().all(|call| call.ingredient.subject() == Subject::Embedding)
+    {
+        return false;
     }
     if let Some(vendor) = dialect.vendor() {
         return vendors::translate(sql, vendor)

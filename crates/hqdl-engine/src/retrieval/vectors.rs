@@ -61,15 +61,25 @@ impl VectorStore {
         model: &str,
         passage: &PassageDigest,
     ) -> rusqlite::Result<Option<Vec<f32>>> {
-        let sql = "SELECT vector FROM vector WHERE model = ?1 AND passage = ?2";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let bytes = statement
-            .query_row(params![model, passage], |row| row.get::<_, Vec<u8>>(0))
-            .optional()?;
+        let bytes = self.get_vector_bytes(model, passage)?;
         Ok(bytes.map(|bytes| {
             let numbers = bytes.as_chunks::<4>().0.iter();
             numbers.map(|b| f32::from_le_bytes(*b)).collect()
         }))
+    }
+
+    /// Returns the vector of a passage as little-endian 32-bit floats.
+    ///
+    /// # Errors
+    /// Returns `SQLite`'s error if a statement fails.
+    pub fn get_vector_bytes(
+        &self,
+        model: &str,
+        passage: &PassageDigest,
+    ) -> rusqlite::Result<Option<Vec<u8>>> {
+        let sql = "SELECT vector FROM vector WHERE model = ?1 AND passage = ?2";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        statement.query_row(params![model, passage], |row| row.get(0)).optional()
     }
 
     /// Normalizes vectors to length 1 and stores them.
@@ -118,4 +128,24 @@ impl VectorStore {
 #[must_use]
 pub fn cosine_similarity(a: &[f32], b: &[f32]) -> f64 {
     f64::from(a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>())
+}
+
+/// Returns the cosine similarity of two vectors of 32-bit floats, from -1 to 1. Returns `None` if
+/// their lengths differ, or if one of them has only zeros or a number that is not finite.
+#[must_use]
+pub fn cosine_of_bytes(a: &[u8], b: &[u8]) -> Option<f64> {
+    let (a, b) = (a.as_chunks::<4>().0, b.as_chunks::<4>().0);
+    if a.len() != b.len() {
+        return None;
+    }
+    let (mut dot, mut length_a, mut length_b) = (0.0, 0.0, 0.0);
+    for (a, b) in a.iter().zip(b) {
+        let (a, b) = (f64::from(f32::from_le_bytes(*a)), f64::from(f32::from_le_bytes(*b)));
+        dot += a * b;
+        length_a += a * a;
+        length_b += b * b;
+    }
+    // The root of the product is exact if both vectors are equal.
+    let cosine: f64 = dot / (length_a * length_b).sqrt();
+    cosine.is_finite().then(|| cosine.clamp(-1.0, 1.0))
 }

@@ -1,11 +1,13 @@
 //! Aggregate and window functions. A SELECT with one of them does not return the rows of its FROM
 //! clause.
 
-use super::runtime::{BEST_AGGREGATE, Function};
+use super::runtime::{
+    BEST_AGGREGATE, CLUSTERS_AGGREGATE, Function, NEAREST_AGGREGATE, SEARCH_AGGREGATE,
+};
 use super::tree::{Expr, ExprKind, Query, SelectCore};
 
 /// Aggregate functions, which make a SELECT a grouped one.
-pub(super) const AGGREGATES: [&str; 26] = [
+pub(super) const AGGREGATES: [&str; 29] = [
     "stddev",
     "stddev_pop",
     "stddev_samp",
@@ -30,6 +32,9 @@ pub(super) const AGGREGATES: [&str; 26] = [
     Function::Values.name(),
     Function::Texts.name(),
     BEST_AGGREGATE,
+    NEAREST_AGGREGATE,
+    SEARCH_AGGREGATE,
+    CLUSTERS_AGGREGATE,
     "max",
     "min",
 ];

@@ -1,10 +1,27 @@
-//! Scanner for `SUQL`'s functions, which are calls without braces: `answer(text, 'question')` and
-//! `summary(text)`, wherever an expression is allowed.
+//! Scanner for the functions that are calls without braces: `SUQL`'s `answer(text, 'question')` and
+//! `summary(text)`, `embed(text)` and `similarity(text, text)`, wherever an expression is allowed.
 
-use super::ingredients::{AnswerFunction, SummaryFunction};
-use super::lexer::{Brackets, Lexeme, Token};
+use std::ops::Range;
+use std::slice;
+
+use super::ingredients::{
+    AnswerFunction, EmbedFunction, IngredientRef, SimilarityFunction, SummaryFunction,
+};
+use super::lexer::{self, Brackets, Lexeme, Token};
 use super::scan::Scanner;
 use super::{Argument, Call, SqlError};
+
+/// Name of `nearest(text, table.column, k)`, which is rewritten to `similarity` before the query is
+/// parsed.
+pub const NEAREST: &str = "nearest";
+
+/// Name of `search(table.column, text, k)`, which is rewritten to an aggregate before the query is
+/// parsed.
+pub const SEARCH: &str = "search";
+
+/// Functions that are calls.
+const FUNCTIONS: [IngredientRef; 4] =
+    [&AnswerFunction, &SummaryFunction, &EmbedFunction, &SimilarityFunction];
 
 /// Question of `summary(text)`, as worded by `SUQL`.
 const SUMMARY_QUESTION: &str = "what is the summary of this document?";
@@ -21,12 +38,34 @@ type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 pub fn may_have_calls(sql: &str) -> bool {
     // A query that cannot be scanned counts, so that the parser reports the error.
     sql.contains("{{")
-        || (mentions_function(sql) && super::scan_calls(sql).map_or(true, |c| !c.is_empty()))
+        || (mentions_function(sql)
+            && super::scan_calls(sql).map_or(true, |c| !c.is_empty() || has_rewritten_call(sql)))
 }
 
 fn mentions_function(sql: &str) -> bool {
     let sql = sql.to_ascii_lowercase();
-    sql.contains("answer") || sql.contains("summary")
+    FUNCTIONS
+        .iter()
+        .map(|function| function.name())
+        .chain([NEAREST, SEARCH])
+        .any(|name| sql.contains(name))
+}
+
+/// Returns true if there is a `nearest(…)` or `search(…)`.
+fn has_rewritten_call(sql: &str) -> bool {
+    let (mut at, mut previous, mut name): (usize, Option<Token>, Option<Token>) = (0, None, None);
+    while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::Name) {
+        at = token.end;
+        let follows_dot = |t: Option<Token>| t.is_some_and(|t| t.is_symbol(b'.'));
+        if token.is_symbol(b'(')
+            && name.is_some_and(|name| [NEAREST, SEARCH].iter().any(|word| name.is_word(sql, word)))
+            && !follows_dot(previous)
+        {
+            return true;
+        }
+        previous = name.replace(token);
+    }
+    false
 }
 
 impl Scanner<'_> {
@@ -36,10 +75,9 @@ impl Scanner<'_> {
         word: Token,
         previous: Option<Token>,
     ) -> Result<Option<Call>, SqlError> {
-        let is_summary = word.is_word(self.sql, "summary");
-        if !is_summary && !word.is_word(self.sql, "answer") {
-            return Ok(None);
-        }
+        let function =
+            FUNCTIONS.into_iter().find(|function| word.is_word(self.sql, function.name()));
+        let Some(ingredient) = function else { return Ok(None) };
         let is_table = previous.is_some_and(|b| {
             b.is_symbol(b'.') || TABLE_INTRODUCERS.iter().any(|table| b.is_word(self.sql, table))
         });
@@ -53,24 +91,10 @@ impl Scanner<'_> {
         let (arguments, inner, end) = self.read_arguments(word)?;
         self.leave_call();
         let span = word.start..end;
-        let usage_error = |label: &str| {
-            let name = word.text(self.sql).to_lowercase();
-            let error =
-                SqlError::new(span.clone(), format!("`{name}` has the wrong arguments"), label);
-            error.with_help("write answer(text, 'question') or summary(text)")
-        };
-        let (text, question) = match (arguments.as_slice(), is_summary) {
-            ([text], true) => (text, SUMMARY_QUESTION.to_owned()),
-            ([text, question], false) => (text, self.parse_question(question)?),
-            (_, true) => return Err(usage_error("expected one text")),
-            (_, false) => return Err(usage_error("expected a text and a question")),
-        };
-        let (Some(first), Some(last)) = (text.first(), text.last()) else {
-            return Err(usage_error("the text is missing"));
-        };
+        let (values, question) = self.function_arguments(ingredient, &arguments, &span)?;
         Ok(Some(Call {
-            ingredient: if is_summary { &SummaryFunction } else { &AnswerFunction },
-            values: vec![Argument::Sql(first.start..last.end)],
+            ingredient,
+            values,
             span,
             question,
             options: None,
@@ -85,6 +109,38 @@ impl Scanner<'_> {
             inner,
             is_values_row: false,
         }))
+    }
+
+    /// Returns the values and the question of a function's arguments.
+    fn function_arguments(
+        &self,
+        ingredient: IngredientRef,
+        arguments: &[Vec<Token>],
+        span: &Range<usize>,
+    ) -> Result<(Vec<Argument>, String), SqlError> {
+        let name = ingredient.name();
+        let usage_error = |label: &str| {
+            let error =
+                SqlError::new(span.clone(), format!("`{name}` has the wrong arguments"), label);
+            error.with_help(match name {
+                "embed" => "write embed(text)",
+                "similarity" => "write similarity(text, 'another text')",
+                _ => "write answer(text, 'question') or summary(text)",
+            })
+        };
+        let (texts, question) = match (name, arguments) {
+            ("summary", [_]) => (arguments, SUMMARY_QUESTION.to_owned()),
+            ("answer", [text, question]) => (slice::from_ref(text), self.parse_question(question)?),
+            ("embed", [_]) | ("similarity", [_, _]) => (arguments, String::new()),
+            ("summary" | "embed", _) => return Err(usage_error("expected one text")),
+            ("similarity", _) => return Err(usage_error("expected two texts")),
+            _ => return Err(usage_error("expected a text and a question")),
+        };
+        let values = texts.iter().map(|text| match (text.first(), text.last()) {
+            (Some(first), Some(last)) => Ok(Argument::Sql(first.start..last.end)),
+            _ => Err(usage_error("the text is missing")),
+        });
+        Ok((values.collect::<Result<_, _>>()?, question))
     }
 
     /// Returns true if the parentheses just opened list the columns of a common table expression,

@@ -10,6 +10,21 @@
 /// are sorted.
 pub const BEST_AGGREGATE: &str = "hq_best";
 
+/// Name of the aggregate of `nearest(…)`: the same as [`BEST_AGGREGATE`], with other messages.
+pub const NEAREST_AGGREGATE: &str = "hq_nearest";
+
+/// Name of the aggregate of `search(…)`: the values of a group that match a text best.
+pub const SEARCH_AGGREGATE: &str = "hq_search";
+
+/// Name of the aggregate of `LLMDedup` that makes clusters of pairs.
+pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
+
+/// Name of the function of `LLMDedup` that returns the canonical value of a text.
+pub const CANONICAL_FUNCTION: &str = "hq_canonical";
+
+/// Name of the function that returns the similarity of two texts by their trigrams.
+pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
+
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
 /// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must not evaluate one
 /// early.

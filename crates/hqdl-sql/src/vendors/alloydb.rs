@@ -31,6 +31,14 @@ pub(super) const FUNCTIONS: Functions = Functions {
             let options = ", options=('positive', 'negative', 'neutral'), return_type='str'";
             call.write_question_about(prompt, SENTIMENT, options)
         }),
+        ("embedding", "embedding('model', t.c)", |call| {
+            let [_, text] = call.match_arguments(["model_id", "content"])?;
+            call.write_embedding(text)
+        }),
+        ("google_ml.embedding", "google_ml.embedding('model', t.c)", |call| {
+            let [_, text] = call.match_arguments(["model_id", "content"])?;
+            call.write_embedding(text)
+        }),
         ("ai.agg_summarize", "ai.agg_summarize(t.c)", |call| {
             let [input] = call.match_arguments(["input"])?;
             call.write_reduction(input, SUMMARIZE_GROUP)

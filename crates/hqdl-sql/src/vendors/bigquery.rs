@@ -27,6 +27,26 @@ pub(super) const FUNCTIONS: Functions = Functions {
                 call.match_arguments(["input", "categories", "connection_id", "endpoint"])?;
             call.write_classification(input, categories, "")
         }),
+        ("ai.similarity", "AI.SIMILARITY(t.c, 'late delivery', endpoint => 'model')", |call| {
+            let [a, b, _, _, _] = call.match_arguments([
+                "content1",
+                "content2",
+                "connection_id",
+                "endpoint",
+                "model",
+            ])?;
+            call.write_similarity(a, b)
+        }),
+        ("ai.embed", "AI.EMBED(t.c, endpoint => 'model')", |call| {
+            let [text, _, _, _, _] = call.match_arguments([
+                "content",
+                "connection_id",
+                "endpoint",
+                "model",
+                "task_type",
+            ])?;
+            call.write_embedding(text)
+        }),
         ("ai.agg", "AI.AGG(t.c, 'Summarize the texts.')", |call| {
             let [input, instruction, _, _] =
                 call.match_arguments(["input", "instruction", "connection_id", "endpoint"])?;

@@ -245,6 +245,22 @@ impl<'q> FunctionCall<'q> {
         Ok(format!("{{{{LLMMap({}, {value}{options})}}}}", quote_text(question)))
     }
 
+    /// Writes the similarity of two required expressions.
+    pub fn write_similarity(
+        &self,
+        a: Option<FunctionArgument<'q>>,
+        b: Option<FunctionArgument<'q>>,
+    ) -> Result<String, SqlError> {
+        let (a, b) =
+            (self.require_expression(a, "a text")?, self.require_expression(b, "a second text")?);
+        Ok(format!("similarity({a}, {b})"))
+    }
+
+    /// Writes the embedding of a required expression.
+    pub fn write_embedding(&self, text: Option<FunctionArgument<'q>>) -> Result<String, SqlError> {
+        Ok(format!("embed({})", self.require_expression(text, "a text")?))
+    }
+
     /// Writes an instruction about all values of a group.
     pub fn write_reduction(
         &self,

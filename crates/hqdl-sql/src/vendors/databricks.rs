@@ -31,6 +31,10 @@ pub(super) const FUNCTIONS: Functions = Functions {
             let [content] = call.match_arguments(["content"])?;
             call.write_question_about(content, "Correct the grammatical errors of the text.", STR)
         }),
+        ("ai_similarity", "ai_similarity(t.c, 'late delivery')", |call| {
+            let [a, b] = call.match_arguments(["expr1", "expr2"])?;
+            call.write_similarity(a, b)
+        }),
         ("ai_mask", "ai_mask(t.c, ARRAY('name', 'address'))", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
             let labels = call.require_texts(labels, "labels")?.join(", ");

@@ -20,6 +20,16 @@ pub(super) const FUNCTIONS: Functions = Functions {
             |call| rewrite_ask(call, IS_TRUE, BOOL),
         ),
         (
+            "llm_embedding",
+            "llm_embedding({'model_name': 'm'}, {'context_columns': [{'data': t.c}]})",
+            |call| {
+                let prompt = FlockPrompt::read(call, ANSWER)?;
+                let value = join_values(&prompt.values())
+                    .ok_or_else(|| call.error_at_name("`llm_embedding` needs a column"))?;
+                Ok(format!("embed({value})"))
+            },
+        ),
+        (
             "llm_reduce",
             "llm_reduce({'model_name': 'm'}, {'prompt': 'Summarize.', 'context_columns': [{'data': t.c}]})",
             |call| {

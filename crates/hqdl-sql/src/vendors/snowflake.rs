@@ -27,6 +27,19 @@ pub(super) const FUNCTIONS: Functions = Functions {
             call.write_question_about(text, SENTIMENT, options)
         }),
         ("ai_translate", "AI_TRANSLATE(t.c, 'de', 'en')", rewrite_translate),
+        ("ai_similarity", "AI_SIMILARITY(t.c, 'late delivery')", |call| {
+            let [a, b, config] = call.match_arguments(["input1", "input2", "config_object"])?;
+            call.refuse(config, "config_object")?;
+            call.write_similarity(a, b)
+        }),
+        ("ai_embed", "AI_EMBED('model', t.c)", |call| {
+            let [_, text] = call.match_arguments(["model", "input"])?;
+            call.write_embedding(text)
+        }),
+        ("vector_cosine_similarity", "VECTOR_COSINE_SIMILARITY(t.v, t.w)", |call| {
+            let [a, b] = call.match_arguments(["vector", "vector2"])?;
+            call.write_similarity(a, b)
+        }),
     ],
     prefixes: &["ai_", "snowflake.cortex."],
     has_double_quoted_strings: false,

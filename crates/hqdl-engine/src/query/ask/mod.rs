@@ -1,6 +1,7 @@
 //! Sends the demands of a pass to the model, with the same code that materializes a spec.
 
 pub mod batches;
+pub mod embeddings;
 pub mod passages;
 pub mod similarity;
 
@@ -12,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
 use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches, split_by_model};
+use crate::query::ask::embeddings::EmbeddingsSource;
 use crate::query::ask::passages::PassageSelector;
-use crate::query::ask::similarity::SimilaritySource;
 use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
@@ -53,10 +54,10 @@ impl<'a> LazyRun<'a> {
         Ok(self.started.get_or_init(|| query_run))
     }
 
-    /// Returns a note for the user on how texts were compared.
+    /// Returns notes for the user on missing embeddings.
     #[must_use]
-    pub fn comparison_note(&self) -> Option<String> {
-        self.started.get().and_then(QueryRun::missing_embeddings_note)
+    pub fn embeddings_notes(&self) -> Vec<String> {
+        self.started.get().map(QueryRun::missing_embeddings_notes).unwrap_or_default()
     }
 
     /// Ends the run if it was started.
@@ -77,7 +78,7 @@ pub struct QueryRun<'a> {
     pub(in crate::query) run: Arc<ModelRun>,
     /// Cost of the run in USD before it was resumed.
     earlier_usd: f64,
-    pub(in crate::query) similarity_source: Mutex<SimilaritySource>,
+    pub(in crate::query) embeddings: Mutex<EmbeddingsSource>,
     /// Expansions whose documents were loaded in this run.
     loaded_evidence: Mutex<HashSet<String>>,
 }
@@ -107,7 +108,7 @@ impl<'a> QueryRun<'a> {
             runtime,
             run: Arc::new(run),
             earlier_usd,
-            similarity_source: Mutex::default(),
+            embeddings: Mutex::default(),
             loaded_evidence: Mutex::default(),
         })
     }
@@ -130,6 +131,13 @@ impl<'a> QueryRun<'a> {
     ) -> Result<(), QueryError> {
         demands.retain(|d| targets[d.target()].is_available(d.entity()));
         demands.sort_unstable();
+        for demands in group_by_target(&demands) {
+            let target = &mut targets[demands[0].target()];
+            if target.has_embeddings() {
+                self.embed_texts(target, demands, counts)?;
+            }
+        }
+        demands.retain(|d| !targets[d.target()].has_embeddings());
         for demands in group_by_target(&demands) {
             let target = &targets[demands[0].target()];
             self.load_evidence(&target.expansion)?;

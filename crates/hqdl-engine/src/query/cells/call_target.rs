@@ -38,6 +38,13 @@ pub enum CallTarget {
         /// Conversion of the value.
         conversion: ValueConversion,
     },
+    /// The embeddings of the call's values.
+    Embedding {
+        /// Index of the expansion among those that the query uses.
+        target: usize,
+        /// Whether the value is the similarity of two embeddings instead of an embedding.
+        is_similarity: bool,
+    },
     /// Whether two values are partners in a join.
     Pair {
         /// Number of the join.
@@ -46,14 +53,14 @@ pub enum CallTarget {
 }
 
 impl CallTarget {
-    /// Returns the conversion of the answers, or `None` for a join, which has no value of its own.
+    /// Returns the conversion of the answers, or `None` if they are not the values of a model.
     #[must_use]
     pub fn conversion(&self) -> Option<&ValueConversion> {
         match self {
             Self::Cell { conversion, .. }
             | Self::Document { conversion, .. }
             | Self::Rows { conversion, .. } => Some(conversion),
-            Self::Pair { .. } => None,
+            Self::Embedding { .. } | Self::Pair { .. } => None,
         }
     }
 

@@ -4,6 +4,7 @@
 //! A query looks up each cell once. If the cell is missing, the calls that need it demand it. After
 //! the request, the cell is known or failed, and is never demanded again.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
@@ -11,6 +12,7 @@ use rusqlite::types::Value as Sql;
 
 use crate::query::cells::documents::{Document, StoredDocuments, asks_about_documents};
 use crate::query::cells::entity_store::EntityStore;
+use crate::retrieval::vectors::{VectorStore, hash_passage};
 use hqdl_facts::{CellLookup, ExpansionRequirements, Facts, FactsError, Prefetch, Record};
 use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Overrides;
@@ -67,6 +69,23 @@ pub enum Cell {
     Failed,
 }
 
+/// Stored embeddings of one model.
+pub struct StoredEmbeddings {
+    /// Their file.
+    pub vectors: VectorStore,
+    /// Name of the model.
+    pub model: String,
+}
+
+impl StoredEmbeddings {
+    /// Returns the cell of a text's embedding: a BLOB of 32-bit floats.
+    fn look_up_text(&self, text: &str) -> Cell {
+        // An embedding that cannot be read counts as missing.
+        let bytes = self.vectors.get_vector_bytes(&self.model, &hash_passage(text));
+        bytes.ok().flatten().map_or(Cell::Missing, |bytes| Cell::Known(Sql::Blob(bytes)))
+    }
+}
+
 /// An expansion that a query uses, with the entities and cells that the query has met.
 pub struct TargetExpansion {
     /// The expansion.
@@ -80,6 +99,8 @@ pub struct TargetExpansion {
     cells: Vec<Cell>,
     /// Documents to ask about.
     documents: StoredDocuments,
+    /// Source of the cells if they are embeddings instead of facts.
+    embeddings: Option<StoredEmbeddings>,
     /// Positions of the cells whose answer cannot be read. For the others, the model answered,
     /// possibly that it does not know.
     unreadable: HashSet<usize>,
@@ -130,10 +151,17 @@ impl TargetExpansion {
             in_spec,
             cells: Vec::new(),
             documents: StoredDocuments::default(),
+            embeddings: None,
             unreadable: HashSet::new(),
             prefetch,
             recent_records: HashMap::new(),
         }
+    }
+
+    /// Returns the same expansion with embeddings as its cells.
+    #[must_use]
+    pub fn with_embeddings(self, embeddings: StoredEmbeddings) -> Self {
+        Self { embeddings: Some(embeddings), ..self }
     }
 
     /// Returns the entity that was registered with these bytes, or registers a new one with the row
@@ -204,7 +232,10 @@ impl TargetExpansion {
         counts: &mut Counts,
     ) -> Result<&Cell, FactsError> {
         let at = self.cell_position(entity, column);
-        if self.cells[at] == Cell::NotLookedUp {
+        if let (Some(embeddings), Cell::NotLookedUp) = (&self.embeddings, &self.cells[at]) {
+            self.cells[at] = embeddings.look_up_text(&self.entity_text(entity));
+            counts.reused += u64::from(matches!(self.cells[at], Cell::Known(_)));
+        } else if self.cells[at] == Cell::NotLookedUp {
             let identity = self.entities.entity(entity);
             let record = match self.recent_records.get(&entity) {
                 Some(record) => record,
@@ -239,6 +270,40 @@ impl TargetExpansion {
             };
         }
         Ok(&self.cells[at])
+    }
+
+    /// Returns true if the cells are embeddings.
+    #[must_use]
+    pub fn has_embeddings(&self) -> bool {
+        self.embeddings.is_some()
+    }
+
+    /// Returns the text of an entity whose key is one value.
+    #[must_use]
+    pub fn entity_text(&self, entity: usize) -> String {
+        let row = self.entities.row(entity);
+        let text = row.key.first().and_then(|value| value.canonical_text().map(Cow::into_owned));
+        text.unwrap_or_default()
+    }
+
+    /// Returns a cell that was looked up.
+    #[must_use]
+    pub fn known_cell(&self, entity: usize, column: usize) -> &Cell {
+        &self.cells[self.cell_position(entity, column)]
+    }
+
+    /// Reads the embedding of an entity after it was requested.
+    pub fn read_embedding(&mut self, entity: usize, counts: &mut Counts) {
+        let at = self.cell_position(entity, 0);
+        let text = self.entity_text(entity);
+        let found = self.embeddings.as_ref().map(|embeddings| embeddings.look_up_text(&text));
+        self.cells[at] = match found {
+            Some(found @ Cell::Known(_)) => found,
+            _ => {
+                counts.count_if_missing(State::Error);
+                Cell::Failed
+            }
+        };
     }
 
     /// Returns the row of an entity for a prompt.

@@ -1,4 +1,4 @@
-//! The aggregate `hq_best(value, score, k)`.
+//! The aggregates `hq_best(value, score, k)` and `hq_nearest(value, score, k)`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,24 +8,27 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
-use hqdl_sql::blendsql::runtime::BEST_AGGREGATE;
+use hqdl_sql::blendsql::NEAREST;
+use hqdl_sql::blendsql::runtime::{BEST_AGGREGATE, NEAREST_AGGREGATE};
 use hqdl_values::value::Value;
 
-/// Registers the aggregate with a connection.
+/// Registers the aggregates with a connection.
 ///
 /// # Errors
 /// Errors from `SQLite`.
 pub fn register_best_aggregate(connection: &Connection) -> rusqlite::Result<()> {
-    connection.create_aggregate_function(
-        BEST_AGGREGATE,
-        3,
-        FunctionFlags::SQLITE_UTF8,
-        BestAggregate,
-    )
+    let all = [(BEST_AGGREGATE, "LLMTopK"), (NEAREST_AGGREGATE, NEAREST)];
+    all.into_iter().try_for_each(|(function, call_name)| {
+        let flags = FunctionFlags::SQLITE_UTF8;
+        connection.create_aggregate_function(function, 3, flags, BestAggregate { call_name })
+    })
 }
 
-/// Implements [`BEST_AGGREGATE`].
-struct BestAggregate;
+/// Implements [`BEST_AGGREGATE`] and [`NEAREST_AGGREGATE`].
+struct BestAggregate {
+    /// Name of the call that is rewritten to the aggregate, for messages.
+    call_name: &'static str,
+}
 
 /// Scored values of a group collected so far.
 #[derive(Default)]
@@ -44,13 +47,16 @@ impl Aggregate<ScoredValues, String> for BestAggregate {
         let k = match ctx.get_raw(2) {
             ValueRef::Integer(k) if k >= 0 => usize::try_from(k).unwrap_or(usize::MAX),
             _ => {
-                return Err(Error::UserFunctionError(
-                    "k of `LLMTopK` is not a whole number of 0 or more".into(),
-                ));
+                let name = self.call_name;
+                let message = format!("k of `{name}` is not a whole number of 0 or more");
+                return Err(Error::UserFunctionError(message.into()));
             }
         };
         if *state.k.get_or_insert(k) != k {
-            let message = "k of `LLMTopK` differs within a group: group by it, or use a constant";
+            let message = format!(
+                "k of `{}` differs within a group: group by it, or use a constant",
+                self.call_name
+            );
             return Err(Error::UserFunctionError(message.into()));
         }
         let value = Value::from_sqlite(ctx.get_raw(0)).unwrap_or(Value::Null);

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::query::connection::sqlite_message::{SqliteMessage, name_ingredients, unknown_name};
 use crate::query::connection::statement::{ONLY_READS, first_word_span, name_span, token_span_at};
-use crate::query::connection::{best, math};
+use crate::query::connection::{best, dedup, math, search};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::RowSink;
 use hqdl_database::{Database, StoreError, sqlite_message};
@@ -137,6 +137,8 @@ impl Guard {
         guard.database.create_empty_tables()?;
         let registered = math::register_math_functions(guard.connection())
             .and_then(|()| best::register_best_aggregate(guard.connection()))
+            .and_then(|()| search::register_search_aggregate(guard.connection()))
+            .and_then(|()| dedup::register_dedup_functions(guard.connection(), |_, _| {}))
             .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
         registered.map_err(|e| guard.database.store_error_for(&e))?;
         Ok(guard)

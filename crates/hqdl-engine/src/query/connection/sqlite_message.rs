@@ -7,16 +7,24 @@ use crate::query::request::dialect::Dialect;
 use hqdl_database::Database;
 use hqdl_spec::Catalog;
 use hqdl_sql::blendsql::ingredients::{self, IngredientRef};
-use hqdl_sql::blendsql::runtime::{BEST_AGGREGATE, Function};
+use hqdl_sql::blendsql::runtime::{
+    BEST_AGGREGATE, CLUSTERS_AGGREGATE, Function, NEAREST_AGGREGATE, SEARCH_AGGREGATE,
+};
+use hqdl_sql::blendsql::{NEAREST, SEARCH};
 use hqdl_sql::suql;
 use hqdl_values::problem::find_nearest;
 
 /// Ingredients that are written as aggregates, with the functions that replace them.
-pub(in crate::query) const AGGREGATES: [(&str, &str); 2] =
-    [("LLMTopK", BEST_AGGREGATE), ("LLMReduce", Function::Texts.name())];
+pub(in crate::query) const AGGREGATES: [(&str, &str); 5] = [
+    ("LLMTopK", BEST_AGGREGATE),
+    (NEAREST, NEAREST_AGGREGATE),
+    (SEARCH, SEARCH_AGGREGATE),
+    ("LLMDedup", CLUSTERS_AGGREGATE),
+    ("LLMReduce", Function::Texts.name()),
+];
 
 /// Parts of messages, and the hints for them.
-const HINTS: [(&str, &str); 14] = [
+const HINTS: [(&str, &str); 18] = [
     ("incomplete input", "the query ends too early: complete it, as in SELECT name FROM city"),
     (
         "unrecognized token: \":\"",
@@ -46,6 +54,16 @@ const HINTS: [(&str, &str); 14] = [
         "k of `LLMTopK` is not",
         "write how many values you want, as in {{LLMTopK('…', t.column, 3)}}",
     ),
+    (
+        "k of `search` is not",
+        "write how many values you want, as in search(documents.text, t.name, 5)",
+    ),
+    ("k of `nearest` is not", "write how many values you want, as in nearest(t.text, u.column, 3)"),
+    ("is not an embedding", "pass a text, or the BLOB that embed(…) returned"),
+    (
+        "come from different models",
+        "compare texts, or embed both values with the model of [embeddings]",
+    ),
 ];
 
 /// Returns a message in the words of the query: with the names of ingredients instead of those of
@@ -56,7 +74,11 @@ pub(in crate::query) fn name_ingredients(message: &str) -> String {
         message.strip_prefix("table hq_").and_then(|rest| rest.split_once(" has "))
         && let Some((count, _)) = counts.split_once(" values for 1 ")
     {
-        let ingredient = if table == "ranked" { "LLMTopK" } else { "LLMReduce" };
+        let ingredient = match table {
+            "ranked" => "LLMTopK",
+            "values" => NEAREST,
+            _ => "LLMReduce",
+        };
         return format!("the query in `{ingredient}` returns {count} columns");
     }
     let aggregate = message.strip_prefix("misuse of aggregate").and_then(|rest| {

@@ -3,7 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::query::ask::similarity::{similarity_by_words, split_into_batches};
+use crate::query::ask::embeddings::split_into_batches;
+use crate::query::ask::similarity::similarity_by_words;
 use crate::query::request::Request;
 use crate::retrieval::vectors::{PassageDigest, VectorStore, hash_passage};
 use hqdl_values::tokens::Tokenizer;
@@ -29,6 +30,23 @@ impl ComparedTexts {
         }
         self.comparisons.push(comparison);
         similarity_by_words(question, passages)
+    }
+
+    /// Records texts whose embeddings a query reads. If they are not all requested together, each
+    /// may have its own request.
+    pub fn add_embedded_texts(&mut self, texts: Vec<String>, is_single_request: bool) {
+        let mut comparison = HashSet::new();
+        for text in texts {
+            let digest = hash_passage(&text);
+            comparison.insert(digest);
+            self.texts.entry(digest).or_insert(text);
+        }
+        if is_single_request {
+            self.comparisons.push(comparison);
+        } else {
+            let single = comparison.into_iter().map(|digest| HashSet::from([digest]));
+            self.comparisons.extend(single);
+        }
     }
 
     /// Returns an upper bound of the usage for embeddings that are not stored yet. The bound is

@@ -49,6 +49,13 @@ impl Engine<'_, '_> {
             demands.sort_unstable();
             for demands in group_by_target(&demands) {
                 let target = &runtime.data.targets[demands[0].target()];
+                if target.has_embeddings() {
+                    let texts = demands.iter().map(|d| target.entity_text(d.entity())).collect();
+                    bound.value_count += demands.len() as u64;
+                    let is_single_request = batching == Batching::All;
+                    bound.comparisons.get_mut().add_embedded_texts(texts, is_single_request);
+                    continue;
+                }
                 self.add_entities(target, demands, batching, &mut bound)?;
             }
         }

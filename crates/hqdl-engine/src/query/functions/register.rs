@@ -9,6 +9,7 @@ use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use serde_json::Value as Json;
 
+use crate::query::connection::dedup::register_dedup_functions;
 use crate::query::functions::call_runtime::{
     CallRuntime, SharedRuntime, function_error, integer_argument, lock_runtime,
 };
@@ -89,7 +90,10 @@ pub fn register_functions(
             }
         }?;
     }
-    Ok(())
+    let runtime = Arc::clone(runtime);
+    register_dedup_functions(connection, move |call, note| {
+        lock_runtime(&runtime).data.cluster_notes.insert(call, note);
+    })
 }
 
 fn register_scalar(

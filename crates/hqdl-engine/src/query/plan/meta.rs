@@ -33,7 +33,7 @@ impl Engine<'_, '_> {
         self.report_contexts(&mut report);
         self.report_order(&mut report);
         let QueryReport { mut routes, mut notes } = report;
-        notes.extend(self.lazy_run.and_then(LazyRun::comparison_note));
+        notes.extend(self.lazy_run.map(LazyRun::embeddings_notes).unwrap_or_default());
         let mut unbounded = Vec::new();
         for meta in &self.nested_meta {
             let is_new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);
@@ -43,6 +43,8 @@ impl Engine<'_, '_> {
             unbounded.extend(meta.unbounded.iter().cloned());
         }
         let runtime = lock_runtime(&self.runtime);
+        let cluster_notes = runtime.data.cluster_notes.iter();
+        notes.extend(cluster_notes.map(|(call, note)| format!("{call}: {note}")));
         let counts = &runtime.data.counts;
         let sum_nested = |count: fn(&Meta) -> u64| self.nested_meta.iter().map(count).sum::<u64>();
         Meta {

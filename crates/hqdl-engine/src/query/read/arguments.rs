@@ -14,7 +14,7 @@ pub(in crate::query) struct CallText<'t> {
     pub(in crate::query) name_token: Token,
     pub(in crate::query) paren_token: Token,
     pub(in crate::query) arguments: Vec<CallArgument>,
-    /// Offset after `}}`.
+    /// Offset after `}}`, or after the `)` of a function.
     pub(in crate::query) end_offset: usize,
 }
 
@@ -67,23 +67,39 @@ impl CallArgument {
 impl<'t> CallText<'t> {
     /// Parses the call that the `n`th token opens. Returns `None` if it is not closed.
     pub(in crate::query) fn parse_call(text: &'t str, tokens: &[Token], n: usize) -> Option<Self> {
-        let [open, name, paren] = *tokens.get(n..n + 3)? else { return None };
+        let call = Self::parse_at(text, tokens, n, n + 1)?;
+        let close = tokens.get(tokens.partition_point(|t| t.start < call.end_offset))?;
+        let end_offset = Some(close.end).filter(|_| close.lexeme == Lexeme::Close)?;
+        Some(Self { end_offset, ..call })
+    }
+
+    /// Parses the call of the function that the `n`th token names.
+    pub(in crate::query) fn parse_function(
+        text: &'t str,
+        tokens: &[Token],
+        n: usize,
+    ) -> Option<Self> {
+        Self::parse_at(text, tokens, n, n)
+    }
+
+    /// Parses a call up to its `)`, from the positions of its first token and of its name.
+    fn parse_at(text: &'t str, tokens: &[Token], first: usize, name: usize) -> Option<Self> {
+        let [name_token, paren] = *tokens.get(name..name + 2)? else { return None };
         let mut arguments = Vec::new();
-        let (mut depth, mut begin) = (0_usize, n + 3);
-        for at in n + 3..tokens.len() {
+        let (mut depth, mut begin) = (0_usize, name + 2);
+        for at in name + 2..tokens.len() {
             let token = tokens[at];
             match token.lexeme {
                 Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
                 Lexeme::Symbol(b')') if depth == 0 => {
                     arguments.extend(Self::parse_argument(tokens.get(begin..at)?, None));
-                    let last = tokens.get(at + 1).filter(|t| t.lexeme == Lexeme::Close)?;
                     return Some(Self {
                         text,
-                        open_token: open,
-                        name_token: name,
+                        open_token: *tokens.get(first)?,
+                        name_token,
                         paren_token: paren,
                         arguments,
-                        end_offset: last.end,
+                        end_offset: token.end,
                     });
                 }
                 Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => {

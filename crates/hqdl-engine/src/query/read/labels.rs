@@ -99,7 +99,11 @@ impl CallText<'_> {
     }
 
     /// Returns the value of an argument that is true or false.
-    fn parse_flag(&self, argument: &CallArgument, name: &str) -> Result<bool, QueryError> {
+    pub(super) fn parse_flag(
+        &self,
+        argument: &CallArgument,
+        name: &str,
+    ) -> Result<bool, QueryError> {
         let word = match argument.tokens.as_slice() {
             [one] => one.text(self.text).to_ascii_lowercase(),
             _ => String::new(),

@@ -15,24 +15,30 @@
 //! | `{{LLMExtract('q', t.c, '{"a": "int"}')}}` | `json_object('a', {{LLMMap('q: a', t.c, return_type='int')}})` |
 //! | `{{LLMRank('q', t.c)}}` | `{{LLMMap('q (a number …)', t.c, return_type='float')}}` |
 //! | `{{LLMTopK('q', t.c, 3)}}` | `hq_best(t.c, {{LLMRank('q', t.c)}}, 3)` |
+//! | `nearest(t.c, u.d, 3)` | `(SELECT hq_nearest(…, similarity(t.c, …), 3) FROM …)` |
+//! | `search(u.d, t.c, 3)` | `(SELECT hq_search(…, t.c, 3, 'words', NULL) FROM …)` |
+//! | `{{LLMDedup(t.c)}}` | `hq_canonical(…, t.c, (SELECT hq_clusters(x, y, {{LLMMap(…)}}) FROM …))` |
 //! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
 //! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
 
 use std::ops::Range;
 
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
-use crate::query::read::{extract, labels, rank};
+use crate::query::read::{dedup, extract, labels, nearest, rank};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::Literal;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
-use hqdl_sql::blendsql::ingredients::{self, Ingredient};
+use hqdl_sql::blendsql::ingredients::{self, EmbedFunction, Ingredient, SimilarityFunction};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use hqdl_sql::blendsql::{ReturnType, split_legacy_column};
+use hqdl_sql::blendsql::{NEAREST, ReturnType, SEARCH, split_legacy_column};
 use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
+
+/// Functions that are calls without braces.
+const FUNCTIONS: [&str; 6] = ["answer", "summary", "embed", "similarity", NEAREST, SEARCH];
 
 /// Default question of `TableSummary`.
 const SUMMARY: &str = "Summarize what these rows say, in a few sentences.";
@@ -56,6 +62,7 @@ enum Macro<'s> {
     Extract,
     Rank,
     Top,
+    Dedup,
     Documents,
     Dates,
     /// Not supported: the reason, and the alternative.
@@ -63,7 +70,7 @@ enum Macro<'s> {
 }
 
 /// Macros that every query can use, by name.
-const KNOWN: [(&str, Macro<'static>); 29] = [
+const KNOWN: [(&str, Macro<'static>); 31] = [
     ("LLM", Macro::Typed("LLMQA", "str")),
     ("LLMQAStr", Macro::Typed("LLMQA", "str")),
     ("LLMQABool", Macro::Typed("LLMQA", "bool")),
@@ -85,6 +92,8 @@ const KNOWN: [(&str, Macro<'static>); 29] = [
     ("LLMExtract", Macro::Extract),
     ("LLMRank", Macro::Rank),
     ("LLMTopK", Macro::Top),
+    ("LLMDedup", Macro::Dedup),
+    ("LLMCluster", Macro::Dedup),
     ("RAGQA", Macro::Documents),
     ("DocumentSearch", Macro::Documents),
     ("DT", Macro::Dates),
@@ -112,9 +121,20 @@ pub(in crate::query) fn expand_macros(
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     let mut copied_until = 0;
     for n in 0..tokens.len() {
+        if tokens[n].start >= copied_until
+            && let Some(call) = nearest::parse_value_function(text, &tokens, n)
+        {
+            copied_until = call.end_offset;
+            let expand = |part| expand_part(request, text, part);
+            let expanded = call.rewrite_value_function(&tokens, &expand);
+            let name = call.name_token.text(text);
+            let expanded = expanded.map_err(|error| add_example(error, name))?;
+            edits.push((call.open_token.start..call.end_offset, expanded));
+            continue;
+        }
         let [open, name, paren] = match tokens.get(n..n + 3) {
             Some([open, name, paren]) => [*open, *name, *paren],
-            _ => break,
+            _ => continue,
         };
         if open.start < copied_until {
             continue;
@@ -125,12 +145,11 @@ pub(in crate::query) fn expand_macros(
         let Some(found) = find_macro(&request.spec.ingredients, name.text(text)) else { continue };
         let Some(call) = CallText::parse_call(text, &tokens, n) else { continue };
         let rest = &tokens[tokens.partition_point(|t| t.start < call.end_offset)..];
-        // The expansion of these macros contains their arguments, already expanded, so skip the
-        // text up to the end of the call.
-        if matches!(found, Macro::Extract | Macro::Top) {
+        // Such a call copies its arguments, with their macros expanded.
+        if matches!(found, Macro::Extract | Macro::Top | Macro::Dedup) {
             copied_until = call.end_offset;
         }
-        let expanded = call.expand_macro(request, found, rest);
+        let expanded = call.expand_macro(request, found, &tokens, rest);
         edits.extend(expanded.map_err(|error| add_example(error, name.text(text)))?);
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
@@ -151,13 +170,22 @@ fn expand_part(
 }
 
 /// Examples of macros and their results, for a model that writes queries.
-const USAGES: [(&str, &str); 4] = [labels::USAGE, extract::USAGE, rank::USAGE, rank::TOP_USAGE];
+const MACRO_USAGES: [(&str, &str); 6] = [
+    labels::USAGE,
+    extract::USAGE,
+    rank::USAGE,
+    rank::TOP_USAGE,
+    dedup::USAGE,
+    nearest::SEARCH_USAGE,
+];
 
-/// Describes every call that a query can contain, one per line.
+/// Describes every call that a query can contain, one per line. Some calls need embeddings.
 #[must_use]
-pub fn describe_calls() -> String {
+pub fn describe_calls(has_embeddings: bool) -> String {
     let mut text = ingredients::describe_calls();
-    for (example, result) in USAGES {
+    let of_embeddings = [EmbedFunction.usage(), SimilarityFunction.usage(), nearest::USAGE];
+    let of_embeddings = of_embeddings.iter().filter(|_| has_embeddings);
+    for (example, result) in MACRO_USAGES.iter().chain(of_embeddings) {
         text.push_str(&format!("\n- {example}: {result}"));
     }
     text
@@ -166,8 +194,9 @@ pub fn describe_calls() -> String {
 /// Adds an example of a call to an error without a help.
 fn add_example(error: QueryError, name: &str) -> QueryError {
     let QueryError::Sql(mut problem) = error else { return error };
-    let call = format!("{{{{{}(", name.to_lowercase());
-    let usage = USAGES.iter().find(|(example, _)| example.to_lowercase().contains(&call));
+    let call = format!("{}(", name.to_lowercase());
+    let mut usages = MACRO_USAGES.iter().chain([&nearest::USAGE]);
+    let usage = usages.find(|(example, _)| example.to_lowercase().contains(&call));
     let example = usage.map(|(example, _)| format!("write for example {example}"));
     problem.help = problem.help.or(example);
     QueryError::Sql(problem)
@@ -242,7 +271,11 @@ pub(in crate::query) fn list_ingredients_in_error(
             .iter()
             .filter(|(name, of)| !matches!(of, Macro::Refused(..)) && !written.contains(name));
         let all: Vec<&str> = own.chain(written).chain(done.map(|(name, _)| *name)).collect();
+        let is_function = FUNCTIONS.iter().any(|name| name.eq_ignore_ascii_case(word));
         problem.help = Some(match find_nearest(word, all.iter().copied()) {
+            _ if is_function => {
+                format!("`{word}` is a function: write it without `{{{{` and `}}}}`")
+            }
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}", all.join(", ")),
         });
@@ -273,11 +306,13 @@ fn find_macro<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 }
 
 impl CallText<'_> {
-    /// Returns the edits that expand the macro `of`; `rest` contains the tokens after the call.
+    /// Returns the edits that expand the macro `of`; `rest` contains those of the query's tokens that
+    /// follow the call.
     fn expand_macro(
         &self,
         request: &Request<'_>,
         of: Macro<'_>,
+        tokens: &[Token],
         rest: &[Token],
     ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let name = self.name_token.text(self.text);
@@ -301,6 +336,12 @@ impl CallText<'_> {
                 let expand = |part| expand_part(request, self.text, part);
                 let best = self.rewrite_top_k(rest, &expand)?;
                 Ok(vec![(self.open_token.start..self.end_offset, best)])
+            }
+            Macro::Dedup => {
+                let expand = |part| expand_part(request, self.text, part);
+                let has_embeddings = request.spec.embeddings.is_some();
+                let value = self.rewrite_dedup(tokens, has_embeddings, &expand)?;
+                Ok(vec![(self.open_token.start..self.end_offset, value)])
             }
             Macro::Documents => self.rewrite_document_question(),
             Macro::Dates => self.rewrite_date_filter(),

@@ -4,9 +4,11 @@
 
 pub mod arguments;
 pub mod classify;
+mod dedup;
 mod extract;
 mod labels;
 pub mod macros;
+mod nearest;
 pub mod one_row;
 mod rank;
 mod reduce;

@@ -73,6 +73,16 @@ impl QueryError {
         }))
     }
 
+    /// Returns the error for a file of embeddings that cannot be used.
+    pub(in crate::query) fn in_vector_file(error: &rusqlite::Error) -> Self {
+        Self::in_sql(
+            format!("hqdl cannot use its file of embeddings: {error}"),
+            None,
+            "",
+            "check the permissions of `vectors.sqlite` in the cache folder, and its free space",
+        )
+    }
+
     /// Returns the error with its span in the query mapped to another text.
     #[must_use]
     pub fn map_span(self, map: impl FnOnce(Range<usize>) -> Range<usize>) -> Self {

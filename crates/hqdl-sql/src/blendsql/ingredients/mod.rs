@@ -8,6 +8,7 @@ mod map;
 mod qa;
 mod reduce;
 mod validate;
+mod vectors;
 
 use std::ops::Range;
 
@@ -18,6 +19,7 @@ pub use map::LlmMap;
 pub use qa::LlmQa;
 pub use reduce::LlmReduce;
 pub use validate::LlmValidate;
+pub use vectors::{EmbedFunction, SimilarityFunction};
 
 use super::{Argument, SqlError};
 use hqdl_values::Type;
@@ -34,6 +36,8 @@ pub enum Subject {
     Rows,
     /// Pairs of values of two columns: whether they match.
     Pair,
+    /// Each distinct text has one embedding.
+    Embedding,
 }
 
 /// An ingredient: its accepted arguments and its subject.
@@ -107,8 +111,8 @@ pub fn all_ingredients() -> [IngredientRef; 5] {
     [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LlmReduce]
 }
 
-/// Describes every call that a query can contain, one per line: an example, what it returns, and
-/// its keyword arguments.
+/// Describes every call that a query can contain without embeddings, one per line: an example, what
+/// it returns, and its keyword arguments.
 #[must_use]
 pub fn describe_calls() -> String {
     let functions: [IngredientRef; 2] = [&AnswerFunction, &SummaryFunction];

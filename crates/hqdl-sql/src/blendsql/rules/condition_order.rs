@@ -120,7 +120,12 @@ fn decision_priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
 
 /// Returns the number of values per row that a call asks about; several rows may share a value.
 fn call_cost(call: usize, analysis: &Analysis<'_>) -> f64 {
-    let one = if analysis.sites[call].subject == Subject::Pair { 5.0 } else { 1.0 };
+    let one = match analysis.sites[call].subject {
+        Subject::Pair => 5.0,
+        // An embedding costs a small part of an answer.
+        Subject::Embedding => 0.01,
+        _ => 1.0,
+    };
     one * analysis.statistics.values_per_row.get(&call).copied().unwrap_or(1.0).max(0.001)
 }
 

@@ -257,7 +257,7 @@ impl FlowAnalysis<'_> {
         let is_stated = |n: &&usize| match self.calls[**n].ingredient.subject() {
             Subject::Document => true,
             Subject::Value | Subject::Rows => stated_type == Some(Type::Boolean),
-            Subject::Pair => false,
+            Subject::Pair | Subject::Embedding => false,
         };
         for call in flow.calls.iter().filter(is_stated) {
             let usage = self.usages.entry(*call).or_default();

@@ -5,9 +5,11 @@
 
 pub(in crate::query) mod pending_set;
 pub(in crate::query) mod candidates;
+mod embeddings;
 pub(in crate::query) mod needed_rows;
 mod whole_groups;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::{HashMap, HashSet, HashSetExt};
@@ -77,6 +79,8 @@ pub struct QueryData {
     pub contexts: Contexts,
     /// Reductions of documents that are too long.
     pub reductions: Reductions,
+    /// Notes on the clusters of each `LLMDedup`.
+    pub cluster_notes: BTreeMap<String, String>,
     /// Error for a context whose length stops the query.
     pub failure: Option<ContextTooLong>,
     /// Numbers of cells reused and asked for.
@@ -176,6 +180,7 @@ impl CallRuntime {
                 joins,
                 contexts,
                 reductions: Reductions::default(),
+                cluster_notes: BTreeMap::new(),
                 failure: None,
                 counts: Counts::default(),
                 mismatched: HashSet::new(),
@@ -262,6 +267,9 @@ impl CallRuntime {
             }
             CallTarget::Rows { target, .. } => {
                 (target, 0, self.intern_rows_entity(call, target, values)?)
+            }
+            CallTarget::Embedding { target, is_similarity } => {
+                return self.evaluate_embeddings(call, target, is_similarity, values);
             }
             CallTarget::Pair { join } => return self.evaluate_pair(call, join, values),
         };

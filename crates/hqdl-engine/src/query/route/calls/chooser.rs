@@ -9,9 +9,10 @@ use crate::query::route::calls::binding::{BoundColumn, find_bound_column, route_
 use crate::query::route::calls::{Calls, JoinCall, check_group, image_mismatch};
 use crate::query::route::model_router::ModelRouter;
 use hqdl_spec::Spec;
+use hqdl_sql::blendsql::ingredients::SimilarityFunction;
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::usage::CallUsage;
-use hqdl_sql::blendsql::{Call, Subject};
+use hqdl_sql::blendsql::{Call, Ingredient, Subject};
 
 /// The query, and the targets chosen so far.
 pub(super) struct TargetChooser<'c, 'm, 'a> {
@@ -54,6 +55,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
                 self.calls.set_rows_target(n, sql, parsed, usage, self.value_provider)?;
                 "the question is about rows, not about an entity".to_owned()
             }
+            Subject::Embedding => self.set_embedding_target(n, call)?,
             Subject::Pair => {
                 self.add_join(n, call);
                 "a join asks about pairs of values".to_owned()
@@ -125,6 +127,25 @@ impl<'c> TargetChooser<'c, '_, '_> {
         }
         let images = &self.spec.images;
         self.calls.set_value_target(n, self.sql, self.parsed, usage, self.value_provider, images)
+    }
+
+    /// Sets the target of a call that reads embeddings. Returns the reason of the route.
+    fn set_embedding_target(&mut self, n: usize, call: &Call) -> Result<String, QueryError> {
+        let name = call.ingredient.name();
+        let Some(settings) = &self.spec.embeddings else {
+            return Err(QueryError::in_sql(
+                "a call needs embeddings, and the spec names no embedding model",
+                Some(call.span.clone()),
+                "needs [embeddings]",
+                "add to the spec: [embeddings] model = \"text-embedding-3-small\"",
+            ));
+        };
+        let target = self.calls.add_embedding_target(&settings.model.name);
+        self.calls.call_targets[n] =
+            CallTarget::Embedding { target, is_similarity: name == SimilarityFunction.name() };
+        let usage = self.usage(n);
+        self.calls.wrap_lists(n, call, usage);
+        Ok(format!("embeddings of `{}`", settings.model.name))
     }
 
     fn add_join(&mut self, n: usize, call: &Call) {

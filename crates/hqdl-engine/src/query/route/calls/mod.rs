@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::query::cells::call_target::{CallTarget, ValueConversion};
 use crate::query::cells::documents;
-use crate::query::cells::targets::TargetExpansion;
+use crate::query::cells::targets::{StoredEmbeddings, TargetExpansion};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Route, RouteKind};
@@ -25,6 +25,7 @@ use crate::query::route::calls::chooser::TargetChooser;
 use crate::query::route::calls::views::StoredCall;
 use crate::query::route::kinds::Kinds;
 use crate::query::route::model_router::ModelRouter;
+use crate::retrieval::vectors::VectorStore;
 use hqdl_facts::QuestionOrigin;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Images, Spec, Task, Type};
@@ -189,7 +190,7 @@ impl Calls {
                 self.expansions[*target].expansion.columns.get(*column)
             }
             CallTarget::Rows { target, .. } => self.expansions[*target].expansion.columns.first(),
-            CallTarget::Pair { .. } => None,
+            CallTarget::Embedding { .. } | CallTarget::Pair { .. } => None,
         };
         if call.options.is_some() && column.is_some_and(|c| c.values.is_none()) {
             why.push_str("; its options come from calls that are not answered yet");
@@ -197,7 +198,8 @@ impl Calls {
         let (expansion, column) = match &self.call_targets[n] {
             CallTarget::Cell { target, .. }
             | CallTarget::Document { target, .. }
-            | CallTarget::Rows { target, .. } => {
+            | CallTarget::Rows { target, .. }
+            | CallTarget::Embedding { target, .. } => {
                 (self.expansions[*target].expansion.name.clone(), call.question.clone())
             }
             CallTarget::Pair { .. } => (String::new(), call.question.clone()),
@@ -399,6 +401,16 @@ impl Calls {
         self.expansions.len() - 1
     }
 
+    /// Returns the position of the expansion whose cells are embeddings of a model, creating it if
+    /// necessary.
+    pub(in crate::query) fn add_embedding_target(&mut self, model: &str) -> usize {
+        let names = ["text".to_owned()];
+        let target = self.add_target(None, EMBEDDINGS_EXPANSION, names.to_vec(), Vec::new());
+        let question = format!("embedding of `{model}`");
+        self.add_column(target, build_ad_hoc_column(&question, Type::Text, None, false, &names));
+        target
+    }
+
     /// Returns the position of the ad-hoc column with this question, creating it if necessary.
     pub(in crate::query) fn add_column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
@@ -453,13 +465,32 @@ impl Calls {
             if let Some(refresh) = request.refresh {
                 refresh.mark_values_missing(&mut requirements, planned.expansion.columns.len());
             }
-            targets.push(TargetExpansion::new(
+            let target = TargetExpansion::new(
                 Arc::new(planned.expansion.clone()),
                 Arc::new(requirements),
                 planned.in_spec,
-            ));
+            );
+            targets.push(match &spec.embeddings {
+                Some(settings) if planned.is_of_embeddings() => {
+                    let model = settings.model.name.clone();
+                    let vectors = VectorStore::open(request.facts.dir());
+                    let vectors = vectors.map_err(|e| QueryError::in_vector_file(&e))?;
+                    target.with_embeddings(StoredEmbeddings { vectors, model })
+                }
+                _ => target,
+            });
         }
         Ok(targets)
+    }
+}
+
+/// Name of the ad-hoc expansion whose cells are embeddings.
+const EMBEDDINGS_EXPANSION: &str = "embeddings";
+
+impl PlannedExpansion {
+    /// Returns true if the cells are embeddings.
+    fn is_of_embeddings(&self) -> bool {
+        self.in_spec.is_none() && self.expansion.name == EMBEDDINGS_EXPANSION
     }
 }
 

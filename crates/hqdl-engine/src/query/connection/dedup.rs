@@ -1,0 +1,260 @@
+//! The functions of `LLMDedup`: an aggregate that makes clusters of pairs, a function that returns
+//! the canonical value of a text, and the trigrams by which pairs are blocked.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use rusqlite::Connection;
+use rusqlite::functions::{Aggregate, Context, FunctionFlags};
+use serde::{Deserialize, Serialize};
+
+use hqdl_sql::blendsql::runtime::{CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION};
+
+/// Registers the functions with a connection. `add_note` receives the text of each call, and a note
+/// on its clusters.
+///
+/// # Errors
+/// Errors of `SQLite`.
+pub fn register_dedup_functions(
+    connection: &Connection,
+    add_note: impl Fn(String, String) + Send + 'static,
+) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8;
+    connection.create_aggregate_function(CLUSTERS_AGGREGATE, 3, flags, ClustersAggregate)?;
+    let trigrams: Mutex<TrigramCache> = Mutex::default();
+    let is_pure = FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function(TRIGRAMS_FUNCTION, 2, flags | is_pure, move |ctx| {
+        let texts = (ctx.get_raw(0).as_str()?, ctx.get_raw(1).as_str()?);
+        let mut trigrams = trigrams.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(trigrams.compute_similarity(texts.0, texts.1))
+    })?;
+    // Clusters that were read last: all rows of a query read the same ones.
+    let latest: Mutex<(String, Clusters)> = Mutex::default();
+    connection.create_scalar_function(CANONICAL_FUNCTION, 4, flags, move |ctx: &Context<'_>| {
+        let value: Option<String> = ctx.get(2)?;
+        let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
+        let json = ctx.get_raw(3).as_str()?;
+        let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if latest.0 != json {
+            let clusters = serde_json::from_str(json)
+                .map_err(|e| rusqlite::Error::UserFunctionError(e.into()))?;
+            *latest = (json.to_owned(), clusters);
+        }
+        let clusters = &latest.1;
+        let (call, value_count): (String, u64) = (ctx.get(0)?, ctx.get(1)?);
+        add_note(call, clusters.note(value_count));
+        Ok(Some(clusters.canonical.get(&value).cloned().unwrap_or(value)))
+    })
+}
+
+/// Clusters of the values of a column.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Clusters {
+    /// Number of candidate pairs.
+    pairs: u64,
+    /// Number of candidate pairs without an answer.
+    unanswered: u64,
+    /// Canonical value of each value that is not canonical itself.
+    canonical: BTreeMap<String, String>,
+    /// Pairs of one cluster that are different according to their own answer.
+    conflicts: Vec<(String, String)>,
+}
+
+/// Maximum number of conflicts in a note.
+const MAX_SHOWN: usize = 3;
+
+impl Clusters {
+    /// Describes what blocking left out, and the conflicts.
+    fn note(&self, value_count: u64) -> String {
+        let all = value_count * value_count.saturating_sub(1) / 2;
+        let mut note = format!(
+            "{} of {all} pairs are candidates; the other {} count as different without a question",
+            self.pairs,
+            all.saturating_sub(self.pairs)
+        );
+        if self.unanswered > 0 {
+            note.push_str(&format!("; without an answer, and so different: {}", self.unanswered));
+        }
+        if !self.conflicts.is_empty() {
+            let shown = self.conflicts.iter().take(MAX_SHOWN);
+            let shown: Vec<String> = shown.map(|(a, b)| format!("'{a}' and '{b}'")).collect();
+            let (pairs, were) =
+                if self.conflicts.len() == 1 { ("pair", "was") } else { ("pairs", "were") };
+            note.push_str(&format!(
+                "; {} {pairs} within a cluster {were} answered as different: {}",
+                self.conflicts.len(),
+                shown.join(", ")
+            ));
+        }
+        note
+    }
+}
+
+/// Implements [`CLUSTERS_AGGREGATE`].
+struct ClustersAggregate;
+
+/// Pairs collected so far.
+#[derive(Default)]
+struct CollectedPairs {
+    same: Vec<(String, String)>,
+    different: Vec<(String, String)>,
+    unanswered: u64,
+}
+
+impl Aggregate<CollectedPairs, String> for ClustersAggregate {
+    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<CollectedPairs> {
+        Ok(CollectedPairs::default())
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, state: &mut CollectedPairs) -> rusqlite::Result<()> {
+        let (a, b, is_same): (String, String, Option<i64>) =
+            (ctx.get(0)?, ctx.get(1)?, ctx.get(2)?);
+        match is_same {
+            Some(0) => state.different.push((a, b)),
+            Some(_) => state.same.push((a, b)),
+            None => state.unanswered += 1,
+        }
+        Ok(())
+    }
+
+    fn finalize(
+        &self,
+        _: &mut Context<'_>,
+        state: Option<CollectedPairs>,
+    ) -> rusqlite::Result<String> {
+        let clusters = build_clusters(state.unwrap_or_default());
+        serde_json::to_string(&clusters).map_err(|e| rusqlite::Error::UserFunctionError(e.into()))
+    }
+}
+
+/// Returns the transitive closure of pairs. The canonical value of a cluster is its first one in the
+/// order of the texts.
+fn build_clusters(pairs: CollectedPairs) -> Clusters {
+    let CollectedPairs { same, mut different, unanswered } = pairs;
+    let texts: BTreeSet<&String> = same.iter().flat_map(|(a, b)| [a, b]).collect();
+    let texts: Vec<&String> = texts.into_iter().collect();
+    let numbers: HashMap<&String, usize> = texts.iter().enumerate().map(|(n, t)| (*t, n)).collect();
+    let mut parents: Vec<usize> = (0..texts.len()).collect();
+    for (a, b) in &same {
+        let (a, b) = (find_root(&mut parents, numbers[a]), find_root(&mut parents, numbers[b]));
+        // The first text stays the root.
+        parents[a.max(b)] = a.min(b);
+    }
+    let mut canonical = BTreeMap::new();
+    for (n, text) in texts.iter().enumerate() {
+        let root = find_root(&mut parents, n);
+        if root != n {
+            canonical.insert((*text).clone(), texts[root].clone());
+        }
+    }
+    let pairs = (same.len() + different.len()) as u64 + unanswered;
+    let root = |text: &String| canonical.get(text).unwrap_or(text).clone();
+    different.retain(|(a, b)| root(a) == root(b));
+    different.sort_unstable();
+    Clusters { pairs, unanswered, canonical, conflicts: different }
+}
+
+fn find_root(parents: &mut [usize], mut n: usize) -> usize {
+    while parents[n] != n {
+        parents[n] = parents[parents[n]];
+        n = parents[n];
+    }
+    n
+}
+
+/// Trigrams of a text, sorted.
+type Trigrams = Vec<[char; 3]>;
+
+/// Trigrams of the texts that were compared, because each text is compared with many others.
+#[derive(Default)]
+struct TrigramCache {
+    by_text: HashMap<String, Trigrams>,
+}
+
+/// Maximum number of texts in a [`TrigramCache`].
+const MAX_CACHED: usize = 100_000;
+
+impl TrigramCache {
+    /// Returns the share of common trigrams of two texts, from 0 to 1. As in `PostgreSQL`'s
+    /// `pg_trgm`, each word is in lower case, with two blanks before it and one after it.
+    fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
+        if self.by_text.len() > MAX_CACHED {
+            self.by_text.clear();
+        }
+        for text in [a, b] {
+            if !self.by_text.contains_key(text) {
+                self.by_text.insert(text.to_owned(), split_trigrams(text));
+            }
+        }
+        let (a, b) = (&self.by_text[a], &self.by_text[b]);
+        let common = count_common(a, b);
+        let all = a.len() + b.len() - common;
+        if all == 0 { 0.0 } else { common as f64 / all as f64 }
+    }
+}
+
+/// Returns the number of common elements of two sorted lists.
+fn count_common(mut a: &[[char; 3]], mut b: &[[char; 3]]) -> usize {
+    let mut common = 0;
+    while let ([first, rest_a @ ..], [second, rest_b @ ..]) = (a, b) {
+        match first.cmp(second) {
+            Ordering::Less => a = rest_a,
+            Ordering::Greater => b = rest_b,
+            Ordering::Equal => {
+                common += 1;
+                (a, b) = (rest_a, rest_b);
+            }
+        }
+    }
+    common
+}
+
+fn split_trigrams(text: &str) -> Trigrams {
+    let lower = text.to_lowercase();
+    let words = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let mut trigrams = Vec::new();
+    for word in words {
+        let padded: Vec<char> = "  ".chars().chain(word.chars()).chain([' ']).collect();
+        trigrams.extend(padded.windows(3).map(|window| [window[0], window[1], window[2]]));
+    }
+    trigrams.sort_unstable();
+    trigrams.dedup();
+    trigrams
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(a: &str, b: &str) -> (String, String) {
+        (a.to_owned(), b.to_owned())
+    }
+
+    #[test]
+    fn clusters_do_not_depend_on_the_order_of_the_pairs() {
+        let same = vec![pair("c", "d"), pair("a", "c"), pair("x", "y")];
+        let different = vec![pair("a", "d"), pair("a", "x")];
+        let build = |same: Vec<_>, different: Vec<_>| {
+            build_clusters(CollectedPairs { same, different, unanswered: 1 })
+        };
+        let clusters = build(same.clone(), different.clone());
+        let canonical = [("c", "a"), ("d", "a"), ("y", "x")];
+        assert_eq!(clusters.canonical, canonical.map(|(a, b)| pair(a, b)).into_iter().collect());
+        assert_eq!((clusters.pairs, clusters.conflicts.clone()), (6, vec![pair("a", "d")]));
+        let reversed =
+            build(same.into_iter().rev().collect(), different.into_iter().rev().collect());
+        assert_eq!(reversed.canonical, clusters.canonical);
+        assert!(clusters.note(4).contains("6 of 6 pairs"), "{}", clusters.note(4));
+    }
+
+    #[test]
+    fn trigrams_are_those_of_pg_trgm() {
+        let per_mille =
+            |a, b| (TrigramCache::default().compute_similarity(a, b) * 1000.0).round().to_string();
+        // SELECT similarity('word', 'two words')
+        assert_eq!(per_mille("word", "two words"), "364");
+        assert_eq!(per_mille("word", "Word"), "1000");
+        assert_eq!(per_mille("", "!"), "0");
+    }
+}

@@ -1,0 +1,130 @@
+//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that match a
+//! text best, as a JSON array.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use rusqlite::functions::{Aggregate, Context, FunctionFlags};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Error};
+use serde_json::Value as Json;
+
+use crate::retrieval::text_index::TextIndex;
+use hqdl_sql::blendsql::runtime::SEARCH_AGGREGATE;
+use hqdl_values::value::Value;
+
+/// Constant of the reciprocal rank: the larger it is, the less the first ranks count.
+const RANK_CONSTANT: f64 = 60.0;
+
+/// Registers the aggregate with a connection.
+///
+/// # Errors
+/// Errors of `SQLite`.
+pub fn register_search_aggregate(connection: &Connection) -> rusqlite::Result<()> {
+    let aggregate = SearchAggregate { latest: Mutex::default() };
+    connection.create_aggregate_function(SEARCH_AGGREGATE, 5, FunctionFlags::SQLITE_UTF8, aggregate)
+}
+
+/// Implements [`SEARCH_AGGREGATE`].
+struct SearchAggregate {
+    /// Index of the values that were searched last, with their digest: the rows of a query search
+    /// the same values.
+    latest: Mutex<Option<(blake3::Hash, TextIndex)>>,
+}
+
+/// Values of a group collected so far.
+#[derive(Default)]
+struct SearchedValues {
+    /// Text, value, and similarity to the text that is searched for.
+    values: BTreeMap<String, (Json, Option<f64>)>,
+    text: Option<String>,
+    k: usize,
+    by_words: bool,
+}
+
+impl Aggregate<SearchedValues, String> for SearchAggregate {
+    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<SearchedValues> {
+        Ok(SearchedValues::default())
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, state: &mut SearchedValues) -> rusqlite::Result<()> {
+        let ValueRef::Integer(k @ 0..) = ctx.get_raw(2) else {
+            let message = "k of `search` is not a whole number of 0 or more";
+            return Err(Error::UserFunctionError(message.into()));
+        };
+        let text = |n| {
+            let value = Value::from_sqlite(ctx.get_raw(n)).unwrap_or(Value::Null);
+            let text = value.canonical_text().map(Cow::into_owned);
+            text.filter(|text| !text.is_empty()).map(|text| (text, value))
+        };
+        state.k = usize::try_from(k).unwrap_or(usize::MAX);
+        state.by_words = ctx.get_raw(3) != ValueRef::Text(b"embeddings");
+        state.text = text(1).map(|(text, _)| text);
+        let similarity: Option<f64> = ctx.get(4)?;
+        if let Some((text, value)) = text(0) {
+            state.values.insert(text, (value.to_json(), similarity));
+        }
+        Ok(())
+    }
+
+    fn finalize(
+        &self,
+        _: &mut Context<'_>,
+        state: Option<SearchedValues>,
+    ) -> rusqlite::Result<String> {
+        let state = state.unwrap_or_default();
+        let mut scores = vec![0.0; state.values.len()];
+        if state.by_words
+            && let Some(text) = &state.text
+        {
+            let by_words = self.word_similarities(&state.values, text)?;
+            add_ranks(&mut scores, by_words.into_iter().map(|s| Some(s).filter(|s| *s > 0.0)));
+        }
+        add_ranks(&mut scores, state.values.values().map(|(_, similarity)| *similarity));
+        let mut found: Vec<(f64, Json)> =
+            scores.into_iter().zip(state.values.into_values().map(|(value, _)| value)).collect();
+        found.retain(|(score, _)| *score > 0.0);
+        // The sort is stable, so values with equal scores stay sorted by their text.
+        found.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        let found = found.into_iter().take(state.k).map(|(_, value)| value);
+        Ok(found.collect::<Json>().to_string())
+    }
+}
+
+impl SearchAggregate {
+    /// Returns the similarity of each value to a text by their words.
+    fn word_similarities(
+        &self,
+        values: &BTreeMap<String, (Json, Option<f64>)>,
+        text: &str,
+    ) -> rusqlite::Result<Vec<f64>> {
+        let mut hasher = blake3::Hasher::new();
+        for value in values.keys() {
+            hasher.update(&(value.len() as u64).to_le_bytes()).update(value.as_bytes());
+        }
+        let digest = hasher.finalize();
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = latest.take().filter(|(known, _)| *known == digest);
+        let (_, index) = latest.insert(match known {
+            Some(known) => known,
+            None => (digest, TextIndex::index_texts(values.keys().map(String::as_str))?),
+        });
+        index.compute_similarities(text)
+    }
+}
+
+/// Adds the reciprocal rank of each similarity to the scores.
+fn add_ranks(scores: &mut [f64], similarities: impl Iterator<Item = Option<f64>>) {
+    let mut ranked: Vec<(f64, usize)> =
+        similarities.enumerate().filter_map(|(n, similarity)| Some((similarity?, n))).collect();
+    ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let (mut rank, mut last) = (0, None);
+    for (position, (similarity, n)) in ranked.into_iter().enumerate() {
+        // Equal similarities have one rank.
+        if last != Some(similarity) {
+            (rank, last) = (position, Some(similarity));
+        }
+        scores[n] += 1.0 / (RANK_CONSTANT + rank as f64 + 1.0);
+    }
+}
