@@ -69,7 +69,8 @@ fn main() {
     for (is_halves, size) in [(true, rows / 2), (false, 100)] {
         for target in TARGETS {
             for (column, (name, _)) in COLUMNS.iter().enumerate() {
-                let cells: Vec<Cell> = (0..rows).map(|n| to_cell(&cheap, &strong, n, column)).collect();
+                let cells: Vec<Cell> =
+                    (0..rows).map(|n| to_cell(&cheap, &strong, n, column)).collect();
                 let found = simulate(&cells, size, target, is_halves);
                 worst = worst.min(found.held);
                 let price = found.escalated + ratio;
@@ -111,8 +112,7 @@ fn load_recording(swan: &Path, model: &str, shots: &str) -> Recording {
     let report = work.materialize("bench", &listener, &interrupt).expect("a report");
     let expanded = rusqlite::Connection::open(output).expect("a database");
     let names: Vec<&str> = COLUMNS.iter().map(|(_, column)| *column).collect();
-    let sql =
-        format!("SELECT {} FROM llm ORDER BY superhero_name, full_name", names.join(", "));
+    let sql = format!("SELECT {} FROM llm ORDER BY superhero_name, full_name", names.join(", "));
     let mut statement = expanded.prepare(&sql).expect("tables");
     let rows = statement.query_map([], |row| (0..names.len()).map(|n| row.get(n)).collect());
     Recording {

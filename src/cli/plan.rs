@@ -15,7 +15,7 @@ use crate::facts::Reason;
 use crate::format::{count_noun, format_thousands};
 use crate::materialize::{MaterializeError, RunMode};
 use crate::model;
-use crate::plan::{BudgetLeft, Plan};
+use crate::plan::{BudgetLeft, CascadePlan, Plan};
 use crate::prompt::PromptFrame;
 use crate::retrieval::evidence::load_evidence;
 use crate::session::Session;
@@ -142,6 +142,7 @@ fn print_plan(plan: &Plan, batch: bool) {
         }
     }
     anstream::println!("{table}");
+    plan.cascades.iter().for_each(print_cascade);
     for expansion in plan.expansions.iter().filter(|e| e.orphaned > 0) {
         anstream::println!(
             "{}: the source no longer has the keys of {}",
@@ -180,4 +181,36 @@ fn print_plan(plan: &Plan, batch: bool) {
     }
     let about = if batch { "within" } else { "about" };
     anstream::println!("time      {about} {}", progress::format_duration(plan.seconds));
+}
+
+/// Prints the thresholds of a column with a target, with price and agreement.
+fn print_cascade(cascade: &CascadePlan) {
+    if cascade.thresholds.is_empty() {
+        return;
+    }
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["accepted", "to ask", "price", "agreement", "at least", ""]);
+    for threshold in &cascade.thresholds {
+        table.add_row([
+            match threshold.equal_answers {
+                Some(equal) => format!("{equal} of {} equal", cascade.answers),
+                None => "nothing".to_owned(),
+            },
+            threshold.cells.to_string(),
+            threshold.cost_usd.map_or_else(|| "?".to_owned(), |cost| format!("${cost:.4}")),
+            percent(threshold.expected),
+            percent(threshold.bound),
+            if threshold.is_chosen { "chosen".to_owned() } else { String::new() },
+        ]);
+    }
+    anstream::println!(
+        "\n{}.{}: agreement with {}, target {}, sample of {}\n{table}",
+        cascade.expansion,
+        cascade.column,
+        cascade.to,
+        percent(cascade.target),
+        count_noun(cascade.sampled, "cell")
+    );
 }

@@ -19,6 +19,7 @@ mod binding;
 mod blendsql_cases;
 mod budget_schedules;
 mod budgets;
+mod cascades;
 mod changed_keys;
 mod chat;
 mod choices_of_a_run;

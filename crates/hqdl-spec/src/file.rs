@@ -365,10 +365,43 @@ pub struct EscalateTable {
     pub to: String,
     /// First answers after which hqdl asks `to`. Default: `unknown`, `not_in_list` and `invalid`.
     pub when: Option<Vec<EscalationCase>>,
-    /// Model whose answers hqdl compares with the first ones, for `disagree`.
-    pub compare: Option<String>,
-    /// Share of cells that agree with `to`. hqdl does not support it yet and rejects it.
+    /// Model or models whose answers hqdl compares with the first ones, for `disagree` and
+    /// `low_confidence`.
+    pub compare: Option<CompareField>,
+    /// Number of answers of the first model to each cell. hqdl compares the others with the first
+    /// one, like those of `compare`. Default: 1.
+    #[schemars(range(min = 1, max = 16))]
+    pub answers: Option<u32>,
+    /// Share of the cells that agree with `to`, with a probability of at least 95 %. It decides
+    /// which cells have a low confidence.
     pub target: Option<f64>,
+    /// Number of rows that `to` answers to calibrate the confidence, drawn at random. Default: 100,
+    /// or more if `target` is above 0.95.
+    #[schemars(range(min = 1))]
+    pub sample: Option<u32>,
+    /// Seed of the sample. Default: 0.
+    pub seed: Option<u64>,
+}
+
+/// `compare`: one model or several.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum CompareField {
+    /// One model.
+    One(String),
+    /// Several models.
+    Several(Vec<String>),
+}
+
+impl CompareField {
+    /// Returns the names of the models.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Several(names) => names,
+        }
+    }
 }
 
 /// Kind of first answer after which a stronger model is asked.
@@ -383,9 +416,10 @@ pub enum EscalationCase {
     Invalid,
     /// The model refused.
     Refused,
-    /// The model of `compare` answered differently.
+    /// A compared answer is different.
     Disagree,
-    /// The model is not confident. hqdl does not support it yet and rejects it.
+    /// Too few of the compared answers are the same. `target` decides how many are needed; without
+    /// it, all of them.
     LowConfidence,
 }
 

@@ -64,8 +64,7 @@ impl CascadeSample {
         if draws > self.population {
             return 1.0;
         }
-        let order =
-            Hypergeometric { population: self.population, positives: self.sampled, draws };
+        let order = Hypergeometric { population: self.population, positives: self.sampled, draws };
         order.at_most(accepted)
     }
 
@@ -141,9 +140,7 @@ impl CascadeSample {
             let disagreements: u64 = kept.iter().map(|level| level.disagreements).sum();
             let estimate = |level: &CascadeLevel| match level.sampled {
                 0 => outside(level) as f64,
-                sampled => {
-                    outside(level) as f64 * level.disagreements as f64 / sampled as f64
-                }
+                sampled => outside(level) as f64 * level.disagreements as f64 / sampled as f64,
             };
             let unsampled: u64 = kept.iter().map(outside).sum();
             let misses = self.bound_misses(disagreements, confidence).min(unsampled);

@@ -6,6 +6,7 @@
 
 mod counts;
 mod fill;
+mod cascade;
 mod batch_jobs;
 mod publish;
 mod report;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 pub use self::batch_jobs::{ExportFile, ExportResult, ImportResult, UnansweredFile};
+use self::cascade::Calibration;
 use self::coverage::{CoverageReport, count_orphans};
 use self::refresh::RefreshJob;
 pub use self::report::{ColumnReport, Report};
@@ -164,6 +166,8 @@ pub struct Materializer<'w> {
     has_batch_jobs: Cell<bool>,
     /// Change counter of the database when the coverage was computed.
     version: Cell<i64>,
+    /// Calibrations per expansion and column, of those that have a target.
+    calibrations: RefCell<Vec<Vec<Option<Calibration>>>>,
     /// Number of missing cells in unanswered export files, by batch job. `None` if these cells are
     /// requested anyway.
     exported_cells: RefCell<Option<BTreeMap<i64, u64>>>,
@@ -217,6 +221,7 @@ impl<'w> Materializer<'w> {
         }
         let overrides = Overrides::read(spec)?;
         let spec = shots::add_override_shots(spec, database, &overrides)?;
+        let calibrations = spec.expansions.iter().map(|e| vec![None; e.columns.len()]).collect();
         let mut materializer = Self {
             spec,
             database,
@@ -231,6 +236,7 @@ impl<'w> Materializer<'w> {
             run_mode: RunMode::Live,
             has_batch_jobs: Cell::new(false),
             version: Cell::new(0),
+            calibrations: RefCell::new(calibrations),
             exported_cells: RefCell::default(),
         };
         if selection.refresh_evidence {
@@ -301,6 +307,7 @@ impl<'w> Materializer<'w> {
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             self.load_evidence(expansion)?;
+            self.calibrate_stored(n)?;
             let mut coverage = self.compute_coverage(n, true)?;
             warnings.extend(
                 coverage
@@ -323,6 +330,8 @@ impl<'w> Materializer<'w> {
             plan.expansions.extend(coverage.split_plan(&self.models[n]));
             plan.expansions.extend(self.plan_unification(n, &coverage)?);
             warnings.extend(self.describe_possible_cells(n, &coverage));
+            warnings.extend(self.describe_cascades(n));
+            plan.cascades.extend(self.plan_cascades(n, true));
             coverages.push(coverage);
         }
         warnings.extend(self.list_resumed_refreshes(&coverages));
@@ -397,6 +406,7 @@ impl<'w> Materializer<'w> {
         }
         if !should_request && published_db.is_some_and(|db| self.matches_coverage(db, &coverages)) {
             self.update_report(run.as_ref(), report);
+            self.report_cascades(report);
             report.count_from_coverage(&coverages);
             return Ok(true);
         }
@@ -428,6 +438,9 @@ impl<'w> Materializer<'w> {
             };
             changed = self.request_cells(run, &mut coverages, &target, interrupt, report);
         }
+        self.report_cascades(report);
+        let notes = (0..self.spec.expansions.len()).flat_map(|n| self.describe_cascades(n));
+        notes.for_each(|note| listener(&Event::Warning(note)));
         self.update_report(run.as_ref(), report);
         self.report_changed(&changed, &coverages, report);
         report.reused += report.answered_by_others;
@@ -463,6 +476,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<Vec<CoverageReport<'w>>, MaterializeError> {
         let mut coverages = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            self.calibrate_stored(n)?;
             let coverage = self.compute_current_coverage(n, previous)?;
             for remark in coverage.keys.report.run_remarks() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
@@ -503,6 +517,11 @@ impl<'w> Materializer<'w> {
             )
         };
         possible.filter(|(_, cells)| *cells > 0).map(describe).collect()
+    }
+
+    fn report_cascades(&self, report: &mut Report) {
+        let expansions = 0..self.spec.expansions.len();
+        report.cascades = expansions.flat_map(|n| self.plan_cascades(n, false)).collect();
     }
 
     /// Returns whether the run has cells to request or batches to wait for.

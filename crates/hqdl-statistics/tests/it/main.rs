@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
 use hqdl_statistics::{
-    CascadeLevel, CascadeSample, Class, CountMethod, CoveredTable, Extremes, Hypergeometric, NoInterval, ResidualStratum,
-    SampledRow, bound_positives, draw_rows, estimate_count, estimate_ratio, estimate_share,
-    estimate_sum, normal_quantile,
+    CascadeLevel, CascadeSample, Class, CountMethod, CoveredTable, Extremes, Hypergeometric,
+    NoInterval, ResidualStratum, SampledRow, bound_positives, draw_rows, estimate_count,
+    estimate_ratio, estimate_share, estimate_sum, normal_quantile,
 };
 use proptest::prelude::*;
 
