@@ -83,9 +83,9 @@ fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<Exit
         let keys = Keys::collect(&session.database, expansion, None)?;
         keys.for_each(&mut add_row).map_err(|e| session.database.to_store_error(&e))?;
         let Some(first) = rows.first() else { continue };
-        load_evidence(&session.spec, expansion, &session.database).map_err(|message| {
-            MaterializeError::Evidence { expansion: expansion.name.clone(), message }
-        })?;
+        load_evidence(&session.spec, expansion, &session.database, session.facts()?).map_err(
+            |message| MaterializeError::Evidence { expansion: expansion.name.clone(), message },
+        )?;
         let asked = expansion.for_key(&first.key);
         let shown: Vec<_> = rows.iter().map(|row| expansion.to_prompt_row(row)).collect();
         let models = model::choose_models(&session.spec, Some(&*connected), expansion);

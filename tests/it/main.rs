@@ -81,6 +81,7 @@ mod rounds;
 mod routing;
 mod sembench;
 mod sharing;
+mod searches;
 mod shots;
 mod snapshots;
 mod stored_columns;

@@ -350,6 +350,24 @@ pub struct EvidenceTable {
     /// Folder with files that end in `.txt`, `.md`, `.html` or `.htm`. It must be below the spec's
     /// folder.
     pub folder: Option<String>,
+    /// URL of a web search that returns JSON, with `{query}` for the row's key. hqdl sends the key
+    /// to this host.
+    pub search: Option<String>,
+    /// JSON pointer to the list of results in the reply. Default: the reply itself.
+    pub results: Option<String>,
+    /// JSON pointer to the title of a result. Default: `"/title"`.
+    pub title: Option<String>,
+    /// JSON pointer to the text of a result. Default: `"/text"`.
+    pub text: Option<String>,
+    /// JSON pointer to the URL of a result. Default: `"/url"`.
+    pub url: Option<String>,
+    /// Environment variable with the key of the search. hqdl sends it in a header, or in place of
+    /// `{key}` in the URL.
+    pub api_key_env: Option<String>,
+    /// Header of the search's key. Default: `Authorization`, as a bearer token.
+    pub key_header: Option<String>,
+    /// Price of a search in USD. `search` needs it; 0 if the search is free.
+    pub price_per_search: Option<f64>,
     /// Maximum number of tokens of the passages that the model sees with a row. Default: 1500.
     pub evidence_tokens: Option<u32>,
     /// Whether a value becomes `unknown` if the model does not support it with a quotation.

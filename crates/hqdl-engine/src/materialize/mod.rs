@@ -14,6 +14,7 @@ mod budget;
 mod changed_keys;
 mod refresh;
 mod run;
+mod search;
 mod evidence;
 mod shots;
 mod coverage;
@@ -327,7 +328,9 @@ impl<'w> Materializer<'w> {
                     count_noun(coverage.count_in_flight_cells(), "cell")
                 ));
             }
-            plan.expansions.extend(coverage.split_plan(&self.models[n]));
+            let mut plans = coverage.split_plan(&self.models[n]);
+            plan.expansions.extend(self.plan_searches(n, &coverage, &mut plans)?);
+            plan.expansions.extend(plans);
             plan.expansions.extend(self.plan_unification(n, &coverage)?);
             warnings.extend(self.describe_possible_cells(n, &coverage));
             warnings.extend(self.describe_cascades(n));
@@ -575,6 +578,10 @@ impl<'w> Materializer<'w> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<Vec<usize>, MaterializeError> {
+        self.search_evidence(run, coverages, interrupt, report)?;
+        if report.has_stopped() {
+            return Ok(Vec::new());
+        }
         let model_run = self.start_model_run(run, interrupt)?;
         self.fill_cells(run, &model_run, coverages, report);
         if report.stop_reason.is_some() || report.failure.is_some() {
