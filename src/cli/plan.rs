@@ -191,7 +191,8 @@ fn print_cascade(cascade: &CascadePlan) {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["accepted", "to ask", "price", "agreement", "at least", ""]);
+    let share = if cascade.is_truth { "true" } else { "agreement" };
+    table.set_header(["accepted", "to ask", "price", share, "at least", ""]);
     for threshold in &cascade.thresholds {
         table.add_row([
             match threshold.equal_answers {
@@ -206,10 +207,14 @@ fn print_cascade(cascade: &CascadePlan) {
         ]);
     }
     anstream::println!(
-        "\n{}.{}: agreement with {}, target {}, sample of {}\n{table}",
+        "\n{}.{}: {}, target {}, sample of {}\n{table}",
         cascade.expansion,
         cascade.column,
-        cascade.to,
+        if cascade.is_truth {
+            "truth".to_owned()
+        } else {
+            format!("agreement with {}", cascade.to)
+        },
         percent(cascade.target),
         count_noun(cascade.sampled, "cell")
     );

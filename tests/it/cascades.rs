@@ -335,6 +335,79 @@ fn further_answers_of_the_first_model_are_compared() {
     assert_eq!(cascade.small.cells_since(0).len(), 240);
 }
 
+impl Cascade {
+    /// Answers all cells with the first model, audits 120 of them with these truths, and sets the
+    /// target.
+    fn start_audited(truth: AnswerFn, target: &str) -> Self {
+        let cascade = Self::start(200, "when = [\"disagree\"]");
+        let rule = "escalate = { to = \"large\", compare = \"other\", when = [\"disagree\"] }\n";
+        cascade.edit_spec(rule, "");
+        cascade.run();
+        let audit = |args: &[&str]| {
+            let args = [&["audit", "specs/x.toml"], args].concat();
+            cascade.project.run_hqdl(&args).expect_exit_code(0)
+        };
+        audit(&["--columns", "country", "--sample", "120", "--seed", "3"]);
+        let rows: Vec<String> = (0..200).map(|n| format!("p{n:03},{}", truth(n))).collect();
+        let reference = cascade.project.path("truth.csv");
+        std::fs::write(&reference, format!("name,country\n{}\n", rows.join("\n"))).unwrap();
+        audit(&["--truth", reference.to_str().unwrap()]);
+        let rule = format!("escalate = {{ to = \"large\", compare = \"other\", {target} }}\n");
+        let spec = cascade.project.spec_text();
+        cascade.project.write_spec(&format!("{spec}{rule}"));
+        cascade
+    }
+}
+
+#[test]
+fn a_target_of_true_cells_uses_the_audit() {
+    let cascade = Cascade::start_audited(answer_large, "target_truth = 0.9");
+    let plan = cascade.plan();
+    let paid = cascade.paid();
+    let ended = cascade.run();
+    assert!(cascade.paid() - paid <= most(&plan), "{} of {}", cascade.paid(), most(&plan));
+    let note = "llm.country: with a probability of 95 %, at least 90 % of 200 cells are true";
+    assert!(ended.stdout.contains(note), "{}", ended.stdout);
+    assert_eq!(cascade.misses(answer_large), 0);
+    let escalated = cascade.escalated().len();
+    assert!((120..200).contains(&escalated), "{escalated}");
+    let counts = cascade.request_counts();
+    cascade.run();
+    assert_eq!(cascade.request_counts(), counts);
+    let plan = cascade.plan();
+    assert_eq!(plan["cascades"][0]["of"], "truth");
+    let thresholds = plan["cascades"][0]["thresholds"].as_array().unwrap();
+    assert!(thresholds[1]["bound"].as_f64().unwrap() >= 0.9, "{plan}");
+    assert!(thresholds[2]["bound"].as_f64().unwrap() < 0.9, "{plan}");
+}
+
+/// The truth differs from the strong model's answer to every fifth place.
+fn tell_truth(n: usize) -> &'static str {
+    COUNTRIES[if n % 5 == 0 { n + 2 } else { n } % 3]
+}
+
+#[test]
+fn a_target_that_the_stronger_model_misses_is_refused() {
+    let cascade = Cascade::start_audited(tell_truth, "target_truth = 0.95");
+    for _ in 0..2 {
+        let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
+        assert!(ended.stderr.contains("so `target_truth` = 0.95 is refused"), "{}", ended.stderr);
+        // Only the audited rows were needed to find out.
+        assert_eq!(cascade.escalated().len(), 120);
+    }
+    let plan = cascade.project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
+    assert!(plan.stderr.contains("is refused"), "{}", plan.stderr);
+    assert_eq!(cascade.project.query_rows("SELECT * FROM llm").len(), 200);
+}
+
+#[test]
+fn a_target_of_true_cells_needs_an_audit() {
+    let cascade = Cascade::start(20, "target_truth = 0.9");
+    let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
+    assert!(ended.stderr.contains("no sample has been drawn yet"), "{}", ended.stderr);
+    assert_eq!(cascade.request_counts(), [0, 0, 0]);
+}
+
 #[test]
 fn a_low_confidence_without_a_target_promises_nothing() {
     let cascade = Cascade::start(40, "when = [\"low_confidence\"]");
@@ -358,6 +431,9 @@ fn targets_without_a_sense_are_rejected() {
         ("when = [\"disagree\"], seed = 5", "`seed` has no effect without `target`"),
         ("when = [\"disagree\", \"low_confidence\"]", "`disagree` leaves no answers"),
         ("target = 0.9, answers = 17", "`answers` is out of range"),
+        ("target = 0.9, target_truth = 0.9", "`target` and `target_truth` exclude each other"),
+        ("target_truth = 2.0", "`target_truth` is out of range"),
+        ("target_truth = 0.9, sample = 5", "`sample` has no effect without `target`"),
     ] {
         cascade.project.write_spec(&spec.replace("RULE", rule));
         let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);

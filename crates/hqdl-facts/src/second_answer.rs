@@ -35,6 +35,9 @@ pub struct CascadeDecision {
     pub accepted: Option<Option<usize>>,
 }
 
+/// Answers of models, by the position of the model.
+type Answers<'r> = Vec<(usize, Cow<'r, Fact>)>;
+
 /// Answers to a cell that decide whether a calibrated column accepts the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CascadeCell {
@@ -240,7 +243,7 @@ impl ExpansionRequirements {
         record: Option<&'r Record>,
         column: usize,
         (first, rule): (&Fact, &SecondAnswerRule),
-    ) -> Result<Vec<(usize, Cow<'r, Fact>)>, (Reason, usize)> {
+    ) -> Result<Answers<'r>, (Reason, usize)> {
         let mut differing = Vec::new();
         let is_calibrated = matches!(rule.comparison, Some(Comparison::Calibrated(_)));
         if !first.answer.state.has_value() && !is_calibrated {
@@ -283,6 +286,36 @@ impl ExpansionRequirements {
             CellLookup::Missing(..) => None,
         };
         CascadeCell::Compared(votes.len(), second)
+    }
+
+    /// Returns the first value of a cell and, if the stronger model has answered, the value that
+    /// counts then.
+    #[must_use]
+    pub fn cascade_values(
+        &self,
+        record: Option<&Record>,
+        column: usize,
+    ) -> Option<(CellValue, Option<CellValue>)> {
+        let rule = self.columns.get(column)?.second.as_ref()?;
+        let value = |fact: &Fact| match fact.answer.state.has_value() {
+            true => fact.answer.value.clone(),
+            false => CellValue::Nothing,
+        };
+        let model = self.model_of(column);
+        let CellLookup::Known(fact) = self.models[model].look_up_cell(record, column) else {
+            return None;
+        };
+        let first = value(&fact);
+        if fact.model == self.models[rule.to].model {
+            return Some((first.clone(), Some(first)));
+        }
+        let second = match self.models[rule.to].look_up_cell(record, column) {
+            CellLookup::Known(second) => {
+                Some(value(&self.choose_answer(fact, Some(second), (rule.to, &[]))))
+            }
+            CellLookup::Missing(..) => None,
+        };
+        Some((first, second))
     }
 
     /// Returns the answer that counts: the second one if it is usable, and otherwise the first one.

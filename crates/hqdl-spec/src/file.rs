@@ -393,6 +393,9 @@ pub struct EscalateTable {
     /// Share of the cells that agree with `to`, with a probability of at least 95 %. It decides
     /// which cells have a low confidence.
     pub target: Option<f64>,
+    /// Share of the cells that are true, with a probability of at least 95 %. It needs a uniform
+    /// audit of the column with true values, which is the sample.
+    pub target_truth: Option<f64>,
     /// Number of rows that `to` answers to calibrate the confidence, drawn at random. Default: 100,
     /// or more if `target` is above 0.95.
     #[schemars(range(min = 1))]

@@ -668,15 +668,27 @@ pub enum Comparison {
     Calibrated(CascadeTarget),
 }
 
-/// Agreement with the stronger model that a column must reach.
+/// Agreement or accuracy that a column must reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeTarget {
     /// Share of the column's cells.
     pub share: f64,
-    /// Number of rows of the calibration sample.
-    pub sample: u32,
-    /// Seed of the calibration sample.
-    pub seed: u64,
+    /// Answers or truths that the cells are compared with.
+    pub basis: TargetBasis,
+}
+
+/// Values that a target compares the cells of a column with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetBasis {
+    /// The stronger model's answers to a random sample.
+    Model {
+        /// Number of rows of the sample.
+        sample: u32,
+        /// Seed of the sample.
+        seed: u64,
+    },
+    /// The true values of the column's audit.
+    Truth,
 }
 
 /// Table of a one-to-many column.

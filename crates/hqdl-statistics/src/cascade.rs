@@ -12,7 +12,7 @@
 //! and the threshold. If at most `c` sampled disagreements are accepted, the target is missed with
 //! the probability that this number is at most `c`.
 
-use crate::hypergeometric::Hypergeometric;
+use crate::hypergeometric::{Hypergeometric, bound_positives};
 
 /// A random sample of a table's cells that both models answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +127,47 @@ impl CascadeSample {
             outside <= misses || acceptable.is_some_and(|most| disagreements <= most)
         };
         levels.iter().take_while(is_accepted).count()
+    }
+
+    /// Returns the number of levels whose cheap answers are accepted, so that at least the share
+    /// `target` of all cells is true, with probability `confidence`. `wrong[n]` is the number of
+    /// sampled cells that are wrong if `n` levels are accepted. `None` if the stronger model's answers
+    /// alone do not reach the target.
+    ///
+    /// The numbers of levels are tested in order, and the first one that fails ends the tests. So a
+    /// table below the target is accepted at most if the first such number passes its exact test.
+    #[must_use]
+    pub fn choose_true_levels(self, wrong: &[u64], target: f64, confidence: f64) -> Option<usize> {
+        let allowed = Self::allowed_misses(self.population, target);
+        let strong = wrong.first().copied().unwrap_or_default();
+        // The sampled cells have the stronger model's answers, which must not be worse.
+        let holds =
+            |wrong: &&u64| **wrong >= strong && self.bound_wrong(**wrong, confidence) <= allowed;
+        wrong.iter().take_while(holds).count().checked_sub(1)
+    }
+
+    /// Returns an upper bound of the table's wrong cells, after `wrong` sampled ones were wrong.
+    #[must_use]
+    pub fn bound_wrong(self, wrong: u64, confidence: f64) -> u64 {
+        // One side of a two-sided interval.
+        bound_positives(self.population, self.sampled, wrong, 2.0 * (1.0 - confidence)).1
+    }
+
+    /// Same as [`Self::list_choices`], for the share of true cells.
+    #[must_use]
+    pub fn list_true_choices(
+        self,
+        levels: &[CascadeLevel],
+        wrong: &[u64],
+        confidence: f64,
+    ) -> Vec<CascadeChoice> {
+        let (population, sampled) = (self.population.max(1) as f64, self.sampled.max(1) as f64);
+        let choose = |(choice, wrong): (CascadeChoice, &u64)| CascadeChoice {
+            expected: 1.0 - *wrong as f64 / sampled,
+            bound: 1.0 - self.bound_wrong(*wrong, confidence) as f64 / population,
+            ..choice
+        };
+        self.list_choices(levels, confidence).into_iter().zip(wrong).map(choose).collect()
     }
 
     /// Returns all possible thresholds, from the most expensive one to the cheapest. The bound of

@@ -5,15 +5,17 @@
 //! and the seed is one of the smallest. So a killed run continues with the same sample, new rows are
 //! as likely to be in it as old ones, and nothing about a calibration is stored.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use super::coverage_builder::RequestCost;
 use super::{MaterializeError, Materializer, RunMode, WalkError};
+use crate::audit::{Audit, AuditError, Design, Evidence, is_same};
 use hqdl_database::keys::{KeyRow, Keys};
 use hqdl_facts::{CascadeCell, CascadeDecision};
 use hqdl_model::plan::{CascadePlan, CascadeThreshold, ExpansionPlan};
-use hqdl_spec::{CascadeTarget, Comparison};
+use hqdl_spec::{CascadeTarget, Comparison, TargetBasis};
 use hqdl_statistics::{CascadeChoice, CascadeLevel, CascadeSample};
+use hqdl_values::cell::CellValue;
 use hqdl_values::format::count_noun;
 use hqdl_values::key::Entity;
 
@@ -24,12 +26,15 @@ const CONFIDENCE: f64 = 0.95;
 #[derive(Debug, Clone)]
 pub(super) struct Calibration {
     target: CascadeTarget,
-    /// Greatest hash of a sampled entity; `None` if the column has no cells.
-    cutoff: Option<u64>,
+    drawn: DrawnSample,
     /// Cells with all compared answers, and those that the stronger model answers anyway.
     sample: CascadeSample,
     /// Cells by the number of compared answers that differ.
     levels: Vec<CascadeLevel>,
+    /// Wrong cells of the sample by the number of accepted levels, if the target is about the truth.
+    wrong: Vec<u64>,
+    /// Whether the stronger model does not reach the truth.
+    is_refused: bool,
     /// Cells of each level that the stronger model has not answered.
     unescalated: Vec<u64>,
     /// Cells of the sample that not all models have answered.
@@ -40,11 +45,32 @@ pub(super) struct Calibration {
     accepted: Option<Option<usize>>,
 }
 
+/// Rows of a calibration sample.
+#[derive(Debug, Clone)]
+enum DrawnSample {
+    /// The entities with the smallest hashes.
+    Hashed {
+        seed: u64,
+        size: usize,
+        /// Greatest hash of a sampled entity; `None` if the column has no cells.
+        cutoff: Option<u64>,
+    },
+    /// The filled rows of an audit.
+    Audited {
+        /// All rows of the draw.
+        frame: HashSet<Entity>,
+        /// True values; `None` if the truth cannot be known.
+        truths: HashMap<Entity, Option<CellValue>>,
+    },
+}
+
 impl Calibration {
-    fn new(target: CascadeTarget, levels: usize) -> Self {
+    fn new(target: CascadeTarget, drawn: DrawnSample, levels: usize) -> Self {
         Self {
             target,
-            cutoff: None,
+            drawn,
+            wrong: vec![0; levels + 1],
+            is_refused: false,
             sample: CascadeSample { population: 0, sampled: 0 },
             levels: vec![CascadeLevel::default(); levels],
             unescalated: vec![0; levels],
@@ -55,30 +81,63 @@ impl Calibration {
     }
 
     fn is_sampled(&self, entity: &Entity) -> bool {
-        self.cutoff.is_some_and(|cutoff| hash_entity(self.target.seed, entity) <= cutoff)
+        match &self.drawn {
+            DrawnSample::Hashed { seed, cutoff, .. } => {
+                cutoff.is_some_and(|cutoff| hash_entity(*seed, entity) <= cutoff)
+            }
+            DrawnSample::Audited { truths, .. } => truths.contains_key(entity),
+        }
     }
 
-    /// Adds a cell.
-    fn add_cell(&mut self, entity: &Entity, cell: CascadeCell) {
+    /// Adds a cell. `values` returns its first value and the one that counts after the stronger
+    /// model has answered.
+    fn add_cell(
+        &mut self,
+        entity: &Entity,
+        cell: CascadeCell,
+        values: impl FnOnce() -> Option<(CellValue, Option<CellValue>)>,
+    ) {
         let is_sampled = self.is_sampled(entity);
-        match cell {
+        let is_covered = match &self.drawn {
+            DrawnSample::Hashed { .. } => true,
+            DrawnSample::Audited { frame, .. } => frame.contains(entity),
+        };
+        let level = match cell {
             CascadeCell::Missing => {
                 self.unanswered += 1;
                 self.missing_sampled += u64::from(is_sampled);
                 return;
             }
-            CascadeCell::Escalated => {}
+            CascadeCell::Escalated => None,
             CascadeCell::Compared(differing, second) => {
+                self.unescalated[differing] += u64::from(second.is_none());
+                if !is_covered {
+                    return;
+                }
                 let level = &mut self.levels[differing];
                 level.cells += 1;
                 level.sampled += u64::from(is_sampled);
                 level.disagreements += u64::from(is_sampled && second == Some(true));
-                self.unescalated[differing] += u64::from(second.is_none());
                 self.missing_sampled += u64::from(is_sampled && second.is_none());
+                Some(differing)
             }
-        }
-        self.sample.population += 1;
+        };
+        self.sample.population += u64::from(is_covered);
         self.sample.sampled += u64::from(is_sampled);
+        let DrawnSample::Audited { truths, .. } = &self.drawn else { return };
+        let Some(truth) = truths.get(entity) else { return };
+        let Some((first, Some(second))) = values() else {
+            // A compared cell without the stronger model's answer is counted above.
+            self.missing_sampled += u64::from(level.is_none());
+            return;
+        };
+        let is_wrong =
+            |value: &CellValue| truth.as_ref().is_none_or(|truth| !is_same(value, truth));
+        let (is_first_wrong, is_second_wrong) = (is_wrong(&first), is_wrong(&second));
+        for (accepted, wrong) in self.wrong.iter_mut().enumerate() {
+            let is_accepted = level.is_some_and(|level| level < accepted);
+            *wrong += u64::from(if is_accepted { is_first_wrong } else { is_second_wrong });
+        }
     }
 
     /// Returns true if no answer of this run can change the decision.
@@ -88,14 +147,41 @@ impl Calibration {
 
     /// Decides about the cells outside the sample, if the sample is answered.
     fn decide(&mut self) {
-        if self.missing_sampled == 0 {
-            let levels = self.sample.choose_levels(&self.levels, self.target.share, CONFIDENCE);
-            self.accepted = Some(levels.checked_sub(1));
+        if self.missing_sampled > 0 {
+            return;
+        }
+        let (sample, share) = (self.sample, self.target.share);
+        let levels = match self.target.basis {
+            TargetBasis::Model { .. } => {
+                Some(sample.choose_levels(&self.levels, share, CONFIDENCE))
+            }
+            TargetBasis::Truth => sample.choose_true_levels(&self.wrong, share, CONFIDENCE),
+        };
+        self.is_refused = levels.is_none();
+        self.accepted = levels.map(|levels| levels.checked_sub(1));
+    }
+
+    /// Returns the number of sampled cells of the first model that disagree with the stronger model,
+    /// or are wrong.
+    fn count_disagreements(&self) -> u64 {
+        match self.target.basis {
+            TargetBasis::Model { .. } => self.levels.iter().map(|level| level.disagreements).sum(),
+            TargetBasis::Truth => self.wrong.last().copied().unwrap_or_default(),
         }
     }
 
-    fn count_disagreements(&self) -> u64 {
-        self.levels.iter().map(|level| level.disagreements).sum()
+    /// Returns why the target is refused.
+    fn describe_refusal(&self, name: &str, to: &str) -> String {
+        let CascadeSample { sampled, population } = self.sample;
+        let wrong = self.wrong.first().copied().unwrap_or_default();
+        let least =
+            1.0 - self.sample.bound_wrong(wrong, CONFIDENCE) as f64 / population.max(1) as f64;
+        format!(
+            "{name}: {to} is right in {} of {sampled} audited cells, which shows only that at least {:.1} % of its answers are true, so `target_truth` = {} is refused",
+            sampled - wrong,
+            100.0 * least.max(0.0),
+            self.target.share
+        )
     }
 }
 
@@ -151,7 +237,13 @@ impl Materializer<'_> {
             for (column, target) in targets {
                 let rule = self.models[n].of_column(column).second.as_ref();
                 let levels = rule.map_or(1, |rule| rule.compare.len() + 1);
-                calibrations[column] = Some(Calibration::new(target, levels));
+                let drawn = match target.basis {
+                    TargetBasis::Model { sample, seed } => {
+                        DrawnSample::Hashed { seed, size: sample as usize, cutoff: None }
+                    }
+                    TargetBasis::Truth => self.read_audited_sample(n, column)?,
+                };
+                calibrations[column] = Some(Calibration::new(target, drawn, levels));
             }
             let keys = Keys::collect(self.database, &self.spec.expansions[n], None)?;
             self.draw_samples(n, &keys, &mut calibrations)
@@ -161,6 +253,36 @@ impl Materializer<'_> {
         }
         self.calibrations.borrow_mut()[n] = calibrations;
         Ok(())
+    }
+
+    /// Returns the filled rows of a column's audit.
+    ///
+    /// # Errors
+    /// [`AuditError`] if there is no audit of the column with true values and a uniform design.
+    fn read_audited_sample(&self, n: usize, column: usize) -> Result<DrawnSample, AuditError> {
+        let expansion = &self.spec.expansions[n];
+        let audit = Audit::read(&self.spec, expansion)?;
+        let name = &expansion.columns[column].name;
+        if audit.draw.find_column(expansion, column).is_none() {
+            let message =
+                format!("`target_truth` needs an audit of `{name}`, which is not audited");
+            return Err(AuditError::in_request(message, "draw an audit of this column"));
+        }
+        if audit.draw.design != Design::Uniform {
+            let message = format!("`target_truth` of `{name}` needs a uniform audit");
+            let hint = "draw one with `hqdl audit SPEC --design uniform`";
+            return Err(AuditError::in_request(message, hint));
+        }
+        let entity = |row: usize| expansion.build_entity(&audit.draw.frame[row].key);
+        let filled = audit.count_filled(&[column], Evidence::Truth);
+        let truth = |row: &usize| {
+            let truth = audit.sheet.truth(*row, column)?;
+            Some((entity(*row), truth.value.clone()))
+        };
+        Ok(DrawnSample::Audited {
+            frame: (0..audit.draw.frame.len()).map(entity).collect(),
+            truths: audit.draw.sample()[..filled].iter().filter_map(truth).collect(),
+        })
     }
 
     /// Returns true if a calibration includes a column's cell of a key. An overridden cell has no
@@ -181,10 +303,14 @@ impl Materializer<'_> {
         let mut smallest: Vec<BinaryHeap<u64>> = vec![BinaryHeap::new(); calibrations.len()];
         keys.for_each(&mut |key: &KeyRow| {
             for (column, calibration) in calibrations.iter().enumerate() {
-                let Some(calibration) = calibration else { continue };
+                let Some(DrawnSample::Hashed { seed, size, .. }) =
+                    calibration.as_ref().map(|calibration| &calibration.drawn)
+                else {
+                    continue;
+                };
                 if self.is_calibrated(n, key, column) {
-                    smallest[column].push(hash_entity(calibration.target.seed, &key.entity));
-                    if smallest[column].len() > calibration.target.sample as usize {
+                    smallest[column].push(hash_entity(*seed, &key.entity));
+                    if smallest[column].len() > *size {
                         smallest[column].pop();
                     }
                 }
@@ -192,7 +318,10 @@ impl Materializer<'_> {
             Ok::<_, WalkError>(())
         })?;
         for (calibration, smallest) in calibrations.iter_mut().zip(&smallest) {
-            calibration.iter_mut().for_each(|c| c.cutoff = smallest.peek().copied());
+            if let Some(Calibration { drawn: DrawnSample::Hashed { cutoff, .. }, .. }) = calibration
+            {
+                *cutoff = smallest.peek().copied();
+            }
         }
         Ok(())
     }
@@ -209,7 +338,9 @@ impl Materializer<'_> {
                 let Some(calibration) = calibration else { continue };
                 if self.is_calibrated(n, key, column) {
                     let cell = self.requirements[n].look_up_cascade(facts.as_ref(), column);
-                    calibration.add_cell(&key.entity, cell);
+                    calibration.add_cell(&key.entity, cell, || {
+                        self.requirements[n].cascade_values(facts.as_ref(), column)
+                    });
                 }
             }
             Ok(())
@@ -257,6 +388,20 @@ impl Materializer<'_> {
             let answers = rule.compare.len() + 1;
             let sample = count_noun(calibration.sample.sampled, "row");
             let misses = count_noun(calibration.count_disagreements(), "disagreement");
+            if calibration.is_refused {
+                notes.push(calibration.describe_refusal(&name, to));
+                continue;
+            }
+            if calibration.target.basis == TargetBasis::Truth
+                && let Some(accepted) = calibration.accepted
+            {
+                let equal = accepted.map_or(answers + 1, |differing| answers - differing);
+                notes.push(format!(
+                    "{name}: with a probability of 95 %, at least {share} % of {} are true; {to} answers those with fewer than {equal} of {answers} equal answers (audit: {sample})",
+                    count_noun(calibration.sample.population, "cell"),
+                ));
+                continue;
+            }
             notes.push(match calibration.accepted {
                 None => format!(
                     "{name}: no promise yet, because {} of the sample are not answered by all models",
@@ -275,6 +420,25 @@ impl Materializer<'_> {
         notes
     }
 
+    /// Returns the error of the first refused target, if there is one.
+    pub(super) fn find_refused_target(&self) -> Option<MaterializeError> {
+        let calibrations = self.calibrations.borrow();
+        for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            for (column, calibration) in calibrations[n].iter().enumerate() {
+                let rule = self.models[n].of_column(column).second.as_ref();
+                if let (Some(calibration), Some(rule)) = (calibration, rule)
+                    && calibration.is_refused
+                {
+                    let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
+                    let to = &self.models[n].choices()[rule.to].name;
+                    let message = calibration.describe_refusal(&name, to);
+                    return Some(MaterializeError::TargetRefused(message));
+                }
+            }
+        }
+        None
+    }
+
     /// Returns the thresholds of an expansion's calibrated columns; with `priced`, also their prices.
     pub(super) fn plan_cascades(&self, n: usize, priced: bool) -> Vec<CascadePlan> {
         let expansion = &self.spec.expansions[n];
@@ -285,7 +449,16 @@ impl Materializer<'_> {
             let answers = rule.compare.len() + 1;
             let is_known = calibration.missing_sampled == 0 && calibration.sample.sampled > 0;
             let choices = match is_known {
-                true => calibration.sample.list_choices(&calibration.levels, CONFIDENCE),
+                true => match calibration.target.basis {
+                    TargetBasis::Model { .. } => {
+                        calibration.sample.list_choices(&calibration.levels, CONFIDENCE)
+                    }
+                    TargetBasis::Truth => calibration.sample.list_true_choices(
+                        &calibration.levels,
+                        &calibration.wrong,
+                        CONFIDENCE,
+                    ),
+                },
                 false => Vec::new(),
             };
             let price = priced.then(|| self.price_cell(n, column, rule.to)).flatten();
@@ -306,6 +479,7 @@ impl Materializer<'_> {
                 column: expansion.columns[column].name.clone(),
                 to: self.models[n].choices()[rule.to].name.clone(),
                 target: calibration.target.share,
+                is_truth: calibration.target.basis == TargetBasis::Truth,
                 answers,
                 cells: calibration.sample.population,
                 sampled: calibration.sample.sampled,

@@ -35,6 +35,7 @@ use self::refresh::RefreshJob;
 pub use self::report::{ColumnReport, Report};
 use self::run::Run;
 pub use self::run::RunMode;
+use crate::audit::AuditError;
 use hqdl_database::output::{OutputTarget, remove_leftovers};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::{ExpansionRequirements, Facts, FactsError};
@@ -63,6 +64,12 @@ pub enum MaterializeError {
     /// The run stopped early; every answer received so far is stored and published.
     #[error(transparent)]
     Stopped(StopReason),
+    /// The audit of a column with a `target_truth` cannot be used.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// The stronger model does not reach a `target_truth`.
+    #[error("{0}")]
+    TargetRefused(String),
     /// The overrides file is invalid.
     #[error(transparent)]
     Overrides(#[from] OverridesError),
@@ -525,6 +532,7 @@ impl<'w> Materializer<'w> {
     fn report_cascades(&self, report: &mut Report) {
         let expansions = 0..self.spec.expansions.len();
         report.cascades = expansions.flat_map(|n| self.plan_cascades(n, false)).collect();
+        report.failure = report.failure.take().or_else(|| self.find_refused_target());
     }
 
     /// Returns whether the run has cells to request or batches to wait for.

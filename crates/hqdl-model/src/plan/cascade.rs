@@ -11,8 +11,10 @@ pub struct CascadePlan {
     pub column: String,
     /// Name of the stronger model.
     pub to: String,
-    /// Share of the cells that must agree with it.
+    /// Share of the cells that must agree with it, or be true.
     pub target: f64,
+    /// Whether the target, `expected` and `bound` are about the truth.
+    pub is_truth: bool,
     /// Number of answers to each cell of which the first one is accepted.
     pub answers: usize,
     /// Number of cells with these answers.
@@ -57,7 +59,8 @@ impl CascadePlan {
         };
         json!({
             "expansion": self.expansion, "column": self.column, "to": self.to,
-            "target": self.target, "answers": self.answers, "cells": self.cells,
+            "target": self.target, "of": if self.is_truth { "truth" } else { "agreement" },
+            "answers": self.answers, "cells": self.cells,
             "sampled": self.sampled, "unanswered_sampled": self.unanswered_sampled,
             "disagreements": self.disagreements,
             "thresholds": self.thresholds.iter().map(to_json).collect::<Vec<_>>(),

@@ -3,7 +3,7 @@
 use super::{SpecCheck, join_path};
 use crate::file::{CompareField, EscalateTable, EscalationCase, SpecFile};
 use crate::schema_check::Step;
-use crate::{CascadeTarget, Comparison, Escalation, Provider};
+use crate::{CascadeTarget, Comparison, Escalation, Provider, TargetBasis};
 use hqdl_values::cell::State;
 
 /// Cases of an `escalate` without `when`.
@@ -38,7 +38,7 @@ impl SpecCheck<'_> {
         self.check_second_models(path, table, first, file);
         self.check_answers(path, table, first, file);
         let mut cases = table.when.clone().unwrap_or_else(|| DEFAULT_CASES.to_vec());
-        if table.when.is_none() && table.target.is_some() {
+        if table.when.is_none() && (table.target.is_some() || table.target_truth.is_some()) {
             cases.push(EscalationCase::LowConfidence);
         }
         let further_answers = table.answers.unwrap_or(1).saturating_sub(1);
@@ -166,31 +166,45 @@ impl SpecCheck<'_> {
         cases: &[EscalationCase],
     ) -> Option<CascadeTarget> {
         let field_path = |field: &str| join_path(path, &[field.into()]);
-        let Some(share) = table.target else {
+        if table.target.is_none() {
             let unused = [("sample", table.sample.is_some()), ("seed", table.seed.is_some())];
             for (field, _) in unused.into_iter().filter(|(_, is_set)| *is_set) {
                 let message = format!("`{field}` has no effect without `target`");
                 self.add_error(&field_path(field), &message, "", "remove it, or set `target`");
             }
-            return None;
+        }
+        let (field, share) = match (table.target, table.target_truth) {
+            (None, None) => return None,
+            (Some(share), None) => ("target", share),
+            (None, Some(share)) => ("target_truth", share),
+            (Some(share), Some(_)) => {
+                let message = "`target` and `target_truth` exclude each other";
+                self.add_error(&field_path("target_truth"), message, "", "remove one of them");
+                ("target", share)
+            }
         };
         if !(share > 0.0 && share <= 1.0) {
-            let label = "expected a share above 0, at most 1";
-            self.add_error(&field_path("target"), "`target` is out of range", label, "");
+            let (message, label) =
+                (format!("`{field}` is out of range"), "expected a share above 0, at most 1");
+            self.add_error(&field_path(field), &message, label, "");
         }
         if !cases.contains(&EscalationCase::LowConfidence) {
+            let message = format!("`{field}` has no effect");
             let help = "add \"low_confidence\" to `when`";
-            self.add_error(&field_path("target"), "`target` has no effect", "", help);
+            self.add_error(&field_path(field), &message, "", help);
         }
         if table.sample == Some(0) {
             let label = "expected at least 1";
             self.add_error(&field_path("sample"), "`sample` is out of range", label, "");
         }
         let needed = (EXPECTED_MISSES / (1.0 - share).max(0.001)).ceil() as u32;
-        Some(CascadeTarget {
-            share,
-            sample: table.sample.unwrap_or_else(|| needed.max(DEFAULT_SAMPLE)),
-            seed: table.seed.unwrap_or_default(),
-        })
+        let basis = match table.target {
+            Some(_) => TargetBasis::Model {
+                sample: table.sample.unwrap_or_else(|| needed.max(DEFAULT_SAMPLE)),
+                seed: table.seed.unwrap_or_default(),
+            },
+            None => TargetBasis::Truth,
+        };
+        Some(CascadeTarget { share, basis })
     }
 }

@@ -310,3 +310,52 @@ fn a_cascade_needs_a_sample_that_is_large_enough() {
     assert_eq!(cascade(3, 3).choose_levels(&levels, 1.0, 0.95), 1);
     assert_eq!(cascade(0, 0).list_choices(&[], 0.95)[0].bound, 1.0);
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Over all samples, a table below the target is accepted with at most the nominal probability,
+    /// wherever the models are wrong.
+    #[test]
+    fn cascades_hold_a_target_of_true_cells(
+        cells in prop::collection::vec((0..3_usize, any::<bool>(), any::<bool>()), 2..13),
+        share in 0.1..1.0_f64,
+        target in 0.2..1.0_f64,
+        confidence in 0.6..0.97_f64,
+    ) {
+        let population = cells.len() as u64;
+        let sampled = ((population as f64 * share) as u32).max(1);
+        let cascade = CascadeSample { population, sampled: sampled.into() };
+        let allowed = (1.0 - target) * population as f64 + 1e-9;
+        let is_wrong = |(level, cheap, strong): &(usize, bool, bool), accepted: usize| {
+            if *level < accepted { *cheap } else { *strong }
+        };
+        let (mut samples, mut missed) = (0.0, 0.0);
+        for sample in (0..1_u32 << population).filter(|s| s.count_ones() == sampled) {
+            samples += 1.0;
+            let is_sampled = |n: usize| sample >> n & 1 == 1;
+            let wrong = |accepted| {
+                let all = cells.iter().enumerate();
+                all.filter(|(n, cell)| is_sampled(*n) && is_wrong(cell, accepted)).count() as u64
+            };
+            let wrong: Vec<u64> = (0..=3).map(wrong).collect();
+            let Some(accepted) = cascade.choose_true_levels(&wrong, target, confidence) else {
+                continue;
+            };
+            // The sampled cells have the strong model's answers.
+            let all = cells.iter().enumerate();
+            let published = all.filter(|(n, cell)| is_wrong(cell, if is_sampled(*n) { 0 } else { accepted }));
+            missed += f64::from(u8::from(published.count() as f64 > allowed));
+        }
+        prop_assert!(missed <= (1.0 - confidence) * samples + 1e-6, "{missed} of {samples}");
+    }
+}
+
+#[test]
+fn a_target_that_the_strong_model_misses_is_refused() {
+    let cascade = CascadeSample { population: 699, sampled: 100 };
+    assert_eq!(cascade.choose_true_levels(&[9, 9, 30], 0.95, 0.95), None);
+    assert_eq!(cascade.choose_true_levels(&[1, 1, 30], 0.95, 0.95), Some(1));
+    // The sampled cells would become worse.
+    assert_eq!(cascade.choose_true_levels(&[1, 0, 0], 0.95, 0.95), Some(0));
+}
