@@ -60,12 +60,12 @@ fn answer_large(n: usize) -> &'static str {
 
 /// Every tenth answer differs from the stronger model's.
 fn answer_small(n: usize) -> &'static str {
-    COUNTRIES[if n % 10 == 0 { n + 1 } else { n } % 3]
+    COUNTRIES[if n.is_multiple_of(10) { n + 1 } else { n } % 3]
 }
 
 /// Differs from the small model on its wrong answers, and on every seventh place.
 fn answer_other(n: usize) -> &'static str {
-    COUNTRIES[if n % 7 == 0 { n + 2 } else { n } % 3]
+    COUNTRIES[if n.is_multiple_of(7) { n + 2 } else { n } % 3]
 }
 
 struct Cascade {
@@ -383,7 +383,7 @@ fn a_target_of_true_cells_uses_the_audit() {
 
 /// The truth differs from the strong model's answer to every fifth place.
 fn tell_truth(n: usize) -> &'static str {
-    COUNTRIES[if n % 5 == 0 { n + 2 } else { n } % 3]
+    COUNTRIES[if n.is_multiple_of(5) { n + 2 } else { n } % 3]
 }
 
 #[test]

@@ -30,9 +30,8 @@ pub struct SecondAnswerRule {
 pub struct CascadeDecision {
     /// Whether the cell is in the calibration sample, so that the stronger model answers it.
     pub is_sampled: bool,
-    /// Maximum number of differing answers of an accepted cell. `None` until the sample is
-    /// answered; `Some(None)` accepts no cell.
-    pub accepted: Option<Option<usize>>,
+    /// Cells with fewer differing answers are accepted. `None` until the sample is answered.
+    pub accepted: Option<usize>,
 }
 
 /// Answers of models, by the position of the model.
@@ -207,9 +206,8 @@ impl ExpansionRequirements {
             };
             let is_asked = match rule.comparison {
                 Some(Comparison::Calibrated(_)) => {
-                    let is_accepted = |most: Option<usize>| most.is_some_and(|m| votes.len() <= m);
                     decision.is_sampled
-                        || decision.accepted.is_some_and(|most| !is_accepted(most))
+                        || decision.accepted.is_some_and(|accepted| votes.len() >= accepted)
                         || self.models[rule.to].look_up_cell(record, column).is_known()
                 }
                 _ => !votes.is_empty(),
@@ -297,9 +295,9 @@ impl ExpansionRequirements {
         column: usize,
     ) -> Option<(CellValue, Option<CellValue>)> {
         let rule = self.columns.get(column)?.second.as_ref()?;
-        let value = |fact: &Fact| match fact.answer.state.has_value() {
-            true => fact.answer.value.clone(),
-            false => CellValue::Nothing,
+        let value = |fact: &Fact| {
+            let value = Some(&fact.answer.value).filter(|_| fact.answer.state.has_value());
+            value.cloned().unwrap_or(CellValue::Nothing)
         };
         let model = self.model_of(column);
         let CellLookup::Known(fact) = self.models[model].look_up_cell(record, column) else {

@@ -42,7 +42,7 @@ pub(super) struct Calibration {
     /// Cells without a first or a compared answer.
     unanswered: u64,
     /// Decision about the cells outside the sample, as in [`CascadeDecision`].
-    accepted: Option<Option<usize>>,
+    accepted: Option<usize>,
 }
 
 /// Rows of a calibration sample.
@@ -158,7 +158,7 @@ impl Calibration {
             TargetBasis::Truth => sample.choose_true_levels(&self.wrong, share, CONFIDENCE),
         };
         self.is_refused = levels.is_none();
-        self.accepted = levels.map(|levels| levels.checked_sub(1));
+        self.accepted = levels;
     }
 
     /// Returns the number of sampled cells of the first model that disagree with the stronger model,
@@ -167,6 +167,15 @@ impl Calibration {
         match self.target.basis {
             TargetBasis::Model { .. } => self.levels.iter().map(|level| level.disagreements).sum(),
             TargetBasis::Truth => self.wrong.last().copied().unwrap_or_default(),
+        }
+    }
+
+    /// Returns all possible thresholds, from the most expensive one to the cheapest.
+    fn list_choices(&self) -> Vec<CascadeChoice> {
+        let (sample, levels) = (self.sample, &self.levels);
+        match self.target.basis {
+            TargetBasis::Model { .. } => sample.list_choices(levels, CONFIDENCE),
+            TargetBasis::Truth => sample.list_true_choices(levels, &self.wrong, CONFIDENCE),
         }
     }
 
@@ -395,7 +404,7 @@ impl Materializer<'_> {
             if calibration.target.basis == TargetBasis::Truth
                 && let Some(accepted) = calibration.accepted
             {
-                let equal = accepted.map_or(answers + 1, |differing| answers - differing);
+                let equal = answers + 1 - accepted;
                 notes.push(format!(
                     "{name}: with a probability of 95 %, at least {share} % of {} are true; {to} answers those with fewer than {equal} of {answers} equal answers (audit: {sample})",
                     count_noun(calibration.sample.population, "cell"),
@@ -407,13 +416,13 @@ impl Materializer<'_> {
                     "{name}: no promise yet, because {} of the sample are not answered by all models",
                     count_noun(calibration.missing_sampled, "cell")
                 ),
-                Some(None) => format!(
+                Some(0) => format!(
                     "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
                 ),
-                Some(Some(differing)) => format!(
+                Some(accepted) => format!(
                     "{name}: with a probability of 95 %, at least {share} % of {} agree with {to}, which answers those with fewer than {} of {answers} equal answers (sample: {sample}, {misses})",
                     count_noun(calibration.sample.population, "cell"),
-                    answers - differing
+                    answers + 1 - accepted
                 ),
             });
         }
@@ -448,21 +457,8 @@ impl Materializer<'_> {
             let (Some(calibration), Some(rule)) = (calibration, &models.second) else { continue };
             let answers = rule.compare.len() + 1;
             let is_known = calibration.missing_sampled == 0 && calibration.sample.sampled > 0;
-            let choices = match is_known {
-                true => match calibration.target.basis {
-                    TargetBasis::Model { .. } => {
-                        calibration.sample.list_choices(&calibration.levels, CONFIDENCE)
-                    }
-                    TargetBasis::Truth => calibration.sample.list_true_choices(
-                        &calibration.levels,
-                        &calibration.wrong,
-                        CONFIDENCE,
-                    ),
-                },
-                false => Vec::new(),
-            };
+            let choices = if is_known { calibration.list_choices() } else { Vec::new() };
             let price = priced.then(|| self.price_cell(n, column, rule.to)).flatten();
-            let chosen = calibration.accepted.map(|most| most.map_or(0, |most| most + 1));
             let to_threshold = |choice: CascadeChoice| {
                 let cells = calibration.unescalated[choice.accepted..].iter().sum::<u64>();
                 CascadeThreshold {
@@ -471,7 +467,7 @@ impl Materializer<'_> {
                     cost_usd: price.map(|price| price * cells as f64),
                     expected: choice.expected,
                     bound: choice.bound,
-                    is_chosen: chosen == Some(choice.accepted),
+                    is_chosen: calibration.accepted == Some(choice.accepted),
                 }
             };
             plans.push(CascadePlan {
