@@ -34,8 +34,8 @@ pub struct CascadeDecision {
     pub accepted: Option<usize>,
 }
 
-/// Answers of models, by the position of the model.
-type Answers<'r> = Vec<(usize, Cow<'r, Fact>)>;
+/// Facts of models, with the position of the model.
+type ModelFacts<'r> = Vec<(usize, Cow<'r, Fact>)>;
 
 /// Answers to a cell that decide whether a calibrated column accepts the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +241,7 @@ impl ExpansionRequirements {
         record: Option<&'r Record>,
         column: usize,
         (first, rule): (&Fact, &SecondAnswerRule),
-    ) -> Result<Answers<'r>, (Reason, usize)> {
+    ) -> Result<ModelFacts<'r>, (Reason, usize)> {
         let mut differing = Vec::new();
         let is_calibrated = matches!(rule.comparison, Some(Comparison::Calibrated(_)));
         if !first.answer.state.has_value() && !is_calibrated {
