@@ -318,6 +318,11 @@ impl From<MaterializeError> for Failure {
             MaterializeError::Facts(e) => e.into(),
             MaterializeError::Setup(e) => e.into(),
             MaterializeError::Overrides(e) => e.into(),
+            MaterializeError::Audit(e) => e.into(),
+            MaterializeError::TargetRefused(_) => Self::wrong_input(
+                error.to_string(),
+                "lower `target_truth`, audit more rows, name a better model in `to`, or use `target`",
+            ),
             MaterializeError::Stopped(why) => {
                 let (message, hint, exit) = describe_stop(&why);
                 Self::Message { message, hint, exit }

@@ -37,9 +37,9 @@ pub fn build_sample_prompts(
     for expansion in &session.spec.expansions {
         let rows = collect_first_rows(session, expansion, max_rows.unwrap_or(usize::MAX))?;
         let Some(first) = rows.first() else { continue };
-        load_evidence(&session.spec, expansion, &session.database).map_err(|message| {
-            MaterializeError::Evidence { expansion: expansion.name.clone(), message }
-        })?;
+        load_evidence(&session.spec, expansion, &session.database, session.facts()?).map_err(
+            |message| MaterializeError::Evidence { expansion: expansion.name.clone(), message },
+        )?;
         let asked = expansion.for_key(&first.key);
         let shown: Vec<_> = rows.iter().map(|row| expansion.shown_row(row)).collect();
         let models = model::choose_models(&session.spec, Some(&*connected), expansion);

@@ -12,7 +12,7 @@ use super::{ModelFlags, OutputOptions, progress, session};
 use crate::facts::Reason;
 use crate::format::{count_noun, format_thousands};
 use crate::materialize::RunMode;
-use crate::plan::{BudgetLeft, Plan};
+use crate::plan::{BudgetLeft, CascadePlan, Plan};
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
 use crate::session::Session;
 
@@ -100,6 +100,7 @@ fn print_plan(plan: &Plan, batch: bool) {
         }
     }
     anstream::println!("{table}");
+    plan.cascades.iter().for_each(print_cascade);
     for expansion in plan.expansions.iter().filter(|e| e.orphaned > 0) {
         anstream::println!(
             "{}: the source no longer has the keys of {}",
@@ -138,4 +139,41 @@ fn print_plan(plan: &Plan, batch: bool) {
     }
     let about = if batch { "within" } else { "about" };
     anstream::println!("time      {about} {}", progress::format_duration(plan.seconds));
+}
+
+/// Prints the thresholds of a column with a target, with price and agreement.
+fn print_cascade(cascade: &CascadePlan) {
+    if cascade.thresholds.is_empty() {
+        return;
+    }
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let share = if cascade.is_truth { "true" } else { "agreement" };
+    table.set_header(["accepted", "to ask", "cost", share, "at least", ""]);
+    for threshold in &cascade.thresholds {
+        table.add_row([
+            match threshold.equal_answers {
+                Some(equal) => format!("{equal} of {} equal", cascade.answers),
+                None => "nothing".to_owned(),
+            },
+            threshold.cells.to_string(),
+            threshold.cost_usd.map_or_else(|| "?".to_owned(), |cost| format!("${cost:.4}")),
+            percent(threshold.expected),
+            percent(threshold.bound),
+            if threshold.is_chosen { "chosen".to_owned() } else { String::new() },
+        ]);
+    }
+    anstream::println!(
+        "\n{}.{}: {}, target {}, sample of {}\n{table}",
+        cascade.expansion,
+        cascade.column,
+        if cascade.is_truth {
+            "truth".to_owned()
+        } else {
+            format!("agreement with {}", cascade.to)
+        },
+        percent(cascade.target),
+        count_noun(cascade.sampled, "cell")
+    );
 }

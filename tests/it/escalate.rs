@@ -386,11 +386,14 @@ fn rules_without_effect_or_guarantee_are_rejected() {
         ("to = \"lagre\"", "the spec has no [model.lagre]"),
         ("to = \"gpt-4o-mini\"", "`to` is the model that answers first"),
         ("to = \"warm\"", "`to` has the same `name` as the model that answers first"),
-        ("to = \"large\", target = 0.95", "`target` is not supported yet"),
+        ("to = \"large\", target = 0.95", "`low_confidence` needs answers to compare"),
         ("to = \"large\", when = []", "`when` names no case"),
-        ("to = \"large\", when = [\"low_confidence\"]", "`low_confidence` is not supported yet"),
-        ("to = \"large\", when = [\"disagree\"]", "`disagree` needs a second model"),
-        ("to = \"large\", compare = \"other\"", "`compare` has no effect without `disagree`"),
+        (
+            "to = \"large\", when = [\"low_confidence\"]",
+            "`low_confidence` needs answers to compare",
+        ),
+        ("to = \"large\", when = [\"disagree\"]", "`disagree` needs a second answer"),
+        ("to = \"large\", compare = \"other\"", "`compare` and `answers` have no effect"),
         (
             "to = \"large\", when = [\"disagree\"], compare = \"large\"",
             "`compare` and `to` are the same model",

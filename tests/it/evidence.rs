@@ -405,7 +405,7 @@ fn wrong_settings_are_reported_with_their_line() {
     let project = Project::new(&endpoint, TABLES, SPEC);
     let documents = "documents = \"SELECT title, body FROM page\"";
     let cases = [
-        (documents, "", "needs `documents` or `folder`"),
+        (documents, "", "needs `documents`, `folder` or `search`"),
         (documents, "documents = \"SELECT 1\"\nfolder = \"x\"", "only one of them"),
         (documents, "documents = \"SELECT 1, 2, 3\"", "one column with texts, or two"),
         (documents, "documents = \"SELECT x FROM missing\"", "no such table"),

@@ -50,6 +50,7 @@ guides! {
     assistant,
     documents,
     evidence,
+    web_search,
     images,
     python,
     sqlite_extension,

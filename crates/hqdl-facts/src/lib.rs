@@ -76,7 +76,9 @@ pub use prefetch::Prefetch;
 pub use questions::{LiveQuestion, QuestionBinding, QuestionOrigin};
 pub use record::{Fact, Record, RecordBytes};
 pub use requests::{BatchedRequest, KnownRequest};
-pub use second_answer::{ColumnModels, ExpansionRequirements, SecondAnswerRule};
+pub use second_answer::{
+    CascadeCell, CascadeDecision, ColumnModels, ExpansionRequirements, SecondAnswerRule,
+};
 pub use spending::{ColumnDailyCost, HourlySpending, Totals};
 pub use store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
 pub use throttle::{LimiterKey, PauseFuture, Permit, RateLimits, Throttle, TicketFuture};

@@ -82,6 +82,12 @@ pub enum CellLookup<'r> {
 }
 
 impl CellLookup<'_> {
+    /// Returns true if the cell is known.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        matches!(self, Self::Known(_))
+    }
+
     /// Returns the fact to show.
     #[must_use]
     pub fn fact(&self) -> Option<&Fact> {

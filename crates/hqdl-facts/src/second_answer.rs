@@ -8,22 +8,49 @@ use std::sync::Arc;
 
 use crate::lookup::{CellLookup, CellRequirements, Reason};
 use crate::record::{Fact, Record};
+use hqdl_spec::Comparison;
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{CellValue, State};
 
 /// Rule by which another model answers a column's cells again.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SecondAnswerRule {
     /// States of the first answer after which the other model is asked.
     pub states: Vec<State>,
-    /// Position of the model whose answers are compared with the first ones.
-    pub compare: Option<usize>,
+    /// Positions of the models whose answers are compared with the first ones.
+    pub compare: Vec<usize>,
+    /// Which result of the comparison makes the run ask the other model.
+    pub comparison: Option<Comparison>,
     /// Position of the model that answers again.
     pub to: usize,
 }
 
+/// Decision of a calibrated column about one cell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CascadeDecision {
+    /// Whether the cell is in the calibration sample, so that the stronger model answers it.
+    pub is_sampled: bool,
+    /// Cells with fewer differing answers are accepted. `None` until the sample is answered.
+    pub accepted: Option<usize>,
+}
+
+/// Facts of models, with the position of the model.
+type ModelFacts<'r> = Vec<(usize, Cow<'r, Fact>)>;
+
+/// Answers to a cell that decide whether a calibrated column accepts the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CascadeCell {
+    /// The cell has no first answer, or one of the compared answers is missing.
+    Missing,
+    /// The stronger model answers the cell whatever its confidence, or has answered first.
+    Escalated,
+    /// The number of differing answers. If the stronger model has answered, also whether its answer
+    /// replaces the first one by another one.
+    Compared(usize, Option<bool>),
+}
+
 /// Models of a column, as positions in the expansion's models.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnModels {
     /// Index of the model that answers first.
     pub first: usize,
@@ -34,7 +61,8 @@ pub struct ColumnModels {
 impl ColumnModels {
     /// Returns the positions of all models that may be asked about a cell of the column.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
-        let second = self.second.iter().flat_map(|rule| rule.compare.into_iter().chain([rule.to]));
+        let second =
+            self.second.iter().flat_map(|rule| rule.compare.iter().copied().chain([rule.to]));
         std::iter::once(self.first).chain(second)
     }
 }
@@ -132,7 +160,7 @@ impl ExpansionRequirements {
     /// known without it.
     #[must_use]
     pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
-        match self.look_up_with_second_answer(record, column) {
+        match self.look_up_with_second_answer(record, column, CascadeDecision::default()) {
             (CellLookup::Missing(_, Some(fact)), model) if model != self.model_of(column) => {
                 CellLookup::Known(fact)
             }
@@ -141,12 +169,14 @@ impl ExpansionRequirements {
     }
 
     /// Looks up a column's cell in a record for a run that asks for second answers. If the cell is
-    /// missing, also returns the position of the model to ask.
+    /// missing, also returns the position of the model to ask. `decision` applies to calibrated
+    /// columns.
     #[must_use]
     pub fn look_up_with_second_answer<'r>(
         &self,
         record: Option<&'r Record>,
         column: usize,
+        decision: CascadeDecision,
     ) -> (CellLookup<'r>, usize) {
         let model = self.model_of(column);
         let first = self.models[model].look_up_cell(record, column);
@@ -167,21 +197,25 @@ impl ExpansionRequirements {
         }
         let mut causes = vec![(model, fact.clone())];
         if !rule.states.contains(&fact.answer.state) {
-            let Some(compare) = rule.compare.filter(|_| fact.answer.state.has_value()) else {
-                return (to_lookup(fact, missing), model);
+            let votes = match self.compare_answers(record, column, (&fact, rule)) {
+                Ok(votes) => votes,
+                Err((reason, compare)) if missing.is_none() => {
+                    return (CellLookup::Missing(reason, Some(fact)), compare);
+                }
+                Err(_) => return (to_lookup(fact, missing), model),
             };
-            match self.models[compare].look_up_cell(record, column) {
-                CellLookup::Known(other) if contradicts(&fact, &other) => {
-                    causes.push((compare, other));
+            let is_asked = match rule.comparison {
+                Some(Comparison::Calibrated(_)) => {
+                    decision.is_sampled
+                        || decision.accepted.is_some_and(|accepted| votes.len() >= accepted)
+                        || self.models[rule.to].look_up_cell(record, column).is_known()
                 }
-                CellLookup::Missing(reason, _) if missing.is_none() => {
-                    return (
-                        CellLookup::Missing(second_answer_reason(reason), Some(fact)),
-                        compare,
-                    );
-                }
-                _ => return (to_lookup(fact, missing), model),
+                _ => !votes.is_empty(),
+            };
+            if !is_asked {
+                return (to_lookup(fact, missing), model);
             }
+            causes.extend(votes);
         }
         let (second, second_missing) = match self.models[rule.to].look_up_cell(record, column) {
             CellLookup::Known(second) => (Some(second), None),
@@ -198,6 +232,90 @@ impl ExpansionRequirements {
         }
     }
 
+    /// Returns the compared answers that differ from the first one, with their models.
+    ///
+    /// # Errors
+    /// If one of them is missing, returns the reason and the model to ask.
+    fn compare_answers<'r>(
+        &self,
+        record: Option<&'r Record>,
+        column: usize,
+        (first, rule): (&Fact, &SecondAnswerRule),
+    ) -> Result<ModelFacts<'r>, (Reason, usize)> {
+        let mut differing = Vec::new();
+        let is_calibrated = matches!(rule.comparison, Some(Comparison::Calibrated(_)));
+        if !first.answer.state.has_value() && !is_calibrated {
+            return Ok(differing);
+        }
+        for compare in &rule.compare {
+            match self.models[*compare].look_up_cell(record, column) {
+                CellLookup::Known(other) => {
+                    let differs = match rule.comparison {
+                        Some(Comparison::Disagree) => contradicts(first, &other),
+                        _ => !is_same_answer(first, &other),
+                    };
+                    differing.extend(differs.then_some((*compare, other)));
+                }
+                CellLookup::Missing(reason, _) => return Err((second_answer_reason(reason), *compare)),
+            }
+        }
+        Ok(differing)
+    }
+
+    /// Returns the answers to a cell of a calibrated column.
+    #[must_use]
+    pub fn look_up_cascade(&self, record: Option<&Record>, column: usize) -> CascadeCell {
+        let rule = self.columns.get(column).and_then(|models| models.second.as_ref());
+        let first = self.models[self.model_of(column)].look_up_cell(record, column);
+        let (Some(rule), CellLookup::Known(fact)) = (rule, first) else {
+            return CascadeCell::Missing;
+        };
+        if fact.model == self.models[rule.to].model || rule.states.contains(&fact.answer.state) {
+            return CascadeCell::Escalated;
+        }
+        let Ok(votes) = self.compare_answers(record, column, (&fact, rule)) else {
+            return CascadeCell::Missing;
+        };
+        let second = match self.models[rule.to].look_up_cell(record, column) {
+            // An unusable second answer leaves the first one.
+            CellLookup::Known(second) => {
+                Some(is_usable(second.answer.state) && !is_same_answer(&fact, &second))
+            }
+            CellLookup::Missing(..) => None,
+        };
+        CascadeCell::Compared(votes.len(), second)
+    }
+
+    /// Returns the first value of a cell and, if the stronger model has answered, the value that
+    /// counts then.
+    #[must_use]
+    pub fn cascade_values(
+        &self,
+        record: Option<&Record>,
+        column: usize,
+    ) -> Option<(CellValue, Option<CellValue>)> {
+        let rule = self.columns.get(column)?.second.as_ref()?;
+        let value = |fact: &Fact| {
+            let value = Some(&fact.answer.value).filter(|_| fact.answer.state.has_value());
+            value.cloned().unwrap_or(CellValue::Nothing)
+        };
+        let model = self.model_of(column);
+        let CellLookup::Known(fact) = self.models[model].look_up_cell(record, column) else {
+            return None;
+        };
+        let first = value(&fact);
+        if fact.model == self.models[rule.to].model {
+            return Some((first.clone(), Some(first)));
+        }
+        let second = match self.models[rule.to].look_up_cell(record, column) {
+            CellLookup::Known(second) => {
+                Some(value(&self.choose_answer(fact, Some(second), (rule.to, &[]))))
+            }
+            CellLookup::Missing(..) => None,
+        };
+        Some((first, second))
+    }
+
     /// Returns the answer that counts: the second one if it is usable, and otherwise the first one.
     /// A note keeps the other answers.
     fn choose_answer<'r>(
@@ -210,14 +328,12 @@ impl ExpansionRequirements {
         let describe =
             |(model, fact): &(usize, Cow<'_, Fact>)| describe_answer(&self.models[*model], fact);
         let (chosen, note) = match second.answer.state {
-            State::Ok | State::Overridden | State::Unknown => {
+            State::Error => return first,
+            state if is_usable(state) => {
                 let causes: Vec<String> = causes.iter().map(describe).collect();
                 (second, format!("second answer, because {}", causes.join(" and ")))
             }
-            State::Error => return first,
-            State::NotInList | State::Invalid | State::Refused => {
-                (first, format!("no better second answer: {}", describe(&(to, second))))
-            }
+            _ => (first, format!("no better second answer: {}", describe(&(to, second)))),
         };
         let mut fact = chosen.into_owned();
         let repair = fact.answer.repair.take().map(|repair| repair + "; ").unwrap_or_default();
@@ -232,6 +348,18 @@ fn second_answer_reason(reason: Reason) -> Reason {
         Reason::Refreshed | Reason::Retried | Reason::ChangedEvidence => reason,
         _ => Reason::SecondAnswer,
     }
+}
+
+/// Returns true if a second answer in this state replaces the first one.
+fn is_usable(state: State) -> bool {
+    matches!(state, State::Ok | State::Overridden | State::Unknown)
+}
+
+/// Returns true if both answers have the same state and the same value.
+fn is_same_answer(first: &Fact, second: &Fact) -> bool {
+    let is_value = |fact: &Fact| fact.answer.state.has_value();
+    (first.answer.state == second.answer.state || is_value(first) && is_value(second))
+        && to_comparable(&first.answer.value) == to_comparable(&second.answer.value)
 }
 
 /// Returns true if the second model's answer contradicts the first value.

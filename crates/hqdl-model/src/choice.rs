@@ -9,7 +9,9 @@ use super::protocols::protocol_of;
 use hqdl_facts::{
     CellRequirements, ColumnModels, ExpansionRequirements, FactsError, History, SecondAnswerRule,
 };
-use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec};
+use hqdl_spec::{
+    Comparison, Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec,
+};
 
 /// The models that answer the cells of an expansion: first those that answer first, then those
 /// whose answers are compared, then those that answer again. A model is listed once for each role.
@@ -36,32 +38,40 @@ pub fn choose_models(
     let mut list = ModelList { spec, models: Vec::new() };
     let mut columns: Vec<ColumnModels> = Vec::new();
     for column in &expansion.columns {
-        let first = list.find_or_add(0, spec.column_model(expansion, column));
+        let first = list.find_or_add(0, (spec.column_model(expansion, column), 1));
         columns.push(ColumnModels { first, second: None });
     }
     if columns.is_empty() {
-        list.find_or_add(0, expansion.model.as_deref());
+        list.find_or_add(0, (expansion.model.as_deref(), 1));
     }
     let first_count = list.models.len();
-    let mut compared: Vec<Option<usize>> = Vec::new();
+    let mut compared: Vec<Vec<usize>> = Vec::new();
     for (column, models) in expansion.columns.iter().zip(&columns) {
-        let name = column.escalation.as_ref().and_then(|e| e.compare.as_deref());
-        compared.push(
-            name.and_then(|name| list.find_second_answer_model(first_count, name, models.first)),
-        );
+        let mut compare = Vec::new();
+        if let Some(escalation) = &column.escalation {
+            let (name, _) = list.models[models.first];
+            let answers = (0..escalation.further_answers).map(|n| n + 2);
+            compare.extend(answers.map(|n| list.find_or_add(first_count, (name, n))));
+            let names = escalation.compare.iter();
+            compare.extend(
+                names.filter_map(|n| list.find_second_answer_model(first_count, n, models.first)),
+            );
+        }
+        compared.push(compare);
     }
     let to_start = list.models.len();
     for ((column, models), compare) in expansion.columns.iter().zip(&mut columns).zip(compared) {
         let Some(escalation) = &column.escalation else { continue };
         let to = list.find_second_answer_model(to_start, &escalation.to, models.first);
-        let states = escalation.states.clone();
-        models.second = to.map(|to| SecondAnswerRule { states, compare, to });
+        let (states, comparison) = (escalation.states.clone(), escalation.comparison);
+        models.second = to.map(|to| SecondAnswerRule { states, compare, comparison, to });
     }
-    let choose = |(n, name): (usize, Option<&str>)| {
+    let choose = |(n, (name, answer)): (usize, (Option<&str>, u32))| {
         let choice = choose_model(spec, connected, name, expansion);
+        let name = if answer == 1 { choice.name } else { format!("{} #{answer}", choice.name) };
         // A second answer is that of its own model.
         let reuse = if n < first_count { choice.reuse } else { Reuse::SameModel };
-        ModelChoice { reuse, ..choice }
+        ModelChoice { name, reuse, ..choice }
     };
     ExpansionModels {
         choices: list.models.into_iter().enumerate().map(choose).collect(),
@@ -74,19 +84,22 @@ pub fn choose_models(
 /// Models of an expansion, by their NAME in the spec.
 struct ModelList<'s> {
     spec: &'s Spec,
-    models: Vec<Option<&'s str>>,
+    /// With the number of its answer to a cell.
+    models: Vec<(Option<&'s str>, u32)>,
 }
 
 impl<'s> ModelList<'s> {
     /// Returns the position of a model among those from `start` on, and adds it if necessary. Flags
     /// that change the model apply to all models, so several names may mean one.
-    fn find_or_add(&mut self, start: usize, name: Option<&'s str>) -> usize {
+    fn find_or_add(&mut self, start: usize, (name, answer): (Option<&'s str>, u32)) -> usize {
         let settings = self.spec.model_settings(name);
-        let is_same = |model: Option<&str>| self.spec.model_settings(model) == settings;
+        let is_same = |(model, other): (Option<&str>, u32)| {
+            other == answer && self.spec.model_settings(model) == settings
+        };
         match self.models[start..].iter().copied().position(is_same) {
             Some(position) => start + position,
             None => {
-                self.models.push(name);
+                self.models.push((name, answer));
                 self.models.len() - 1
             }
         }
@@ -102,8 +115,8 @@ impl<'s> ModelList<'s> {
     ) -> Option<usize> {
         let name = self.spec.find_model(name);
         let is_first =
-            self.spec.model_settings(name) == self.spec.model_settings(self.models[first]);
-        (!is_first).then(|| self.find_or_add(start, name))
+            self.spec.model_settings(name) == self.spec.model_settings(self.models[first].0);
+        (!is_first).then(|| self.find_or_add(start, (name, 1)))
     }
 }
 
@@ -158,8 +171,13 @@ impl ExpansionModels {
             }
             if let Some(rule) = &models.second {
                 let states = rule.states.iter().map(|state| state.name().to_owned());
-                let compare = rule.compare.map(|model| format!("differs from {}", name_of(model)));
-                let cases: Vec<String> = states.chain(compare).collect();
+                let compare = rule.compare.iter();
+                let compare = compare.map(|model| format!("differs from {}", name_of(*model)));
+                let target = match rule.comparison {
+                    Some(Comparison::Calibrated(target)) => Some(format!("{target:?}")),
+                    _ => None,
+                };
+                let cases: Vec<String> = states.chain(compare).chain(target).collect();
                 let to = name_of(rule.to);
                 description.push_str(&format!("; {column} ({}): {to}", cases.join(", ")));
             }

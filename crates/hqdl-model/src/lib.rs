@@ -19,6 +19,7 @@ pub mod rate_headers;
 pub mod replay;
 pub mod reply;
 mod request_features;
+pub mod search;
 mod setup;
 mod stream;
 mod transport;

@@ -1,6 +1,7 @@
 //! The plan of a run: missing cells grouped into row batches, with tokens, price and time. Making a
 //! plan sends no requests.
 
+mod cascade;
 mod cost_estimator;
 mod throughput;
 mod budget_left;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 pub use self::budget_left::{BudgetLeft, BudgetShortfall};
+pub use self::cascade::{CascadePlan, CascadeThreshold};
 pub use self::cost_estimator::CostEstimator;
 pub(crate) use self::request_shape::ANSWER_HEADROOM;
 pub use self::request_shape::RequestShape;
@@ -189,6 +191,8 @@ impl ColumnPlan {
 pub struct Plan {
     /// The plan of each expansion.
     pub expansions: Vec<ExpansionPlan>,
+    /// Cascades of the columns that have a target.
+    pub cascades: Vec<CascadePlan>,
     /// Whether tokens were counted with the model's own tokenizer.
     pub is_counted: bool,
     /// Whether all expansions have a price.
@@ -295,6 +299,7 @@ impl Plan {
             .collect();
         json!({
             "expansions": expansions,
+            "cascades": self.cascades.iter().map(CascadePlan::to_json).collect::<Vec<_>>(),
             "budget": self.budget_json(),
             "price_notes": self.price_notes,
             "totals": {

@@ -42,21 +42,7 @@ impl Transport {
         key: EndpointKey,
         api: (&[(&'static str, &'static str)], Option<&'static str>),
     ) -> Result<Self, SetupError> {
-        // The first endpoint of the process installs the provider; later calls fail, which is
-        // harmless.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut tls = tls::system_config().map_err(|e| SetupError::Client(e.to_string()))?;
-        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls)
-            // Send prompts and keys to the configured endpoint only.
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(READ_TIMEOUT)
-            .timeout(REQUEST_TIMEOUT)
-            .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|e| SetupError::Client(e.to_string()))?;
+        let http = create_client()?;
         let (url, profile) = resolve_url(settings)?;
         let headers = request_headers(api, profile, &key)?;
         let base_url = base_url(settings).to_owned();
@@ -136,6 +122,24 @@ impl Transport {
         }
         error
     }
+}
+
+/// Returns an HTTP client that follows no redirects.
+pub(super) fn create_client() -> Result<reqwest::Client, SetupError> {
+    // The first endpoint of the process installs the provider; later calls fail, which is harmless.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut tls = tls::system_config().map_err(|e| SetupError::Client(e.to_string()))?;
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        // Send prompts and keys to the configured endpoint only.
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(READ_TIMEOUT)
+        .timeout(REQUEST_TIMEOUT)
+        .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|e| SetupError::Client(e.to_string()))
 }
 
 /// Returns the error for a local file that cannot be read or written.

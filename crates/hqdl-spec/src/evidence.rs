@@ -5,21 +5,66 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::Expansion;
+use crate::{Column, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::evidence::{Passage, ShownEvidence};
+use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 
 /// Maximum number of rows whose passages are kept in memory.
 const MAX_KEPT_ROWS: usize = 10_000;
 
 /// Documents of an expansion.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Documents {
     /// SELECT over the database that returns texts, or names and texts.
     Select(String),
     /// Folder of files.
     Folder(PathBuf),
+    /// Results of a web search for each row.
+    Search(SearchSettings),
+}
+
+/// A web search that returns JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchSettings {
+    /// URL with `{query}`, and possibly `{key}`.
+    pub url: String,
+    /// JSON pointers to the list of results in a reply, and to the title, the text and the URL in a
+    /// result.
+    pub pointers: [String; 4],
+    /// Environment variable of the key.
+    pub api_key_env: Option<String>,
+    /// Header of the key, unless it is a bearer token.
+    pub key_header: Option<String>,
+    /// Price of a search in USD.
+    pub price_usd: f64,
+}
+
+impl SearchSettings {
+    /// Returns the expansion whose rows are queries and whose only column is their results, so that
+    /// searches are claimed, reserved and stored like answers.
+    #[must_use]
+    pub fn to_expansion(&self) -> Expansion {
+        let about = format!("results of {} at {}", self.url, self.pointers.join(" "));
+        let identity = ColumnIdentity {
+            key: vec!["query".to_owned()],
+            column: "results".to_owned(),
+            kind: Type::Text.name().to_owned(),
+            about: about.clone(),
+            many: false,
+            list: "none".to_owned(),
+            kinds: Vec::new(),
+            requires_evidence: false,
+        };
+        Expansion {
+            rows_per_request: 1,
+            format: Some(Format::Json),
+            task: Task::Value,
+            columns: vec![Column::ad_hoc(Type::Text, about, None, identity)],
+            ..Expansion::ad_hoc("search", vec!["query".to_owned()])
+        }
+    }
 }
 
 /// `[expansion.evidence]`
@@ -76,6 +121,26 @@ impl EvidenceIndex {
 }
 
 impl Expansion {
+    /// Returns the words by which the evidence of a row is found: its key, without images.
+    #[must_use]
+    pub fn evidence_query(&self, row: &Row) -> String {
+        let is_image = |n: &usize| {
+            let name = self.key.names().get(*n);
+            name.is_some_and(|name| self.images.iter().any(|i| i.eq_ignore_ascii_case(name)))
+        };
+        let parts = row.key.iter().enumerate().filter(|(n, _)| !is_image(n)).map(|(_, v)| v);
+        parts.filter_map(Value::to_text).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Returns the settings of the web search for an expansion's evidence, if it has one.
+    #[must_use]
+    pub fn search_settings(&self) -> Option<&SearchSettings> {
+        match &self.evidence.as_ref()?.documents {
+            Documents::Search(settings) => Some(settings),
+            Documents::Select(_) | Documents::Folder(_) => None,
+        }
+    }
+
     /// Returns the evidence of a row; `None` if the expansion has no documents. The same row gets
     /// the same passages, whichever of its columns are asked for.
     ///
@@ -83,12 +148,7 @@ impl Expansion {
     /// Fails with a message if the documents are not loaded or cannot be searched.
     pub fn find_evidence(&self, row: &Row) -> Result<Option<Arc<ShownEvidence>>, String> {
         let Some(settings) = &self.evidence else { return Ok(None) };
-        let is_image = |n: &usize| {
-            let name = self.key.names().get(*n);
-            name.is_some_and(|name| self.images.iter().any(|i| i.eq_ignore_ascii_case(name)))
-        };
-        let parts = row.key.iter().enumerate().filter(|(n, _)| !is_image(n)).map(|(_, v)| v);
-        let key = parts.filter_map(Value::to_text).collect::<Vec<_>>().join(" ");
+        let key = self.evidence_query(row);
         let mut loaded = settings.index.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = loaded.found.get(&key) {
             return Ok(Some(Arc::clone(known)));

@@ -350,6 +350,24 @@ pub struct EvidenceTable {
     /// Folder with files that end in `.txt`, `.md`, `.html` or `.htm`. It must be below the spec's
     /// folder.
     pub folder: Option<String>,
+    /// URL of a web search that returns JSON, with `{query}` for the row's key. hqdl sends the key
+    /// to this host.
+    pub search: Option<String>,
+    /// JSON pointer to the list of results in the reply. Default: the reply itself.
+    pub results: Option<String>,
+    /// JSON pointer to the title of a result. Default: `"/title"`.
+    pub title: Option<String>,
+    /// JSON pointer to the text of a result. Default: `"/text"`.
+    pub text: Option<String>,
+    /// JSON pointer to the URL of a result. Default: `"/url"`.
+    pub url: Option<String>,
+    /// Environment variable with the key of the search. hqdl sends it in a header, or in place of
+    /// `{key}` in the URL.
+    pub api_key_env: Option<String>,
+    /// Header of the search's key. Default: `Authorization`, as a bearer token.
+    pub key_header: Option<String>,
+    /// Price of a search in USD. `search` needs it; 0 if the search is free.
+    pub price_per_search: Option<f64>,
     /// Maximum number of tokens of the passages that the model sees with a row. Default: 1500.
     pub evidence_tokens: Option<u32>,
     /// Whether a value becomes `unknown` if the model does not support it with a quotation.
@@ -366,10 +384,46 @@ pub struct EscalateTable {
     pub to: String,
     /// First answers after which hqdl asks `to`. Default: `unknown`, `not_in_list` and `invalid`.
     pub when: Option<Vec<EscalationCase>>,
-    /// Model whose answers hqdl compares with the first ones, for `disagree`.
-    pub compare: Option<String>,
-    /// Share of cells that agree with `to`. hqdl does not support it yet and rejects it.
+    /// Model or models whose answers hqdl compares with the first ones, for `disagree` and
+    /// `low_confidence`.
+    pub compare: Option<CompareField>,
+    /// Number of answers of the first model to each cell. hqdl compares the others with the first
+    /// one, like those of `compare`. Default: 1.
+    #[schemars(range(min = 1, max = 16))]
+    pub answers: Option<u32>,
+    /// Share of the cells that agree with `to`, with a probability of at least 95 %. It decides
+    /// which cells have a low confidence.
     pub target: Option<f64>,
+    /// Share of the cells that are true, with a probability of at least 95 %. It needs a uniform
+    /// audit of the column with true values, which is the sample.
+    pub target_truth: Option<f64>,
+    /// Number of rows that `to` answers to calibrate the confidence, drawn at random. Default: 100,
+    /// or more if `target` is above 0.95.
+    #[schemars(range(min = 1))]
+    pub sample: Option<u32>,
+    /// Seed of the sample. Default: 0.
+    pub seed: Option<u64>,
+}
+
+/// `compare`: one model or several.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum CompareField {
+    /// One model.
+    One(String),
+    /// Several models.
+    Several(Vec<String>),
+}
+
+impl CompareField {
+    /// Returns the names of the models.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Several(names) => names,
+        }
+    }
 }
 
 /// Kind of first answer after which a stronger model is asked.
@@ -384,9 +438,10 @@ pub enum EscalationCase {
     Invalid,
     /// The model refused.
     Refused,
-    /// The model of `compare` answered differently.
+    /// A compared answer is different.
     Disagree,
-    /// The model is not confident. hqdl does not support it yet and rejects it.
+    /// Too few of the compared answers are the same. `target` decides how many are needed; without
+    /// it, all of them.
     LowConfidence,
 }
 

@@ -644,14 +644,52 @@ pub struct Column {
 }
 
 /// Rule by which another model answers a column's cells again.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Escalation {
     /// Model that answers again. [`Spec::find_model`] resolves it.
     pub to: String,
     /// States of the first answer after which `to` is asked.
     pub states: Vec<State>,
-    /// Model whose answers are compared with the first ones; if they differ, `to` is asked.
-    pub compare: Option<String>,
+    /// Models whose answers are compared with the first ones.
+    pub compare: Vec<String>,
+    /// Number of further answers of the first model that are compared with its first one.
+    pub further_answers: u32,
+    /// Which result of the comparison makes hqdl ask `to`.
+    pub comparison: Option<Comparison>,
+}
+
+/// Result of a comparison of answers after which the stronger model is asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Comparison {
+    /// Any answer contradicts the first one.
+    Disagree,
+    /// Any answer is not the same as the first one.
+    NotUnanimous,
+    /// So few answers are the same that the table would miss a target.
+    Calibrated(CascadeTarget),
+}
+
+/// Agreement or accuracy that a column must reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CascadeTarget {
+    /// Share of the column's cells.
+    pub share: f64,
+    /// Answers or truths that the cells are compared with.
+    pub basis: TargetBasis,
+}
+
+/// Values that a target compares the cells of a column with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetBasis {
+    /// The stronger model's answers to a random sample.
+    Model {
+        /// Number of rows of the sample.
+        sample: u32,
+        /// Seed of the sample.
+        seed: u64,
+    },
+    /// The true values of the column's audit.
+    Truth,
 }
 
 /// Table of a one-to-many column.

@@ -3,6 +3,7 @@
 //! Each row has an answer of the model; the rows of the sample have a true value, too. The
 //! intervals follow from how the rows were drawn. They assume nothing about the model.
 
+mod cascade;
 mod count;
 mod coverage;
 mod draw;
@@ -11,6 +12,7 @@ mod hypergeometric;
 mod normal;
 mod ratio;
 
+pub use cascade::{CascadeChoice, CascadeLevel, CascadeSample};
 pub use count::{Class, CountMethod, CountStratum, estimate_count, estimate_share};
 pub use coverage::{CountCoverage, CoveredTable};
 pub use draw::{DrawnRow, draw_rows};

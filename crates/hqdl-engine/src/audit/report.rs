@@ -232,7 +232,7 @@ impl ColumnAudit {
 }
 
 /// Returns whether two cells have the same values.
-fn is_same(a: &CellValue, b: &CellValue) -> bool {
+pub(crate) fn is_same(a: &CellValue, b: &CellValue) -> bool {
     *a != CellValue::Nothing && canonical_values(a) == canonical_values(b)
 }
 

@@ -45,7 +45,9 @@ impl<'w> Materializer<'w> {
             coverages.into_iter().enumerate().map(with_cost).collect::<Result<_, _>>()?;
         let mut expansions = Vec::new();
         for (n, coverage) in coverages.iter().enumerate() {
-            expansions.extend(coverage.split_plan(&self.models[n]));
+            let mut plans = coverage.split_plan(&self.models[n]);
+            expansions.extend(self.plan_searches(n, coverage, &mut plans)?);
+            expansions.extend(plans);
             expansions.extend(self.plan_unification(n, coverage)?);
         }
         let mut plan =

@@ -234,7 +234,9 @@ impl<'w> Materializer<'w> {
                 ResolvedCell::Fact { lookup, model: requirements.model_of(c) }
             }
             None => {
-                let (lookup, model) = self.requirements[n].look_up_with_second_answer(record, c);
+                let decision = self.cascade_decision(n, c, &key.entity);
+                let (lookup, model) =
+                    self.requirements[n].look_up_with_second_answer(record, c, decision);
                 ResolvedCell::Fact { lookup, model }
             }
         };
@@ -293,17 +295,26 @@ impl<'w> Materializer<'w> {
         model: usize,
         key_cells: &KeyCells<'_>,
     ) -> Vec<usize> {
-        let may_follow = |column: &&usize| {
-            let models = self.models[n].of_column(**column);
-            let asked = key_cells.model_of(**column);
+        let may_follow = |column: &usize| {
+            let models = self.models[n].of_column(*column);
+            let asked = key_cells.model_of(*column);
             let Some(rule) = &models.second else { return false };
-            let is_compared = rule.compare == Some(model) && asked == Some(models.first);
-            asked != Some(model) && (rule.to == model || is_compared)
+            if !key_cells.to_request.contains(column) {
+                // The threshold of a calibrated column may leave out cells that are known now.
+                return rule.to == model
+                    && self.is_undecided(n, *column)
+                    && self.columns[n][*column]
+                    && asked.is_some();
+            }
+            // Answers are compared in order, from the first model to the one that answers again.
+            asked != Some(model)
+                && asked != Some(rule.to)
+                && (rule.to == model || rule.compare.contains(&model))
         };
         if self.run_mode == RunMode::Batch {
             return Vec::new();
         }
-        key_cells.to_request.iter().filter(may_follow).copied().collect()
+        key_cells.source_columns.iter().copied().filter(may_follow).collect()
     }
 
     /// Returns those of an entity's columns that open batch jobs request.

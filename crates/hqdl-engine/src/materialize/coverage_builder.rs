@@ -86,7 +86,7 @@ struct CostWalk<'e> {
 }
 
 /// Cost of the requests for some rows.
-struct RequestCost<'e> {
+pub(super) struct RequestCost<'e> {
     estimator: CostEstimator<'e>,
     batcher: Batcher<'e>,
     /// Whether the model answers all columns of a row, even if some are known.
@@ -401,7 +401,7 @@ impl<'e> CostWalk<'e> {
 }
 
 impl<'e> RequestCost<'e> {
-    fn new(
+    pub(super) fn new(
         materializer: &Materializer<'_>,
         expansion: &'e Expansion,
         choice: &ModelChoice,
@@ -419,7 +419,7 @@ impl<'e> RequestCost<'e> {
     }
 
     /// Adds the request for missing columns of a key.
-    fn add_row(&mut self, key: &KeyRow, columns: Vec<usize>, source_columns: &[usize]) {
+    pub(super) fn add_row(&mut self, key: &KeyRow, columns: Vec<usize>, source_columns: &[usize]) {
         let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
         // Count the columns that the prompt will contain.
         let prompt_columns = if self.whole_rows { source_columns.to_vec() } else { columns };
@@ -430,7 +430,7 @@ impl<'e> RequestCost<'e> {
         }
     }
 
-    fn write_totals(mut self, plan: &mut ExpansionPlan, reasoning: f64) {
+    pub(super) fn write_totals(mut self, plan: &mut ExpansionPlan, reasoning: f64) {
         self.batcher.finish_batches().iter().for_each(|batch| self.estimator.add_batch(batch));
         self.estimator.write_totals(plan);
         plan.add_reasoning(reasoning);

@@ -22,7 +22,7 @@ impl Materializer<'_> {
     /// # Errors
     /// [`MaterializeError::Evidence`] if the documents cannot be read.
     pub(super) fn load_evidence(&self, expansion: &Expansion) -> Result<(), MaterializeError> {
-        load_evidence(&self.spec, expansion, self.database)
+        load_evidence(&self.spec, expansion, self.database, self.facts)
             .map_err(|message| evidence_error(expansion, message))
     }
 

@@ -70,29 +70,54 @@ impl Materializer<'_> {
         report: &mut Report,
     ) -> Result<Vec<usize>, MaterializeError> {
         let mut escalated = Vec::new();
-        'expansions: for (n, coverage) in coverages.iter().enumerate() {
-            for model in self.models[n].second_answer_positions() {
-                // Count the cells first, because they depend on the answers of this run.
-                let mut cells = 0;
-                self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
-                    cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
-                    Ok(())
-                })?;
-                if cells == 0 {
-                    continue;
-                }
-                let expansion = self.spec.expansions[n].name.clone();
-                (run.events.listener)(&Event::Begin { expansion, cells });
-                escalated.push(n);
-                self.fill_from_model((n, model), (coverage, cells), run, model_run, report);
-                if report.stop_reason.is_some() || report.failure.is_some() {
-                    break 'expansions;
+        for (n, coverage) in coverages.iter().enumerate() {
+            self.ask_second_models(n, run, model_run, coverage, report, &mut escalated)?;
+            if report.has_stopped() {
+                break;
+            }
+            // The sample is answered now. It decides which other cells need a second answer.
+            if self.calibrate_answered(n)? {
+                let coverage = self.compute_coverage(n, false)?;
+                self.ask_second_models(n, run, model_run, &coverage, report, &mut escalated)?;
+                if report.has_stopped() {
+                    break;
                 }
             }
         }
         report.answered_by_others = model_run.answered_by_others.load(Ordering::Relaxed);
         report.in_doubt = model_run.budget.in_doubt();
         Ok(escalated)
+    }
+
+    /// Requests the second answers of an expansion. Adds it to `escalated` if there are any.
+    fn ask_second_models(
+        &self,
+        n: usize,
+        run: &Run,
+        model_run: &Arc<ModelRun>,
+        coverage: &CoverageReport<'_>,
+        report: &mut Report,
+        escalated: &mut Vec<usize>,
+    ) -> Result<(), MaterializeError> {
+        for model in self.models[n].second_answer_positions() {
+            // Count the cells first, because they depend on the answers of this run.
+            let mut cells = 0;
+            self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
+                cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
+                Ok(())
+            })?;
+            if cells == 0 {
+                continue;
+            }
+            let expansion = self.spec.expansions[n].name.clone();
+            (run.events.listener)(&Event::Begin { expansion, cells });
+            escalated.push(n);
+            self.fill_from_model((n, model), (coverage, cells), run, model_run, report);
+            if report.has_stopped() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Requests the `cells` missing cells of an expansion that one of its models is asked for, and

@@ -6,6 +6,7 @@
 
 mod counts;
 mod fill;
+mod cascade;
 mod batch_jobs;
 mod publish;
 mod report;
@@ -13,6 +14,7 @@ mod budget;
 mod changed_keys;
 mod refresh;
 mod run;
+mod search;
 mod evidence;
 mod shots;
 mod coverage;
@@ -27,11 +29,13 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 pub use self::batch_jobs::{ExportFile, ExportResult, ImportResult, UnansweredFile};
+use self::cascade::Calibration;
 use self::coverage::{CoverageReport, count_orphans};
 use self::refresh::RefreshJob;
 pub use self::report::{ColumnReport, Report};
 use self::run::Run;
 pub use self::run::RunMode;
+use crate::audit::AuditError;
 use hqdl_database::output::{OutputTarget, remove_leftovers};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::{ExpansionRequirements, Facts, FactsError};
@@ -60,6 +64,12 @@ pub enum MaterializeError {
     /// The run stopped early; every answer received so far is stored and published.
     #[error(transparent)]
     Stopped(StopReason),
+    /// The audit of a column with a `target_truth` cannot be used.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// The stronger model does not reach a `target_truth`.
+    #[error("{0}")]
+    TargetRefused(String),
     /// The overrides file is invalid.
     #[error(transparent)]
     Overrides(#[from] OverridesError),
@@ -182,6 +192,8 @@ pub struct Materializer<'w> {
     has_batch_jobs: Cell<bool>,
     /// Change counter of the database when the coverage was computed.
     version: Cell<i64>,
+    /// Calibrations per expansion and column, of those that have a target.
+    calibrations: RefCell<Vec<Vec<Option<Calibration>>>>,
     /// Number of missing cells in unanswered export files, by batch job. `None` if these cells are
     /// requested anyway.
     exported_cells: RefCell<Option<BTreeMap<i64, u64>>>,
@@ -225,6 +237,7 @@ impl<'w> Materializer<'w> {
         }
         let overrides = Overrides::read(spec)?;
         let spec = shots::add_override_shots(spec, database, &overrides)?;
+        let calibrations = spec.expansions.iter().map(|e| vec![None; e.columns.len()]).collect();
         let mut materializer = Self {
             spec,
             database,
@@ -239,6 +252,7 @@ impl<'w> Materializer<'w> {
             run_mode: RunMode::Live,
             has_batch_jobs: Cell::new(false),
             version: Cell::new(0),
+            calibrations: RefCell::new(calibrations),
             exported_cells: RefCell::default(),
         };
         if selection.refresh_evidence {
@@ -309,6 +323,7 @@ impl<'w> Materializer<'w> {
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             self.load_evidence(expansion)?;
+            self.calibrate_stored(n)?;
             let mut coverage = self.compute_coverage(n, true)?;
             warnings.extend(
                 coverage
@@ -328,9 +343,13 @@ impl<'w> Materializer<'w> {
                     count_noun(coverage.count_in_flight_cells(), "cell")
                 ));
             }
-            plan.expansions.extend(coverage.split_plan(&self.models[n]));
+            let mut plans = coverage.split_plan(&self.models[n]);
+            plan.expansions.extend(self.plan_searches(n, &coverage, &mut plans)?);
+            plan.expansions.extend(plans);
             plan.expansions.extend(self.plan_unification(n, &coverage)?);
             warnings.extend(self.describe_possible_cells(n, &coverage));
+            warnings.extend(self.describe_cascades(n));
+            plan.cascades.extend(self.plan_cascades(n, true));
             coverages.push(coverage);
         }
         warnings.extend(self.list_resumed_refreshes(&coverages));
@@ -405,6 +424,7 @@ impl<'w> Materializer<'w> {
         }
         if !should_request && published_db.is_some_and(|db| self.matches_coverage(db, &coverages)) {
             self.update_report(run.as_ref(), report);
+            self.report_cascades(report);
             report.count_from_coverage(&coverages);
             return Ok(true);
         }
@@ -436,6 +456,9 @@ impl<'w> Materializer<'w> {
             };
             changed = self.request_cells(run, &mut coverages, &target, interrupt, report);
         }
+        self.report_cascades(report);
+        let notes = (0..self.spec.expansions.len()).flat_map(|n| self.describe_cascades(n));
+        notes.for_each(|note| listener(&Event::Warning(note)));
         self.update_report(run.as_ref(), report);
         self.report_changed_cells(&changed, &coverages, report);
         report.reused += report.answered_by_others;
@@ -471,6 +494,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<Vec<CoverageReport<'w>>, MaterializeError> {
         let mut coverages = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            self.calibrate_stored(n)?;
             let coverage = self.compute_current_coverage(n, previous)?;
             for remark in coverage.keys.report.warnings_for_runs() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
@@ -512,6 +536,12 @@ impl<'w> Materializer<'w> {
             )
         };
         possible.filter(|(_, cells)| *cells > 0).map(describe).collect()
+    }
+
+    fn report_cascades(&self, report: &mut Report) {
+        let expansions = 0..self.spec.expansions.len();
+        report.cascades = expansions.flat_map(|n| self.plan_cascades(n, false)).collect();
+        report.failure = report.failure.take().or_else(|| self.find_refused_target());
     }
 
     /// Returns whether the run has cells to request or batches to wait for.
@@ -565,6 +595,10 @@ impl<'w> Materializer<'w> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<Vec<usize>, MaterializeError> {
+        self.search_evidence(run, coverages, interrupt, report)?;
+        if report.has_stopped() {
+            return Ok(Vec::new());
+        }
         let model_run = self.start_model_run(run, interrupt)?;
         self.fill_cells(run, &model_run, coverages, report);
         if report.stop_reason.is_some() || report.failure.is_some() {

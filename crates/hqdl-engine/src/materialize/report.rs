@@ -11,6 +11,7 @@ use super::{MaterializeError, Selection};
 use hqdl_database::StoreError;
 use hqdl_model::dispatch::template::ColumnUsageEntry;
 use hqdl_model::generate::StopReason;
+use hqdl_model::plan::CascadePlan;
 use hqdl_spec::Spec;
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::usage::{ColumnUsage, UnconfirmedCost, Usage};
@@ -46,6 +47,8 @@ pub struct Report {
     pub failure: Option<MaterializeError>,
     /// Cells that this run requested, by state.
     pub requested: Tally,
+    /// Cascades of the columns that have a target.
+    pub cascades: Vec<CascadePlan>,
     /// Error of the last failed request.
     pub last_error: Option<String>,
 }
@@ -120,6 +123,11 @@ impl Report {
         self.requested.cap_count(state, remaining);
     }
 
+    /// Returns true if the run stopped early.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.stop_reason.is_some() || self.failure.is_some()
+    }
+
     /// Adds usage to the columns; columns that no longer exist are skipped.
     pub fn add_usage(&mut self, used: &[ColumnUsageEntry]) {
         for (expansion, name, column_usage) in used {
@@ -190,6 +198,7 @@ impl Report {
             "seconds": seconds,
             "published": self.published,
             "target": self.target,
+            "cascades": self.cascades.iter().map(CascadePlan::to_json).collect::<Vec<_>>(),
             "columns": self.columns.iter().flatten().map(ColumnReport::to_json).collect::<Vec<_>>(),
         })
     }

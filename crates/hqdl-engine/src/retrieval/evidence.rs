@@ -3,14 +3,15 @@
 //! hqdl reads only files below the folder that the spec names and does not follow links. A
 //! downloaded spec therefore cannot send the user's other files to the model.
 
-use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 
 use super::html::html_to_text;
-use super::passages::split_passages;
+use super::passages::{MAX_PASSAGE_TOKENS, named_passages, take_passages};
+use super::search::StoredSearches;
 use super::text_index::TextIndex;
 use hqdl_database::Database;
+use hqdl_facts::Facts;
 use hqdl_spec::evidence::{Documents, FindPassages};
 use hqdl_spec::{Catalog, Expansion, Spec};
 use hqdl_values::evidence::Passage;
@@ -22,32 +23,37 @@ use hqdl_values::value::Value;
 const MAX_DOCUMENTS: usize = 200_000;
 /// Maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// Maximum number of tokens of a passage: a few sentences, so that passages of several documents
-/// fit.
-const MAX_PASSAGE_TOKENS: u64 = 200;
 /// Maximum number of passages considered for a row.
 const MAX_CANDIDATES: usize = 200;
-/// Maximum length of a document's name in a prompt, in characters.
-const MAX_NAME_CHARS: usize = 120;
 
 /// A document: its name and its text.
 type NamedText = (String, String);
 
-/// Loads the documents of an expansion, if it has any. They replace documents that were loaded
-/// before.
+/// Loads the documents of an expansion, if it has any, or prepares to look up its stored searches.
+/// They replace documents that were loaded before.
 ///
 /// # Errors
-/// Returns a message if the documents cannot be read.
-pub fn load_evidence(spec: &Spec, expansion: &Expansion, db: &Database) -> Result<(), String> {
+/// Returns a message if the documents or the facts cannot be read.
+pub fn load_evidence(
+    spec: &Spec,
+    expansion: &Expansion,
+    db: &Database,
+    facts: &Facts,
+) -> Result<(), String> {
     let Some(settings) = &expansion.evidence else { return Ok(()) };
+    let model = spec.model_settings(expansion.model.as_deref());
+    let tokenizer = Tokenizer::for_model(&model.name);
     let mut documents = match &settings.documents {
         Documents::Select(select) => select_documents(select, db)?,
         Documents::Folder(folder) => read_folder(folder)?,
+        Documents::Search(search) => {
+            let stored = StoredSearches::new(search, facts, tokenizer);
+            settings.index.load(Box::new(stored.map_err(|e| e.to_string())?));
+            return Ok(());
+        }
     };
     // Sort, because the order decides between passages that match equally well.
     documents.sort();
-    let model = spec.model_settings(expansion.model.as_deref());
-    let tokenizer = Tokenizer::for_model(&model.name);
     let passages = PassageFinder::index_documents(documents, tokenizer, settings.max_tokens)
         .map_err(|e| e.to_string())?;
     settings.index.load(Box::new(passages));
@@ -132,9 +138,7 @@ impl PassageFinder {
         let passage_tokens = MAX_PASSAGE_TOKENS.min(max_tokens / 2);
         let mut passages = Vec::new();
         for (name, text) in documents {
-            let name: String = name.chars().take(MAX_NAME_CHARS).collect();
-            let parts = split_passages(&text, tokenizer, passage_tokens);
-            passages.extend(parts.into_iter().map(|part| Passage::new(&name, part)));
+            passages.extend(named_passages(&name, &text, tokenizer, passage_tokens));
         }
         let index = TextIndex::index_texts(passages.iter().map(|p| p.text.as_str()))?;
         Ok(Self { index, passages, tokenizer })
@@ -149,16 +153,8 @@ impl FindPassages for PassageFinder {
         max_tokens: u64,
     ) -> Result<Vec<Passage>, String> {
         let ranked = self.index.find_texts(key, columns, MAX_CANDIDATES);
-        let (mut shown, mut seen, mut tokens) = (Vec::new(), HashSet::new(), 0);
-        for n in ranked.map_err(|e| e.to_string())? {
-            let Some(passage) = self.passages.get(n) else { continue };
-            let line = serde_json::to_string(passage).unwrap_or_default();
-            let count = self.tokenizer.count_tokens(&line) + 1;
-            if tokens + count <= max_tokens && seen.insert(&passage.id) {
-                tokens += count;
-                shown.push(passage.clone());
-            }
-        }
-        Ok(shown)
+        let ranked = ranked.map_err(|e| e.to_string())?;
+        let passages = ranked.into_iter().filter_map(|n| self.passages.get(n).cloned());
+        Ok(take_passages(passages, self.tokenizer, max_tokens))
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! [`passages`] splits texts, [`text_index`] compares them by their words (BM25 of `SQLite`'s
 //! FTS5), and [`vectors`] stores embeddings to compare them by meaning. [`evidence`] finds the
-//! passages of an expansion's documents.
+//! passages of an expansion's documents, and [`search`] those of web searches.
 
 pub mod evidence;
 mod html;
 pub mod passages;
+pub mod search;
 pub mod vectors;
 pub mod text_index;

@@ -1,7 +1,46 @@
 //! Splits long texts into passages: between paragraphs, otherwise between sentences, otherwise
 //! between words.
 
+use std::collections::HashSet;
+
+use hqdl_values::evidence::Passage;
 use hqdl_values::tokens::Tokenizer;
+
+/// Maximum number of tokens of a passage: a few sentences, so that passages of several documents
+/// fit.
+pub(super) const MAX_PASSAGE_TOKENS: u64 = 200;
+/// Maximum length of a document's name in a prompt, in characters.
+const MAX_NAME_CHARS: usize = 120;
+
+/// Returns the passages of a document.
+pub(super) fn named_passages(
+    name: &str,
+    text: &str,
+    tokenizer: Tokenizer,
+    passage_tokens: u64,
+) -> Vec<Passage> {
+    let name: String = name.chars().take(MAX_NAME_CHARS).collect();
+    let parts = split_passages(text, tokenizer, passage_tokens);
+    parts.into_iter().map(|part| Passage::new(&name, part)).collect()
+}
+
+/// Returns the first passages that fit into a number of tokens, each once.
+pub(super) fn take_passages(
+    passages: impl Iterator<Item = Passage>,
+    tokenizer: Tokenizer,
+    max_tokens: u64,
+) -> Vec<Passage> {
+    let (mut shown, mut seen, mut tokens) = (Vec::new(), HashSet::new(), 0);
+    for passage in passages {
+        let line = serde_json::to_string(&passage).unwrap_or_default();
+        let count = tokenizer.count_tokens(&line) + 1;
+        if tokens + count <= max_tokens && seen.insert(passage.id.clone()) {
+            tokens += count;
+            shown.push(passage);
+        }
+    }
+    shown
+}
 
 /// Splits a text into passages of at most `max_tokens` tokens. No passage is empty, and only the
 /// whitespace between passages is dropped.

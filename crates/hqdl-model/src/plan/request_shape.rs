@@ -192,6 +192,12 @@ impl ExpansionPlan {
         }
     }
 
+    /// Returns the likely cost of its requests in USD; zero without a price.
+    #[must_use]
+    pub fn likely_usd(&self) -> f64 {
+        self.cost_usd().likely
+    }
+
     /// Returns the cost of its requests in USD; zero without a price.
     pub(super) fn cost_usd(&self) -> Estimate {
         let Some(price) = &self.price else { return Estimate::default() };

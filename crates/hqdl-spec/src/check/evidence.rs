@@ -1,8 +1,8 @@
 //! Checks `[expansion.evidence]`: the documents of an expansion.
 
 use super::{SpecCheck, join_path};
-use crate::evidence::{Documents, EvidenceIndex, EvidenceSettings, resolve_folder};
-use crate::file::{Echo, ExpansionTable, Format, SpecFile};
+use crate::evidence::{Documents, EvidenceIndex, EvidenceSettings, SearchSettings, resolve_folder};
+use crate::file::{Echo, EvidenceTable, ExpansionTable, Format, SpecFile};
 use crate::provider::Provider;
 use crate::schema_check::Step;
 
@@ -21,12 +21,12 @@ impl SpecCheck<'_> {
         let table = e.evidence.as_ref()?;
         let evidence_path = join_path(path, &["evidence".into()]);
         let field_path = |field: &str| join_path(&evidence_path, &[field.into()]);
-        let documents = match (&table.documents, &table.folder) {
-            (Some(select), None) => {
+        let documents = match (&table.documents, &table.folder, &table.search) {
+            (Some(select), None, None) => {
                 self.check_documents(&field_path("documents"), select);
                 Some(Documents::Select(select.clone()))
             }
-            (None, Some(folder)) => match resolve_folder(self.folder, folder) {
+            (None, Some(folder), None) => match resolve_folder(self.folder, folder) {
                 Ok(folder) => Some(Documents::Folder(folder)),
                 Err(message) => {
                     let help = "expected the path of a folder below the spec's own folder";
@@ -34,12 +34,17 @@ impl SpecCheck<'_> {
                     None
                 }
             },
+            (None, None, Some(url)) => Some(self.check_search(&evidence_path, table, url)),
             _ => {
-                let message = "evidence needs `documents` or `folder`, and only one of them";
+                let message =
+                    "evidence needs `documents`, `folder` or `search`, and only one of them";
                 self.add_error(&evidence_path, message, "", "write evidence = { folder = \"pages\" }, or evidence = { documents = \"SELECT title, body FROM page\" }");
                 None
             }
         };
+        if table.search.is_none() {
+            self.check_search_fields(&evidence_path, table);
+        }
         if table.evidence_tokens.is_some_and(|tokens| tokens < MIN_EVIDENCE_TOKENS) {
             self.add_error(
                 &field_path("evidence_tokens"),
@@ -55,6 +60,69 @@ impl SpecCheck<'_> {
             require: table.require,
             index: EvidenceIndex::default(),
         })
+    }
+
+    /// Returns the settings of a web search.
+    fn check_search(&mut self, path: &[Step], table: &EvidenceTable, url: &str) -> Documents {
+        let field_path = |field: &str| join_path(path, &[field.into()]);
+        if let Err((message, help)) = check_search_url(url) {
+            self.add_error(&field_path("search"), message, "", help);
+        }
+        if url.contains("{key}") && table.api_key_env.is_none() {
+            let message = "`search` has a {key}, but no `api_key_env`";
+            let help = "name the environment variable of the key in `api_key_env`";
+            self.add_error(&field_path("search"), message, "", help);
+        }
+        if table.key_header.is_some() && (table.api_key_env.is_none() || url.contains("{key}")) {
+            let help = "remove it: the key is in the URL, or there is none";
+            self.add_error(&field_path("key_header"), "`key_header` has no effect", "", help);
+        }
+        let fields = [
+            ("results", &table.results, ""),
+            ("title", &table.title, "/title"),
+            ("text", &table.text, "/text"),
+            ("url", &table.url, "/url"),
+        ];
+        let pointers = fields.map(|(field, pointer, default)| {
+            let pointer = pointer.as_deref().unwrap_or(default);
+            if !pointer.is_empty() && !pointer.starts_with('/') {
+                let message = format!("`{field}` is not a JSON pointer");
+                let help = "write it with slashes, such as \"/web/results\" or \"/0/title\"";
+                self.add_error(&field_path(field), &message, "", help);
+            }
+            pointer.to_owned()
+        });
+        let price = table.price_per_search;
+        if !price.is_some_and(|price| price.is_finite() && price >= 0.0) {
+            let message = "`search` needs the price of a search, in USD";
+            let help = "set `price_per_search`, to 0 if searches are free";
+            self.add_error(&field_path("search"), message, "", help);
+        }
+        Documents::Search(SearchSettings {
+            url: url.to_owned(),
+            pointers,
+            api_key_env: table.api_key_env.clone(),
+            key_header: table.key_header.clone(),
+            price_usd: price.unwrap_or_default(),
+        })
+    }
+
+    /// Reports fields of a search that the evidence does not have.
+    fn check_search_fields(&mut self, path: &[Step], table: &EvidenceTable) {
+        let fields = [
+            ("results", table.results.is_some()),
+            ("title", table.title.is_some()),
+            ("text", table.text.is_some()),
+            ("url", table.url.is_some()),
+            ("api_key_env", table.api_key_env.is_some()),
+            ("key_header", table.key_header.is_some()),
+            ("price_per_search", table.price_per_search.is_some()),
+        ];
+        for (field, _) in fields.into_iter().filter(|(_, is_set)| *is_set) {
+            let message = format!("`{field}` has no effect without `search`");
+            let field_path = join_path(path, &[field.into()]);
+            self.add_error(&field_path, &message, "", "remove it, or set `search`");
+        }
     }
 
     /// Checks the SELECT of the documents: a text, or a name and a text.
@@ -104,5 +172,34 @@ impl SpecCheck<'_> {
             let message = "recordings have no answers with quotations";
             self.add_error(evidence_path, message, "", "remove [expansion.evidence]");
         }
+    }
+}
+
+/// Checks the URL of a search. Placeholders may not change the host, and a key is not sent in plain
+/// text over a network.
+fn check_search_url(url: &str) -> Result<(), (&'static str, &'static str)> {
+    let help = "write a URL such as \"https://api.example.com/search?q={query}\"";
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(("`search` is not a URL", help));
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.is_empty() || authority.contains(['{', '}', '@']) {
+        return Err(("the host of `search` is not a plain name", help));
+    }
+    if !rest.contains("{query}") {
+        return Err(("`search` has no {query}", help));
+    }
+    let host = match authority.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    let is_loopback = host == "localhost"
+        || host.ends_with(".localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    match scheme {
+        "https" => Ok(()),
+        "http" if is_loopback => Ok(()),
+        "http" => Err(("`search` would send keys in plain text", "use https://")),
+        _ => Err(("`search` is not an HTTP address", help)),
     }
 }

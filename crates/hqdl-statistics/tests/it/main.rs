@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
 use hqdl_statistics::{
-    Class, CountMethod, CoveredTable, Extremes, Hypergeometric, NoInterval, ResidualStratum,
-    SampledRow, bound_positives, draw_rows, estimate_count, estimate_ratio, estimate_share,
-    estimate_sum, normal_quantile,
+    CascadeLevel, CascadeSample, Class, CountMethod, CoveredTable, Extremes, Hypergeometric,
+    NoInterval, ResidualStratum, SampledRow, bound_positives, draw_rows, estimate_count,
+    estimate_ratio, estimate_share, estimate_sum, normal_quantile,
 };
 use proptest::prelude::*;
 
@@ -207,4 +207,157 @@ fn a_ratio_is_bounded_by_its_rows_or_refused() {
     assert_eq!(estimate_ratio(&[unbounded], 0.95), Err(NoInterval::DenominatorNearZero));
     let empty = ResidualStratum { size: 3, ..ResidualStratum::default() };
     assert_eq!(estimate_sum(&[empty], 0.95), Err(NoInterval::NoSample));
+}
+
+/// Returns the levels of a cascade: `cells` has the level of each cell, and whether the models
+/// disagree. Bit n of `sample` says whether cell n is sampled.
+fn to_levels(cells: &[(usize, bool)], sample: u32) -> Vec<CascadeLevel> {
+    let mut levels = vec![CascadeLevel::default(); 4];
+    for (n, (level, disagrees)) in cells.iter().enumerate() {
+        let is_sampled = sample >> n & 1 == 1;
+        levels[*level].cells += 1;
+        levels[*level].sampled += u64::from(is_sampled);
+        levels[*level].disagreements += u64::from(is_sampled && *disagrees);
+    }
+    levels
+}
+
+/// Returns the number of accepted cells that disagree and are not in the sample.
+fn count_misses(cells: &[(usize, bool)], sample: u32, accepted: usize) -> usize {
+    let is_miss = |(n, (level, disagrees)): &(usize, &(usize, bool))| {
+        *level < accepted && *disagrees && sample >> n & 1 == 0
+    };
+    cells.iter().enumerate().filter(is_miss).count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Over all samples, the target is missed with at most the nominal probability, wherever the
+    /// disagreements are: in the confident part, in one level, in all cells.
+    #[test]
+    fn cascades_hold_their_target(
+        cells in prop::collection::vec((0..4_usize, any::<bool>()), 2..13),
+        share in 0.1..1.0_f64,
+        target in 0.4..1.0_f64,
+        confidence in 0.6..0.97_f64,
+    ) {
+        let population = cells.len() as u64;
+        let sampled = ((population as f64 * share) as u32).max(1);
+        let cascade = CascadeSample { population, sampled: sampled.into() };
+        let allowed = (1.0 - target) * population as f64 + 1e-9;
+        let allowed_outside = (1.0 - target) * f64::from(population as u32 - sampled) + 1e-9;
+        let (mut samples, mut missed, mut missed_outside) = (0.0, 0.0, 0.0);
+        let mut missed_bounds = vec![0.0; 5];
+        for sample in (0..1_u32 << population).filter(|s| s.count_ones() == sampled) {
+            samples += 1.0;
+            let levels = to_levels(&cells, sample);
+            let misses = |accepted| count_misses(&cells, sample, accepted) as f64;
+            let chosen = cascade.choose_levels(&levels, target, confidence);
+            missed += f64::from(u8::from(misses(chosen) > allowed));
+            let chosen = cascade.choose_levels_outside(&levels, target, confidence);
+            missed_outside += f64::from(u8::from(misses(chosen) > allowed_outside));
+            for (n, choice) in cascade.list_choices(&levels, confidence).iter().enumerate() {
+                prop_assert_eq!(choice.accepted, n);
+                let share = 1.0 - misses(n) / population as f64;
+                missed_bounds[n] += f64::from(u8::from(share < choice.bound - 1e-9));
+            }
+        }
+        let most = (1.0 - confidence) * samples + 1e-6;
+        prop_assert!(missed <= most, "{missed} of {samples}");
+        prop_assert!(missed_outside <= most, "{missed_outside} of {samples}");
+        prop_assert!(missed_bounds.iter().all(|missed| *missed <= most), "{missed_bounds:?}");
+    }
+
+    /// Choices become cheaper in order, and the chosen one has a bound that reaches the target.
+    #[test]
+    fn the_chosen_levels_are_the_most_that_reach_the_target(
+        levels in prop::collection::vec((1..400_u64, 0.0..=1.0_f64, 0.0..=0.3_f64), 1..6),
+        target in 0.5..=1.0_f64,
+    ) {
+        let to_level = |(cells, sampled, wrong): (u64, f64, f64)| {
+            let sampled = (cells as f64 * sampled) as u64;
+            CascadeLevel { cells, sampled, disagreements: (sampled as f64 * wrong) as u64 }
+        };
+        let levels: Vec<_> = levels.into_iter().map(to_level).collect();
+        let sum = |of: fn(&CascadeLevel) -> u64| levels.iter().map(of).sum::<u64>();
+        let cascade = CascadeSample { population: sum(|l| l.cells), sampled: sum(|l| l.sampled) };
+        let choices = cascade.list_choices(&levels, 0.95);
+        prop_assert!(choices.windows(2).all(|pair| pair[0].escalated >= pair[1].escalated));
+        prop_assert!(choices.windows(2).all(|pair| pair[0].bound >= pair[1].bound));
+        prop_assert_eq!((choices[0].bound, choices[0].expected), (1.0, 1.0));
+        prop_assert_eq!(choices.last().unwrap().escalated, 0);
+        let chosen = cascade.choose_levels(&levels, target, 0.95);
+        prop_assert!(choices[chosen].bound >= target - 1e-6);
+        if let Some(next) = choices.get(chosen + 1) {
+            prop_assert!(next.bound < target + 1e-6, "{next:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cascade_needs_a_sample_that_is_large_enough() {
+    let cascade = |population, sampled| CascadeSample { population, sampled };
+    // Without a sampled disagreement, 5 % of 1,000 cells need 59 or so sampled cells.
+    assert_eq!(cascade(1000, 40).acceptable_disagreements(50, 0.95), None);
+    assert_eq!(cascade(1000, 60).acceptable_disagreements(50, 0.95), Some(0));
+    assert_eq!(cascade(1000, 200).acceptable_disagreements(50, 0.95), Some(6));
+    // A target of 1 accepts an answer only if almost all cells are in the sample.
+    let levels = [CascadeLevel { cells: 1000, sampled: 900, disagreements: 0 }];
+    assert_eq!(cascade(1000, 900).choose_levels(&levels, 1.0, 0.95), 0);
+    let levels = [CascadeLevel { cells: 1000, sampled: 960, disagreements: 0 }];
+    assert_eq!(cascade(1000, 960).choose_levels(&levels, 1.0, 0.95), 1);
+    // A sample of all cells leaves nothing to choose.
+    let levels = [CascadeLevel { cells: 3, sampled: 3, disagreements: 3 }];
+    assert_eq!(cascade(3, 3).choose_levels(&levels, 1.0, 0.95), 1);
+    assert_eq!(cascade(0, 0).list_choices(&[], 0.95)[0].bound, 1.0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Over all samples, a table below the target is accepted with at most the nominal probability,
+    /// wherever the models are wrong.
+    #[test]
+    fn cascades_hold_a_target_of_true_cells(
+        cells in prop::collection::vec((0..3_usize, any::<bool>(), any::<bool>()), 2..13),
+        share in 0.1..1.0_f64,
+        target in 0.2..1.0_f64,
+        confidence in 0.6..0.97_f64,
+    ) {
+        let population = cells.len() as u64;
+        let sampled = ((population as f64 * share) as u32).max(1);
+        let cascade = CascadeSample { population, sampled: sampled.into() };
+        let allowed = (1.0 - target) * population as f64 + 1e-9;
+        let is_wrong = |(level, cheap, strong): &(usize, bool, bool), accepted: usize| {
+            if *level < accepted { *cheap } else { *strong }
+        };
+        let (mut samples, mut missed) = (0.0, 0.0);
+        for sample in (0..1_u32 << population).filter(|s| s.count_ones() == sampled) {
+            samples += 1.0;
+            let is_sampled = |n: usize| sample >> n & 1 == 1;
+            let wrong = |accepted| {
+                let all = cells.iter().enumerate();
+                all.filter(|(n, cell)| is_sampled(*n) && is_wrong(cell, accepted)).count() as u64
+            };
+            let wrong: Vec<u64> = (0..=3).map(wrong).collect();
+            let Some(accepted) = cascade.choose_true_levels(&wrong, target, confidence) else {
+                continue;
+            };
+            // The sampled cells have the strong model's answers.
+            let all = cells.iter().enumerate();
+            let published = all.filter(|(n, cell)| is_wrong(cell, if is_sampled(*n) { 0 } else { accepted }));
+            missed += f64::from(u8::from(published.count() as f64 > allowed));
+        }
+        prop_assert!(missed <= (1.0 - confidence) * samples + 1e-6, "{missed} of {samples}");
+    }
+}
+
+#[test]
+fn a_target_that_the_strong_model_misses_is_refused() {
+    let cascade = CascadeSample { population: 699, sampled: 100 };
+    assert_eq!(cascade.choose_true_levels(&[9, 9, 30], 0.95, 0.95), None);
+    assert_eq!(cascade.choose_true_levels(&[1, 1, 30], 0.95, 0.95), Some(1));
+    // The sampled cells would become worse.
+    assert_eq!(cascade.choose_true_levels(&[1, 0, 0], 0.95, 0.95), Some(0));
 }

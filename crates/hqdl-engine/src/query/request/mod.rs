@@ -116,7 +116,7 @@ impl<'a> Request<'a> {
             return Ok(());
         }
         let database = Database::open(&self.spec.database)?;
-        load_evidence(self.spec, expansion, &database)
+        load_evidence(self.spec, expansion, &database, self.facts)
             .map_err(|message| QueryError::Evidence { expansion: expansion.name.clone(), message })
     }
 }

@@ -1,0 +1,510 @@
+//! Calibrates the confidence of columns with a `target`: a random sample of the rows is answered by
+//! both models, and decides how many compared answers may differ before the stronger model is asked.
+//!
+//! Everything follows from the keys and the facts: a row is in the sample if the hash of its entity
+//! and the seed is one of the smallest. So a killed run continues with the same sample, new rows are
+//! as likely to be in it as old ones, and nothing about a calibration is stored.
+
+use std::collections::{BinaryHeap, HashMap, HashSet};
+
+use super::coverage_builder::RequestCost;
+use super::{MaterializeError, Materializer, RunMode, WalkError};
+use crate::audit::{Audit, AuditError, Design, Evidence, is_same};
+use hqdl_database::keys::{KeyRow, Keys};
+use hqdl_facts::{CascadeCell, CascadeDecision};
+use hqdl_model::plan::{CascadePlan, CascadeThreshold, ExpansionPlan};
+use hqdl_spec::{CascadeTarget, Comparison, TargetBasis};
+use hqdl_statistics::{CascadeChoice, CascadeLevel, CascadeSample};
+use hqdl_values::cell::CellValue;
+use hqdl_values::format::count_noun;
+use hqdl_values::key::Entity;
+
+/// Probability with which the target is reached.
+const CONFIDENCE: f64 = 0.95;
+
+/// Calibration of a column.
+#[derive(Debug, Clone)]
+pub(super) struct Calibration {
+    target: CascadeTarget,
+    drawn: DrawnSample,
+    /// Cells with all compared answers, and those that the stronger model answers anyway.
+    sample: CascadeSample,
+    /// Cells by the number of compared answers that differ.
+    levels: Vec<CascadeLevel>,
+    /// Wrong cells of the sample by the number of accepted levels, if the target is about the truth.
+    wrong: Vec<u64>,
+    /// Whether the stronger model does not reach the truth.
+    is_refused: bool,
+    /// Cells of each level that the stronger model has not answered.
+    unescalated: Vec<u64>,
+    /// Cells of the sample that not all models have answered.
+    missing_sampled: u64,
+    /// Cells without a first or a compared answer.
+    unanswered: u64,
+    /// Decision about the cells outside the sample, as in [`CascadeDecision`].
+    accepted: Option<usize>,
+}
+
+/// Rows of a calibration sample.
+#[derive(Debug, Clone)]
+enum DrawnSample {
+    /// The entities with the smallest hashes.
+    Hashed {
+        seed: u64,
+        size: usize,
+        /// Greatest hash of a sampled entity; `None` if the column has no cells.
+        cutoff: Option<u64>,
+    },
+    /// The filled rows of an audit.
+    Audited {
+        /// All rows of the draw.
+        frame: HashSet<Entity>,
+        /// True values; `None` if the truth cannot be known.
+        truths: HashMap<Entity, Option<CellValue>>,
+    },
+}
+
+impl Calibration {
+    fn new(target: CascadeTarget, drawn: DrawnSample, levels: usize) -> Self {
+        Self {
+            target,
+            drawn,
+            wrong: vec![0; levels + 1],
+            is_refused: false,
+            sample: CascadeSample { population: 0, sampled: 0 },
+            levels: vec![CascadeLevel::default(); levels],
+            unescalated: vec![0; levels],
+            missing_sampled: 0,
+            unanswered: 0,
+            accepted: None,
+        }
+    }
+
+    fn is_sampled(&self, entity: &Entity) -> bool {
+        match &self.drawn {
+            DrawnSample::Hashed { seed, cutoff, .. } => {
+                cutoff.is_some_and(|cutoff| hash_entity(*seed, entity) <= cutoff)
+            }
+            DrawnSample::Audited { truths, .. } => truths.contains_key(entity),
+        }
+    }
+
+    /// Adds a cell. `values` returns its first value and the one that counts after the stronger
+    /// model has answered.
+    fn add_cell(
+        &mut self,
+        entity: &Entity,
+        cell: CascadeCell,
+        values: impl FnOnce() -> Option<(CellValue, Option<CellValue>)>,
+    ) {
+        let is_sampled = self.is_sampled(entity);
+        let is_covered = match &self.drawn {
+            DrawnSample::Hashed { .. } => true,
+            DrawnSample::Audited { frame, .. } => frame.contains(entity),
+        };
+        let level = match cell {
+            CascadeCell::Missing => {
+                self.unanswered += 1;
+                self.missing_sampled += u64::from(is_sampled);
+                return;
+            }
+            CascadeCell::Escalated => None,
+            CascadeCell::Compared(differing, second) => {
+                self.unescalated[differing] += u64::from(second.is_none());
+                if !is_covered {
+                    return;
+                }
+                let level = &mut self.levels[differing];
+                level.cells += 1;
+                level.sampled += u64::from(is_sampled);
+                level.disagreements += u64::from(is_sampled && second == Some(true));
+                self.missing_sampled += u64::from(is_sampled && second.is_none());
+                Some(differing)
+            }
+        };
+        self.sample.population += u64::from(is_covered);
+        self.sample.sampled += u64::from(is_sampled);
+        let DrawnSample::Audited { truths, .. } = &self.drawn else { return };
+        let Some(truth) = truths.get(entity) else { return };
+        let Some((first, Some(second))) = values() else {
+            // A compared cell without the stronger model's answer is counted above.
+            self.missing_sampled += u64::from(level.is_none());
+            return;
+        };
+        let is_wrong =
+            |value: &CellValue| truth.as_ref().is_none_or(|truth| !is_same(value, truth));
+        let (is_first_wrong, is_second_wrong) = (is_wrong(&first), is_wrong(&second));
+        for (accepted, wrong) in self.wrong.iter_mut().enumerate() {
+            let is_accepted = level.is_some_and(|level| level < accepted);
+            *wrong += u64::from(if is_accepted { is_first_wrong } else { is_second_wrong });
+        }
+    }
+
+    /// Returns true if no answer of this run can change the decision.
+    fn is_final(&self) -> bool {
+        self.unanswered == 0 && self.missing_sampled == 0
+    }
+
+    /// Decides about the cells outside the sample, if the sample is answered.
+    fn decide(&mut self) {
+        if self.missing_sampled > 0 {
+            return;
+        }
+        let (sample, share) = (self.sample, self.target.share);
+        let levels = match self.target.basis {
+            TargetBasis::Model { .. } => {
+                Some(sample.choose_levels(&self.levels, share, CONFIDENCE))
+            }
+            TargetBasis::Truth => sample.choose_true_levels(&self.wrong, share, CONFIDENCE),
+        };
+        self.is_refused = levels.is_none();
+        self.accepted = levels;
+    }
+
+    /// Returns the number of sampled cells of the first model that disagree with the stronger model,
+    /// or are wrong.
+    fn count_disagreements(&self) -> u64 {
+        match self.target.basis {
+            TargetBasis::Model { .. } => self.levels.iter().map(|level| level.disagreements).sum(),
+            TargetBasis::Truth => self.wrong.last().copied().unwrap_or_default(),
+        }
+    }
+
+    /// Returns all possible thresholds, from the most expensive one to the cheapest.
+    fn list_choices(&self) -> Vec<CascadeChoice> {
+        let (sample, levels) = (self.sample, &self.levels);
+        match self.target.basis {
+            TargetBasis::Model { .. } => sample.list_choices(levels, CONFIDENCE),
+            TargetBasis::Truth => sample.list_true_choices(levels, &self.wrong, CONFIDENCE),
+        }
+    }
+
+    /// Returns why the target is refused.
+    fn describe_refusal(&self, name: &str, to: &str) -> String {
+        let CascadeSample { sampled, population } = self.sample;
+        let wrong = self.wrong.first().copied().unwrap_or_default();
+        let least =
+            1.0 - self.sample.bound_wrong(wrong, CONFIDENCE) as f64 / population.max(1) as f64;
+        format!(
+            "{name}: {to} is right in {} of {sampled} audited cells, which shows only that at least {:.1} % of its answers are true, so `target_truth` = {} is refused",
+            sampled - wrong,
+            100.0 * least.max(0.0),
+            self.target.share
+        )
+    }
+}
+
+/// Returns a number that is random, but the same for the same seed and entity.
+fn hash_entity(seed: u64, entity: &Entity) -> u64 {
+    let mut hasher = blake3::Hasher::new_derive_key("hqdl calibration sample");
+    hasher.update(&seed.to_le_bytes());
+    hasher.update(entity.as_str().as_bytes());
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_le_bytes(bytes)
+}
+
+impl Materializer<'_> {
+    /// Returns the target of each column of an expansion that has one.
+    fn cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
+        let target = |column: usize| match self.models[n].of_column(column).second.as_ref() {
+            Some(rule) => match rule.comparison {
+                Some(Comparison::Calibrated(target)) => Some((column, target)),
+                _ => None,
+            },
+            None => None,
+        };
+        (0..self.spec.expansions[n].columns.len()).filter_map(target).collect()
+    }
+
+    /// Calibrates the columns of an expansion from the stored answers, before any request. The
+    /// decision about the cells outside the sample stays open if this run may change it.
+    pub(super) fn calibrate_stored(&self, n: usize) -> Result<(), MaterializeError> {
+        self.calibrate(n, |calibration| {
+            if calibration.is_final() {
+                calibration.decide();
+            }
+        })
+    }
+
+    /// Calibrates the columns of an expansion after the sample was requested. Returns true if any
+    /// column has a target.
+    pub(super) fn calibrate_answered(&self, n: usize) -> Result<bool, MaterializeError> {
+        self.calibrate(n, Calibration::decide)?;
+        Ok(self.calibrations.borrow()[n].iter().any(Option::is_some))
+    }
+
+    fn calibrate(
+        &self,
+        n: usize,
+        decide: impl Fn(&mut Calibration),
+    ) -> Result<(), MaterializeError> {
+        let targets = self.cascade_targets(n);
+        let columns = self.spec.expansions[n].columns.len();
+        let mut calibrations: Vec<Option<Calibration>> = vec![None; columns];
+        if !targets.is_empty() && self.run_mode != RunMode::Batch {
+            for (column, target) in targets {
+                let rule = self.models[n].of_column(column).second.as_ref();
+                let levels = rule.map_or(1, |rule| rule.compare.len() + 1);
+                let drawn = match target.basis {
+                    TargetBasis::Model { sample, seed } => {
+                        DrawnSample::Hashed { seed, size: sample as usize, cutoff: None }
+                    }
+                    TargetBasis::Truth => self.read_audited_sample(n, column)?,
+                };
+                calibrations[column] = Some(Calibration::new(target, drawn, levels));
+            }
+            let keys = Keys::collect(self.database, &self.spec.expansions[n], None)?;
+            self.draw_samples(n, &keys, &mut calibrations)
+                .and_then(|()| self.count_levels(n, &keys, &mut calibrations))
+                .map_err(|e| e.into_materialize_error(self.database))?;
+            calibrations.iter_mut().flatten().for_each(decide);
+        }
+        self.calibrations.borrow_mut()[n] = calibrations;
+        Ok(())
+    }
+
+    /// Returns the filled rows of a column's audit.
+    ///
+    /// # Errors
+    /// [`AuditError`] if there is no audit of the column with true values and a uniform design.
+    fn read_audited_sample(&self, n: usize, column: usize) -> Result<DrawnSample, AuditError> {
+        let expansion = &self.spec.expansions[n];
+        let audit = Audit::read(&self.spec, expansion)?;
+        let name = &expansion.columns[column].name;
+        if audit.draw.find_column(expansion, column).is_none() {
+            let message =
+                format!("`target_truth` needs an audit of `{name}`, which is not audited");
+            return Err(AuditError::in_request(message, "draw an audit of this column"));
+        }
+        if audit.draw.design != Design::Uniform {
+            let message = format!("`target_truth` of `{name}` needs a uniform audit");
+            let hint = "draw one with `hqdl audit SPEC --design uniform`";
+            return Err(AuditError::in_request(message, hint));
+        }
+        let entity = |row: usize| expansion.build_entity(&audit.draw.frame[row].key);
+        let filled = audit.count_filled_rows(&[column], Evidence::Truth);
+        let truth = |row: &usize| {
+            let truth = audit.sheet.truth(*row, column)?;
+            Some((entity(*row), truth.value.clone()))
+        };
+        Ok(DrawnSample::Audited {
+            frame: (0..audit.draw.frame.len()).map(entity).collect(),
+            truths: audit.draw.sample()[..filled].iter().filter_map(truth).collect(),
+        })
+    }
+
+    /// Returns true if a calibration includes a column's cell of a key. An overridden cell has no
+    /// answer of a model.
+    fn is_calibrated(&self, n: usize, key: &KeyRow, column: usize) -> bool {
+        key.is_first_spelling
+            && key.entity_requested_columns[column]
+            && self.overrides.get(n, &key.entity, column).is_none()
+    }
+
+    /// Draws the samples.
+    fn draw_samples(
+        &self,
+        n: usize,
+        keys: &Keys<'_>,
+        calibrations: &mut [Option<Calibration>],
+    ) -> Result<(), WalkError> {
+        let mut smallest: Vec<BinaryHeap<u64>> = vec![BinaryHeap::new(); calibrations.len()];
+        keys.for_each(&mut |key: &KeyRow| {
+            for (column, calibration) in calibrations.iter().enumerate() {
+                let Some(DrawnSample::Hashed { seed, size, .. }) =
+                    calibration.as_ref().map(|calibration| &calibration.drawn)
+                else {
+                    continue;
+                };
+                if self.is_calibrated(n, key, column) {
+                    smallest[column].push(hash_entity(*seed, &key.entity));
+                    if smallest[column].len() > *size {
+                        smallest[column].pop();
+                    }
+                }
+            }
+            Ok::<_, WalkError>(())
+        })?;
+        for (calibration, smallest) in calibrations.iter_mut().zip(&smallest) {
+            if let Some(Calibration { drawn: DrawnSample::Hashed { cutoff, .. }, .. }) = calibration
+            {
+                *cutoff = smallest.peek().copied();
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the cells by their answers.
+    fn count_levels(
+        &self,
+        n: usize,
+        keys: &Keys<'_>,
+        calibrations: &mut [Option<Calibration>],
+    ) -> Result<(), WalkError> {
+        self.for_each_key(keys, &mut |key, facts| {
+            for (column, calibration) in calibrations.iter_mut().enumerate() {
+                let Some(calibration) = calibration else { continue };
+                if self.is_calibrated(n, key, column) {
+                    let cell = self.requirements[n].look_up_cascade(facts.as_ref(), column);
+                    calibration.add_cell(&key.entity, cell, || {
+                        self.requirements[n].cascade_values(facts.as_ref(), column)
+                    });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the decision about a cell of a column.
+    pub(super) fn cascade_decision(
+        &self,
+        n: usize,
+        column: usize,
+        entity: &Entity,
+    ) -> CascadeDecision {
+        match &self.calibrations.borrow()[n][column] {
+            Some(calibration) => CascadeDecision {
+                is_sampled: calibration.is_sampled(entity),
+                accepted: calibration.accepted,
+            },
+            None => CascadeDecision::default(),
+        }
+    }
+
+    /// Returns true if the run may still decide to ask the stronger model about any cell of the
+    /// column.
+    pub(super) fn is_undecided(&self, n: usize, column: usize) -> bool {
+        self.calibrations.borrow()[n][column].as_ref().is_some_and(|c| !c.is_final())
+    }
+
+    /// Returns what the calibrations of an expansion promise, for the user.
+    pub(super) fn describe_cascades(&self, n: usize) -> Vec<String> {
+        let expansion = &self.spec.expansions[n];
+        let mut notes = Vec::new();
+        for (column, calibration) in self.calibrations.borrow()[n].iter().enumerate() {
+            let models = self.models[n].of_column(column);
+            let Some(rule) = &models.second else { continue };
+            let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
+            let to = &self.models[n].choices()[rule.to].name;
+            if rule.comparison == Some(Comparison::NotUnanimous) {
+                notes.push(format!(
+                    "{name}: `low_confidence` promises nothing without a `target`; {to} answers the cells on which not all answers are the same"
+                ));
+            }
+            let Some(calibration) = calibration else { continue };
+            let share = 100.0 * calibration.target.share;
+            let answers = rule.compare.len() + 1;
+            let sample = count_noun(calibration.sample.sampled, "row");
+            let misses = count_noun(calibration.count_disagreements(), "disagreement");
+            if calibration.is_refused {
+                notes.push(calibration.describe_refusal(&name, to));
+                continue;
+            }
+            if calibration.target.basis == TargetBasis::Truth
+                && let Some(accepted) = calibration.accepted
+            {
+                let equal = answers + 1 - accepted;
+                notes.push(format!(
+                    "{name}: with a probability of 95 %, at least {share} % of {} are true; {to} answers those with fewer than {equal} of {answers} equal answers (audit: {sample})",
+                    count_noun(calibration.sample.population, "cell"),
+                ));
+                continue;
+            }
+            notes.push(match calibration.accepted {
+                None => format!(
+                    "{name}: no promise yet, because {} of the sample are not answered by all models",
+                    count_noun(calibration.missing_sampled, "cell")
+                ),
+                Some(0) => format!(
+                    "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
+                ),
+                Some(accepted) => format!(
+                    "{name}: with a probability of 95 %, at least {share} % of {} agree with {to}, which answers those with fewer than {} of {answers} equal answers (sample: {sample}, {misses})",
+                    count_noun(calibration.sample.population, "cell"),
+                    answers + 1 - accepted
+                ),
+            });
+        }
+        notes
+    }
+
+    /// Returns the error of the first refused target, if there is one.
+    pub(super) fn find_refused_target(&self) -> Option<MaterializeError> {
+        let calibrations = self.calibrations.borrow();
+        for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            for (column, calibration) in calibrations[n].iter().enumerate() {
+                let rule = self.models[n].of_column(column).second.as_ref();
+                if let (Some(calibration), Some(rule)) = (calibration, rule)
+                    && calibration.is_refused
+                {
+                    let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
+                    let to = &self.models[n].choices()[rule.to].name;
+                    let message = calibration.describe_refusal(&name, to);
+                    return Some(MaterializeError::TargetRefused(message));
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns the thresholds of an expansion's calibrated columns; with `priced`, also their prices.
+    pub(super) fn plan_cascades(&self, n: usize, priced: bool) -> Vec<CascadePlan> {
+        let expansion = &self.spec.expansions[n];
+        let mut plans = Vec::new();
+        for (column, calibration) in self.calibrations.borrow()[n].iter().enumerate() {
+            let models = self.models[n].of_column(column);
+            let (Some(calibration), Some(rule)) = (calibration, &models.second) else { continue };
+            let answers = rule.compare.len() + 1;
+            let is_known = calibration.missing_sampled == 0 && calibration.sample.sampled > 0;
+            let choices = if is_known { calibration.list_choices() } else { Vec::new() };
+            let price = priced.then(|| self.price_cell(n, column, rule.to)).flatten();
+            let to_threshold = |choice: CascadeChoice| {
+                let cells = calibration.unescalated[choice.accepted..].iter().sum::<u64>();
+                CascadeThreshold {
+                    equal_answers: (choice.accepted > 0).then(|| answers + 1 - choice.accepted),
+                    cells,
+                    cost_usd: price.map(|price| price * cells as f64),
+                    expected: choice.expected,
+                    bound: choice.bound,
+                    is_chosen: calibration.accepted == Some(choice.accepted),
+                }
+            };
+            plans.push(CascadePlan {
+                expansion: expansion.name.clone(),
+                column: expansion.columns[column].name.clone(),
+                to: self.models[n].choices()[rule.to].name.clone(),
+                target: calibration.target.share,
+                is_truth: calibration.target.basis == TargetBasis::Truth,
+                answers,
+                cells: calibration.sample.population,
+                sampled: calibration.sample.sampled,
+                unanswered_sampled: calibration.missing_sampled,
+                disagreements: calibration.count_disagreements(),
+                thresholds: choices.into_iter().map(to_threshold).collect(),
+            });
+        }
+        plans
+    }
+
+    /// Returns the likely price of a model's answer to a column's cell, from that of the first rows.
+    fn price_cell(&self, n: usize, column: usize, model: usize) -> Option<f64> {
+        /// Number of rows whose price is computed.
+        const ROWS: u64 = 100;
+        let (expansion, choice) = (&self.spec.expansions[n], &self.models[n].choices()[model]);
+        let mut plan = ExpansionPlan { price: Some(choice.price?), ..ExpansionPlan::default() };
+        let mut cost = RequestCost::new(self, expansion, choice);
+        let mut rows = 0;
+        let keys = Keys::collect(self.database, expansion, None).ok()?;
+        let mut add_row = |key: &KeyRow| {
+            if rows < ROWS && key.is_first_spelling && key.entity_requested_columns[column] {
+                cost.add_row(key, vec![column], &[column]);
+                rows += 1;
+            }
+            Ok::<_, rusqlite::Error>(())
+        };
+        keys.for_each(&mut add_row).ok()?;
+        cost.write_totals(&mut plan, 0.0);
+        Some(plan.likely_usd() / rows.max(1) as f64)
+    }
+}

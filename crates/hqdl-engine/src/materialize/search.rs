@@ -1,0 +1,152 @@
+//! Web searches for the evidence of rows: a run searches for the rows that it is going to ask about,
+//! before it asks. The results are stored like answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use super::coverage::CoverageReport;
+use super::run::Run;
+use super::{MaterializeError, Materializer, Report};
+use crate::retrieval::search::StoredSearches;
+use hqdl_facts::FactsError;
+use hqdl_model::generate::{self, Context, Event, Events, ModelRun, StopReason};
+use hqdl_model::plan::{ColumnPlan, Estimate, ExpansionPlan, MissingRow, RowBatch};
+use hqdl_model::search::{SearchEndpoint, search_choice};
+use hqdl_spec::evidence::SearchSettings;
+use hqdl_values::key::Entity;
+use hqdl_values::tokens::Tokenizer;
+
+impl Materializer<'_> {
+    /// Searches for the rows that a run is going to ask about, if their results are not stored yet.
+    /// Stops and failures go into the report.
+    pub(super) fn search_evidence(
+        &self,
+        run: &Run,
+        coverages: &[CoverageReport<'_>],
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<(), MaterializeError> {
+        for (n, coverage) in coverages.iter().enumerate() {
+            let Some(settings) = self.spec.expansions[n].search_settings() else { continue };
+            let (stored, rows) = self.find_unsearched_rows(n, coverage, settings)?;
+            if rows.is_empty() {
+                continue;
+            }
+            let endpoint = Arc::new(SearchEndpoint::new(settings)?);
+            let choice = search_choice(settings, Some(endpoint));
+            // The results are not cells of the tables, so hide their events.
+            let outer = Arc::clone(&run.events.listener);
+            let listener = Arc::new(move |event: &Event| {
+                if matches!(event, Event::Warning(_) | Event::Failed(_)) {
+                    outer(event);
+                }
+            });
+            let events = Events { listener, usage: Arc::clone(&run.events.usage) };
+            let (model, interrupt) = (Arc::clone(&self.model), interrupt.clone());
+            let model_run =
+                ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt)?;
+            let (expansion, requirements) = (stored.expansion, stored.requirements);
+            let context = Context::new(&Arc::new(model_run), expansion, requirements, choice);
+            let (sender, batches) = mpsc::channel(rows.len());
+            for (_, missing_row) in rows {
+                // The channel has capacity for all rows.
+                let _ = sender.try_send(RowBatch {
+                    columns: vec![0],
+                    source_columns: vec![0],
+                    missing_rows: vec![missing_row],
+                });
+            }
+            drop(sender);
+            let searches = generate::generate_facts(Arc::new(context), batches);
+            match run.runtime.block_on(async { tokio::spawn(searches).await }) {
+                Ok(Ok(())) => {}
+                Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
+                Err(join_error) => {
+                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
+                }
+            }
+            if report.has_stopped() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans the searches of an expansion, and adds their results to the maximum input of the
+    /// requests that show them.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] if keys or facts cannot be read.
+    pub(super) fn plan_searches(
+        &self,
+        n: usize,
+        coverage: &CoverageReport<'_>,
+        plans: &mut [ExpansionPlan],
+    ) -> Result<Option<ExpansionPlan>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
+        let (Some(settings), Some(evidence)) = (expansion.search_settings(), &expansion.evidence)
+        else {
+            return Ok(None);
+        };
+        let (_, rows) = self.find_unsearched_rows(n, coverage, settings)?;
+        let searches = rows.len() as u64;
+        for (model, plan) in plans.iter_mut().enumerate() {
+            // Each request has one row, and its results are not known yet.
+            let possible = coverage.possible_cells[model];
+            plan.extra_input += evidence.max_tokens * (plan.requests.min(searches) + possible);
+        }
+        let choice = search_choice(settings, None);
+        let mut column = ColumnPlan { name: "results".to_owned(), ..ColumnPlan::default() };
+        if searches > 0 {
+            column.missing.insert(hqdl_facts::Reason::NewRow, searches);
+        }
+        let tokens = searches as f64;
+        Ok(Some(ExpansionPlan {
+            name: format!("search {}", expansion.name),
+            model: choice.name,
+            price: choice.price,
+            keys: searches,
+            columns: vec![column],
+            requests: searches,
+            output_tokens: Estimate { low: tokens, likely: tokens, max: tokens },
+            ..ExpansionPlan::default()
+        }))
+    }
+
+    /// Returns the rows of searches whose results are not stored, for the rows with missing cells.
+    fn find_unsearched_rows(
+        &self,
+        n: usize,
+        coverage: &CoverageReport<'_>,
+        settings: &SearchSettings,
+    ) -> Result<(StoredSearches, BTreeMap<Entity, MissingRow>), MaterializeError> {
+        let expansion = &self.spec.expansions[n];
+        let model = self.spec.model_settings(expansion.model.as_deref());
+        let tokenizer = Tokenizer::for_model(&model.name);
+        let stored = StoredSearches::new(settings, self.facts, tokenizer)?;
+        let (mut rows, mut failure) = (BTreeMap::new(), None::<FactsError>);
+        for model in 0..self.models[n].choices().len() {
+            self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
+                for missing_row in row_batch.missing_rows {
+                    let shown = expansion.for_key(&missing_row.row.key);
+                    let query = shown.evidence_query(&expansion.shown_row(&missing_row.row));
+                    match stored.find_results(&query) {
+                        Ok(Some(_)) => {}
+                        Ok(None) => {
+                            let (row, entity) = stored.to_row(&query);
+                            rows.insert(entity.clone(), MissingRow { row, entity });
+                        }
+                        Err(error) => failure = Some(error),
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        match failure {
+            Some(error) => Err(error.into()),
+            None => Ok((stored, rows)),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Thresholds of a cascade, with their price and agreement.
+
+use serde_json::{Value as Json, json};
+
+/// Cascade of a column with a target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CascadePlan {
+    /// Name of the expansion.
+    pub expansion: String,
+    /// Name of the column.
+    pub column: String,
+    /// Name of the stronger model.
+    pub to: String,
+    /// Share of the cells that must agree with it, or be true.
+    pub target: f64,
+    /// Whether the target, `expected` and `bound` are about the truth.
+    pub is_truth: bool,
+    /// Number of answers to each cell of which the first one is accepted.
+    pub answers: usize,
+    /// Number of cells with these answers.
+    pub cells: u64,
+    /// Number of these cells in the calibration sample.
+    pub sampled: u64,
+    /// Number of cells of the sample that not all models have answered.
+    pub unanswered_sampled: u64,
+    /// Number of cells of the sample on which the models disagree.
+    pub disagreements: u64,
+    /// Possible thresholds, from the most expensive one to the cheapest. Empty until all models have
+    /// answered the sample.
+    pub thresholds: Vec<CascadeThreshold>,
+}
+
+/// A possible threshold of a cascade.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CascadeThreshold {
+    /// Minimum number of equal answers of an accepted cell. `None` accepts no cell.
+    pub equal_answers: Option<usize>,
+    /// Number of cells that the stronger model would be asked for.
+    pub cells: u64,
+    /// Likely price of its answers in USD, if it has a price.
+    pub cost_usd: Option<f64>,
+    /// Expected share of the cells that agree with the stronger model.
+    pub expected: f64,
+    /// Lower bound of this share, which holds with a probability of 95 %.
+    pub bound: f64,
+    /// Whether a run uses this threshold.
+    pub is_chosen: bool,
+}
+
+impl CascadePlan {
+    /// Returns the entry of a plan.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let to_json = |t: &CascadeThreshold| {
+            json!({
+                "equal_answers": t.equal_answers, "cells": t.cells, "cost_usd": t.cost_usd,
+                "expected": t.expected, "bound": t.bound, "chosen": t.is_chosen,
+            })
+        };
+        json!({
+            "expansion": self.expansion, "column": self.column, "to": self.to,
+            "target": self.target, "of": if self.is_truth { "truth" } else { "agreement" },
+            "answers": self.answers, "cells": self.cells,
+            "sampled": self.sampled, "unanswered_sampled": self.unanswered_sampled,
+            "disagreements": self.disagreements,
+            "thresholds": self.thresholds.iter().map(to_json).collect::<Vec<_>>(),
+        })
+    }
+}

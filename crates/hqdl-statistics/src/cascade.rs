@@ -1,0 +1,197 @@
+//! How many cells a cheap model may answer alone, if the table must agree with a stronger model.
+//!
+//! A random sample of the cells is answered by both models. The cells are ordered by confidence,
+//! and the cheap answers are accepted from the most confident one downwards, until the sample shows
+//! too many disagreements. The order may be any that does not depend on the sample.
+//!
+//! Why this holds the target: let `a` be the number of disagreements that the table may have. The
+//! table has more only if the accepted cells contain `a + 1` disagreements outside the sample. Among
+//! all disagreements in the order of confidence, each set of positions is equally likely to be the
+//! sampled one. So the number of sampled disagreements before the one with number `a + 1` outside
+//! the sample has a known distribution (negative hypergeometric), whatever the model, the confidence
+//! and the threshold. If at most `c` sampled disagreements are accepted, the target is missed with
+//! the probability that this number is at most `c`.
+
+use crate::hypergeometric::{Hypergeometric, bound_positives};
+
+/// A random sample of a table's cells that both models answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CascadeSample {
+    /// Cells of the table.
+    pub population: u64,
+    /// Cells of the sample.
+    pub sampled: u64,
+}
+
+/// Cells with the same confidence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CascadeLevel {
+    /// Cells of the table.
+    pub cells: u64,
+    /// Cells of the sample.
+    pub sampled: u64,
+    /// Cells of the sample on which the models disagree.
+    pub disagreements: u64,
+}
+
+/// A possible threshold with its result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CascadeChoice {
+    /// Number of levels whose cheap answers are accepted, starting with the most confident one.
+    pub accepted: usize,
+    /// Cells outside the sample that the stronger model answers.
+    pub escalated: u64,
+    /// Estimated share of the table's cells that agree with the stronger model.
+    pub expected: f64,
+    /// Lower bound of this share.
+    pub bound: f64,
+}
+
+impl CascadeSample {
+    /// Returns the largest number of disagreements of a table with this share of agreement.
+    fn allowed_misses(cells: u64, target: f64) -> u64 {
+        // A share such as 0.95 is not exact, so 5 of 100 must not become 4.
+        ((1.0 - target) * cells as f64 + 1e-9).floor() as u64
+    }
+
+    /// Returns the probability that `accepted` or fewer sampled disagreements precede the one with
+    /// number `misses + 1` outside the sample.
+    fn miss_probability(self, misses: u64, accepted: u64) -> f64 {
+        if misses >= self.population - self.sampled {
+            return 0.0;
+        }
+        let draws = misses + 1 + accepted;
+        if draws > self.population {
+            return 1.0;
+        }
+        let order = Hypergeometric { population: self.population, positives: self.sampled, draws };
+        order.at_most(accepted)
+    }
+
+    /// Returns how many sampled disagreements may be accepted, so that with probability
+    /// `confidence` at most `misses` cells outside the sample disagree. `None` if no cell may be
+    /// accepted.
+    #[must_use]
+    pub fn acceptable_disagreements(self, misses: u64, confidence: f64) -> Option<u64> {
+        let alpha = 1.0 - confidence;
+        let holds = |accepted: u64| self.miss_probability(misses, accepted) <= alpha + 1e-12;
+        (0..=self.sampled).take_while(|accepted| holds(*accepted)).last()
+    }
+
+    /// Returns an upper bound of the disagreements outside the sample, after the accepted cells
+    /// contained `disagreements` sampled ones.
+    #[must_use]
+    pub fn bound_misses(self, disagreements: u64, confidence: f64) -> u64 {
+        let alpha = 1.0 - confidence;
+        let (mut low, mut high) = (0, self.population - self.sampled);
+        // The probability falls with the number of disagreements outside the sample.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.miss_probability(middle, disagreements) <= alpha + 1e-12 {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
+
+    /// Returns the number of levels whose cheap answers are accepted, so that at least the share
+    /// `target` of all cells agrees with the stronger model, with probability `confidence`.
+    /// `levels` starts with the most confident one. Cells in no level, and those of the sample, have
+    /// the stronger model's answer.
+    #[must_use]
+    pub fn choose_levels(self, levels: &[CascadeLevel], target: f64, confidence: f64) -> usize {
+        self.choose_levels_for(levels, Self::allowed_misses(self.population, target), confidence)
+    }
+
+    /// Same as [`Self::choose_levels`], but the target applies to the cells outside the sample.
+    #[must_use]
+    pub fn choose_levels_outside(
+        self,
+        levels: &[CascadeLevel],
+        target: f64,
+        confidence: f64,
+    ) -> usize {
+        let outside = self.population - self.sampled;
+        self.choose_levels_for(levels, Self::allowed_misses(outside, target), confidence)
+    }
+
+    fn choose_levels_for(self, levels: &[CascadeLevel], misses: u64, confidence: f64) -> usize {
+        let acceptable = self.acceptable_disagreements(misses, confidence);
+        let (mut disagreements, mut outside) = (0, 0);
+        let is_accepted = |level: &&CascadeLevel| {
+            disagreements += level.disagreements;
+            outside += level.cells - level.sampled;
+            // So few cells cannot miss the target.
+            outside <= misses || acceptable.is_some_and(|most| disagreements <= most)
+        };
+        levels.iter().take_while(is_accepted).count()
+    }
+
+    /// Returns the number of levels whose cheap answers are accepted, so that at least the share
+    /// `target` of all cells is true, with probability `confidence`. `wrong[n]` is the number of
+    /// sampled cells that are wrong if `n` levels are accepted. `None` if the stronger model's answers
+    /// alone do not reach the target.
+    ///
+    /// The numbers of levels are tested in order, and the first one that fails ends the tests. So a
+    /// table below the target is accepted at most if the first such number passes its exact test.
+    #[must_use]
+    pub fn choose_true_levels(self, wrong: &[u64], target: f64, confidence: f64) -> Option<usize> {
+        let allowed = Self::allowed_misses(self.population, target);
+        let strong = wrong.first().copied().unwrap_or_default();
+        // The sampled cells have the stronger model's answers, which must not be worse.
+        let holds =
+            |wrong: &&u64| **wrong >= strong && self.bound_wrong(**wrong, confidence) <= allowed;
+        wrong.iter().take_while(holds).count().checked_sub(1)
+    }
+
+    /// Returns an upper bound of the table's wrong cells, after `wrong` sampled ones were wrong.
+    #[must_use]
+    pub fn bound_wrong(self, wrong: u64, confidence: f64) -> u64 {
+        // One side of a two-sided interval.
+        bound_positives(self.population, self.sampled, wrong, 2.0 * (1.0 - confidence)).1
+    }
+
+    /// Same as [`Self::list_choices`], for the share of true cells.
+    #[must_use]
+    pub fn list_true_choices(
+        self,
+        levels: &[CascadeLevel],
+        wrong: &[u64],
+        confidence: f64,
+    ) -> Vec<CascadeChoice> {
+        let (population, sampled) = (self.population.max(1) as f64, self.sampled.max(1) as f64);
+        let choose = |(choice, wrong): (CascadeChoice, &u64)| CascadeChoice {
+            expected: 1.0 - *wrong as f64 / sampled,
+            bound: 1.0 - self.bound_wrong(*wrong, confidence) as f64 / population,
+            ..choice
+        };
+        self.list_choices(levels, confidence).into_iter().zip(wrong).map(choose).collect()
+    }
+
+    /// Returns all possible thresholds, from the most expensive one to the cheapest. The bound of
+    /// each holds by itself with probability `confidence`.
+    #[must_use]
+    pub fn list_choices(self, levels: &[CascadeLevel], confidence: f64) -> Vec<CascadeChoice> {
+        let outside = |level: &CascadeLevel| level.cells - level.sampled;
+        let population = self.population.max(1) as f64;
+        let choose = |accepted: usize| {
+            let (kept, others) = levels.split_at(accepted);
+            let disagreements: u64 = kept.iter().map(|level| level.disagreements).sum();
+            let estimate = |level: &CascadeLevel| match level.sampled {
+                0 => outside(level) as f64,
+                sampled => outside(level) as f64 * level.disagreements as f64 / sampled as f64,
+            };
+            let unsampled: u64 = kept.iter().map(outside).sum();
+            let misses = self.bound_misses(disagreements, confidence).min(unsampled);
+            CascadeChoice {
+                accepted,
+                escalated: others.iter().map(outside).sum(),
+                expected: 1.0 - kept.iter().map(estimate).sum::<f64>() / population,
+                bound: 1.0 - misses as f64 / population,
+            }
+        };
+        (0..=levels.len()).map(choose).collect()
+    }
+}

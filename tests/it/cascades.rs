@@ -1,0 +1,456 @@
+//! `escalate` with a `target`: a random sample is answered by both models, and decides which other
+//! cells the stronger model answers. The published table agrees with the stronger model.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{CommandResult, Project};
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "gpt-4o-mini"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 1.0, output = 2.0 }
+
+[model.large]
+name = "gpt-4o"
+base_url = "LARGE"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 10.0, output = 30.0 }
+
+[model.other]
+name = "gpt-4.1-nano"
+base_url = "OTHER"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 0.5, output = 1.0 }
+
+[limits]
+budget_usd = 5.0
+concurrency = 1
+
+[[expansion]]
+name = "llm"
+source = "place"
+key = ["name"]
+rows_per_request = 10
+[[expansion.column]]
+name = "country"
+values = ["UK", "France", "Spain"]
+questions = ["Which country?"]
+escalate = { to = "large", compare = "other", RULE }
+"#;
+
+const COUNTRIES: [&str; 3] = ["UK", "France", "Spain"];
+
+/// Answer of a model to the place with a number.
+type AnswerFn = fn(usize) -> &'static str;
+
+/// The stronger model's answer.
+fn answer_large(n: usize) -> &'static str {
+    COUNTRIES[n % 3]
+}
+
+/// Every tenth answer differs from the stronger model's.
+fn answer_small(n: usize) -> &'static str {
+    COUNTRIES[if n.is_multiple_of(10) { n + 1 } else { n } % 3]
+}
+
+/// Differs from the small model on its wrong answers, and on every seventh place.
+fn answer_other(n: usize) -> &'static str {
+    COUNTRIES[if n.is_multiple_of(7) { n + 2 } else { n } % 3]
+}
+
+struct Cascade {
+    small: Endpoint,
+    large: Endpoint,
+    other: Endpoint,
+    project: Project,
+    places: usize,
+}
+
+/// Returns the number of a place such as `p017`.
+fn parse_place(key: &Json) -> usize {
+    key.as_str().unwrap()[1..].parse().unwrap()
+}
+
+impl Cascade {
+    fn start(places: usize, rule: &str) -> Self {
+        Self::with_models(places, rule, [answer_small, answer_large, answer_other])
+    }
+
+    fn with_models(places: usize, rule: &str, answers: [AnswerFn; 3]) -> Self {
+        let [small, large, other] = answers.map(|answer| {
+            Endpoint::start_with(move |_, key: &[Json]| answer(parse_place(&key[0])).into())
+        });
+        let spec = SPEC
+            .replace("LARGE", &large.base_url())
+            .replace("OTHER", &other.base_url())
+            .replace("RULE", rule);
+        let rows: Vec<String> = (0..places).map(|n| format!("('p{n:03}')")).collect();
+        let sql = format!(
+            "CREATE TABLE place (name TEXT PRIMARY KEY); INSERT INTO place VALUES {}",
+            rows.join(", ")
+        );
+        let project = Project::new(&small, &sql, &spec);
+        Self { small, large, other, project, places }
+    }
+
+    fn edit_spec(&self, from: &str, to: &str) {
+        let spec = self.project.spec_text();
+        assert!(spec.contains(from), "{from}");
+        self.project.write_spec(&spec.replace(from, to));
+    }
+
+    fn run(&self) -> CommandResult {
+        self.project.run_materialize(&[]).expect_exit_code(0)
+    }
+
+    fn request_counts(&self) -> [usize; 3] {
+        [&self.small, &self.large, &self.other].map(Endpoint::request_count)
+    }
+
+    /// The places that the large model was asked for. None is asked for twice.
+    fn escalated(&self) -> BTreeSet<usize> {
+        let cells = self.large.cells_since(0);
+        let places: BTreeSet<usize> = cells.iter().map(|(key, _)| parse_place(&key[0])).collect();
+        assert_eq!(places.len(), cells.len(), "a place was asked for twice");
+        places
+    }
+
+    /// Returns the published cells that differ from the stronger model's answers.
+    fn misses(&self, large: AnswerFn) -> usize {
+        let rows = self.project.query_rows("SELECT name, country FROM llm");
+        assert_eq!(rows.len(), self.places);
+        rows.iter().filter(|row| row[1] != large(parse_place(&row[0]))).count()
+    }
+
+    fn paid(&self) -> f64 {
+        let endpoints =
+            [(&self.small, 1.0, 2.0), (&self.large, 10.0, 30.0), (&self.other, 0.5, 1.0)];
+        let bill = |(endpoint, input, output): (&Endpoint, f64, f64)| {
+            let (i, o) = endpoint.billed_tokens();
+            (i as f64 * input + o as f64 * output) / 1e6
+        };
+        endpoints.into_iter().map(bill).sum()
+    }
+
+    fn plan(&self) -> Json {
+        self.project.run_plan(&[])
+    }
+}
+
+fn most(plan: &Json) -> f64 {
+    plan["totals"]["cost_usd"]["most"].as_f64().unwrap()
+}
+
+#[test]
+fn the_sample_decides_which_cells_are_escalated() {
+    let cascade = Cascade::start(200, "target = 0.95, sample = 60");
+    let plan = cascade.plan();
+    let ended = cascade.run();
+    let escalated = cascade.escalated();
+    // The models agree wherever both cheap ones do, so only the others and the sample are asked.
+    assert_eq!(cascade.misses(answer_large), 0);
+    let differing = (0..200).filter(|n| answer_small(*n) != answer_other(*n));
+    let differing: BTreeSet<usize> = differing.collect();
+    assert!(differing.is_subset(&escalated));
+    assert!(escalated.len() < differing.len() + 60, "{}", escalated.len());
+    assert!(cascade.paid() <= most(&plan), "{} of {}", cascade.paid(), most(&plan));
+    let done = &ended.done_event()["cascades"][0];
+    assert_eq!((&done["sampled"], &done["cells"]), (&json!(60), &json!(200)), "{done}");
+    let note =
+        "llm.country: with a probability of 95 %, at least 95 % of 200 cells agree with gpt-4o";
+    assert!(ended.stdout.contains(note), "{}", ended.stdout);
+    // The next run asks for nothing.
+    let counts = cascade.request_counts();
+    let ended = cascade.run();
+    assert_eq!(cascade.request_counts(), counts);
+    assert_eq!(ended.done_event()["cost_usd"], 0.0);
+    // The frontier: from all cells to none.
+    let plan = cascade.plan();
+    let thresholds = plan["cascades"][0]["thresholds"].as_array().unwrap();
+    let equal: Vec<&Json> = thresholds.iter().map(|t| &t["equal_answers"]).collect();
+    assert_eq!(equal, [&Json::Null, &json!(2), &json!(1)]);
+    let chosen: Vec<&Json> = thresholds.iter().map(|t| &t["chosen"]).collect();
+    assert_eq!(chosen, [&json!(false), &json!(true), &json!(false)]);
+    assert!(thresholds[1]["bound"].as_f64().unwrap() >= 0.95, "{plan}");
+    assert!(thresholds[0]["cost_usd"].as_f64() > thresholds[1]["cost_usd"].as_f64(), "{plan}");
+    assert_eq!(plan["totals"]["cells"], 0);
+    let printed = cascade.project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0).stdout;
+    for part in
+        ["agreement with gpt-4o, target 95.0 %, sample of 60 cells", "2 of 2 equal", "chosen"]
+    {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    let args = ["why", "llm", "p000", "country", "--spec", "specs/x.toml"];
+    let why = cascade.project.run_hqdl(&args).expect_exit_code(0).stdout;
+    for part in ["gpt-4o\n", "gpt-4o-mini: ok \"France\"", "gpt-4.1-nano: ok \"Spain\""] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+}
+
+#[test]
+fn the_seed_determines_the_sample() {
+    let sampled = |rule: &str| {
+        let cascade = Cascade::start(100, rule);
+        cascade.run();
+        cascade.escalated()
+    };
+    let first = sampled("target = 0.9, sample = 40");
+    assert_eq!(first, sampled("target = 0.9, sample = 40, seed = 0"));
+    assert_ne!(first, sampled("target = 0.9, sample = 40, seed = 1"));
+}
+
+/// The errors hide where the compared model makes the same ones.
+#[test]
+fn errors_in_the_confident_part_escalate_all_cells() {
+    let models: [AnswerFn; 3] = [answer_small, answer_large, answer_small];
+    let cascade = Cascade::with_models(200, "target = 0.95, sample = 60", models);
+    let ended = cascade.run();
+    assert_eq!(cascade.escalated().len(), 200);
+    assert_eq!(cascade.misses(answer_large), 0);
+    let note = "does not show that 95 % agree with gpt-4o, so gpt-4o answers all cells";
+    assert!(ended.stdout.contains(note), "{}", ended.stdout);
+}
+
+/// All cells have the same confidence, and it is justified.
+#[test]
+fn equal_confidences_are_accepted_together() {
+    let rule = "target = 0.9, sample = 60";
+    let models: [AnswerFn; 3] = [answer_large, answer_large, answer_large];
+    let cascade = Cascade::with_models(200, rule, models);
+    cascade.run();
+    assert_eq!(cascade.escalated().len(), 60);
+}
+
+#[test]
+fn tables_that_are_smaller_than_the_sample_are_answered_by_the_stronger_model() {
+    for places in [1, 20] {
+        let cascade = Cascade::start(places, "target = 0.95");
+        cascade.run();
+        assert_eq!(cascade.escalated().len(), places);
+        assert_eq!(cascade.misses(answer_large), 0);
+        let counts = cascade.request_counts();
+        cascade.run();
+        assert_eq!(cascade.request_counts(), counts);
+    }
+}
+
+#[test]
+fn a_target_of_all_cells_accepts_no_cheap_answer() {
+    let models: [AnswerFn; 3] = [answer_large, answer_large, answer_large];
+    let cascade = Cascade::with_models(50, "target = 1.0, sample = 20", models);
+    cascade.run();
+    assert_eq!(cascade.escalated().len(), 50);
+}
+
+#[test]
+fn a_killed_calibration_continues_with_its_sample() {
+    for request in [1, 3, 8] {
+        let cascade = Cascade::start(200, "target = 0.95, sample = 60");
+        // The large model answers the sample in six requests, and then the other cells.
+        cascade.large.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);
+        let killed = cascade.project.start_hqdl(&["materialize", "specs/x.toml", "--json"]);
+        cascade.large.wait_for(request);
+        killed.send_signal("KILL");
+        killed.wait_for_exit();
+        cascade.large.clear_faults();
+        let [small, _, other] = cascade.request_counts();
+        let before = cascade.large.request_count();
+        cascade.run();
+        let [small_after, _, other_after] = cascade.request_counts();
+        assert_eq!((small, other), (small_after, other_after));
+        let whole = Cascade::start(200, "target = 0.95, sample = 60");
+        whole.run();
+        let asked = |from: usize| -> BTreeSet<usize> {
+            let cells = cascade.large.cells_since(from);
+            cells.into_iter().map(|(key, _)| parse_place(&key[0])).collect()
+        };
+        // Only the request that was in flight is repeated.
+        assert_eq!(asked(0), whole.escalated());
+        assert!(cascade.large.cells_since(0).len() <= whole.escalated().len() + 10);
+        assert!(!asked(before).is_empty());
+        assert_eq!(cascade.misses(answer_large), 0);
+        let counts = cascade.request_counts();
+        cascade.run();
+        assert_eq!(cascade.request_counts(), counts);
+    }
+}
+
+#[test]
+fn a_run_that_stops_before_the_sample_is_answered_promises_nothing() {
+    let cascade = Cascade::start(200, "target = 0.95, sample = 60");
+    let ended = cascade.project.run_materialize(&["--limit", "50"]);
+    assert!(ended.stdout.contains("llm.country: no promise yet, because"), "{}", ended.stdout);
+    let asked = cascade.escalated().len();
+    assert!(asked > 0 && asked < 30, "{asked}");
+    let plan = cascade.plan();
+    assert_eq!(plan["cascades"][0]["thresholds"], json!([]));
+    let paid = cascade.paid();
+    cascade.run();
+    assert!(cascade.paid() - paid <= most(&plan), "{} of {}", cascade.paid() - paid, most(&plan));
+    assert_eq!(cascade.misses(answer_large), 0);
+}
+
+#[test]
+fn new_rows_belong_to_the_sample_like_old_ones() {
+    let mut cascade = Cascade::start(150, "target = 0.95, sample = 60");
+    cascade.run();
+    let escalated = cascade.escalated();
+    let rows: Vec<String> = (150..300).map(|n| format!("('p{n:03}')")).collect();
+    cascade.project.execute_sql(&format!("INSERT INTO place VALUES {}", rows.join(", ")));
+    cascade.places = 300;
+    let plan = cascade.plan();
+    let paid = cascade.paid();
+    cascade.run();
+    assert!(cascade.paid() - paid <= most(&plan), "{} of {}", cascade.paid() - paid, most(&plan));
+    let all = cascade.escalated();
+    assert!(escalated.is_subset(&all) && all.iter().any(|n| *n >= 150));
+    assert_eq!(cascade.misses(answer_large), 0);
+}
+
+#[test]
+fn further_answers_of_the_first_model_are_compared() {
+    let cascade = Cascade::start(60, "target = 0.9, sample = 30");
+    cascade.edit_spec("compare = \"other\", ", "answers = 3, ");
+    let plan = cascade.plan();
+    cascade.run();
+    assert_eq!(cascade.small.cells_since(0).len(), 180);
+    assert_eq!(cascade.other.request_count(), 0);
+    assert!(cascade.paid() <= most(&plan), "{} of {}", cascade.paid(), most(&plan));
+    let counts = cascade.request_counts();
+    cascade.run();
+    assert_eq!(cascade.request_counts(), counts);
+    // Another number of answers asks only for those that are missing.
+    cascade.edit_spec("answers = 3", "answers = 4");
+    cascade.run();
+    assert_eq!(cascade.small.cells_since(0).len(), 240);
+}
+
+impl Cascade {
+    /// Answers all cells with the first model, audits 120 of them with these truths, and sets the
+    /// target.
+    fn start_audited(truth: AnswerFn, target: &str) -> Self {
+        let cascade = Self::start(200, "when = [\"disagree\"]");
+        let rule = "escalate = { to = \"large\", compare = \"other\", when = [\"disagree\"] }\n";
+        cascade.edit_spec(rule, "");
+        cascade.run();
+        let audit = |args: &[&str]| {
+            let args = [&["audit", "specs/x.toml"], args].concat();
+            cascade.project.run_hqdl(&args).expect_exit_code(0)
+        };
+        audit(&["--columns", "country", "--sample", "120", "--seed", "3"]);
+        let rows: Vec<String> = (0..200).map(|n| format!("p{n:03},{}", truth(n))).collect();
+        let reference = cascade.project.path("truth.csv");
+        std::fs::write(&reference, format!("name,country\n{}\n", rows.join("\n"))).unwrap();
+        audit(&["--truth", reference.to_str().unwrap()]);
+        let rule = format!("escalate = {{ to = \"large\", compare = \"other\", {target} }}\n");
+        let spec = cascade.project.spec_text();
+        cascade.project.write_spec(&format!("{spec}{rule}"));
+        cascade
+    }
+}
+
+#[test]
+fn a_target_of_true_cells_uses_the_audit() {
+    let cascade = Cascade::start_audited(answer_large, "target_truth = 0.9");
+    let plan = cascade.plan();
+    let paid = cascade.paid();
+    let ended = cascade.run();
+    assert!(cascade.paid() - paid <= most(&plan), "{} of {}", cascade.paid(), most(&plan));
+    let note = "llm.country: with a probability of 95 %, at least 90 % of 200 cells are true";
+    assert!(ended.stdout.contains(note), "{}", ended.stdout);
+    assert_eq!(cascade.misses(answer_large), 0);
+    let escalated = cascade.escalated().len();
+    assert!((120..200).contains(&escalated), "{escalated}");
+    let counts = cascade.request_counts();
+    cascade.run();
+    assert_eq!(cascade.request_counts(), counts);
+    let plan = cascade.plan();
+    assert_eq!(plan["cascades"][0]["of"], "truth");
+    let thresholds = plan["cascades"][0]["thresholds"].as_array().unwrap();
+    assert!(thresholds[1]["bound"].as_f64().unwrap() >= 0.9, "{plan}");
+    assert!(thresholds[2]["bound"].as_f64().unwrap() < 0.9, "{plan}");
+}
+
+/// The truth differs from the strong model's answer to every fifth place.
+fn tell_truth(n: usize) -> &'static str {
+    COUNTRIES[if n.is_multiple_of(5) { n + 2 } else { n } % 3]
+}
+
+#[test]
+fn a_target_that_the_stronger_model_misses_is_refused() {
+    let cascade = Cascade::start_audited(tell_truth, "target_truth = 0.95");
+    for _ in 0..2 {
+        let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
+        assert!(ended.stderr.contains("so `target_truth` = 0.95 is refused"), "{}", ended.stderr);
+        // Only the audited rows were needed to find out.
+        assert_eq!(cascade.escalated().len(), 120);
+    }
+    let plan = cascade.project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
+    assert!(plan.stderr.contains("is refused"), "{}", plan.stderr);
+    assert_eq!(cascade.project.query_rows("SELECT * FROM llm").len(), 200);
+}
+
+#[test]
+fn a_target_of_true_cells_needs_an_audit() {
+    let cascade = Cascade::start(20, "target_truth = 0.9");
+    let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
+    assert!(ended.stderr.contains("no sample has been drawn yet"), "{}", ended.stderr);
+    assert_eq!(cascade.request_counts(), [0, 0, 0]);
+}
+
+#[test]
+fn a_low_confidence_without_a_target_promises_nothing() {
+    let cascade = Cascade::start(40, "when = [\"low_confidence\"]");
+    let ended = cascade.run();
+    let note = "llm.country: `low_confidence` promises nothing without a `target`";
+    assert!(ended.stdout.contains(note), "{}", ended.stdout);
+    let differing = (0..40).filter(|n| answer_small(*n) != answer_other(*n));
+    assert_eq!(cascade.escalated(), differing.collect::<BTreeSet<usize>>());
+}
+
+#[test]
+fn targets_without_a_sense_are_rejected() {
+    let cascade = Cascade::start(1, "RULE");
+    let spec = cascade.project.spec_text();
+    for (rule, message) in [
+        ("target = 0.0", "`target` is out of range"),
+        ("target = 1.5", "`target` is out of range"),
+        ("target = 0.9, when = [\"disagree\"]", "`target` has no effect"),
+        ("target = 0.9, sample = 0", "`sample` is out of range"),
+        ("when = [\"disagree\"], sample = 5", "`sample` has no effect without `target`"),
+        ("when = [\"disagree\"], seed = 5", "`seed` has no effect without `target`"),
+        ("when = [\"disagree\", \"low_confidence\"]", "`disagree` leaves no answers"),
+        ("target = 0.9, answers = 17", "`answers` is out of range"),
+        ("target = 0.9, target_truth = 0.9", "`target` and `target_truth` exclude each other"),
+        ("target_truth = 2.0", "`target_truth` is out of range"),
+        ("target_truth = 0.9, sample = 5", "`sample` has no effect without `target`"),
+    ] {
+        cascade.project.write_spec(&spec.replace("RULE", rule));
+        let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
+        assert!(ended.stderr.contains(message), "{rule}: {}", ended.stderr);
+    }
+    for (rule, message) in [
+        ("target = 0.9", "`low_confidence` needs answers to compare"),
+        ("target = 0.9, compare = [\"other\", \"other\"]", "`compare` names a model twice"),
+    ] {
+        let spec = spec.replace("compare = \"other\", RULE", rule);
+        cascade.project.write_spec(&spec);
+        let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
+        assert!(ended.stderr.contains(message), "{rule}: {}", ended.stderr);
+    }
+    let spec = spec.replace("compare = \"other\", RULE", "target = 0.9, answers = 3");
+    let spec = spec.replace("name = \"gpt-4o-mini\"", "name = \"gpt-4o-mini\"\ntemperature = 0.0");
+    cascade.project.write_spec(&spec);
+    let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("all answers of a model are the same"), "{}", ended.stderr);
+}
