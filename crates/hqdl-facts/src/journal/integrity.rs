@@ -8,7 +8,7 @@ use crate::journal::Journal;
 
 impl Integrity for Journal {
     fn find_damage(&self, after: i64) -> Result<Damage, FactsError> {
-        let entries = self.find_damaged_entries()?;
+        let entries = if after == 0 { self.find_damaged_entries()? } else { Vec::new() };
         self.with_connection(|c| {
             let mut damage = Damage::default();
             damage.entries = entries;
