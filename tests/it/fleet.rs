@@ -509,7 +509,8 @@ fn network_failures_and_kills_cost_only_requests_in_flight() {
     }
     let kept = sql_at(&direct, "SELECT count(*) FROM hqdl.completion")[0][0].clone().unwrap();
     println!(
-        "{kills} kills: {} requests, {kept} kept, {in_flight} of killed askers asked again",
+        "{} kills: {} requests, {kept} kept, {in_flight} of killed askers asked again",
+        killed.len(),
         requests.len()
     );
     assert_eq!(kept.parse::<usize>().unwrap(), requests.len() - in_flight, "an answer is lost");
