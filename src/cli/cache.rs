@@ -100,7 +100,13 @@ fn check_journal(facts: &Facts, output_options: OutputOptions) -> Result<ExitCod
     facts.history().check_file()?;
     let damage = facts.history().find_damage(0)?;
     if output_options.json {
-        anstream::println!("{}", json!({ "ok": damage.is_none(), "damaged": damage.fact_rows }));
+        anstream::println!(
+            "{}",
+            json!({
+                "ok": damage.is_none(), "damaged": damage.fact_rows,
+                "damaged_entries": damage.entries.iter().map(|e| json!({ "table": e.table, "id": e.id })).collect::<Vec<_>>(),
+            })
+        );
     } else if let Some(warning) = damage.warning() {
         anstream::println!("{warning}");
     } else if !output_options.quiet {

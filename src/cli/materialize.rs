@@ -305,11 +305,9 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     if report.unasked > 0 {
         states.push(format!("missing {}", format_thousands(report.unasked)));
     }
-    anstream::println!(
-        "cells      {}: {}",
-        format_thousands(report.cells.total() + report.unasked),
-        states.join(", ")
-    );
+    let total = format_thousands(report.cells.total() + report.unasked);
+    let colon = if states.is_empty() { "" } else { ": " };
+    anstream::println!("cells      {total}{colon}{}", states.join(", "));
     let errors = report.requested.get(State::Error);
     if let Some(why) = report.last_error.as_ref().filter(|_| errors > 0) {
         anstream::println!(

@@ -161,6 +161,8 @@ pub struct RunStatus {
     pub failed: u64,
     /// Error message of the last failed request.
     pub last_error: Option<String>,
+    /// Last warning, such as the reason why requests wait.
+    pub last_warning: Option<String>,
     /// Failure that ended the run early.
     pub failure: Option<Arc<Failure>>,
     /// Event `done`, as in `hqdl materialize --json`.
@@ -318,6 +320,7 @@ impl RunStatus {
             "output_tokens": self.usage.output_tokens, "cost_usd": self.usage.cost_usd,
             "price_notes": self.usage.price_note().into_iter().collect::<Vec<_>>(),
             "budget_usd": self.budget, "failed_requests": self.failed, "last_error": self.last_error,
+            "last_warning": self.last_warning,
             "error": self.failure.as_ref().map(|f| f.to_json()), "report": self.report,
         })
     }

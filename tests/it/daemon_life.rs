@@ -133,6 +133,22 @@ fn status_prints_the_daemons_status() {
 }
 
 #[test]
+fn the_log_and_the_status_report_a_long_wait() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::too_many("retry-after", "9"), Frequency::Once);
+    let project = heroes_project(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--log", "run.log"]);
+    let reason = "as the endpoint requested (Retry-After)";
+    let read_status = || run_status(&project, &[]).expect_exit_code(0).stdout;
+    wait_until("a status with the reason", || read_status().contains(reason));
+    let log = std::fs::read_to_string(project.path("run.log")).unwrap();
+    assert!(log.contains(reason), "{log}");
+    let runs = daemon.get("/v1/runs").body;
+    assert!(runs.contains("\"last_warning\":\"requests to "), "{runs}");
+    daemon.wait_until_idle("complete");
+}
+
+#[test]
 fn a_hangup_rereads_everything_and_reopens_the_log() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");

@@ -81,7 +81,9 @@ pub use second_answer::{
 };
 pub use spending::{ColumnDailyCost, HourlySpending, Totals};
 pub use store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
-pub use throttle::{LimiterKey, PauseFuture, Permit, RateLimits, Throttle, TicketFuture};
+pub use throttle::{
+    LimiterKey, Permit, RateLimits, RemainingWait, Throttle, TicketFuture, WaitFuture,
+};
 
 /// Approximate number of bytes of records that are looked up at once.
 const PAGE_BYTES: usize = 256 << 10;

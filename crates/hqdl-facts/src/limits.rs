@@ -32,6 +32,8 @@ pub struct Limiter {
     rates: Mutex<Rates>,
     /// Notified when the limits change, so that the waiting request checks them again.
     limits_changed: Notify,
+    /// Earliest time at which the first waiting request can be sent.
+    next_permit_at: Mutex<Option<Instant>>,
 }
 
 /// Limits per minute; `None` is unlimited.
@@ -99,12 +101,23 @@ impl Limiter {
         loop {
             let limits_changed = self.limits_changed.notified();
             let result = self.lock_rates().try_acquire(id, need, Instant::now());
+            *self.lock_next_permit() = result.err();
             let Err(until) = result else { return };
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
                 () = limits_changed => {}
             }
         }
+    }
+
+    /// Returns the time until the first waiting request can be sent.
+    #[must_use]
+    pub fn next_permit(&self) -> Option<Duration> {
+        self.lock_next_permit().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn lock_next_permit(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.next_permit_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives up the permit of a request that is not sent.

@@ -94,6 +94,8 @@ impl Facts {
         };
         let mut answers = Vec::new();
         history.answers_after(0, &damage, &mut |_, entity, facts| {
+            let mut facts = facts;
+            facts.retain(|fact| !damage.affects_fact(fact));
             answers.push((entity, facts));
             if answers.len() < EXPORT_LINES { Ok(()) } else { write_answers(&mut answers) }
         })?;

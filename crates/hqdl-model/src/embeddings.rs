@@ -14,7 +14,7 @@ use super::rate_headers::parse_openai_limits;
 use super::reply::ReportedUsage;
 use super::wire::{self, ErrorResponse};
 use super::{
-    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, UsageGate,
+    Model, ModelError, PermitFuture, Reply, ReplyFuture, SetupError, UsageGate, WaitFuture,
 };
 use hqdl_facts::Facts;
 use hqdl_prompt::{AnswerForm, Prompt};
@@ -139,8 +139,8 @@ impl Model for EmbeddingsEndpoint {
         Box::pin(async move { Some(self.endpoint.throttle.acquire_permit(need).await) })
     }
 
-    fn remaining_pause(&self) -> PauseFuture<'_> {
-        self.endpoint.remaining_pause()
+    fn remaining_wait(&self) -> WaitFuture<'_> {
+        self.endpoint.remaining_wait()
     }
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {

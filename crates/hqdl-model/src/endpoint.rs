@@ -23,7 +23,7 @@ use super::transport::{EndpointKey, Transport, base_url};
 use super::usage_check::UsageGate;
 use super::wire::{ErrorResponse, failure_to_error, to_chat_error};
 use super::{
-    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, images, stream,
+    Model, ModelError, PermitFuture, Reply, ReplyFuture, SetupError, WaitFuture, images, stream,
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
@@ -353,8 +353,8 @@ impl Model for Endpoint {
         Box::pin(async { Some(self.throttle.acquire_permit(permit_need(prompt)).await) })
     }
 
-    fn remaining_pause(&self) -> PauseFuture<'_> {
-        Box::pin(self.throttle.remaining_pause())
+    fn remaining_wait(&self) -> WaitFuture<'_> {
+        Box::pin(self.throttle.remaining_wait())
     }
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {

@@ -427,7 +427,7 @@ impl EmbeddingsRequest {
             attempts: AtomicU32::new(0),
             slots: Some(&self.slots),
             ledger: Some(Ledger { facts: &self.run.facts, run: self.run.id }),
-            report_pause: &|pause| self.run.report_pause(self.model.name(), pause),
+            report_wait: &|wait| self.run.report_wait(self.model.name(), wait),
         };
         let began = Instant::now();
         let reply = match self.need {
