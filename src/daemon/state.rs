@@ -119,7 +119,9 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     (context.settings.status_callback)(&format!("listening on {url}"));
     if state.specs.len() == 0 {
         let directory = context.settings.specs.display();
-        state.log_message(&format!("no spec in {directory} yet; the daemon watches it"));
+        state.log_message(&format!(
+            "no spec in {directory} yet; the daemon waits for the first one"
+        ));
     }
     notify::notify_ready(&format!("{} specs, {url}", state.specs.len()));
     state.run_loop(&mut queue, &close).await;

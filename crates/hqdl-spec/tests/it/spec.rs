@@ -426,7 +426,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "{ sql = \"SELECT publisher_name FROM publisher\" }",
         "{ open = true }",
-        "`values` needs either `sql` or `list`",
+        "`values` has neither `sql` nor `list`",
         "{ open",
         "",
     ),

@@ -30,6 +30,7 @@ use hqdl_sql::blendsql::ingredients::{self, Ingredient};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_sql::blendsql::{ReturnType, split_legacy_column};
 use hqdl_sql::suql::TranslatedQuery;
+use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
@@ -244,7 +245,7 @@ pub(in crate::query) fn list_ingredients_in_error(
         let all: Vec<&str> = own.chain(written).chain(done.map(|(name, _)| *name)).collect();
         problem.help = Some(match find_nearest(word, all.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are {}", all.join(", ")),
+            None => name_all("ingredient", all),
         });
     }
     QueryError::Sql(problem)
