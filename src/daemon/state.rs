@@ -64,8 +64,12 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     if let Some(socket) = &settings.socket {
         listeners.push(HttpListener::bind_socket(socket)?);
     }
-    signals::forward_signals(events.clone())
-        .map_err(|e| Failure::wrong_input(format!("cannot listen to signals: {e}"), ""))?;
+    signals::forward_signals(events.clone()).map_err(|e| {
+        Failure::wrong_input(
+            format!("cannot listen to signals: {}", crate::format::io_reason(&e)),
+            "",
+        )
+    })?;
     poll_servers(settings.poll.unwrap_or(POLL_INTERVAL), events.clone());
     let watch = match settings.poll {
         None => Some(Watch::new(events.clone())),

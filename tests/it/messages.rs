@@ -508,9 +508,10 @@ fn a_wrong_request_line_is_named_with_its_field() {
 
 #[test]
 fn advice_over_http_names_no_command_line_option() {
-    let project = heroes_project(&truthful_endpoint(), "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let daemon = Daemon::start(&project, &[]);
-    daemon.wait_until_idle("idle");
+    daemon.wait_until_idle("complete");
     let cell = json!({ "table": "llm", "key": ["nobody"], "column": "born" });
     for (path, body, message) in [
         ("/v1/query", json!({}), "`sql` is missing or empty"),

@@ -150,7 +150,7 @@ impl Images {
             lock_ignoring_poison(&self.0.stored).read_image(&name)?
         } else {
             let (path, _) = self.find_file(text)?;
-            let bytes = read_image(&path).map_err(|e| format!("{text}: {e}"))?;
+            let bytes = read_image(&path).map_err(|e| format!("{text}: {}", io_reason(&e)))?;
             if digest_name(&bytes) != identity {
                 return Err(format!("{text} changed during the run"));
             }
@@ -188,7 +188,7 @@ impl Images {
         if !full_path.starts_with(&root) {
             return Err(outside_error());
         }
-        let metadata = full_path.metadata().map_err(|e| format!("{path}: {e}"))?;
+        let metadata = full_path.metadata().map_err(|e| format!("{path}: {}", io_reason(&e)))?;
         // Reading a special file may never end.
         if !metadata.is_file() {
             return Err(format!("{path} is not a file"));
