@@ -527,7 +527,7 @@ fn advice_over_http_names_no_command_line_option() {
         assert!(answer.error_message().contains(message), "{}", answer.body);
         assert!(!answer.body.contains("--"), "{}", answer.body);
     }
-    let cell = json!({ "table": "llm", "key": ["Batman"], "column": "born" });
+    let cell = json!({ "table": "llm", "key": ["Zed", "Zed"], "column": "born" });
     let answer = daemon.delete("/v1/overrides", &cell).expect_status(400);
     assert!(answer.body.contains("GET /v1/overrides"), "{}", answer.body);
 }
