@@ -131,7 +131,7 @@ fn print_plan(plan: &Plan, batch: bool) {
         );
     } else {
         let notes = progress::parenthesize(&plan.price_notes);
-        anstream::println!("cost      unknown: set `price` in [model]{notes}");
+        anstream::println!("cost      unknown: set the `price` of the model{notes}");
     }
     if plan.budget_left != BudgetLeft::default() {
         let enough = || "enough, even for the maximum".to_owned();

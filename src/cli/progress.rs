@@ -92,7 +92,7 @@ impl Progress {
                 if !output_options.quiet
                     && failures.lock().unwrap_or_else(PoisonError::into_inner).is_new(message) =>
             {
-                anstream::eprintln!("a request failed: {message}");
+                anstream::eprintln!("failed: {message}");
             }
             Event::Warning(message) if !output_options.quiet => {
                 anstream::eprintln!("note: {message}");
@@ -204,7 +204,7 @@ fn show_event(
             if output_options.json {
                 anstream::println!("{}", event.to_json());
             } else if !output_options.quiet && is_new {
-                bar.suspend(|| anstream::eprintln!("a request failed: {message}"));
+                bar.suspend(|| anstream::eprintln!("failed: {message}"));
             }
         }
         Event::Warning(message) => {

@@ -284,7 +284,7 @@ impl SpecStatus {
         let active_spec = self.active_spec.as_ref();
         json!({
             "name": self.name, "path": self.path, "state": self.state_name(), "in_force": active_spec.is_some(),
-            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| p.to_json()),
+            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| Failure::clone(p).for_requests().to_json()),
             "warnings": active_spec.map(|l| l.warnings.to_json()),
             "database": active_spec.map(|l| &l.spec.database),
             "target": active_spec.map(|l| l.spec.target()),
@@ -321,7 +321,7 @@ impl RunStatus {
             "price_notes": self.usage.price_note().into_iter().collect::<Vec<_>>(),
             "budget_usd": self.budget, "failed_requests": self.failed, "last_error": self.last_error,
             "last_warning": self.last_warning,
-            "error": self.failure.as_ref().map(|f| f.to_json()), "report": self.report,
+            "error": self.failure.as_ref().map(|f| Failure::clone(f).for_requests().to_json()), "report": self.report,
         })
     }
 }

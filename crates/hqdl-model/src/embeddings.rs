@@ -101,8 +101,9 @@ impl EmbeddingsEndpoint {
         };
         if !vectors.iter().all(is_complete) {
             let shown = wire::shorten_text(&String::from_utf8_lossy(&body));
-            let message =
-                format!("the endpoint's reply is not a list of {count} embeddings: {shown}");
+            let message = format!(
+                "the endpoint sent a reply that is not a list of {count} embeddings: {shown}"
+            );
             return Err(ModelError::Temporary { message, wait: None, in_doubt: true });
         }
         // Embeddings have no output tokens, so all reported tokens are input.
@@ -145,7 +146,7 @@ impl Model for EmbeddingsEndpoint {
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
-            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.without_key(e))
+            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.finish_error(e))
         })
     }
 }

@@ -66,8 +66,10 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
     /// The endpoint rejects all requests like this one; the run must stop.
-    #[error("the endpoint answers {status}: {message}")]
+    #[error("{endpoint} answers {status}: {message}")]
     Refused {
+        /// The model and the URL, or "the endpoint".
+        endpoint: String,
         /// The HTTP status.
         status: u16,
         /// Message from the endpoint.

@@ -95,11 +95,11 @@ impl NoEmbeddings {
             Self::Request(error) => error,
         };
         match error {
-            ModelError::Refused { status, message } => {
+            ModelError::Refused { endpoint, status, message } => {
                 let message = format!(
                     "{message} (a request for embeddings of `{model}`: check `model` and `base_url` in [embeddings])"
                 );
-                StopReason::Endpoint(ModelError::Refused { status, message }).into()
+                StopReason::Endpoint(ModelError::Refused { endpoint, status, message }).into()
             }
             ModelError::Temporary { message, .. } | ModelError::Unfinished(message) => {
                 StopReason::Gone(format!("{message} (embeddings of `{model}`)")).into()
