@@ -70,8 +70,9 @@ pub struct Damage {
     pub fact_rows: Vec<i64>,
     /// Damaged entries of the journal's dictionaries.
     pub entries: Vec<DictionaryEntry>,
-    /// The last damaged row of an entity, by the entity half of its checksum: both the stored one
-    /// and the one of its current text.
+    /// Row id of the last damaged row, by the entity half of a checksum. A row is listed under its
+    /// stored half and under the half computed from its current text, because either can be the
+    /// damaged one.
     entities: HashMap<u32, i64>,
 }
 

@@ -94,8 +94,8 @@ impl Limiter {
         self.lock_rates().is_idle(Instant::now())
     }
 
-    /// Waits for a permit for the request with the unique number `id`. The request counts from then
-    /// on.
+    /// Waits for a permit for the request with the unique number `id`. From then on, the request
+    /// counts against the limits.
     pub async fn acquire_permit(&self, id: u64, need: Need) {
         let _turn = self.turn.lock().await;
         loop {
@@ -125,7 +125,8 @@ impl Limiter {
         self.update_rates(|rates| rates.cancel_request(id));
     }
 
-    /// Marks a request as sent.
+    /// Records that a request was sent. From now on it can expire; before, it counts without a time
+    /// limit.
     pub fn mark_sent(&self, id: u64) {
         self.lock_rates().mark_sent(id, Instant::now());
     }

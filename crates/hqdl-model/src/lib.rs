@@ -55,7 +55,8 @@ pub use hqdl_values::usage::Tokens;
 
 /// Maximum number of attempts of a request.
 pub(crate) const MAX_ATTEMPTS: usize = 6;
-/// Longest first pause between attempts. It doubles with every attempt and has full jitter.
+/// Upper bound of the first pause between attempts. The bound doubles with every attempt, and the
+/// actual pause is random below it (full jitter).
 const FIRST_PAUSE: Duration = Duration::from_millis(400);
 /// Longest pause between attempts, unless the endpoint asks for a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);

@@ -71,7 +71,7 @@ impl SearchSettings {
 /// `[expansion.evidence]`
 #[derive(Debug, Clone)]
 pub struct EvidenceSettings {
-    /// Documents.
+    /// Source of the documents: a SELECT or a folder.
     pub documents: Documents,
     /// Maximum number of tokens of the passages that are shown with a row.
     pub max_tokens: u64,
