@@ -141,7 +141,7 @@ impl Truth {
 
     /// Returns the keys and reference values of a column; both arguments are indices.
     #[must_use]
-    pub fn column_values_sql(
+    pub fn column_values(
         &self,
         expansion: usize,
         column: usize,
