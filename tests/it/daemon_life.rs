@@ -148,6 +148,20 @@ fn the_log_and_the_status_report_a_long_wait() {
     daemon.wait_until_idle("complete");
 }
 
+/// A failed run writes into the source database, which is one of the daemon's files.
+#[test]
+fn a_failed_run_does_not_cause_the_next_one() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(&project.spec_text().replace(&endpoint.base_url(), "http://127.0.0.1:9/v1"));
+    let daemon = Daemon::start(&project, &[]);
+    let run_count = || daemon.get("/v1/runs").body.matches("\"cause\":").count();
+    wait_until("a failed run", || daemon.get("/v1/runs").body.contains("\"failed\""));
+    // The first pause is 30 seconds.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(run_count(), 1, "{}", daemon.get("/v1/runs").body);
+}
+
 #[test]
 fn a_hangup_rereads_everything_and_reopens_the_log() {
     let endpoint = truthful_endpoint();

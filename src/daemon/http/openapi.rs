@@ -80,24 +80,15 @@ const OPERATIONS: [Operation; 18] = [
             "Show where a published cell came from. Pass `key` once for each part of the key.",
         )
     },
-    Operation {
-        query: &[("spec", false)],
-        ..new_get("/v1/overrides", "List the overrides.")
-    },
+    Operation { query: &[("spec", false)], ..new_get("/v1/overrides", "List the overrides.") },
     Operation {
         body: Some(build_body_schema::<api::OverrideWord>),
-        ..new_post(
-            "/v1/overrides",
-            "Set an override. It takes precedence over the model's answer.",
-        )
+        ..new_post("/v1/overrides", "Set an override. It takes precedence over the model's answer.")
     },
     Operation {
         method: "delete",
         body: Some(build_body_schema::<api::OverrideWord>),
-        ..new_get(
-            "/v1/overrides",
-            "Remove an override, so that the model's answer applies again.",
-        )
+        ..new_get("/v1/overrides", "Remove an override, so that the model's answer applies again.")
     },
     Operation {
         answer: "text/plain",
