@@ -130,8 +130,8 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Checks that `--specs` is a directory or a spec file.
-fn check_specs_path(path: &Path) -> Result<(), Failure> {
+/// Checks that `--specs` is a directory or a spec file. If it does not exist, prints a note.
+fn check_specs_path(path: &Path, quiet: bool) -> Result<(), Failure> {
     let hint = "name a directory of specs, or one spec file, with --specs";
     if path.is_dir()
         || path.extension().is_some_and(|extension| extension == "toml") && path.exists()
@@ -143,8 +143,13 @@ fn check_specs_path(path: &Path) -> Result<(), Failure> {
             || Failure::wrong_input(format!("{} does not end in .toml", path.display()), hint),
             Failure::from,
         )),
+        // A directory may be mounted later.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Failure::wrong_input(format!("--specs: {} does not exist", path.display()), hint))
+            if !quiet {
+                let path = path.display();
+                anstream::eprintln!("--specs: {path} does not exist yet; the daemon waits for it");
+            }
+            Ok(())
         }
         Err(error) => {
             let reason = crate::format::io_reason(&error);
@@ -166,7 +171,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             ),
         ));
     }
-    check_specs_path(&options.specs)?;
+    check_specs_path(&options.specs, output_options.quiet)?;
     let command = format!("daemon {}", options.specs.display());
     let facts = if options.cache.no_cache {
         Facts::open_temporary()?
