@@ -112,7 +112,7 @@ SELECT {{LLMMap('Is it sad?', movies.story)}} FROM movies;
 SELECT {{LLMMap('Is it sad?', plot, few_shot_examples=[{'a': 1}])}} FROM movies;
 -- refused: hqdl does not search the web
 SELECT {{BingWebSearch('Who won?')}};
--- refused: does not allow the model
+-- refused: is not a model of this query
 SELECT {{LLMMap('Is it sad?', plot, model='huge')}} FROM movies;
--- refused: unexpected text between `)` and `}}`
+-- refused: does not end
 SELECT {{LLMMap('Is it sad?', plot) FROM movies;
