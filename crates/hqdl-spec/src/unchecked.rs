@@ -462,13 +462,15 @@ impl UncheckedSpec {
                     "",
                 );
             } else if usd.is_some()
-                && let Some((model, reason)) = self.find_unpriced_model()
+                && let Some((model, table, reason)) = self.find_unpriced_model()
             {
                 check.add_error(
                     &field_path(field),
                     &format!("hqdl cannot keep `{field}`: the model{model} has no price"),
                     &reason,
-                    "pass --price IN,OUT (0,0 for a model on your own machine), set `price` in [model], which applies to its `name` only, or limit tokens with `budget_tokens`",
+                    &format!(
+                        "pass --price IN,OUT (0,0 for a model on your own machine), set `price` in {table}, which applies to its `name` only, or limit tokens with `budget_tokens`"
+                    ),
                 );
             }
         }
