@@ -149,6 +149,11 @@ fn a_stronger_model_answers_what_the_first_one_did_not() {
     let plan = models.project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
     let note = "llm: gpt-4o may answer 4 cells again; only the maximum price includes this";
     assert!(plan.stderr.contains(note), "{}", plan.stderr);
+    let parts =
+        ["\n  gpt-4o-mini  1 request, $", "\n  gpt-4o       0 requests, $0.0000 likely, at most $"];
+    for part in parts {
+        assert_eq!(plan.stdout.matches(part).count(), 1, "{part}: {}", plan.stdout);
+    }
     let ended = models.project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(models.escalated(), ["Lyon", "Vigo"]);
     assert_eq!(models.countries(), ["UK", "France", "Spain", "UK"]);
@@ -310,8 +315,7 @@ fn a_budget_includes_the_unification_before_the_second_answers() {
             _ => Json::Null,
         });
         let other = Endpoint::start_with(|_, _| Json::Null);
-        let mayor =
-            "name = \"mayor\"\nmodel = \"large\"\nvalues = [\"A. Smith\"]\nunify = true";
+        let mayor = "name = \"mayor\"\nmodel = \"large\"\nvalues = [\"A. Smith\"]\nunify = true";
         let spec = SPEC
             .replace("LARGE", &large.base_url())
             .replace("OTHER", &other.base_url())
