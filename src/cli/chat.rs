@@ -295,7 +295,10 @@ impl Chat<'_> {
             Some("md") => RowsFormat::Markdown,
             _ => {
                 let message = "the file name does not indicate a format";
-                return Err(Failure::wrong_input(message, "write /export rows.csv, for example"));
+                return Err(Failure::wrong_input(
+                    message,
+                    "name a .csv, .json, .jsonl or .md file",
+                ));
             }
         };
         let failed = |e: &std::io::Error| {
