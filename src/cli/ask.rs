@@ -146,7 +146,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         Options { approve, .. } => PlanUse::Run { approved: approve.as_deref() },
     };
     let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
-    match ask_run.ask(&text, &[], interrupt)? {
+    match ask_run.ask(&text, &[], &interrupt)? {
         AskOutcome::Stopped(code) => Ok(ExitCode::from(code)),
         AskOutcome::Answered(answered) => {
             let is_open = answered.print(format, output_options)?;
@@ -305,7 +305,7 @@ impl<'s> AskRun<'s> {
         &self,
         text: &str,
         earlier: &[Turn],
-        interrupt: watch::Receiver<bool>,
+        interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
         let announce = || announce_limit(self.writing.1, &self.session.spec, self.output_options);
         let question = AskQuestion {
@@ -319,7 +319,7 @@ impl<'s> AskRun<'s> {
         };
         let mut asker = Asker::new(question).map_err(|error| self.failure_for(error))?;
         asker.continue_conversation(earlier);
-        let outcome = self.answer(&mut asker, &interrupt);
+        let outcome = self.answer(&mut asker, interrupt);
         let repairs = std::mem::take(&mut asker.repairs);
         let queries_usd = asker.spent_usd();
         let usage = asker.finish(outcome.is_ok())?;
