@@ -70,6 +70,36 @@ impl Failure {
         Some(Self::Message { message, hint, exit })
     }
 
+    /// Returns the failure of a line of stdin.
+    #[must_use]
+    pub fn at_line(self, number: usize) -> Self {
+        match self {
+            Self::Message { message, hint, exit: exit @ WRONG_INPUT } => {
+                Self::Message { message: format!("stdin, line {number}: {message}"), hint, exit }
+            }
+            other => other,
+        }
+    }
+
+    /// Returns the failure with advice for a program that sends requests, which has fields instead
+    /// of command-line options.
+    #[must_use]
+    pub fn for_requests(self) -> Self {
+        match self {
+            Self::Message { message, hint, exit } => Self::Message {
+                message: name_request_fields(&message),
+                hint: name_request_fields(&hint),
+                exit,
+            },
+            Self::Problems(mut problems) => {
+                for problem in &mut problems.problems {
+                    problem.help = problem.help.as_deref().map(name_request_fields);
+                }
+                Self::Problems(problems)
+            }
+        }
+    }
+
     /// Returns the message on one line.
     pub fn message(&self) -> String {
         match self {
@@ -111,6 +141,57 @@ impl Failure {
     }
 }
 
+/// Checks the budget of a request, in USD.
+///
+/// # Errors
+/// [`Failure`] if it is negative.
+pub(crate) fn check_budget(budget: Option<f64>) -> Result<(), Failure> {
+    match budget.filter(|usd| !usd.is_finite() || *usd < 0.0) {
+        None => Ok(()),
+        Some(usd) => Err(Failure::wrong_input(
+            format!("{usd} is not a valid budget"),
+            "pass `budget` in USD, 0 or more",
+        )),
+    }
+}
+
+/// Command-line options and commands in messages, and what requests have instead.
+const REQUEST_FIELDS: [(&str, &str); 22] = [
+    (
+        "run this again with a larger --budget to continue",
+        "send it again with a larger `budget` to continue",
+    ),
+    ("--where: ", "`where`: "),
+    ("--columns: ", "`columns`: "),
+    ("--refresh: ", "`refresh`: "),
+    ("`hqdl plan SPEC` lists the columns", "/v1/plan lists the columns"),
+    ("`hqdl override list SPEC` lists them", "GET /v1/overrides lists them"),
+    (
+        "raise --timeout, or select less; `hqdl explain` shows the SQL",
+        "raise `timeout` (at most 600), or select less; /v1/explain shows the SQL",
+    ),
+    ("pass --force", "pass `\"force\": true`"),
+    ("pass --param ", "pass in `params`: "),
+    (", or with --model", ""),
+    (", or pass --model", ""),
+    ("with --api-key-env (`api_key_env` in [model])", "in `api_key_env` of [model]"),
+    ("in --api-key-env (`api_key_env` in [model])", "in `api_key_env` of [model]"),
+    ("neither --api-key-env nor `api_key_env` names one", "the spec names none (`api_key_env`)"),
+    ("use `--dialect ", "use the dialect `"),
+    (" or `--dialect ", " or `"),
+    ("pass --price IN,OUT (0,0 for a model on your own machine), ", ""),
+    (", or pass --price IN,OUT", ""),
+    ("`--batch`", "`batch`"),
+    ("`--columns`", "`columns`"),
+    (", or --db", ""),
+    (", or pass --output, to write", ", to write"),
+];
+
+/// Replaces command-line options in a text.
+fn name_request_fields(text: &str) -> String {
+    REQUEST_FIELDS.iter().fold(text.to_owned(), |text, (option, field)| text.replace(option, field))
+}
+
 /// Returns the message, hint and exit code for a run that stopped early.
 pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
     match why {
@@ -122,11 +203,12 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
             "run this again with --batch to wait for the batch, or without --batch to collect it after it has ended".to_owned(),
             INTERRUPTED,
         ),
-        StopReason::Endpoint(ModelError::Refused { status, message }) => {
+        StopReason::Endpoint(ModelError::Refused { status, message, .. }) => {
             let hint = match status {
-                401 | 403 if message.contains("the spec names no variable") => "export a key of this endpoint in an environment variable, and name the variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
-                401 | 403 if message.contains("hqdl sent no key") => "export that variable with a key of this endpoint; all answers are kept",
-                401 | 403 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
+                403 => "check that this account and key may use the model from here (permissions, region); a key comes from the variable in --api-key-env (`api_key_env` in [model]); all answers are kept",
+                401 if message.contains("neither --api-key-env") => "export a key of this endpoint in an environment variable, and name the variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
+                401 if message.contains("hqdl sent no key") => "export that variable with a key of this endpoint; all answers are kept",
+                401 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
                 404 => "check `base_url`, which often ends in /v1, and the model's `name`, and with --batch that the endpoint has a Batch API; all answers are kept",
                 400 | 422 => "check the model's `name` and `parameters` in [model]; all answers are kept",
                 402 | 429 => "check the account's credit and quota, then run this again; all answers are kept",
@@ -166,12 +248,14 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
         ),
         StopReason::Endpoint(_) | StopReason::Gone(_) => {
             let text = why.to_string();
-            let check = if text.contains("the endpoint answers 429") {
+            let check = if text.contains(" answers 429: ") {
                 "lower `requests_per_minute` or `tokens_per_minute` in [limits], or check the account's quota"
-            } else if text.contains("the endpoint answers 5") {
+            } else if text.contains(" answers 5") {
                 "the endpoint has a problem: retry later"
-            } else if text.contains("the endpoint's reply is") {
-                "check that `base_url` is the address of the API, such as http://127.0.0.1:11434/v1"
+            } else if text.contains(" sent a reply that ends too early") {
+                "retry; if it happens again, check the server, or a proxy between"
+            } else if text.contains(" sent a") {
+                "check that `base_url` is the address of the API, which often ends in /v1, and that `provider` names the API"
             } else {
                 "check that the endpoint of `base_url` is running"
             };
@@ -296,10 +380,7 @@ impl From<SetupError> for Failure {
 
 impl From<OverridesError> for Failure {
     fn from(error: OverridesError) -> Self {
-        Self::wrong_input(
-            error.to_string(),
-            "correct the line; hqdl sent no request and changed nothing",
-        )
+        Self::wrong_input(error.to_string(), error.hint())
     }
 }
 
@@ -310,7 +391,7 @@ impl From<OverrideEditError> for Failure {
 }
 
 /// Hint for documents that cannot be read.
-const EVIDENCE_HINT: &str = "see [expansion.evidence] in the spec";
+const EVIDENCE_HINT: &str = "correct [expansion.evidence] in the spec: `documents` selects texts, or names a directory of text files";
 
 impl From<MaterializeError> for Failure {
     fn from(error: MaterializeError) -> Self {
@@ -383,9 +464,11 @@ impl From<QueryError> for Failure {
                 "raise --timeout, or select less; `hqdl explain` shows the SQL",
             ),
             QueryError::Evidence { .. } => Self::wrong_input(error.to_string(), EVIDENCE_HINT),
-            QueryError::Output(_) | QueryError::Runtime(_) => {
-                Self::wrong_input(error.to_string(), "")
-            }
+            QueryError::Output(_) => Self::wrong_input(
+                error.to_string(),
+                "free some space, or write the result to another place",
+            ),
+            QueryError::Runtime(_) => Self::wrong_input(error.to_string(), ""),
         }
     }
 }

@@ -153,7 +153,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             if let (true, Some(spec)) = (options.keep, &options.ask.spec) {
                 let turn = answered.to_turn();
                 if turn.rows == 0 || !turn.can_be_example {
-                    return Err(cannot_keep());
+                    return Err(cannot_keep(turn.rows));
                 }
                 keep_example(spec, &session.database, turn, output_options)?;
             }
@@ -163,9 +163,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Returns the failure for a query that cannot be an example of its question.
-pub fn cannot_keep() -> Failure {
+pub fn cannot_keep(rows: u64) -> Failure {
+    let reason =
+        if rows == 0 { "it returned no rows" } else { "it was relaxed, or is in the dialect suql" };
     Failure::wrong_input(
-        "the query was not kept: it has no rows, was relaxed, or is in the dialect suql",
+        format!("the query was not kept, because {reason}"),
         "add an [[example]] with a query in SQLite's dialect to the spec",
     )
 }
@@ -365,7 +367,8 @@ impl<'s> AskRun<'s> {
                 reached,
             )))) if !reached.is_daily() => Failure::Message {
                 message: format!("cannot write SQL: {reached}"),
-                hint: "raise `budget_usd` in [ask], or lower `context_tokens` there".to_owned(),
+                hint: "raise --budget (`budget_usd` in [ask]), or lower `context_tokens` in [ask]"
+                    .to_owned(),
                 exit: BUDGET,
             },
             AskError::Query(error) => error.into(),
@@ -550,7 +553,7 @@ impl<'s> AskRun<'s> {
             if approved == plan.id {
                 return Ok(None);
             }
-            let message = format!("plan {approved} is out of date: {cost}");
+            let message = format!("plan {approved} is not the current plan: {cost}");
             return Err(self.approval_failure(plan, message));
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {

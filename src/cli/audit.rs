@@ -20,7 +20,7 @@ use crate::database::Database;
 use crate::format::count_noun;
 use crate::interval::design_for_query;
 use crate::materialize::{RunMode, Selection};
-use crate::problem::Problems;
+use crate::problem::{Problems, find_nearest};
 use crate::query::QueryError;
 use crate::session::Session;
 use crate::spec::checker::Checker;
@@ -221,10 +221,19 @@ fn find_expansion<'s>(
     match found.as_slice() {
         [only] => Ok(**only),
         [] => Err(Failure::wrong_input(
-            format!("no expansion has the columns {}", columns.join(", ")),
+            match columns {
+                [column] => format!("--columns: no expansion has a column `{column}`"),
+                _ => format!("--columns: no expansion has the columns {}", columns.join(", ")),
+            },
             {
                 let all = expansions.iter().flat_map(|e| &e.columns).map(|c| c.name.as_str());
-                format!("name columns of one expansion: {}", all.collect::<Vec<_>>().join(", "))
+                let all: Vec<&str> = all.collect();
+                let unknown =
+                    columns.iter().find(|c| !all.iter().any(|a| a.eq_ignore_ascii_case(c)));
+                match unknown.and_then(|name| find_nearest(name, all.iter().copied())) {
+                    Some(nearest) => format!("did you mean `{nearest}`?"),
+                    None => format!("name columns of one expansion: {}", all.join(", ")),
+                }
             },
         )),
         _ => Err(Failure::wrong_input(

@@ -58,8 +58,20 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if let Cache::Dir { dir: Some(dir), .. } = &cache
         // A program may list the facts of a cache before anything is stored in it.
         && !matches!(options.command, Command::Import { .. } | Command::List { .. })
-        && !dir.join("journal.sqlite").exists()
+        && let Err(error) = std::fs::metadata(dir.join("journal.sqlite"))
     {
+        if error.kind() == std::io::ErrorKind::PermissionDenied {
+            let message = format!("cannot use the cache {}: permission denied", dir.display());
+            return Err(Failure::wrong_input(message, "give this user the right to read it"));
+        }
+        if dir.join("index.sqlite").exists() || dir.join("index").exists() {
+            let message =
+                format!("the cache {} has an index, but no journal.sqlite", dir.display());
+            return Err(Failure::wrong_input(
+                message,
+                "restore journal.sqlite, which has the answers, from a backup",
+            ));
+        }
         return Err(Failure::wrong_input(
             format!("there is no cache at {}", dir.display()),
             "check the spelling of --cache or HQDL_CACHE",
@@ -100,7 +112,13 @@ fn check_journal(facts: &Facts, output_options: OutputOptions) -> Result<ExitCod
     facts.history().check_file()?;
     let damage = facts.history().find_damage(0)?;
     if output_options.json {
-        anstream::println!("{}", json!({ "ok": damage.is_none(), "damaged": damage.fact_rows }));
+        anstream::println!(
+            "{}",
+            json!({
+                "ok": damage.is_none(), "damaged": damage.fact_rows,
+                "damaged_entries": damage.entries.iter().map(|e| json!({ "table": e.table, "id": e.id })).collect::<Vec<_>>(),
+            })
+        );
     } else if let Some(warning) = damage.warning() {
         anstream::println!("{warning}");
     } else if !output_options.quiet {
@@ -245,7 +263,11 @@ fn export_facts(
 ) -> Result<(), Failure> {
     let failed = |e: std::io::Error| {
         let name = file.map_or("stdout".to_owned(), |file| file.display().to_string());
-        let message = format!("cannot write {name}: {}", crate::format::io_reason(&e));
+        let reason = file.map_or_else(
+            || crate::format::io_reason(&e),
+            |path| crate::format::write_reason(path, &e),
+        );
+        let message = format!("cannot write {name}: {reason}");
         Failure::wrong_input(message, "choose another file")
     };
     let count = match file {
@@ -285,6 +307,9 @@ fn import_facts(
         let message = format!("cannot read {}: {}", file.display(), crate::format::io_reason(&e));
         Failure::wrong_input(message, "pass a file that `hqdl cache export` wrote, or - for stdin")
     };
+    if file.is_dir() {
+        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+    }
     let imported = if file.as_os_str() == "-" {
         facts.import_facts(&mut std::io::stdin().lock())
     } else {

@@ -265,7 +265,7 @@ impl Chat<'_> {
     fn keep(&self, question: &str) -> Result<(), Failure> {
         let last = self.last_turn()?;
         if last.rows == 0 || !last.can_be_example {
-            return Err(cannot_keep());
+            return Err(cannot_keep(last.rows));
         }
         let Some(spec) = &self.options.ask.spec else {
             let hint = "start the chat with --spec SPEC";

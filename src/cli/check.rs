@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -9,9 +10,15 @@ use super::failure::{Failure, WRONG_INPUT};
 use super::{OutputOptions, session};
 use crate::database::Database;
 use crate::database::keys::Keys;
-use crate::problem::{Problems, Severity};
+use crate::facts::Facts;
+use crate::overrides::Overrides;
+use crate::problem::{Problem, Problems, Severity};
+use crate::query::{self, QueryError, Request};
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{ReadError, UncheckedSpec};
+use crate::spec::{ReadError, Spec, UncheckedSpec};
+
+/// Time limit for planning the query of an example.
+const EXAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -90,6 +97,10 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         Err(ReadError::Problems(problems)) => return Ok((problems, String::new())),
         Err(error) => return Err(error.into()),
     };
+    if let Some(database) = options.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
+        // The path comes from the flag, so the message names no spec.
+        Database::open(database)?;
+    }
     let overrides = SpecOverrides { database: options.db.clone(), ..SpecOverrides::default() };
     let session = match Session::open(draft, &overrides, Cache::Temporary) {
         Ok(session) => session,
@@ -125,8 +136,54 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
             problems.problems.push(draft.warning_at(&location, edited, help));
         }
     }
+    match Overrides::read(&spec) {
+        Ok(overrides) => {
+            let help = "correct the overrides file";
+            let warnings = overrides.warnings.into_iter();
+            problems.problems.extend(warnings.map(|message| draft.warning_at(&[], message, help)));
+        }
+        Err(error) => {
+            let problem = draft.warning_at(&[], error.to_string(), error.hint());
+            problems.problems.push(Problem { severity: Severity::Error, ..problem });
+        }
+    }
+    problems.problems.extend(check_examples(&spec, &draft)?);
     let columns: usize = spec.expansions.iter().map(|e| e.columns.len()).sum();
     let summary =
         format!("valid; expansions {}, columns {columns}, keys {keys}", spec.expansions.len());
     Ok((problems, summary))
+}
+
+/// Returns a warning for each `[[example]]` whose query fails. Before the first run, the tables that
+/// the queries read may not exist, so they are not checked.
+fn check_examples(spec: &Spec, draft: &UncheckedSpec) -> Result<Vec<Problem>, Failure> {
+    let is_published = |name: &str| {
+        let published = Database::open(spec.target()).and_then(|db| db.published_expansions());
+        published.is_ok_and(|all| all.iter().any(|p| p.expansion.eq_ignore_ascii_case(name)))
+    };
+    if spec.ask.examples.is_empty() || !spec.expansions.iter().all(|e| is_published(&e.name)) {
+        return Ok(Vec::new());
+    }
+    let facts = Facts::open_temporary()?;
+    let mut problems = Vec::new();
+    for (n, example) in spec.ask.examples.iter().enumerate() {
+        let request = Request {
+            command: "check",
+            timeout: Some(EXAMPLE_TIMEOUT),
+            ..Request::new(spec, spec.target(), &facts, &example.sql)
+        };
+        let explained = if query::may_ask(spec, &example.sql, request.dialect, false) {
+            query::explain(&request)
+        } else {
+            request.to_plain().explain()
+        };
+        if let Err(QueryError::Sql(problem)) = explained {
+            let message = format!("the query of this example fails: {}", problem.message);
+            let location = ["example".into(), n.into(), "sql".into()];
+            let help =
+                problem.help.as_deref().unwrap_or("correct the query, or remove the example");
+            problems.push(draft.warning_at(&location, message, help));
+        }
+    }
+    Ok(problems)
 }

@@ -1,7 +1,7 @@
 //! Implements `hqdl daemon`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::approval::SpendingLimits;
 use crate::daemon::{self, ClientLimits, Settings, TOKEN};
 use crate::facts::Facts;
 use crate::session::Cache;
+use crate::spec::UncheckedSpec;
 
 /// Time to wait for another process to release the cache.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -118,7 +119,46 @@ fn parse_proxy(text: &str) -> Result<IpAddr, String> {
 }
 
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "expected an address and a port, such as 127.0.0.1:4735".to_owned())
+    text.parse().map_err(|_| {
+        let form = "expected an address and a port, such as 127.0.0.1:4735";
+        match text.rsplit_once(':').map(|(_, port)| port.parse::<u32>()) {
+            Some(Ok(port)) if port > u32::from(u16::MAX) => {
+                format!("{port} is not a port: expected a number from 0 to 65535")
+            }
+            _ => form.to_owned(),
+        }
+    })
+}
+
+/// Checks that `--specs` is a directory or a spec file. If it does not exist, prints a note.
+fn check_specs_path(path: &Path, quiet: bool) -> Result<(), Failure> {
+    let hint = "name a directory of specs, or one spec file, with --specs";
+    if path.is_dir()
+        || path.extension().is_some_and(|extension| extension == "toml") && path.exists()
+    {
+        return Ok(());
+    }
+    match std::fs::metadata(path) {
+        Ok(_) => Err(UncheckedSpec::read(path).err().map_or_else(
+            || Failure::wrong_input(format!("{} does not end in .toml", path.display()), hint),
+            Failure::from,
+        )),
+        // A directory may be mounted later.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if !quiet {
+                let path = path.display();
+                anstream::eprintln!("--specs: {path} does not exist yet; the daemon waits for it");
+            }
+            Ok(())
+        }
+        Err(error) => {
+            let reason = crate::format::io_reason(&error);
+            Err(Failure::wrong_input(
+                format!("--specs: cannot read {}: {reason}", path.display()),
+                hint,
+            ))
+        }
+    }
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
@@ -131,6 +171,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             ),
         ));
     }
+    check_specs_path(&options.specs, output_options.quiet)?;
     let command = format!("daemon {}", options.specs.display());
     let facts = if options.cache.no_cache {
         Facts::open_temporary()?

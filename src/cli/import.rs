@@ -1,6 +1,7 @@
 //! Implements `hqdl import`.
 
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::failure::{Failure, INCOMPLETE};
@@ -32,6 +33,26 @@ pub struct Options {
     cache: CacheFlags,
 }
 
+/// Checks that a file can be the output of a batch.
+fn check_batch_output(file: &Path) -> Result<(), Failure> {
+    let hint = "name the output files of batches: JSON lines with `custom_id` and `response`";
+    let mut start = [0; 16];
+    let opened = std::fs::File::open(file).and_then(|mut f| f.read(&mut start));
+    let message = match opened {
+        Err(error) => crate::format::describe_unreadable(file, &error),
+        Ok(_) if start == *b"SQLite format 3\0" => {
+            format!("{} is a SQLite database, not the output of a batch", file.display())
+        }
+        Ok(_)
+            if file.extension().is_some_and(|e| e == "gz") && !start.starts_with(&[0x1f, 0x8b]) =>
+        {
+            format!("{} is not a gzip file, although its name ends in .gz", file.display())
+        }
+        Ok(_) => return Ok(()),
+    };
+    Err(Failure::wrong_input(message, hint))
+}
+
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let (progress, listener) = Progress::new(output_options);
     let flags = ModelFlags {
@@ -41,12 +62,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         ..ModelFlags::default()
     };
     for file in &options.files {
-        if !file.is_file() {
-            return Err(Failure::wrong_input(
-                format!("{}: no such file", file.display()),
-                "name the output files of batches",
-            ));
-        }
+        check_batch_output(file)?;
     }
     let command = format!("import {}", options.spec.display());
     let session = session::open_spec(&options.spec, &flags, None, &command)?;
@@ -62,11 +78,15 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let imported = materializer.import_answers(&options.files, &command, &listener, &interrupt)?;
     let lines = &imported.lines;
     if lines.answered + lines.failed + lines.known + lines.unknown == 0 {
+        let files: Vec<String> = options.files.iter().map(|f| f.display().to_string()).collect();
+        let have = if files.len() == 1 { "has" } else { "have" };
+        let content = match lines.unreadable {
+            0 => "no line".to_owned(),
+            1 => "1 line, which is not from a batch".to_owned(),
+            count => format!("{}, but none of them is from a batch", count_noun(count, "line")),
+        };
         return Err(Failure::wrong_input(
-            format!(
-                "nothing to import: the files have {}, but none of them is from a batch",
-                count_noun(lines.unreadable, "line")
-            ),
+            format!("nothing to import: {} {have} {content}", files.join(", ")),
             "name the output files of batches: JSON lines with `custom_id` and `response`",
         ));
     }

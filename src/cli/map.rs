@@ -15,7 +15,8 @@ use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::blendsql::ReturnType;
 use crate::cell::Answer;
 use crate::facts::Facts;
-use crate::format::json_reason;
+use crate::failure::check_budget;
+use crate::format::parse_json_object;
 use crate::generate::{Listener, StopReason};
 use crate::model::{self, SetupError};
 use crate::query::{self, QueryError, Request, ValueQuestion};
@@ -70,7 +71,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let answerer = LineAnswerer { options, spec, facts: &facts, interrupt };
     let mut out = std::io::stdout().lock();
     let mut exit_code = 0;
-    for line in std::io::stdin().lock().lines() {
+    for (number, line) in (1..).zip(std::io::stdin().lock().lines()) {
         let answered = match line {
             Ok(text) if text.trim().is_empty() => continue,
             Ok(text) => answerer.answer_line(&text),
@@ -82,7 +83,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         };
         let response = answered.unwrap_or_else(|failure| {
             exit_code = failure.exit_code();
-            failure.to_json()
+            failure.at_line(number).for_requests().to_json()
         });
         // The reader closed stdout.
         if writeln!(out, "{response}").and_then(|()| out.flush()).is_err() {
@@ -132,15 +133,15 @@ struct LineAnswerer<'o> {
 
 impl LineAnswerer<'_> {
     fn answer_line(&self, line: &str) -> Result<Json, Failure> {
-        let wrong =
-            |e| Failure::wrong_input(format!("a request: {}", json_reason(&e)), REQUEST_FORMAT);
-        let request: MapRequest = serde_json::from_str(line).map_err(wrong)?;
+        let request: MapRequest = parse_json_object(line.as_bytes())
+            .map_err(|reason| Failure::wrong_input(reason, REQUEST_FORMAT))?;
+        check_budget(request.budget)?;
         if request.question.trim().is_empty() {
-            return Err(Failure::wrong_input("the question of a request is empty", REQUEST_FORMAT));
+            return Err(Failure::wrong_input("`question` is empty", REQUEST_FORMAT));
         }
         if request.options.as_ref().is_some_and(Vec::is_empty) {
             let hint = "list the options, or leave `options` out";
-            return Err(Failure::wrong_input("`options` of a request is empty", hint));
+            return Err(Failure::wrong_input("`options` is empty", hint));
         }
         let values = request.values.iter().map(parse_value).collect::<Result<Vec<Value>, _>>()?;
         let options = match &request.options {

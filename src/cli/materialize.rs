@@ -114,6 +114,10 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             anstream::eprintln!("model      {}", materializer.model_name());
         }
         if let Some(dir) = &options.batch_file {
+            if dir.is_file() {
+                let message = format!("--batch-file: {} is a file", dir.display());
+                return Err(Failure::wrong_input(message, "name a directory for the batch files"));
+            }
             let exported = materializer.export_batches(
                 (dir, options.again),
                 &command,
@@ -240,8 +244,10 @@ fn print_unanswered_file(file: &UnansweredFile, output_options: OutputOptions) {
     } else if !output_options.quiet {
         let path = file.path.as_ref().map_or("a file".to_owned(), |p| p.display().to_string());
         let gone = if is_there { "" } else { " (deleted since)" };
+        let have = if file.unanswered_requests == 1 { "has" } else { "have" };
+        let advice = if is_there { "`hqdl import` reads its answers; " } else { "" };
         anstream::eprintln!(
-            "note: {path}{gone} already contains {}: {} of {} have no answer yet. `hqdl import` reads its answers; --again writes these cells again",
+            "note: {path}{gone} already contains {}: {} of {} {have} no answer yet. {advice}--again writes these cells again",
             count_noun(file.cells, "cell"),
             format_thousands(file.unanswered_requests),
             count_noun(file.requests, "request")
@@ -305,11 +311,9 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     if report.unasked > 0 {
         states.push(format!("missing {}", format_thousands(report.unasked)));
     }
-    anstream::println!(
-        "cells      {}: {}",
-        format_thousands(report.cells.total() + report.unasked),
-        states.join(", ")
-    );
+    let total = format_thousands(report.cells.total() + report.unasked);
+    let colon = if states.is_empty() { "" } else { ": " };
+    anstream::println!("cells      {total}{colon}{}", states.join(", "));
     let errors = report.requested.get(State::Error);
     if let Some(why) = report.last_error.as_ref().filter(|_| errors > 0) {
         anstream::println!(

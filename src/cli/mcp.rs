@@ -141,8 +141,9 @@ fn absolute_args(given: impl Iterator<Item = String>) -> Vec<String> {
     args
 }
 
-/// Returns the environment variables with paths that are used in place of flags. The assistant
-/// starts the server without them.
+/// Returns the environment variables that set a path whose flag is absent from `args`, with
+/// absolute paths. The configuration must contain them, because the assistant starts the server
+/// without the user's environment.
 fn absolute_variables(args: &[String]) -> BTreeMap<&'static str, String> {
     let is_given = |flag: &str| args.iter().any(|arg| arg.split('=').next() == Some(flag));
     let variables = PATH_VARIABLES.iter().filter(|(_, flag)| !is_given(flag));

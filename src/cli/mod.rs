@@ -172,7 +172,7 @@ struct ModelFlags {
     #[arg(long, value_parser = provider_parser())]
     provider: Option<Provider>,
     /// Model name, as the endpoint knows it.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     model: Option<String>,
     /// Base URL of the endpoint (implies --provider openai). hqdl then ignores the spec's
     /// `api_key_env`, so that a key is never sent to a different endpoint.
@@ -278,11 +278,21 @@ pub fn main() -> ExitCode {
 /// Runs a command line. The first word is the program's name.
 #[must_use]
 pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let parsed = command().try_get_matches_from(args);
+    let args: Vec<OsString> = args.into_iter().collect();
+    let parsed = command().try_get_matches_from(&args);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // clap reports help and version as errors, too.
         Err(error) => {
+            let mut error = if error.use_stderr() {
+                without_variables(command()).try_get_matches_from(&args).err().unwrap_or(error)
+            } else {
+                error
+            };
+            if error.kind() == clap::error::ErrorKind::UnknownArgument {
+                // clap suggests `-- --option`, which is never meant here.
+                error.remove(clap::error::ContextKind::Suggested);
+            }
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::WRONG_INPUT));
         }
@@ -332,6 +342,14 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }),
     };
     result.unwrap_or_else(|failure: Failure| failure.print_error(cli.output_options.json))
+}
+
+/// Returns a command whose options are not read from environment variables. clap shows options
+/// that have a variable in the usage line of an error, as if they were required.
+fn without_variables(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| arg.env(clap::builder::Resettable::Reset))
+        .mut_subcommands(without_variables)
 }
 
 /// Returns the command line. Its help texts are the doc comments of its types without backticks,

@@ -73,9 +73,11 @@ fn select_entries<'b>(
     }
     let near = find_nearest(model, book.entries.iter().map(|e| e.model.as_str()));
     let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    let advice =
+        "`hqdl prices` lists all models; for another model, set `price` in [model] of the spec";
     Err(Failure::wrong_input(
         format!("the price book of {} has no model `{model}`", book.date),
-        format!("{near}set `price` in [model], or pass --price IN,OUT"),
+        format!("{near}{advice}"),
     ))
 }
 

@@ -6,7 +6,9 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{
+    HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState as BarState, ProgressStyle,
+};
 use serde_json::json;
 
 use super::OutputOptions;
@@ -58,7 +60,7 @@ impl Progress {
             "{bar:20} {percent:>3}% {pos}/{len} cells, {msg}, ETA {eta}",
         );
         if let Ok(style) = style {
-            bar.set_style(style);
+            bar.set_style(style.with_key("eta", write_eta));
         }
         let now = Instant::now();
         let state = Arc::new(Mutex::new(ProgressState {
@@ -90,7 +92,7 @@ impl Progress {
                 if !output_options.quiet
                     && failures.lock().unwrap_or_else(PoisonError::into_inner).is_new(message) =>
             {
-                anstream::eprintln!("a request failed: {message}");
+                anstream::eprintln!("failed: {message}");
             }
             Event::Warning(message) if !output_options.quiet => {
                 anstream::eprintln!("note: {message}");
@@ -110,6 +112,14 @@ impl Progress {
     pub fn elapsed_seconds(&self) -> f64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).began.elapsed().as_secs_f64()
     }
+}
+
+/// Writes the remaining time, which is unknown until the first answer.
+fn write_eta(state: &BarState, out: &mut dyn std::fmt::Write) {
+    let _ = match state.pos() {
+        0 => write!(out, "unknown"),
+        _ => write!(out, "{:#}", HumanDuration(state.eta())),
+    };
 }
 
 fn show_event(
@@ -194,7 +204,7 @@ fn show_event(
             if output_options.json {
                 anstream::println!("{}", event.to_json());
             } else if !output_options.quiet && is_new {
-                bar.suspend(|| anstream::eprintln!("a request failed: {message}"));
+                bar.suspend(|| anstream::eprintln!("failed: {message}"));
             }
         }
         Event::Warning(message) => {

@@ -61,10 +61,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             "create it with `hqdl materialize`",
         ));
     }
-    let truth = Truth::read_csv(&options.truth, spec).map_err(|e| {
-        let hint = "the first line names the key columns and columns of the spec; each other line has one key";
-        Failure::wrong_input(e.to_string(), hint)
-    })?;
+    let truth = Truth::read_csv(&options.truth, spec)
+        .map_err(|e| Failure::wrong_input(format!("--truth: {e}"), e.hint()))?;
     let expanded = Database::open(target)?;
     let scores = truth::score_columns(spec, &expanded, &truth)?;
     if output_options.json {

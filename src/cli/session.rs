@@ -45,6 +45,10 @@ pub fn open_draft(
             "name files with recordings: JSON lines, plain or compressed (.gz)",
         ));
     }
+    if let Some(database) = flags.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
+        // The path comes from the flag, so the message names no spec.
+        Database::open(database)?;
+    }
     let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };
     Ok(Session::open(draft, &overrides, select_cache(&flags.cache, command))?)
 }

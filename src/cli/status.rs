@@ -145,6 +145,11 @@ fn print_runs(runs: &[Json]) {
         .take(10)
         .filter_map(|r| Some((r["run"].as_u64()?, r["error"]["message"].as_str()?)));
     failed.for_each(|(run, why)| anstream::println!("run {run}: {why}"));
+    for run in runs.iter().filter(|run| run["state"] == "running") {
+        if let Some(warning) = run["last_warning"].as_str() {
+            anstream::println!("run {}: {warning}", run["run"]);
+        }
+    }
     for run in runs.iter().take(10) {
         for note in run["price_notes"].as_array().into_iter().flatten().filter_map(Json::as_str) {
             anstream::println!("run {}: {note}", run["run"]);

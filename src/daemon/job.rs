@@ -78,6 +78,7 @@ pub(super) struct RunCounters {
     pub(super) usage: Usage,
     pub(super) failed: u64,
     pub(super) last_error: Option<String>,
+    pub(super) last_warning: Option<String>,
     last_event_at: Option<Instant>,
     /// Whether something happened since the last progress event.
     has_unreported: bool,
@@ -119,6 +120,10 @@ impl RunProgress {
                     counters.failed += 1;
                     counters.last_error = Some(message.clone());
                     false
+                }
+                generate::Event::Warning(message) => {
+                    counters.last_warning = Some(message.clone());
+                    true
                 }
                 _ => return,
             };

@@ -87,12 +87,15 @@ impl Metrics {
         self.cache_hits.fetch_add(values, Ordering::Relaxed);
     }
 
-    /// Returns a listener that counts the usage of one run or query.
+    /// Returns a listener that counts the usage of one run or query, and logs its warnings.
     pub(super) fn usage_listener(self: &Arc<Self>) -> Listener {
         let metrics = Arc::clone(self);
         // A run reports cumulative usage, so count only the difference.
         let before = Mutex::new(Usage::default());
         Arc::new(move |event: &Event| {
+            if let Event::Warning(message) = event {
+                tracing::warn!("{message}");
+            }
             let Event::Stored { cells, usage } = event else { return };
             let mut before = before.lock().unwrap_or_else(PoisonError::into_inner);
             let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);

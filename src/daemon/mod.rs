@@ -134,7 +134,9 @@ pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
         .enable_all()
         .thread_keep_alive(Duration::from_secs(5))
         .build()
-        .map_err(|e| Failure::wrong_input(format!("cannot start: {e}"), ""))?;
+        .map_err(|e| {
+            Failure::wrong_input(format!("cannot start: {}", crate::format::io_reason(&e)), "")
+        })?;
     let ended = runtime.block_on(state::run_daemon(facts, settings));
     // A query that is still running has used up its grace period.
     runtime.shutdown_timeout(Duration::from_millis(200));

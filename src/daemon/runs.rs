@@ -77,6 +77,7 @@ impl DaemonRuns {
             budget: order.budget.or(limits.budget_usd),
             failed: 0,
             last_error: None,
+            last_warning: None,
             failure: None,
             report: None,
         };
@@ -194,5 +195,6 @@ fn copy_counters(run: &mut DaemonRun) {
     let status = &mut run.status;
     (status.cells, status.done, status.usage) = (counters.cells, counters.done, counters.usage);
     (status.failed, status.last_error) = (counters.failed, counters.last_error);
+    status.last_warning = counters.last_warning;
 }
 use crate::format::{count_noun, format_usd};

@@ -175,8 +175,12 @@ impl SpecState {
         applied
     }
 
-    /// Schedules a run: now, or at the end of the rest period.
+    /// Schedules a run: now, or at the end of the rest period or of the pause after a failure.
     fn schedule_run(&mut self, cause: Cause) {
+        // A failed run in the source database changes that file. Its pause must hold even so.
+        if cause == Cause::Files && self.failures > 0 && self.due.is_some() {
+            return;
+        }
         match self.rests_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
             Some(at) => self.due = Some((at, cause)),
             None => self.pending_cause = Some(cause),

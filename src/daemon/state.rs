@@ -64,8 +64,12 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     if let Some(socket) = &settings.socket {
         listeners.push(HttpListener::bind_socket(socket)?);
     }
-    signals::forward_signals(events.clone())
-        .map_err(|e| Failure::wrong_input(format!("cannot listen to signals: {e}"), ""))?;
+    signals::forward_signals(events.clone()).map_err(|e| {
+        Failure::wrong_input(
+            format!("cannot listen to signals: {}", crate::format::io_reason(&e)),
+            "",
+        )
+    })?;
     poll_servers(settings.poll.unwrap_or(POLL_INTERVAL), events.clone());
     let watch = match settings.poll {
         None => Some(Watch::new(events.clone())),
@@ -120,7 +124,9 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     (context.settings.status_callback)(&format!("listening on {url}"));
     if state.specs.len() == 0 {
         let directory = context.settings.specs.display();
-        state.log_message(&format!("no spec in {directory} yet; the daemon watches it"));
+        state.log_message(&format!(
+            "no spec in {directory} yet; the daemon waits for the first one"
+        ));
     }
     notify::notify_ready(&format!("{} specs, {url}", state.specs.len()));
     state.run_loop(&mut queue, &close).await;

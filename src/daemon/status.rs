@@ -161,6 +161,8 @@ pub struct RunStatus {
     pub failed: u64,
     /// Error message of the last failed request.
     pub last_error: Option<String>,
+    /// Last warning, such as the reason why requests wait.
+    pub last_warning: Option<String>,
     /// Failure that ended the run early.
     pub failure: Option<Arc<Failure>>,
     /// Event `done`, as in `hqdl materialize --json`.
@@ -282,7 +284,7 @@ impl SpecStatus {
         let active_spec = self.active_spec.as_ref();
         json!({
             "name": self.name, "path": self.path, "state": self.state_name(), "in_force": active_spec.is_some(),
-            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| p.to_json()),
+            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| Failure::clone(p).for_requests().to_json()),
             "warnings": active_spec.map(|l| l.warnings.to_json()),
             "database": active_spec.map(|l| &l.spec.database),
             "target": active_spec.map(|l| l.spec.target()),
@@ -318,7 +320,8 @@ impl RunStatus {
             "output_tokens": self.usage.output_tokens, "cost_usd": self.usage.cost_usd,
             "price_notes": self.usage.price_note().into_iter().collect::<Vec<_>>(),
             "budget_usd": self.budget, "failed_requests": self.failed, "last_error": self.last_error,
-            "error": self.failure.as_ref().map(|f| f.to_json()), "report": self.report,
+            "last_warning": self.last_warning,
+            "error": self.failure.as_ref().map(|f| Failure::clone(f).for_requests().to_json()), "report": self.report,
         })
     }
 }

@@ -125,7 +125,8 @@ fn describe_difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     if a == b {
         return "the same values in other columns".to_owned();
     }
-    let mut parts = vec![format!("{} of {} rows", gold.len() - missing.len(), gold.len())];
+    let mut parts =
+        vec![format!("{} of {}", gold.len() - missing.len(), count_noun(gold.len() as u64, "row"))];
     for (name, rows) in [("missing", missing), ("too many", extra)] {
         if !rows.is_empty() {
             let mut named: Vec<String> =

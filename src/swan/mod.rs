@@ -50,7 +50,7 @@ pub enum SwanError {
         hint: String,
     },
     /// A file cannot be read or written.
-    #[error("{}: {}", path.display(), crate::format::io_reason(error))]
+    #[error("{}", crate::format::describe_unreadable(path, error))]
     File {
         /// The file.
         path: PathBuf,
@@ -76,6 +76,9 @@ impl SwanError {
     pub fn hint(&self) -> &str {
         match self {
             Self::Input { hint, .. } => hint,
+            Self::File { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                "check the path"
+            }
             Self::File { .. } => {
                 "check that the file and its directory can be read and written, then run this again"
             }

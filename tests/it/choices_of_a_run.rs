@@ -49,7 +49,7 @@ fn where_applies_to_expansions_with_its_columns_and_reports_the_others() {
     assert!(ended.stderr.contains("yeer"), "{}", ended.stderr);
     let ended =
         project.run_hqdl(&["plan", "specs/x.toml", "--where", "year >"]).expect_exit_code(2);
-    assert!(ended.stderr.contains("syntax error"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("ends too early"), "{}", ended.stderr);
 }
 
 #[test]

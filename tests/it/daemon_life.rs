@@ -133,6 +133,36 @@ fn status_prints_the_daemons_status() {
 }
 
 #[test]
+fn the_log_and_the_status_report_a_long_wait() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::too_many("retry-after", "9"), Frequency::Once);
+    let project = heroes_project(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--log", "run.log"]);
+    let reason = "as the endpoint requested (Retry-After)";
+    let read_status = || run_status(&project, &[]).expect_exit_code(0).stdout;
+    wait_until("a status with the reason", || read_status().contains(reason));
+    let log = std::fs::read_to_string(project.path("run.log")).unwrap();
+    assert!(log.contains(reason), "{log}");
+    let runs = daemon.get("/v1/runs").body;
+    assert!(runs.contains("\"last_warning\":\"requests to "), "{runs}");
+    daemon.wait_until_idle("complete");
+}
+
+/// A failed run writes into the source database, which is one of the daemon's files.
+#[test]
+fn a_failed_run_does_not_cause_the_next_one() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(&project.spec_text().replace(&endpoint.base_url(), "http://127.0.0.1:9/v1"));
+    let daemon = Daemon::start(&project, &[]);
+    let run_count = || daemon.get("/v1/runs").body.matches("\"cause\":").count();
+    wait_until("a failed run", || daemon.get("/v1/runs").body.contains("\"failed\""));
+    // The first pause is 30 seconds.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(run_count(), 1, "{}", daemon.get("/v1/runs").body);
+}
+
+#[test]
 fn a_hangup_rereads_everything_and_reopens_the_log() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");

@@ -387,7 +387,7 @@ fn a_partial_run_of_a_client_does_not_affect_the_rest() {
     let spec = daemon.wait_until_idle("complete");
     assert_eq!(spec["held"], Json::Null);
     // Nor does a request with a mistake.
-    daemon.post("/v1/runs", &json!({ "columns": ["nothing"], "wait": true })).expect_status(200);
+    daemon.post("/v1/runs", &json!({ "columns": ["nothing"], "wait": true })).expect_status(400);
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
     daemon.wait_until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
 }

@@ -100,6 +100,55 @@ fn a_damaged_completion_does_not_block_the_answers() {
     assert_eq!(endpoint.request_count(), asked);
 }
 
+/// Tests that a damaged text outside the answers costs at most the facts that depend on it.
+#[test]
+fn a_damaged_entry_does_not_block_the_cache() {
+    let endpoint = truthful_endpoint();
+    for (table, column, id) in [
+        ("meaning", "meaning", "id"),
+        ("meaning", "fingerprint", "id"),
+        ("meaning", "name", "id"),
+        ("model", "name", "id"),
+        ("journal", "id", "rowid"),
+        ("request_form", "form", "1"),
+    ] {
+        let project = heroes_project(&endpoint, "csv");
+        project.run_materialize(&[]).expect_exit_code(0);
+        let journal = rusqlite::Connection::open(project.path("cache/journal.sqlite")).unwrap();
+        let sql = format!(
+            "INSERT OR IGNORE INTO request_form SELECT 'x', '{{}}', 9e12;
+             UPDATE {table} SET {column} = CAST(x'41ff42' AS TEXT) WHERE {id} = 1"
+        );
+        journal.execute_batch(&sql).unwrap();
+        drop(journal);
+        let asked = endpoint.request_count();
+        let case = format!("{table}.{column}");
+        if table != "request_form" {
+            let checked = project.run_hqdl(&["cache", "check"]).expect_exit_code(1);
+            assert!(checked.stdout.contains(&format!("({table} 1)")), "{case}: {checked:?}");
+        }
+        let exported = project.run_hqdl(&["cache", "export"]).expect_exit_code(0);
+        let expected = match (table, column) {
+            ("meaning", _) => 30,
+            ("model", _) => 0,
+            _ => 40,
+        };
+        assert_eq!(exported.stdout.lines().count(), expected, "{case}");
+        for command in [["cache", "stats"], ["cache", "list"], ["cache", "rebuild"]] {
+            project.run_hqdl(&command).expect_exit_code(0);
+        }
+        project.run_materialize(&[]).expect_exit_code(0);
+        check_complete(&project);
+        let again = endpoint.cells_since(asked).len();
+        let dependent = match (table, column) {
+            ("meaning", "fingerprint") => 10,
+            ("model", _) => 40,
+            _ => 0,
+        };
+        assert_eq!(again, dependent, "{case}");
+    }
+}
+
 /// A journal of an earlier version has no checksums: it opens, and they are added.
 #[test]
 fn checksums_are_added_to_a_journal_without_them() {

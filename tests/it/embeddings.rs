@@ -72,7 +72,7 @@ fn an_endpoint_without_embeddings_is_an_error_and_not_a_value() {
     for (behavior, texts) in [
         (
             Behavior::Missing,
-            ["the endpoint answers 404", "check `model` and `base_url` in [embeddings]"],
+            [" answers 404: ", "check `model` and `base_url` in [embeddings]"],
         ),
         (Behavior::Failing, ["out of order", "embeddings of `look-alike`"]),
         (Behavior::Nonsense, ["is not a list of", "embeddings of `look-alike`"]),

@@ -418,6 +418,39 @@ fn a_long_pause_of_an_endpoint_is_reported() {
     check_complete(&project);
 }
 
+/// Tests that commands report a wait for the spec's own limit per minute.
+#[test]
+fn a_long_wait_for_a_minute_limit_is_reported() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let spec = project.spec_text().replace("concurrency = 4", "requests_per_minute = 5");
+    assert!(spec.contains("requests_per_minute"), "{spec}");
+    project.write_spec(&spec);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    let reason = "because the limit of requests or tokens per minute is used up";
+    assert!(ended.stdout.contains(reason), "{ended:?}");
+    assert!(ended.stdout.contains("wait until"), "{ended:?}");
+    check_complete(&project);
+}
+
+/// Tests that a run reports that it waits for cells which a stopped process has claimed.
+#[test]
+fn a_long_wait_for_cells_of_another_process_is_reported() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(2)), Frequency::Once);
+    let project = heroes_project(&endpoint, "csv");
+    let first = project.start_hqdl(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(1);
+    first.send_signal("STOP");
+    let second = project.start_hqdl(&["materialize", "specs/x.toml", "--json"]);
+    std::thread::sleep(Duration::from_secs(9));
+    first.send_signal("CONT");
+    first.wait_for_exit().expect_exit_code(0);
+    let ended = second.wait_for_exit().expect_exit_code(0);
+    assert!(ended.stdout.contains("waits for cells that another run"), "{ended:?}");
+    check_complete(&project);
+}
+
 #[test]
 fn ctrl_c_ends_a_wait_between_attempts() {
     let endpoint = truthful_endpoint();

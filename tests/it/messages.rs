@@ -1,9 +1,11 @@
 //! Messages for wrong input: each says what happened, where, and what to do next.
 
+use std::io::Write;
 use std::process::Stdio;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
+use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
@@ -246,8 +248,8 @@ fn a_run_with_refusals_only_says_what_to_do() {
 #[test]
 fn an_endpoint_that_refuses_says_which_setting_to_change() {
     for (status, parts) in [
-        (401, ["the spec names no variable", "name the variable with --api-key-env"]),
-        (404, ["(at http://127.0.0.1:", "often ends in /v1"]),
+        (401, ["neither --api-key-env nor", "name the variable with --api-key-env"]),
+        (404, [" at http://127.0.0.1:", "often ends in /v1"]),
     ] {
         let endpoint = truthful_endpoint();
         endpoint.add_fault(Fault::status(status, "no", "no"), Frequency::Always);
@@ -451,7 +453,7 @@ fn a_file_that_cannot_be_used_is_named_in_plain_words() {
         (&["cache", "import", "bad.jsonl"], "line 1: not JSON at column 2"),
         (&["cache", "stats", "--cache", "specs"], "there is no cache at specs"),
         (&["materialize", "specs/x.toml", "--cache", "/proc/none"], "cannot use /proc/none"),
-        (&["materialize", "specs/x.toml", "--batch-file", "data.sqlite"], "cannot use data.sqlite"),
+        (&["materialize", "specs/x.toml", "--batch-file", "data.sqlite"], "data.sqlite is a file"),
         (&["plan", "specs/x.toml", "--columns", "borne"], "did you mean `born`?"),
         (&["plan", "specs/x.toml", "--recordings", "bad.jsonl"], "not JSON at column 2"),
         (&["why", "llm", "Zed", "born", "--spec", "none.toml"], "none.toml: it does not exist"),
@@ -503,4 +505,129 @@ fn a_run_without_a_usable_answer_says_what_to_do() {
     let project = heroes_project(&elsewhere, "json");
     let ended = project.run_hqdl(&["materialize", "specs/x.toml", "--columns", "eye_color"]);
     assert!(ended.stderr.contains("no answer for `eye_color` is in its value list"), "{ended:?}");
+}
+
+/// Returns the answers of `hqdl map` to lines on stdin.
+fn map_lines(project: &Project, lines: &str) -> Vec<Json> {
+    let mut command = project.hqdl_command(&["map", "--spec", "specs/x.toml"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_wrong_request_line_is_named_with_its_field() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    for (line, message) in [
+        ("hello", "stdin, line 2: not JSON at column 1"),
+        ("[]", "stdin, line 2: it is a list, expected an object"),
+        (
+            r#"{"question":"x?","values":"a"}"#,
+            "stdin, line 2: `values` is the text \"a\", expected a list",
+        ),
+        (
+            r#"{"question":"x?","values":["a"],"budget":-1}"#,
+            "stdin, line 2: -1 is not a valid budget",
+        ),
+    ] {
+        let answers = map_lines(&project, &format!("\n{line}\n"));
+        assert_eq!(answers[0]["message"], message, "{answers:?}");
+        assert_eq!(answers[0]["exit"], 2);
+    }
+    let line = r#"{"question":"Is it {}?","values":["a"],"budget":0.0000001}"#;
+    let hint = map_lines(&project, line)[0]["hint"].to_string();
+    assert!(hint.contains("larger `budget`") && !hint.contains("--"), "{hint}");
+}
+
+#[test]
+fn advice_over_http_names_no_command_line_option() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let cell = json!({ "table": "llm", "key": ["nobody"], "column": "born" });
+    for (path, body, message) in [
+        ("/v1/query", json!({}), "`sql` is missing or empty"),
+        ("/v1/query", json!({ "sql": 5 }), "`sql` is the integer `5`, expected a text"),
+        ("/v1/query", json!([1]), "it is a list, expected an object"),
+        ("/v1/query", json!({ "sql": "SELECT :a" }), "the parameter `:a` has no value"),
+        ("/v1/query", json!({ "sql": "SELECT name::text FROM hero" }), "unrecognized token"),
+        ("/v1/plan", json!({ "refresh": ["borne"] }), "no expansion has a column `borne`"),
+        ("/v1/plan", json!({ "where": "nme > 1" }), "`where`: no such column: nme"),
+        ("/v1/overrides", cell, "`value` is missing or empty"),
+    ] {
+        let answer = daemon.post(path, &body).expect_status(400);
+        assert!(answer.error_message().contains(message), "{}", answer.body);
+        assert!(!answer.body.contains("--"), "{}", answer.body);
+    }
+    let cell = json!({ "table": "llm", "key": ["Zed", "Zed"], "column": "born" });
+    let answer = daemon.delete("/v1/overrides", &cell).expect_status(400);
+    assert!(answer.body.contains("GET /v1/overrides"), "{}", answer.body);
+}
+
+#[test]
+fn a_daemon_rejects_a_file_that_is_not_a_spec() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let message = "data.sqlite is a SQLite database, not a spec";
+    let arguments = ["daemon", "--listen", "127.0.0.1:0", "--specs", "data.sqlite"];
+    rejects(&project, &arguments, 2, &[message]);
+}
+
+#[test]
+fn a_server_that_never_answers_ends_the_command() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://u@{}/d?sslmode=disable", silent.local_addr().unwrap());
+    let message = "the server does not answer within 5 s";
+    rejects(&project, &["query", "--db", &url, "SELECT 1"], 2, &[message, "PostgreSQL"]);
+}
+
+#[test]
+fn the_usage_line_shows_no_option_that_a_variable_sets() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let mut command = project.hqdl_command(&["approve"]);
+    let output = command.env("HQDL_CACHE", "cache").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("<PLAN_ID>") && !stderr.contains("--cache"), "{stderr}");
+    let ended = project.run_hqdl(&["prices", "gpt-99", "--price", "1,2"]).expect_exit_code(2);
+    assert!(!ended.stderr.contains("-- --price"), "{}", ended.stderr);
+}
+
+#[test]
+fn check_reads_the_overrides_and_the_directory_of_images() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let overrides = |text: &str| {
+        std::fs::write(project.path("specs/x.overrides.csv"), text).unwrap();
+    };
+    for (text, message) in [
+        ("nam,column,value\nBatman,born,1\n", "x.overrides.csv:1: no expansion has the key `nam`"),
+        ("name,column,value\nBatman,borne,1\n", "x.overrides.csv:2: no expansion has a column"),
+    ] {
+        overrides(text);
+        rejects(&project, &["check", "specs/x.toml"], 2, &[message, "did you mean"]);
+    }
+    std::fs::remove_file(project.path("specs/x.overrides.csv")).unwrap();
+    let text = project.spec_text();
+    project.write_spec(&text.replacen("[database]", "[database]\nimages = \"nothere\"", 1));
+    rejects(&project, &["check", "specs/x.toml"], 2, &["there is no directory", "nothere"]);
+}
+
+#[test]
+fn an_error_of_an_endpoint_names_the_model_and_the_address() {
+    for (status, body, message) in [
+        (500, "{\"error\":\"no\"}", "answers 500: no"),
+        (502, "<html></html>", "answers 502: it sent a web page"),
+        (200, "{\"choices\":[{\"mess", "sent a reply that ends too early"),
+        (200, "{\"result\":1}", "sent a reply that does not follow OpenAI's"),
+    ] {
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Status(status, Vec::new(), body.into()), Frequency::Always);
+        let project = heroes_project(&endpoint, "json");
+        let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(4);
+        let named = format!(" at {} {message}", project.base_url());
+        assert!(ended.stderr.contains(&named), "{named:?} is not in:\n{}", ended.stderr);
+    }
 }

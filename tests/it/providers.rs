@@ -76,7 +76,7 @@ fn the_key_comes_from_the_named_variable_and_a_401_names_it() {
     let sent = refused(
         &openai,
         &[],
-        "hqdl sent no key, because the spec names no variable (`api_key_env`)",
+        "hqdl sent no key, because neither --api-key-env nor `api_key_env` names one",
     );
     assert_eq!(sent, None);
     let sent = refused(&openai, &["--api-key-env", "MINE"], "hqdl sent the key in MINE");

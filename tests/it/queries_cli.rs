@@ -287,7 +287,7 @@ fn errors_point_at_their_location() {
         ("SELECT nofun(1)", "", "no such function: nofun", ""),
         ("", "", "the query is empty", "write a SELECT"),
         (" -- nothing\n;", "", "", ""),
-        ("SELECT sum(", "", "incomplete input", ""),
+        ("SELECT sum(", "", "the query ends too early", ""),
         ("SELECT abs(-9223372036854775807 - 1)", "", "integer overflow", ""),
     ];
     for (sql, place, message, help) in cases {
@@ -372,7 +372,7 @@ fn nothing_but_reading_is_allowed() {
         "SELECT id FROM v WHERE fts3_tokenizer('simple') IS NULL",
     ];
     for sql in refused {
-        fails(query(&project, &[sql]), 2, &["`hqdl query` is read-only", "<query>:1:"]);
+        fails(query(&project, &[sql]), 2, &["a query is read-only", "<query>:1:"]);
     }
     // Functions that do not exist, or are not table functions.
     for sql in [
@@ -862,7 +862,7 @@ fn the_guard_allows_the_engines_temporary_tables() {
         "PRAGMA journal_mode = WAL",
     ] {
         let error = run(sql).unwrap_err();
-        assert_eq!(error.to_string(), "`hqdl query` is read-only", "{sql}");
+        assert_eq!(error.to_string(), "a query is read-only", "{sql}");
     }
     guard.lock_temp().unwrap();
     for sql in [
@@ -872,7 +872,7 @@ fn the_guard_allows_the_engines_temporary_tables() {
         "BEGIN",
         "PRAGMA query_only = 0",
     ] {
-        assert_eq!(run(sql).unwrap_err().to_string(), "`hqdl query` is read-only", "{sql}");
+        assert_eq!(run(sql).unwrap_err().to_string(), "a query is read-only", "{sql}");
     }
     let read = |sql: &str| -> i64 { guard.connection().query_row(sql, [], |r| r.get(0)).unwrap() };
     assert_eq!(read("SELECT m.b FROM m JOIN v ON v.id = 1"), 3);

@@ -171,7 +171,7 @@ impl StoreError {
             Self::Missing(path) if path.to_string_lossy().contains("://") => {
                 "name a file, or a server as postgres://user@host/database"
             }
-            Self::Missing(_) => "check the path: `path` in [database], or --db",
+            Self::Missing(_) => "check the path in --db, or `path` in [database]",
             Self::NotADatabase(_) => "it must be a SQLite 3 database file",
             Self::Directory(_) => "name the database file in it",
             Self::Damaged(_) => "restore a backup, or use the output of `sqlite3 FILE .recover`",

@@ -81,7 +81,7 @@ fn run_in_transaction(
 /// Returns the error for a database of a newer hqdl version, which this one cannot maintain.
 fn newer_version_error(version: i32, known: i32) -> rusqlite::Error {
     let message = format!(
-        "it has version {version}, but this hqdl supports versions up to {known}: use the hqdl that wrote it, or a newer one; nothing was changed"
+        "a newer hqdl wrote it (version {version}; this hqdl supports versions up to {known}); nothing was changed"
     );
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_MISMATCH), Some(message))
 }

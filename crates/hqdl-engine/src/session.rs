@@ -112,7 +112,9 @@ impl SpecOverrides {
         }
         let limits = &mut unchecked_spec.file.limits;
         limits.concurrency = self.concurrency.or(limits.concurrency);
-        limits.budget_usd = self.budget_usd.or(limits.budget_usd);
+        if let Some(usd) = self.budget_usd {
+            unchecked_spec.set_budget_flag(usd);
+        }
         if let Some(rows) = self.rows_per_request {
             // A row with images always has a request of its own.
             let batched = unchecked_spec.file.expansion.iter_mut().filter(|e| e.images.is_empty());

@@ -11,6 +11,8 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, ffi};
 
+use crate::record::Fact;
+
 /// Maximum number of damaged rows that the warning lists.
 const MAX_LISTED_ROWS: usize = 5;
 
@@ -52,13 +54,25 @@ pub(super) fn register_function(connection: &Connection) -> rusqlite::Result<()>
     })
 }
 
-/// Answers that differ from what was stored.
+/// An entry of one of the journal's dictionaries, which answers refer to by its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DictionaryEntry {
+    /// Name of the table.
+    pub table: &'static str,
+    /// Row id.
+    pub id: i64,
+}
+
+/// Stored data that differs from what was stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Damage {
     /// Row ids in the journal, in order.
     pub fact_rows: Vec<i64>,
-    /// The last damaged row of an entity, by the entity half of its checksum: both the stored one
-    /// and the one of its current text.
+    /// Damaged entries of the journal's dictionaries.
+    pub entries: Vec<DictionaryEntry>,
+    /// Row id of the last damaged row, by the entity half of a checksum. A row is listed under its
+    /// stored half and under the half computed from its current text, because either can be the
+    /// damaged one.
     entities: HashMap<u32, i64>,
 }
 
@@ -66,29 +80,64 @@ impl Damage {
     /// Returns true if nothing is damaged.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        self.fact_rows.is_empty()
+        self.fact_rows.is_empty() && self.entries.is_empty()
+    }
+
+    /// Returns true if an entry that a fact refers to is damaged.
+    pub(super) fn affects_fact(&self, fact: &Fact) -> bool {
+        self.entries.iter().any(|DictionaryEntry { table, id }| {
+            let of_fact = match *table {
+                "meaning" => Some(fact.meaning),
+                "model" => Some(fact.model),
+                "value_list" => fact.list,
+                _ => None,
+            };
+            of_fact.is_some_and(|of_fact| i64::from(of_fact) == *id)
+        })
     }
 
     /// Returns true if the facts of an entity in a row can be trusted.
     pub(super) fn is_trusted(&self, fact_row: i64, entity: &str) -> bool {
-        self.is_none()
+        self.fact_rows.is_empty()
             || self.entities.get(&entity_checksum(entity)).is_none_or(|last| fact_row > *last)
     }
 
     /// Returns a warning for the user; `None` if nothing is damaged.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        let first: Vec<String> =
-            self.fact_rows.iter().take(MAX_LISTED_ROWS).map(i64::to_string).collect();
-        let (n, more) =
-            (self.fact_rows.len(), if self.fact_rows.len() > MAX_LISTED_ROWS { ", …" } else { "" });
-        let s = if n == 1 { "" } else { "s" };
-        (n > 0).then(|| {
-            format!(
-                "{n} answer{s} in the journal do not match their checksum (line{s} {}{more}): their cells count as missing, and hqdl asks for them again",
-                first.join(", ")
-            )
-        })
+        let join_first = |all: Vec<String>| {
+            let more = if all.len() > MAX_LISTED_ROWS { ", …" } else { "" };
+            let first: Vec<String> = all.into_iter().take(MAX_LISTED_ROWS).collect();
+            format!("{}{more}", first.join(", "))
+        };
+        let lines = join_first(self.fact_rows.iter().map(i64::to_string).collect());
+        let answers = match self.fact_rows.len() {
+            0 => None,
+            1 => Some(format!(
+                "1 answer in the journal does not match its checksum (line {lines}): its cells \
+                 count as missing, and hqdl asks for them again"
+            )),
+            n => Some(format!(
+                "{n} answers in the journal do not match their checksum (lines {lines}): their \
+                 cells count as missing, and hqdl asks for them again"
+            )),
+        };
+        let entries = join_first(
+            self.entries.iter().map(|entry| format!("{} {}", entry.table, entry.id)).collect(),
+        );
+        let entries = match self.entries.len() {
+            0 => None,
+            1 => Some(format!(
+                "1 entry of the journal is damaged ({entries}): the facts that depend on it may \
+                 count as missing"
+            )),
+            n => Some(format!(
+                "{n} entries of the journal are damaged ({entries}): the facts that depend on \
+                 them may count as missing"
+            )),
+        };
+        let warnings: Vec<String> = answers.into_iter().chain(entries).collect();
+        (!warnings.is_empty()).then(|| warnings.join("; "))
     }
 
     /// Adds a damaged row of an entity.

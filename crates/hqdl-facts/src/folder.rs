@@ -17,7 +17,7 @@ const CACHE_FILE_PREFIXES: [&str; 6] =
 /// [`FactsError::UnknownUrl`] for a URL, which is never the name of a directory.
 pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     let io_error = |error| FactsError::File { path: dir.to_owned(), error };
-    if dir.to_string_lossy().contains("://") {
+    if has_scheme(&dir.to_string_lossy()) {
         return Err(FactsError::UnknownUrl(dir.to_owned()));
     }
     if dir.is_file() {
@@ -46,6 +46,14 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     }
 }
 
+/// Returns true if a path begins like a URL, for example `postgres:/x`. A single letter is a drive.
+fn has_scheme(path: &str) -> bool {
+    path.contains("://")
+        || path.split_once(":/").is_some_and(|(scheme, _)| {
+            scheme.len() > 1 && scheme.bytes().all(|byte| byte.is_ascii_lowercase())
+        })
+}
+
 /// Removes other users' access to a file or directory. Returns whether they had access.
 ///
 /// # Errors
@@ -68,7 +76,7 @@ pub fn restrict_access(path: &Path, mode: u32) -> std::io::Result<bool> {
 }
 
 /// Removes other users' access to a file or directory, or logs a warning if that fails.
-fn restrict_or_warn(path: &Path, mode: u32) {
+pub(super) fn restrict_or_warn(path: &Path, mode: u32) {
     if let Err(error) = restrict_access(path, mode) {
         tracing::warn!(path = %path.display(), %error, "other users may read this");
     }
@@ -98,11 +106,12 @@ pub(super) fn restrict_files(dir: &Path) -> Result<(), FactsError> {
     Ok(())
 }
 
+/// Creates a directory and its missing parents, for its owner only. It may exist already.
 pub(super) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir)
+    builder.recursive(true).create(dir)
 }
 
 /// Takes the lock that all processes of a cache share.

@@ -205,10 +205,11 @@ pub trait Answers {
 
 /// Checks that the stored data is undamaged.
 pub trait Integrity {
-    /// Checks every answer after a fact row.
+    /// Checks every answer after a fact row. After row 0, also checks the entries that answers refer
+    /// to.
     fn find_damage(&self, after: i64) -> Result<Damage, FactsError>;
 
-    /// Checks the rest of the file: its pages, its indexes and the column identities.
+    /// Checks the rest of the file: its pages and its indexes.
     ///
     /// # Errors
     /// [`FactsError::Damaged`] with the first problem.

@@ -98,7 +98,7 @@ impl Index {
         let _connection = journal.connection();
         match self.last_row_id().filter(|head| *head <= last) {
             Some(head) if head == last => Ok(()),
-            Some(head) if head > 0 && journal.find_damage(head)?.is_none() => {
+            Some(head) if head > 0 && journal.find_damage(head)?.fact_rows.is_empty() => {
                 self.merge_rows_after(journal, head, &Damage::default())
             }
             _ => self.rebuild(journal),

@@ -81,7 +81,9 @@ pub use second_answer::{
 };
 pub use spending::{ColumnDailyCost, HourlySpending, Totals};
 pub use store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
-pub use throttle::{LimiterKey, PauseFuture, Permit, RateLimits, Throttle, TicketFuture};
+pub use throttle::{
+    LimiterKey, Permit, RateLimits, RemainingWait, Throttle, TicketFuture, WaitFuture,
+};
 
 /// Approximate number of bytes of records that are looked up at once.
 const PAGE_BYTES: usize = 256 << 10;
@@ -132,7 +134,7 @@ pub enum FactsError {
         message: String,
     },
     /// The journal is damaged.
-    #[error("the journal {} is damaged: {message}", path.display())]
+    #[error("the journal {} is damaged", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -198,6 +200,9 @@ impl FactsError {
             Self::Held { .. } => "wait until it ends, or use another cache with --cache",
             Self::Shared { .. } => {
                 "use a directory of a local disk, or `--cache postgres://user@host/database` for many machines"
+            }
+            Self::Journal { message, .. } if message.contains("a newer hqdl wrote it") => {
+                "update hqdl, or use another cache with --cache"
             }
             Self::Journal { .. } => {
                 "the journal holds the answers you paid for; check the disk and the file's permissions"

@@ -32,6 +32,8 @@ pub struct Limiter {
     rates: Mutex<Rates>,
     /// Notified when the limits change, so that the waiting request checks them again.
     limits_changed: Notify,
+    /// Earliest time at which the first waiting request can be sent.
+    next_permit_at: Mutex<Option<Instant>>,
 }
 
 /// Limits per minute; `None` is unlimited.
@@ -92,13 +94,14 @@ impl Limiter {
         self.lock_rates().is_idle(Instant::now())
     }
 
-    /// Waits for a permit for the request with the unique number `id`. The request counts from then
-    /// on.
+    /// Waits for a permit for the request with the unique number `id`. From then on, the request
+    /// counts against the limits.
     pub async fn acquire_permit(&self, id: u64, need: Need) {
         let _turn = self.turn.lock().await;
         loop {
             let limits_changed = self.limits_changed.notified();
             let result = self.lock_rates().try_acquire(id, need, Instant::now());
+            *self.lock_next_permit() = result.err();
             let Err(until) = result else { return };
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
@@ -107,12 +110,23 @@ impl Limiter {
         }
     }
 
+    /// Returns the time until the first waiting request can be sent.
+    #[must_use]
+    pub fn next_permit(&self) -> Option<Duration> {
+        self.lock_next_permit().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn lock_next_permit(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.next_permit_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives up the permit of a request that is not sent.
     pub fn cancel_request(&self, id: u64) {
         self.update_rates(|rates| rates.cancel_request(id));
     }
 
-    /// Marks a request as sent.
+    /// Records that a request was sent. From now on it can expire; before, it counts without a time
+    /// limit.
     pub fn mark_sent(&self, id: u64) {
         self.lock_rates().mark_sent(id, Instant::now());
     }

@@ -163,7 +163,9 @@ impl FactStore for LocalStore {
 
     fn known_damage(&self) -> Damage {
         let damage = self.writer_journal.known_damage();
-        if damage.is_none() { self.journal.known_damage() } else { damage }
+        let mut damage = if damage.is_none() { self.journal.known_damage() } else { damage };
+        damage.entries = self.journal.find_damaged_entries().unwrap_or_default();
+        damage
     }
 
     fn records_id(&self) -> Result<i64, FactsError> {

@@ -13,7 +13,7 @@ use crate::commit_thread::WriterCommand;
 use crate::journal::Journal;
 use crate::journal::rates::{MAX_SENDING_DELAY, PermitRequest};
 use crate::limits::{Need, PerMinute, RateLimitHint};
-use crate::throttle::{LimiterKey, PauseFuture, RateLimits, TicketFuture};
+use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
 /// Longest wait before a request tries again, because another process may return a permit.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -34,6 +34,8 @@ struct PermitState {
     tickets: HashMap<u64, Ticket>,
     /// Limits that endpoints last reported to this process.
     reported: BTreeMap<LimiterKey, PerMinute>,
+    /// Earliest time at which the first request of each queue can be sent.
+    next_permits: BTreeMap<LimiterKey, Instant>,
 }
 
 /// A granted permit.
@@ -80,7 +82,11 @@ impl LocalLimits {
                     self.lock_state().tickets.insert(id, ticket);
                     return Ok(id);
                 }
-                Some(wait) => tokio::time::sleep(wait.min(RETRY_INTERVAL)).await,
+                Some(wait) => {
+                    let key = request.limiter_key;
+                    self.lock_state().next_permits.insert(key, Instant::now() + wait);
+                    tokio::time::sleep(wait.min(RETRY_INTERVAL)).await;
+                }
             }
         }
     }
@@ -150,8 +156,10 @@ impl RateLimits for LocalLimits {
         }
     }
 
-    fn remaining_pause<'a>(&'a self, limiter_key: &'a LimiterKey) -> PauseFuture<'a> {
+    fn remaining_wait<'a>(&'a self, limiter_key: &'a LimiterKey) -> WaitFuture<'a> {
         let pause = self.journal.remaining_pause(limiter_key).unwrap_or_default();
-        Box::pin(std::future::ready(pause))
+        let next_permit = self.lock_state().next_permits.get(limiter_key).copied();
+        let next_permit = next_permit.map(|at| at.saturating_duration_since(Instant::now()));
+        Box::pin(std::future::ready(RemainingWait::new(pause, next_permit)))
     }
 }

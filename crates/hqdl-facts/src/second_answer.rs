@@ -256,7 +256,9 @@ impl ExpansionRequirements {
                     };
                     differing.extend(differs.then_some((*compare, other)));
                 }
-                CellLookup::Missing(reason, _) => return Err((second_answer_reason(reason), *compare)),
+                CellLookup::Missing(reason, _) => {
+                    return Err((second_answer_reason(reason), *compare));
+                }
             }
         }
         Ok(differing)

@@ -4,6 +4,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use crate::folder::{create_private_dir, restrict_or_warn};
+
 /// Id of the current boot. Processes of one boot share file locks, even in different containers;
 /// machines that share a directory may not.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -21,7 +23,8 @@ pub(super) struct SessionFile {
 impl SessionFile {
     /// Creates and locks the file of a session. Returns `None` if file locks do not work there.
     pub(super) fn create(folder: &Path, id: &str) -> Option<Self> {
-        fs::create_dir_all(folder).ok()?;
+        create_private_dir(folder).ok()?;
+        restrict_or_warn(folder, 0o700);
         // Lock the file before it gets its name. Otherwise another process could find it unlocked
         // and end the session.
         let (unnamed, path) = (folder.join(format!(".{id}")), folder.join(id));

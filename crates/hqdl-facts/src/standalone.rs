@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::FactsError;
 use crate::limits::{Limiter, Need, PerMinute, RateLimitHint};
-use crate::throttle::{LimiterKey, PauseFuture, RateLimits, Throttle, TicketFuture};
+use crate::throttle::{LimiterKey, RateLimits, RemainingWait, Throttle, TicketFuture, WaitFuture};
 
 /// The limits of one model of one endpoint, in this process alone.
 #[derive(Debug, Default)]
@@ -54,8 +54,10 @@ impl RateLimits for StandaloneLimits {
         self.limiter.apply_hint(hint);
     }
 
-    fn remaining_pause<'a>(&'a self, _: &'a LimiterKey) -> PauseFuture<'a> {
-        Box::pin(std::future::ready(self.limiter.observed_limits().wait))
+    fn remaining_wait<'a>(&'a self, _: &'a LimiterKey) -> WaitFuture<'a> {
+        let (pause, next_permit) =
+            (self.limiter.observed_limits().wait, self.limiter.next_permit());
+        Box::pin(std::future::ready(RemainingWait::new(pause, next_permit)))
     }
 }
 

@@ -38,8 +38,25 @@ impl LimiterKey {
 /// Future of [`RateLimits::acquire_ticket`]: a ticket, or 0 for none.
 pub type TicketFuture<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 
-/// Future of [`RateLimits::remaining_pause`].
-pub type PauseFuture<'a> = Pin<Box<dyn Future<Output = Option<Duration>> + Send + 'a>>;
+/// Why a request cannot be sent yet, and for how much longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemainingWait {
+    /// The endpoint asked for a pause.
+    Pause(Duration),
+    /// The limit of requests or tokens per minute is used up until then.
+    MinuteLimit(Duration),
+}
+
+impl RemainingWait {
+    /// Returns the remaining pause, or else the remaining time until the next permit.
+    pub(crate) fn new(pause: Option<Duration>, next_permit: Option<Duration>) -> Option<Self> {
+        let pause = pause.filter(|wait| !wait.is_zero()).map(Self::Pause);
+        pause.or(next_permit.filter(|wait| !wait.is_zero()).map(Self::MinuteLimit))
+    }
+}
+
+/// Future of [`RateLimits::remaining_wait`].
+pub type WaitFuture<'a> = Pin<Box<dyn Future<Output = Option<RemainingWait>> + Send + 'a>>;
 
 /// The rate limits of endpoints, shared by all users of a store. The strictest limits of the
 /// members apply to all models of an endpoint. A model is also subject to the strictest of the
@@ -70,8 +87,8 @@ pub trait RateLimits: Send + Sync {
     /// Applies the rate limits that the endpoint reported.
     fn apply_hint(&self, limiter_key: &LimiterKey, hint: RateLimitHint);
 
-    /// Returns how much longer the endpoint will reject requests.
-    fn remaining_pause<'a>(&'a self, limiter_key: &'a LimiterKey) -> PauseFuture<'a>;
+    /// Returns why the first waiting request cannot be sent yet; `None` if nothing delays it.
+    fn remaining_wait<'a>(&'a self, limiter_key: &'a LimiterKey) -> WaitFuture<'a>;
 }
 
 /// Grants permits for requests to one model of an endpoint, under limits shared with others.
@@ -105,9 +122,9 @@ impl Throttle {
         Permit { limits, limiter_key, ticket, is_settled: false }
     }
 
-    /// Returns how much longer the endpoint will reject requests.
-    pub async fn remaining_pause(&self) -> Option<Duration> {
-        self.limits.remaining_pause(&self.limiter_key).await
+    /// Returns why the first waiting request cannot be sent yet; `None` if nothing delays it.
+    pub async fn remaining_wait(&self) -> Option<RemainingWait> {
+        self.limits.remaining_wait(&self.limiter_key).await
     }
 
     /// Grants no permits until `wait` has passed.

@@ -26,7 +26,7 @@ use crate::store::CommitUnit;
 use crate::{Facts, FactsError, Outcome};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::evidence::ShownEvidence;
-use hqdl_values::format::json_reason;
+use hqdl_values::format::{io_reason, json_reason};
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 
 /// Number of lines that are imported at once.
@@ -94,6 +94,8 @@ impl Facts {
         };
         let mut answers = Vec::new();
         history.answers_after(0, &damage, &mut |_, entity, facts| {
+            let mut facts = facts;
+            facts.retain(|fact| !damage.affects_fact(fact));
             answers.push((entity, facts));
             if answers.len() < EXPORT_LINES { Ok(()) } else { write_answers(&mut answers) }
         })?;
@@ -133,7 +135,7 @@ pub(super) fn check_lines(input: &mut dyn BufRead) -> Result<CheckedLines, Facts
     let mut insert = copy.prepare("INSERT INTO line VALUES (?1)").map_err(|e| copy_error(&e))?;
     for (n, line) in input.lines().enumerate() {
         let import_error = |message: String| FactsError::Import { line: n + 1, message };
-        let line = line.map_err(|e| import_error(e.to_string()))?;
+        let line = line.map_err(|e| import_error(io_reason(&e)))?;
         if !line.trim().is_empty() {
             ExportedLine::parse(&line).map_err(import_error)?;
             insert.execute([&line]).map_err(|e| copy_error(&e))?;

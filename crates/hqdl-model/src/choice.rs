@@ -1,5 +1,5 @@
-//! Chooses the models for the cells of an expansion, their prices, and the names under which their
-//! answers are stored. This is the only place where this is decided.
+//! Chooses the models for the cells of an expansion, and the names under which their answers are
+//! stored. No other module makes this decision.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use hqdl_spec::{
     Comparison, Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec,
 };
 
-/// The models that answer the cells of an expansion: first those that answer first, then those
-/// whose answers are compared, then those that answer again. A model is listed once for each role.
+/// The models of an expansion by role: those that answer first, those whose answers are compared
+/// with the first, and those that give second answers. A model is listed once for each role.
 #[derive(Clone)]
 pub struct ExpansionModels {
     choices: Vec<ModelChoice>,
@@ -69,7 +69,7 @@ pub fn choose_models(
     let choose = |(n, (name, answer)): (usize, (Option<&str>, u32))| {
         let choice = choose_model(spec, connected, name, expansion);
         let name = if answer == 1 { choice.name } else { format!("{} #{answer}", choice.name) };
-        // A second answer is that of its own model.
+        // A second answer must come from this very model, whatever the spec's `reuse`.
         let reuse = if n < first_count { choice.reuse } else { Reuse::SameModel };
         ModelChoice { name, reuse, ..choice }
     };

@@ -14,7 +14,7 @@ use super::rate_headers::parse_openai_limits;
 use super::reply::ReportedUsage;
 use super::wire::{self, ErrorResponse};
 use super::{
-    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, UsageGate,
+    Model, ModelError, PermitFuture, Reply, ReplyFuture, SetupError, UsageGate, WaitFuture,
 };
 use hqdl_facts::Facts;
 use hqdl_prompt::{AnswerForm, Prompt};
@@ -101,8 +101,9 @@ impl EmbeddingsEndpoint {
         };
         if !vectors.iter().all(is_complete) {
             let shown = wire::shorten_text(&String::from_utf8_lossy(&body));
-            let message =
-                format!("the endpoint's reply is not a list of {count} embeddings: {shown}");
+            let message = format!(
+                "the endpoint sent a reply that is not a list of {count} embeddings: {shown}"
+            );
             return Err(ModelError::Temporary { message, wait: None, in_doubt: true });
         }
         // Embeddings have no output tokens, so all reported tokens are input.
@@ -139,13 +140,13 @@ impl Model for EmbeddingsEndpoint {
         Box::pin(async move { Some(self.endpoint.throttle.acquire_permit(need).await) })
     }
 
-    fn remaining_pause(&self) -> PauseFuture<'_> {
-        self.endpoint.remaining_pause()
+    fn remaining_wait(&self) -> WaitFuture<'_> {
+        self.endpoint.remaining_wait()
     }
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
-            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.without_key(e))
+            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.finish_error(e))
         })
     }
 }

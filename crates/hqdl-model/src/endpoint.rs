@@ -23,14 +23,13 @@ use super::transport::{EndpointKey, Transport, base_url};
 use super::usage_check::UsageGate;
 use super::wire::{ErrorResponse, failure_to_error, to_chat_error};
 use super::{
-    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, images, stream,
+    Model, ModelError, PermitFuture, Reply, ReplyFuture, SetupError, WaitFuture, images, stream,
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{
     LimitScope, ModelParameters, ModelSettings, Provider, SERVICE_TIER, format_parameters,
 };
-use hqdl_values::format::hide_secrets;
 use hqdl_values::key::tagged_hash;
 
 /// An endpoint and its model.
@@ -245,7 +244,7 @@ impl Endpoint {
     /// which parameter of the spec the endpoint rejects.
     fn add_advice(&self, error: ModelError) -> ModelError {
         match error {
-            ModelError::Refused { status: status @ (400 | 422), message } => {
+            ModelError::Refused { endpoint, status: status @ (400 | 422), message } => {
                 let is_word_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
                 let is_named =
                     |name: &&String| message.split(|c| !is_word_char(c)).any(|w| w == **name);
@@ -255,20 +254,15 @@ impl Endpoint {
                     }
                     None => message,
                 };
-                ModelError::Refused { status, message }
+                ModelError::Refused { endpoint, status, message }
             }
-            ModelError::Refused { status: status @ (401 | 403), message } => {
+            ModelError::Refused { endpoint, status: status @ (401 | 403), message } => {
                 let message = format!(
                     "{} ({})",
                     message.trim_end_matches('.'),
                     self.transport.key.describe()
                 );
-                ModelError::Refused { status, message }
-            }
-            ModelError::Refused { status: 404, message } => {
-                let base_url = hide_secrets(&self.transport.base_url);
-                let message = format!("{} (at {base_url})", message.trim_end_matches('.'));
-                ModelError::Refused { status: 404, message }
+                ModelError::Refused { endpoint, status, message }
             }
             ModelError::NoConnection { message, hint, is_permanent } => {
                 let (name, start_hint) =
@@ -311,7 +305,7 @@ impl BatchClient for Endpoint {
     }
 
     fn learn_from_batch(&self, error: ModelError) -> ModelError {
-        self.learn_from_error(self.current_features(), self.transport.without_key(error))
+        self.learn_from_error(self.current_features(), self.transport.finish_error(error))
     }
 }
 
@@ -353,8 +347,8 @@ impl Model for Endpoint {
         Box::pin(async { Some(self.throttle.acquire_permit(permit_need(prompt)).await) })
     }
 
-    fn remaining_pause(&self) -> PauseFuture<'_> {
-        Box::pin(self.throttle.remaining_pause())
+    fn remaining_wait(&self) -> WaitFuture<'_> {
+        Box::pin(self.throttle.remaining_wait())
     }
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
@@ -371,11 +365,11 @@ impl Model for Endpoint {
                         // Reasoning models answer worse at temperature 0.
                         self.change_features(features, features.without_temperature());
                     }
-                    reply.broken = reply.broken.map(|e| Box::new(self.transport.without_key(*e)));
+                    reply.broken = reply.broken.map(|e| Box::new(self.transport.finish_error(*e)));
                     reply.check_tier(self.parameters.get(SERVICE_TIER).and_then(Json::as_str));
                     return Ok(reply);
                 }
-                Err(error) => self.add_advice(self.transport.without_key(error)),
+                Err(error) => self.add_advice(self.transport.finish_error(error)),
             };
             if has_images && images::is_unsupported_image_error(&error) {
                 self.change_features(features, features.without_images());

@@ -345,7 +345,7 @@ async fn send_request(
             .endpoint()
             .is_billed()
             .then_some(Ledger { facts: &context.run.facts, run: context.run.id }),
-        report_pause: &|pause: Duration| context.run.report_pause(context.endpoint().name(), pause),
+        report_wait: &|wait| context.run.report_wait(context.endpoint().name(), wait),
     };
     let outcome = tokio::select! {
         biased;

@@ -32,7 +32,7 @@ const NO_IMAGE_PHRASES: [&str; 15] = [
 /// Returns whether an error means that the model accepts no images.
 pub(super) fn is_unsupported_image_error(error: &ModelError) -> bool {
     // Ollama and llama.cpp report it as a temporary failure.
-    let (ModelError::Refused { status: 400 | 404 | 415 | 422, message }
+    let (ModelError::Refused { status: 400 | 404 | 415 | 422, message, .. }
     | ModelError::Temporary { message, in_doubt: false, .. }) = error
     else {
         return false;
@@ -46,10 +46,10 @@ pub(super) fn is_unsupported_image_error(error: &ModelError) -> bool {
 /// image.
 pub(super) fn image_error(error: ModelError) -> ModelError {
     match error {
-        ModelError::Refused { status: status @ (400 | 413 | 415 | 422), message }
+        ModelError::Refused { endpoint, status: status @ (400 | 413 | 415 | 422), message }
             if ["image", "download"].iter().any(|w| message.to_lowercase().contains(w)) =>
         {
-            ModelError::NoAnswer(format!("the endpoint answers {status}: {message}"))
+            ModelError::NoAnswer(format!("{endpoint} answers {status}: {message}"))
         }
         other => other,
     }

@@ -44,10 +44,10 @@ pub use self::protocols::{parse_batch_line, parse_completion};
 pub use self::reply::{Reply, ReportedUsage};
 pub use self::setup::SetupError;
 pub use self::usage_check::{ImplausibleUsage, PlausibleTokens, UsageGate};
-pub use hqdl_facts::PauseFuture;
+pub use hqdl_facts::WaitFuture;
 pub use hqdl_facts::limits;
 use hqdl_facts::limits::{MAX_PAUSE, PerMinute};
-use hqdl_facts::{Facts, FactsError, Permit, ReservationId, ReserveOutcome, RunId};
+use hqdl_facts::{Facts, FactsError, Permit, RemainingWait, ReservationId, ReserveOutcome, RunId};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Limits, PriceTable, Provider, Spec};
 use hqdl_values::usage::SpentAmount;
@@ -55,7 +55,8 @@ pub use hqdl_values::usage::Tokens;
 
 /// Maximum number of attempts of a request.
 pub(crate) const MAX_ATTEMPTS: usize = 6;
-/// Longest first pause between attempts. It doubles with every attempt and has full jitter.
+/// Upper bound of the first pause between attempts. The bound doubles with every attempt, and the
+/// actual pause is random below it (full jitter).
 const FIRST_PAUSE: Duration = Duration::from_millis(400);
 /// Longest pause between attempts, unless the endpoint asks for a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -66,8 +67,10 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
     /// The endpoint rejects all requests like this one; the run must stop.
-    #[error("the endpoint answers {status}: {message}")]
+    #[error("{endpoint} answers {status}: {message}")]
     Refused {
+        /// The model and the URL, or "the endpoint".
+        endpoint: String,
         /// The HTTP status.
         status: u16,
         /// Message from the endpoint.
@@ -141,8 +144,8 @@ pub trait Model: Send + Sync {
         Box::pin(std::future::ready(None))
     }
 
-    /// Returns how much longer the endpoint will reject requests.
-    fn remaining_pause(&self) -> PauseFuture<'_> {
+    /// Returns why the first waiting request cannot be sent yet; `None` if nothing delays it.
+    fn remaining_wait(&self) -> WaitFuture<'_> {
         Box::pin(std::future::ready(None))
     }
 
@@ -362,12 +365,13 @@ pub struct RetryingRequest<'a> {
     pub slots: Option<&'a Slots>,
     /// Ledger that records the worst-case cost; `None` for free models.
     pub ledger: Option<Ledger<'a>>,
-    /// Called with the remaining pause if the request must wait for the endpoint for more than 5 s.
-    pub report_pause: &'a (dyn Fn(Duration) + Sync),
+    /// Called every 5 s while the request waits for the endpoint or a limit, and before a longer
+    /// pause.
+    pub report_wait: &'a (dyn Fn(RemainingWait) + Sync),
 }
 
 /// A wait longer than this is reported to the user.
-const REPORTED_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const REPORTED_WAIT: Duration = Duration::from_secs(5);
 
 /// Ledger of a run: stores the worst-case cost of its requests.
 #[derive(Clone, Copy)]
@@ -480,7 +484,7 @@ impl RetryingRequest<'_> {
                 if let ModelError::Temporary { wait: Some(wait), .. } = &error
                     && *wait > REPORTED_WAIT
                 {
-                    (self.report_pause)((*wait).min(MAX_PAUSE));
+                    (self.report_wait)(RemainingWait::Pause((*wait).min(MAX_PAUSE)));
                 }
                 if in_doubt {
                     reservation.settle_in_doubt();
@@ -544,16 +548,17 @@ impl RetryingRequest<'_> {
         }
     }
 
-    /// Waits for a permit, and reports the endpoint's pause if the wait is long.
+    /// Waits for a permit, and reports the reason if the wait is long.
     async fn wait_for_permit(&self) -> Option<Permit> {
         let mut permit_future = self.model.acquire_permit(self.prompt);
-        if let Ok(permit) = tokio::time::timeout(REPORTED_WAIT, &mut permit_future).await {
-            return permit;
+        loop {
+            if let Ok(permit) = tokio::time::timeout(REPORTED_WAIT, &mut permit_future).await {
+                return permit;
+            }
+            if let Some(wait) = self.model.remaining_wait().await {
+                (self.report_wait)(wait);
+            }
         }
-        if let Some(pause) = self.model.remaining_pause().await {
-            (self.report_pause)(pause);
-        }
-        permit_future.await
     }
 
     /// Waits for a permit and reserves the worst-case cost.

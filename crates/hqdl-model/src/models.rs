@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::batch::BatchApi;
 use super::usage_check::UsageGate;
-use super::{Model, ModelError, PauseFuture, PermitFuture, ReplyFuture, SetupError};
+use super::{Model, ModelError, PermitFuture, ReplyFuture, SetupError, WaitFuture};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Spec};
 
@@ -53,8 +53,8 @@ impl Model for ModelSet {
         self.first.acquire_permit(prompt)
     }
 
-    fn remaining_pause(&self) -> PauseFuture<'_> {
-        self.first.remaining_pause()
+    fn remaining_wait(&self) -> WaitFuture<'_> {
+        self.first.remaining_wait()
     }
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {

@@ -216,7 +216,7 @@ pub struct Plan {
     pub price_notes: Vec<String>,
     /// The rest of the budget.
     pub budget_left: BudgetLeft,
-    /// Duration in seconds, under the rate limits.
+    /// Estimated duration in seconds under the rate limits; 0 if unknown. For batches, the maximum.
     pub seconds: f64,
     /// Whether a request that exceeds the budget is split.
     pub splits_requests: bool,

@@ -150,7 +150,7 @@ impl Recordings {
             }
         } else {
             return Err(
-                "expected a row completion, a fact, or a line of a batch output file".to_owned()
+                "the line is neither {\"keys\": …, \"content\": …}, nor an exported fact, nor a line of a batch's output".to_owned()
             );
         }
         Ok(())

@@ -144,7 +144,7 @@ impl RequestFeatures {
         error: &ModelError,
         schema_rejection: impl Fn(SchemaForm) -> SchemaRejection,
     ) -> Option<(Self, String)> {
-        let ModelError::Refused { status, message } = error else { return None };
+        let ModelError::Refused { status, message, .. } = error else { return None };
         let lower = message.to_lowercase();
         let names = |word: &str| {
             let is_word_char = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -43,7 +43,7 @@ pub(super) async fn read_reply(
         .is_some_and(|t| t.to_lowercase().starts_with("text/event-stream"));
     if let Some(encoding) = response.headers().get(CONTENT_ENCODING).filter(|e| *e != "identity") {
         let message = format!(
-            "the endpoint's reply is compressed ({encoding:?}), which hqdl did not request"
+            "the endpoint sent a compressed reply ({encoding:?}), which hqdl did not request"
         );
         return Err(temporary_error(message));
     }

@@ -32,6 +32,8 @@ pub(super) struct Transport {
     url: Url,
     pub(super) profile: &'static ProviderProfile,
     pub(super) key: EndpointKey,
+    /// The model and the URL, for messages.
+    endpoint_name: String,
 }
 
 impl Transport {
@@ -46,7 +48,21 @@ impl Transport {
         let (url, profile) = resolve_url(settings)?;
         let headers = request_headers(api, profile, &key)?;
         let base_url = base_url(settings).to_owned();
-        Ok(Self { http, headers, base_url, url, profile, key })
+        let shown_url = hqdl_values::format::hide_secrets(&base_url);
+        let endpoint_name = format!("{} at {shown_url}", settings.name);
+        Ok(Self { http, headers, base_url, url, profile, key, endpoint_name })
+    }
+
+    /// Replaces "the endpoint" in hqdl's own words at the beginning of a message.
+    fn name_endpoint(&self, message: &mut String) {
+        for own_words in ["", "timed out: ", "the connection to "] {
+            if let Some(rest) =
+                message.strip_prefix(own_words).and_then(|m| m.strip_prefix(wire::UNNAMED_ENDPOINT))
+            {
+                *message = format!("{own_words}{}{rest}", self.endpoint_name);
+                return;
+            }
+        }
     }
 
     /// Returns the URL of a path below the base URL.
@@ -77,7 +93,7 @@ impl Transport {
             }
             Err(failure_to_error(ErrorResponse::from_response(response).await))
         };
-        sent.await.map_err(|e| self.without_key(e))
+        sent.await.map_err(|e| self.finish_error(e))
     }
 
     pub(super) async fn fetch_json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
@@ -106,9 +122,9 @@ impl Transport {
         .await
     }
 
-    /// Removes the API key from an error. Some endpoints repeat the key in their errors, and
-    /// messages are shown and stored.
-    pub(super) fn without_key(&self, mut error: ModelError) -> ModelError {
+    /// Names the model and the endpoint in an error, and removes the API key from it: some
+    /// endpoints repeat the key in their errors, and messages are shown and stored.
+    pub(super) fn finish_error(&self, mut error: ModelError) -> ModelError {
         let key = self.key.secret_text();
         if let ModelError::Refused { message, .. }
         | ModelError::Temporary { message, .. }
@@ -119,6 +135,13 @@ impl Transport {
             && !key.is_empty()
         {
             *message = message.replace(key, "(the key)");
+        }
+        match &mut error {
+            ModelError::Refused { endpoint, .. } => self.name_endpoint(endpoint),
+            ModelError::Temporary { message, .. }
+            | ModelError::Unfinished(message)
+            | ModelError::NoAnswer(message) => self.name_endpoint(message),
+            _ => {}
         }
         error
     }
@@ -149,8 +172,10 @@ pub(super) fn file_error(path: &Path, error: &std::io::Error) -> ModelError {
 
 /// Returns the error for a reply that is not what its request asked for.
 pub(super) fn unexpected_reply_error(what: &str, json: &Json) -> ModelError {
-    let message =
-        format!("the endpoint's reply is not {what}: {}", shorten_text(&json.to_string()));
+    let message = format!(
+        "the endpoint sent a reply that is not {what}: {}",
+        shorten_text(&json.to_string())
+    );
     ModelError::Temporary { message, wait: None, in_doubt: true }
 }
 
@@ -189,7 +214,8 @@ impl EndpointKey {
             (Some(variable), Some(_)) => format!("hqdl sent the key in {variable}"),
             (Some(variable), None) => format!("hqdl sent no key, because {variable} is not set"),
             (None, _) => {
-                "hqdl sent no key, because the spec names no variable (`api_key_env`)".to_owned()
+                "hqdl sent no key, because neither --api-key-env nor `api_key_env` names one"
+                    .to_owned()
             }
         }
     }

@@ -30,7 +30,7 @@ pub enum ImplausibleUsage {
     },
     /// The endpoint reports much less than hqdl counts.
     #[error(
-        "the endpoint reports {} in and {} out for a request that hqdl counts as {} in and {} out",
+        "the endpoint reports {} input and {} output tokens for a request that hqdl counts as {} and {}",
         reported.input, reported.output, counted.input, counted.output
     )]
     Below {

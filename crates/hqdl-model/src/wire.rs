@@ -11,6 +11,8 @@ use super::rate_headers::parse_retry_after;
 
 /// Maximum number of characters of an error body that are shown.
 const MAX_SHOWN_CHARS: usize = 400;
+/// Placeholder of the model and its URL until [`super::transport::Transport::finish_error`] adds them.
+pub(super) const UNNAMED_ENDPOINT: &str = "the endpoint";
 /// Maximum number of bytes of an error body that are read.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 /// Maximum number of bytes of a reply, streamed or not: a hundred times the size of an answer with
@@ -69,7 +71,7 @@ pub(super) async fn read_body(
 /// Returns the error for a reply of more than `max_bytes` bytes.
 pub(super) fn too_large_error(max_bytes: usize) -> ModelError {
     ModelError::Unfinished(format!(
-        "the endpoint's reply is larger than hqdl's limit of {} MiB",
+        "the endpoint sent a reply larger than hqdl's limit of {} MiB",
         max_bytes >> 20
     ))
 }
@@ -113,7 +115,7 @@ impl ErrorResponse {
         let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         let message =
             text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
-        let mut message = message.map_or_else(|| describe_body(body), |m| shorten_text(&m));
+        let mut message = message.map_or_else(|| describe_error_body(body), |m| shorten_text(&m));
         if let Some(param) = text("/error/param").filter(|p| !message.contains(&**p)) {
             message = format!("{message} ({param})");
         }
@@ -145,14 +147,19 @@ pub(super) fn failure_to_error(failure: ErrorResponse) -> ModelError {
         400..=499 if status != 429 && is_filtered => ModelError::Filtered(message),
         400 | 413 if is_too_long || status == 413 => ModelError::TooLong(message),
         // An exhausted quota does not recover by waiting.
-        429 if has_code(&["insufficient_quota"]) => ModelError::Refused { status, message },
+        429 if has_code(&["insufficient_quota"]) => refused_error(status, message),
         408 | 409 | 425 | 429 | 500..=599 => ModelError::Temporary {
             message: format!("the endpoint answers {status}: {message}"),
             wait,
             in_doubt: false,
         },
-        _ => ModelError::Refused { status, message },
+        _ => refused_error(status, message),
     }
+}
+
+/// Returns the error for a rejected request. `Transport::finish_error` names the endpoint.
+pub(super) fn refused_error(status: u16, message: String) -> ModelError {
+    ModelError::Refused { endpoint: UNNAMED_ENDPOINT.to_owned(), status, message }
 }
 
 /// Returns the error in a reply that began as a success, if there is one. Such a request may have
@@ -170,7 +177,7 @@ pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
 /// Converts a failed exchange to an error. If the request was sent, it may have been billed.
 pub(super) fn to_exchange_error(error: &reqwest::Error) -> ModelError {
     if error.is_builder() {
-        return ModelError::Refused { status: 0, message: error_chain(error) };
+        return refused_error(0, error_chain(error));
     }
     match connection_error(error) {
         Some(ModelError::NoConnection { message, .. }) => {
@@ -316,19 +323,31 @@ fn error_chain(error: &dyn std::error::Error) -> String {
 pub(super) fn not_json_error(body: &[u8]) -> ModelError {
     let body = String::from_utf8_lossy(body);
     let message = if body.trim().is_empty() {
-        "the endpoint's reply is empty".to_owned()
+        "the endpoint sent an empty reply".to_owned()
+    } else if serde_json::from_str::<Json>(&body).is_err_and(|e| e.is_eof()) {
+        format!("the endpoint sent a reply that ends too early: {}", shorten_text(&body))
     } else {
-        format!("the endpoint's reply is not JSON: {}", describe_body(&body))
+        format!("the endpoint sent a reply that is not JSON: {}", describe_body(&body))
     };
     ModelError::Temporary { message, wait: None, in_doubt: true }
 }
 
+/// Describes an error response without a message in JSON.
+fn describe_error_body(body: &str) -> String {
+    if is_web_page(body) { format!("it sent {}", describe_body(body)) } else { shorten_text(body) }
+}
+
+fn is_web_page(body: &str) -> bool {
+    let start = body.trim_start().to_ascii_lowercase();
+    ["<!doctype html", "<html"].iter().any(|tag| start.starts_with(tag))
+}
+
 /// Returns the beginning of a body; of a web page, its title.
 fn describe_body(body: &str) -> String {
-    let lower = body.to_ascii_lowercase();
-    if !["<!doctype html", "<html"].iter().any(|start| lower.trim_start().starts_with(start)) {
+    if !is_web_page(body) {
         return shorten_text(body);
     }
+    let lower = body.to_ascii_lowercase();
     let title = lower.find("<title>").map(|at| at + "<title>".len());
     let title = title.zip(lower.find("</title>")).and_then(|(start, end)| body.get(start..end));
     title.map_or_else(

@@ -119,6 +119,11 @@ pub fn parse_completion(
             None if answer.as_deref().is_some_and(|a| a.trim().is_empty()) => {
                 failed_row(State::Invalid, "the completion is empty", content)
             }
+            None if finish == FinishReason::Truncated => failed_row(
+                State::Invalid,
+                "the reply was cut off before this row (`max_output_tokens`, or a broken connection)",
+                content,
+            ),
             None => failed_row(State::Invalid, "no answer for this row", content),
             Some(row) if is_conflict => failed_row(
                 State::Invalid,

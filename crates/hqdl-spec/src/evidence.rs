@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::{Column, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::evidence::{Passage, ShownEvidence};
+use hqdl_values::format::{describe_unreadable, io_reason};
 use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 
@@ -70,7 +71,7 @@ impl SearchSettings {
 /// `[expansion.evidence]`
 #[derive(Debug, Clone)]
 pub struct EvidenceSettings {
-    /// Documents.
+    /// Source of the documents: a SELECT or a folder.
     pub documents: Documents,
     /// Maximum number of tokens of the passages that are shown with a row.
     pub max_tokens: u64,
@@ -184,10 +185,10 @@ pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
         return Err(format!("{folder} is outside the spec's folder"));
     }
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let parent = parent.canonicalize().map_err(|e| format!("{}: {e}", parent.display()))?;
+    let parent = parent.canonicalize().map_err(|e| describe_unreadable(parent, &e))?;
     let full = parent.join(relative).canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => format!("the folder {folder} does not exist"),
-        _ => format!("{folder}: {e}"),
+        _ => format!("{folder}: {}", io_reason(&e)),
     })?;
     if !full.starts_with(&parent) {
         return Err(format!("{folder} is outside the spec's folder"));

@@ -21,6 +21,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 
 use crate::Expansion;
 use hqdl_values::Row;
+use hqdl_values::format::{describe_unreadable, io_reason};
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
@@ -149,7 +150,7 @@ impl Images {
             lock_ignoring_poison(&self.0.stored).read_image(&name)?
         } else {
             let (path, _) = self.find_file(text)?;
-            let bytes = read_image(&path).map_err(|e| format!("{text}: {e}"))?;
+            let bytes = read_image(&path).map_err(|e| format!("{text}: {}", io_reason(&e)))?;
             if digest_name(&bytes) != identity {
                 return Err(format!("{text} changed during the run"));
             }
@@ -167,7 +168,7 @@ impl Images {
             return Err("the text is empty and names no image".to_owned());
         }
         let folder = self.0.folder.as_deref().ok_or("the spec has no folder for images")?;
-        let root = folder.canonicalize().map_err(|e| format!("{}: {e}", folder.display()))?;
+        let root = folder.canonicalize().map_err(|e| describe_unreadable(folder, &e))?;
         let outside_error = || format!("{path} is outside {}", root.display());
         let relative = Path::new(path);
         // Checked before any access, so that the error does not reveal whether a file exists.
@@ -179,13 +180,15 @@ impl Images {
             return Err(outside_error());
         }
         let full_path = full_path.canonicalize().map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => format!("the file {path} does not exist"),
-            _ => format!("{path}: {e}"),
+            std::io::ErrorKind::NotFound => format!(
+                "the file {path} does not exist (paths start at `images` of [database], or at the database's directory)"
+            ),
+            _ => format!("{path}: {}", io_reason(&e)),
         })?;
         if !full_path.starts_with(&root) {
             return Err(outside_error());
         }
-        let metadata = full_path.metadata().map_err(|e| format!("{path}: {e}"))?;
+        let metadata = full_path.metadata().map_err(|e| format!("{path}: {}", io_reason(&e)))?;
         // Reading a special file may never end.
         if !metadata.is_file() {
             return Err(format!("{path} is not a file"));

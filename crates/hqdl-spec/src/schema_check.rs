@@ -175,10 +175,8 @@ impl<'s> SchemaWalk<'s> {
             return None;
         }
         let Some(branch) = branches.iter().find(|f| accepts_type(f, value.get_ref())) else {
-            let mut expected: Vec<String> = branches.iter().map(|f| describe_types(f)).collect();
-            expected.dedup();
             let message = format!("`{name}` is {}", with_article(value.get_ref().type_str()));
-            let label = format!("expected {}", expected.join(" or "));
+            let label = format!("expected {}", describe_alternatives(&branches));
             let help = self.suggest_syntax(&name, &branches, value.get_ref());
             self.add_error(message, value.span(), label, help);
             return None;
@@ -210,7 +208,7 @@ impl<'s> SchemaWalk<'s> {
                     ),
                     None => None,
                 };
-                let label = format!("expected one of {}", known.join(", "));
+                let label = format!("expected {}", describe_alternatives(&branches));
                 self.add_error(format!("`{name}` cannot be \"{text}\""), value.span(), label, help);
                 None
             }
@@ -522,6 +520,22 @@ fn shares_field(schema: &Json, value: &DeValue<'_>) -> bool {
         return true;
     };
     table.is_empty() || table.keys().any(|field| known.contains_key(&**field.get_ref()))
+}
+
+/// Returns the values that schemas accept, as in "a", "b" or a list.
+fn describe_alternatives(schemas: &[&Json]) -> String {
+    let mut alternatives: Vec<String> = schemas
+        .iter()
+        .flat_map(|schema| match allowed_strings(schema) {
+            Some(texts) => texts.into_iter().map(|text| format!("\"{text}\"")).collect(),
+            None => vec![describe_types(schema)],
+        })
+        .collect();
+    alternatives.dedup();
+    match alternatives.pop() {
+        Some(last) if !alternatives.is_empty() => format!("{} or {last}", alternatives.join(", ")),
+        last => last.unwrap_or_default(),
+    }
 }
 
 fn describe_types(schema: &Json) -> String {

@@ -80,6 +80,8 @@ pub struct UncheckedSpec {
     /// Paths of flags, relative to the working directory.
     database: Option<PathBuf>,
     output: Option<PathBuf>,
+    /// Whether the budget of a run comes from a flag.
+    has_budget_flag: bool,
     pub(super) recordings: Option<Vec<PathBuf>>,
     /// Whether flags select one model for all requests, regardless of the spec.
     pub(super) uses_one_model: bool,
@@ -122,6 +124,7 @@ impl UncheckedSpec {
                 schema_problems: schema_check.problems,
                 database: None,
                 output: None,
+                has_budget_flag: false,
                 recordings: None,
                 uses_one_model: false,
                 has_no_file: false,
@@ -160,6 +163,7 @@ impl UncheckedSpec {
             schema_problems: Vec::new(),
             database: Some(database),
             output: None,
+            has_budget_flag: false,
             recordings: None,
             uses_one_model: false,
             has_no_file: true,
@@ -182,6 +186,12 @@ impl UncheckedSpec {
     /// Replaces the spec's output.
     pub fn set_output(&mut self, path: PathBuf) {
         self.output = Some(path);
+    }
+
+    /// Replaces the spec's budget.
+    pub fn set_budget_flag(&mut self, usd: f64) {
+        self.file.limits.budget_usd = Some(usd);
+        self.has_budget_flag = true;
     }
 
     /// Replaces the spec's recordings.
@@ -260,13 +270,28 @@ impl UncheckedSpec {
                 _ => {}
             }
         }
+        if let Some(folder) = &database.images
+            && !self.resolve_path(folder).is_dir()
+        {
+            let folder = self.resolve_path(folder);
+            check.add_error(
+                &field_path("images"),
+                &format!("there is no directory {}", folder.display()),
+                "",
+                "`images` names the directory of the images, relative to the spec",
+            );
+        }
         let server = super::is_server(&self.database());
         if server && self.output().is_some() {
             check.add_error(
                 &field_path("output"),
-                "hqdl cannot publish into a copy of a database on a server",
+                "hqdl cannot publish a database on a server into a file",
                 "",
-                "name a `schema` for the published tables instead of an `output`",
+                if self.output.is_some() {
+                    "remove --output; `schema` in [database] names the schema of the published tables"
+                } else {
+                    "name a `schema` for the published tables instead of an `output`"
+                },
             );
         }
         if database.schema.as_deref() == Some("") {
@@ -332,12 +357,16 @@ impl UncheckedSpec {
             return report;
         }
         // A URL may contain a password and is not shown.
-        let field = if database.path.is_some() { "path" } else { "schema" };
+        let place: &[Step] = if database.path.is_some() {
+            &["database".into(), "path".into()]
+        } else {
+            &["database".into()]
+        };
         let (tree, _) = Tree::parse(&self.text);
         report.problems.push(Problem {
             severity: Severity::Error,
             message: message.to_owned(),
-            span: tree.span(&["database".into(), field.into()]).filter(|_| self.database.is_none()),
+            span: tree.span(place).filter(|_| self.database.is_none()),
             label: "this database".to_owned(),
             help: Some(help.to_owned()),
         });
@@ -464,12 +493,14 @@ impl UncheckedSpec {
             } else if usd.is_some()
                 && let Some((model, table, reason)) = self.find_unpriced_model()
             {
+                let is_flag = self.has_budget_flag && field == "budget_usd";
+                let budget = if is_flag { "--budget".to_owned() } else { format!("`{field}`") };
                 check.add_error(
                     &field_path(field),
-                    &format!("hqdl cannot keep `{field}`: the model{model} has no price"),
+                    &format!("hqdl cannot keep {budget}: the model{model} has no price"),
                     &reason,
                     &format!(
-                        "pass --price IN,OUT (0,0 for a model on your own machine), set `price` in {table}, which applies to its `name` only, or limit tokens with `budget_tokens`"
+                        "pass --price IN,OUT (0,0 for a model on your own machine), set `price` in {table} for its `name`, or limit tokens with `budget_tokens` in [limits]"
                     ),
                 );
             }

@@ -127,7 +127,8 @@ impl ValueIndex {
         Some((value_at(*self.by_text.get(&decided)?)?, Some(UNIFIED_NOTE)))
     }
 
-    /// Returns the only value that differs by a typo.
+    /// Returns the closest value within one or two edits, depending on the length of the text;
+    /// `None` if two values are equally close.
     fn find_similar(&self, text: &str) -> Option<&str> {
         let lower = text.to_lowercase();
         let length = lower.chars().count();

@@ -59,8 +59,8 @@ impl Passage {
         }
     }
 
-    /// Returns whether the passage contains the words. Letter case and whitespace are ignored, and
-    /// the words begin and end where words of the passage do.
+    /// Returns whether the passage contains the quote as whole words. Letter case and the amount of
+    /// whitespace are ignored. A quote without letters and digits is never contained.
     #[must_use]
     pub fn contains_quote(&self, quote: &str) -> bool {
         let (text, quote) = (fold_text(&self.text), fold_text(quote));

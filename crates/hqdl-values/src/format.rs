@@ -20,6 +20,17 @@ pub fn count_noun(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", format_thousands(n), if n == 1 { "" } else { "s" })
 }
 
+/// Returns a sentence with all names: "the only field is `a`", "the fields are `a`, `b` and `c`".
+#[must_use]
+pub fn name_all<'n>(noun: &str, names: impl IntoIterator<Item = &'n str>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    match names.as_slice() {
+        [] => format!("there is no {noun}"),
+        [one] => format!("the only {noun} is {one}"),
+        [first @ .., last] => format!("the {noun}s are {} and {last}", first.join(", ")),
+    }
+}
+
 /// Returns why a file cannot be read or written, without the system's error number.
 #[must_use]
 pub fn io_reason(error: &std::io::Error) -> String {
@@ -29,6 +40,9 @@ pub fn io_reason(error: &std::io::Error) -> String {
         ErrorKind::PermissionDenied => "permission denied".to_owned(),
         ErrorKind::IsADirectory => "it is a directory".to_owned(),
         ErrorKind::AlreadyExists => "it exists already".to_owned(),
+        ErrorKind::NotADirectory => "a part of its path is a file".to_owned(),
+        ErrorKind::AddrInUse => "another program already listens there".to_owned(),
+        ErrorKind::StorageFull => "the disk is full".to_owned(),
         ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
         _ => {
             let text = error.to_string();
@@ -37,11 +51,46 @@ pub fn io_reason(error: &std::io::Error) -> String {
     }
 }
 
+/// Returns why a file cannot be read, as a sentence that names the file.
+#[must_use]
+pub fn describe_unreadable(path: &std::path::Path, error: &std::io::Error) -> String {
+    use std::io::ErrorKind;
+    let path = path.display();
+    match error.kind() {
+        ErrorKind::NotFound => format!("{path} does not exist"),
+        ErrorKind::IsADirectory => format!("{path} is a directory"),
+        ErrorKind::InvalidData => format!("{path} is not UTF-8 text"),
+        _ => format!("cannot read {path}: {}", io_reason(error)),
+    }
+}
+
+/// Returns why a file cannot be created or written: usually its directory does not exist.
+#[must_use]
+pub fn write_reason(path: &std::path::Path, error: &std::io::Error) -> String {
+    match path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
+        Some(dir) if error.kind() == std::io::ErrorKind::NotFound => {
+            format!("there is no directory {}", dir.display())
+        }
+        _ => io_reason(error),
+    }
+}
+
 /// Parts of serde's messages, and what hqdl writes instead.
-const DATA_WORDS: [(&str, &str); 8] = [
-    ("invalid type: ", "a value has the wrong type: "),
-    ("invalid value: ", "a value is not possible: "),
+const DATA_WORDS: [(&str, &str); 19] = [
     ("unknown variant", "unknown value"),
+    ("sequence, expected", "a list, expected"),
+    ("map, expected", "an object, expected"),
+    ("integer `", "the integer `"),
+    ("floating point `", "the number `"),
+    ("boolean `", "the boolean `"),
+    ("string \"", "the text \""),
+    ("expected a boolean", "expected true or false"),
+    ("expected i64", "expected a whole number"),
+    ("expected u8", "expected a whole number, 0 or more"),
+    ("expected u16", "expected a whole number, 0 or more"),
+    ("expected u32", "expected a whole number, 0 or more"),
+    ("expected usize", "expected a whole number, 0 or more"),
+    ("expected any valid JSON value", "expected JSON"),
     ("expected a sequence", "expected a list"),
     ("expected a map", "expected an object"),
     ("expected a string", "expected a text"),
@@ -61,9 +110,55 @@ pub fn json_reason(error: &serde_json::Error) -> String {
         Category::Data | Category::Io => {
             let text = error.to_string();
             let text = text.split(" at line ").next().unwrap_or_default();
-            DATA_WORDS.iter().fold(text.to_owned(), |text, (word, own)| text.replace(word, own))
+            data_reason("", text)
         }
     }
+}
+
+/// Returns what is wrong with a field of valid JSON, from serde's message. `field` is its path, or
+/// empty if it is not known.
+fn data_reason(field: &str, message: &str) -> String {
+    let own_words = |text: &str| {
+        DATA_WORDS.iter().fold(text.to_owned(), |text, (word, own)| text.replace(word, own))
+    };
+    let mismatch =
+        ["invalid type: ", "invalid value: "].iter().find_map(|m| message.strip_prefix(m));
+    let names_field = ["unknown field", "missing field"].iter().any(|m| message.starts_with(m));
+    match mismatch {
+        Some(found) if field.is_empty() => format!("a value is {}", own_words(found)),
+        Some(found) => format!("`{field}` is {}", own_words(found)),
+        None if field.is_empty() || names_field => own_words(message),
+        None => format!("`{field}`: {}", own_words(message)),
+    }
+}
+
+/// Parses a JSON object.
+///
+/// # Errors
+/// Returns the reason, with the field that is wrong.
+pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let field = error.path().to_string();
+        match error.into_inner() {
+            e if e.is_data() && field != "." => {
+                let message = e.to_string();
+                data_reason(&field, message.split(" at line ").next().unwrap_or_default())
+            }
+            e => json_reason(&e),
+        }
+    });
+    // serde reads a list as the fields of a struct.
+    if text.trim_ascii_start().first() != Some(&b'{')
+        && let Ok(json) = serde_json::from_slice::<serde_json::Value>(text)
+    {
+        let found = if json.is_array() { "a list".to_owned() } else { json.to_string() };
+        return Err(format!("it is {found}, expected an object"));
+    }
+    parsed.and_then(|parsed| {
+        deserializer.end().map_err(|e| json_reason(&e))?;
+        Ok(parsed)
+    })
 }
 
 /// Returns why a regular expression cannot be read: the last line of the parser's message, which
@@ -150,12 +245,19 @@ mod tests {
             ("{\n\"n\": x}", "not JSON at line 2, column 6"),
             ("{\"n\": 1", "the JSON text ends too early"),
             ("{}", "missing field `n`"),
-            (
-                "{\"n\": \"x\"}",
-                "a value has the wrong type: string \"x\", expected a whole number, 0 or more",
-            ),
+            ("{\"n\": \"x\"}", "a value is the text \"x\", expected a whole number, 0 or more"),
         ] {
             assert_eq!(json_reason(&serde_json::from_str::<JsonSample>(text).unwrap_err()), reason);
+        }
+        for (text, reason) in [
+            ("{\"n\": -5}", "`n` is the integer `-5`, expected a whole number, 0 or more"),
+            ("{\"n\": []}", "`n` is a list, expected a whole number, 0 or more"),
+            ("[1]", "it is a list, expected an object"),
+            ("5", "it is 5, expected an object"),
+            ("{\"n\": 1} x", "not JSON at column 10"),
+            ("{}", "missing field `n`"),
+        ] {
+            assert_eq!(parse_json_object::<JsonSample>(text.as_bytes()).unwrap_err(), reason);
         }
     }
 
@@ -183,6 +285,8 @@ mod tests {
             "0 rows, 1 row, 2,000 rows",
             [0, 1, 2000].map(|n| count_noun(n, "row")).join(", ")
         );
+        let fields = [&["a"][..], &["a", "b", "c"]].map(|names| name_all("field", names.to_vec()));
+        assert_eq!(fields, ["the only field is `a`", "the fields are `a`, `b` and `c`"]);
         let amounts = [0.0, 0.000_034, 0.000_99, 0.001, 0.25, 12.5].map(format_usd);
         assert_eq!("$0.0000 $0.000034 $0.00099 $0.0010 $0.2500 $12.5000", amounts.join(" "));
     }

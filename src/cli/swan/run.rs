@@ -223,7 +223,11 @@ fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<(), 
     let files: Vec<String> =
         spec.model.recordings.iter().map(|path| path.display().to_string()).collect();
     Err(Failure::wrong_input(
-        format!("{} contains no answer about {name}", files.join(", ")),
+        format!(
+            "{} {} no answer about {name}",
+            files.join(", "),
+            if files.len() == 1 { "contains" } else { "contain" }
+        ),
         "name recordings of this database with --recordings, or the database of these recordings",
     ))
 }

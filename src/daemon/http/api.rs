@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::HttpState;
 use super::query::{READ_TIMEOUT, parse_timeout, run_blocking};
-use super::reply::{HttpRefusal, check_budget, read_json_body};
+use super::reply::{HttpRefusal, read_json_body};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::event::{DaemonEvent, StartRun, shutdown_failure};
 use crate::daemon::job::guard_failure;
@@ -23,7 +23,7 @@ use crate::daemon::status::{Cause, RunStatus};
 use crate::database::Database;
 use crate::database::provenance::{CellProvenance, find_column};
 use crate::facts::Facts;
-use crate::failure::Failure;
+use crate::failure::{Failure, check_budget};
 use crate::materialize::{Materializer, Selection};
 use crate::model;
 use crate::overrides::{self, read_lines};
@@ -309,6 +309,10 @@ pub(super) async fn read_provenance(
     let (table, column) = (needed("table")?, needed("column")?);
     let key: Vec<String> =
         asked.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
+    if key.is_empty() {
+        let hint = "pass one key=… for each part of the key";
+        return Err(HttpRefusal::bad_request("no `key`", hint));
+    }
     let (_, active_spec) = state.active_spec(one("spec").as_deref())?;
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
@@ -338,7 +342,7 @@ fn read_cell(
             .collect();
         return Err(Failure::wrong_input(
             format!("there is no published table `{table}` with a column `{column}`"),
-            format!("there is {}", all.join("; ")),
+            format!("the tables and their columns are {}", all.join("; ")),
         ));
     };
     let cells = database.find_cells(&expansion.expansion, key, &column)?;
@@ -382,6 +386,10 @@ pub(super) async fn set_override(
     body: Body,
 ) -> ApiAnswer {
     let word: OverrideWord = read_json_body(&headers, body).await?;
+    if word.value.trim().is_empty() {
+        let hint = "pass the new value in `value`; DELETE removes an override";
+        return Err(HttpRefusal::bad_request("`value` is missing or empty", hint));
+    }
     let path = state.override_cell(word, true).await?;
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }

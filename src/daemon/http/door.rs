@@ -41,9 +41,14 @@ impl HttpListener {
     /// Listens on an address.
     pub(in crate::daemon) async fn bind(listen: SocketAddr) -> std::result::Result<Self, Failure> {
         TcpListener::bind(listen).await.map(Self::Tcp).map_err(|e| {
+            let hint = match e.kind() {
+                ErrorKind::PermissionDenied => "use a port above 1023, such as --listen 127.0.0.1:4735",
+                ErrorKind::AddrNotAvailable => "use an address of this machine, such as 127.0.0.1 or 0.0.0.0",
+                _ => "if another daemon uses the port, `hqdl status` shows it; --listen 127.0.0.1:0 uses any free port",
+            };
             Failure::wrong_input(
                 format!("cannot listen on {listen}: {}", crate::format::io_reason(&e)),
-                "if another daemon uses the port, `hqdl status` shows it; --listen 127.0.0.1:0 uses any free port",
+                hint,
             )
         })
     }
@@ -60,8 +65,11 @@ impl HttpListener {
             Ok(listener)
         };
         let listener = bind().map_err(|e| {
-            let message =
-                format!("cannot listen on {}: {}", path.display(), crate::format::io_reason(&e));
+            let message = format!(
+                "cannot listen on {}: {}",
+                path.display(),
+                crate::format::write_reason(path, &e)
+            );
             Failure::wrong_input(message, "name another file")
         })?;
         Ok(Self::Unix(Socket { listener, path: path.to_owned() }))

@@ -13,11 +13,12 @@ use serde_json::{Value as Json, json};
 
 use super::HttpState;
 use super::query::run_blocking;
-use super::reply::{HttpRefusal, check_budget, read_json_body};
+use super::reply::{HttpRefusal, read_json_body};
 use crate::cell::State as CellState;
 use crate::daemon::active_spec::ActiveSpec;
 use crate::facts::{CellLookup, Facts};
-use crate::failure::Failure;
+use crate::failure::{Failure, check_budget};
+use crate::format::name_all;
 use crate::materialize::Selection;
 use crate::model;
 use crate::overrides::Overrides;
@@ -91,7 +92,6 @@ impl RequestedCells {
         active_spec: &Arc<ActiveSpec>,
     ) -> Result<Self, HttpRefusal> {
         let all = &active_spec.spec.expansions;
-        let names = || all.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", ");
         let at = match (&asked.expansion, all.len()) {
             (Some(name), _) => all.iter().position(|e| e.name.eq_ignore_ascii_case(name)),
             (None, 1) => Some(0),
@@ -99,7 +99,7 @@ impl RequestedCells {
         };
         let Some(at) = at else {
             let name = asked.expansion.as_deref().unwrap_or_default();
-            let hint = format!("there is {}", names());
+            let hint = name_all("expansion", all.iter().map(|e| e.name.as_str()));
             return Err(HttpRefusal::bad_request(format!("no expansion `{name}`"), &hint));
         };
         let expansion = &all[at];

@@ -24,97 +24,88 @@ const OPERATIONS: [Operation; 18] = [
     Operation {
         body: Some(build_body_schema::<query::AskedQuery>),
         answer: "application/x-ndjson",
-        ..post_operation(
+        ..new_post(
             "/v1/query",
             "Run a query. Returns JSON lines: {\"columns\": […]}, one array per row, then {\"meta\": {…}} or {\"error\": {…}}.",
         )
     },
     Operation {
         body: Some(build_body_schema::<query::AskedQuery>),
-        ..post_operation(
+        ..new_post(
             "/v1/explain",
             "Show how a query would run: routes, SQL, requests, maximum cost. Sends no request.",
         )
     },
     Operation {
         body: Some(build_body_schema::<api::WantedCells>),
-        ..post_operation(
+        ..new_post(
             "/v1/plan",
             "Show what a run would ask and why, with tokens, cost and time. Sends no request.",
         )
     },
-    get_operation("/v1/status", "Return the state of the daemon, its specs and its latest runs."),
-    get_operation("/v1/specs", "List the specs, with their states and those of their columns."),
-    get_operation("/v1/specs/{spec}", "Return the state of one spec."),
-    get_operation("/v1/runs", "List the latest runs, newest first."),
+    new_get("/v1/status", "Return the state of the daemon, its specs and its latest runs."),
+    new_get("/v1/specs", "List the specs, with their states and those of their columns."),
+    new_get("/v1/specs/{spec}", "Return the state of one spec."),
+    new_get("/v1/runs", "List the latest runs, newest first."),
     Operation {
         body: Some(build_body_schema::<api::WantedCells>),
-        ..post_operation(
+        ..new_post(
             "/v1/runs",
             "Start a run. Responds with 202 and the fields `run` and `spec` at once. If `wait` is true, responds with 200 at the end of the run.",
         )
     },
     Operation {
         answer: "text/event-stream",
-        ..get_operation(
+        ..new_get(
             "/v1/runs/events",
             "Stream the events `run` and `spec`. A client that reads too slowly gets the event `missed`.",
         )
     },
-    get_operation("/v1/runs/{run}", "Return the state of one run."),
+    new_get("/v1/runs/{run}", "Return the state of one run."),
     Operation {
         method: "delete",
-        ..get_operation("/v1/runs/{run}", "Stop a run. hqdl keeps all answers received so far.")
+        ..new_get("/v1/runs/{run}", "Stop a run. hqdl keeps all answers received so far.")
     },
     Operation {
         body: Some(build_body_schema::<facts::AskedCells>),
-        ..post_operation(
+        ..new_post(
             "/v1/facts",
             "Return the known cells of some entities. With `fill`, ask the model for the others.",
         )
     },
     Operation {
         query: &[("spec", false), ("table", true), ("column", true), ("key", true)],
-        ..get_operation(
+        ..new_get(
             "/v1/why",
             "Show where a published cell came from. Pass `key` once for each part of the key.",
         )
     },
-    Operation {
-        query: &[("spec", false)],
-        ..get_operation("/v1/overrides", "List the overrides.")
-    },
+    Operation { query: &[("spec", false)], ..new_get("/v1/overrides", "List the overrides.") },
     Operation {
         body: Some(build_body_schema::<api::OverrideWord>),
-        ..post_operation(
-            "/v1/overrides",
-            "Set an override. It takes precedence over the model's answer.",
-        )
+        ..new_post("/v1/overrides", "Set an override. It takes precedence over the model's answer.")
     },
     Operation {
         method: "delete",
         body: Some(build_body_schema::<api::OverrideWord>),
-        ..get_operation(
-            "/v1/overrides",
-            "Remove an override, so that the model's answer applies again.",
-        )
+        ..new_get("/v1/overrides", "Remove an override, so that the model's answer applies again.")
     },
     Operation {
         answer: "text/plain",
-        ..get_operation("/healthz", "Check whether the daemon is alive. Needs no token.")
+        ..new_get("/healthz", "Check whether the daemon is alive. Needs no token.")
     },
     Operation {
         answer: "text/plain",
-        ..get_operation("/metrics", "Return metrics in the text format of Prometheus.")
+        ..new_get("/metrics", "Return metrics in the text format of Prometheus.")
     },
 ];
 
-const fn get_operation(path: &'static str, summary: &'static str) -> Operation {
+const fn new_get(path: &'static str, summary: &'static str) -> Operation {
     Operation { method: "get", path, summary, query: &[], body: None, answer: JSON }
 }
 
-const fn post_operation(path: &'static str, summary: &'static str) -> Operation {
-    Operation { method: "post", ..get_operation(path, summary) }
+const fn new_post(path: &'static str, summary: &'static str) -> Operation {
+    Operation { method: "post", ..new_get(path, summary) }
 }
 
 fn build_body_schema<T: schemars::JsonSchema>() -> Schema {

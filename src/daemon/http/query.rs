@@ -15,14 +15,15 @@ use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::reply::{HttpRefusal, check_budget, read_json_body, unknown_spec_failure};
+use super::reply::{HttpRefusal, read_json_body, unknown_spec_failure};
 use super::rows::{self, LineSink, RowLimits};
 use super::stalled::StallTimeout;
 use super::{HttpState, MAX_WAITING, STALL_TIMEOUT};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::clients::ClientGuard;
 use crate::database::{Database, output};
-use crate::failure::Failure;
+use crate::failure::{Failure, check_budget};
+use crate::format::name_all;
 use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::model::{self, Model};
 use crate::problem::Problems;
@@ -258,11 +259,9 @@ impl HttpState {
             let failure = match name {
                 Some(name) => unknown_spec_failure(name, status.specs.keys()),
                 None => {
-                    let names: Vec<&str> = status.specs.keys().map(String::as_str).collect();
-                    Failure::wrong_input(
-                        "the daemon has no spec to query",
-                        format!("name one: {}", names.join(", ")),
-                    )
+                    let names = status.specs.keys().map(String::as_str);
+                    let hint = format!("pass `spec`: {}", name_all("spec", names));
+                    Failure::wrong_input("the request names no spec", hint)
                 }
             };
             return Err(HttpRefusal { status: axum::http::StatusCode::NOT_FOUND, failure });
@@ -308,6 +307,10 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
             (name, active_spec, true)
         }
     };
+    if asked.sql.trim().is_empty() {
+        let hint = "pass the query in `sql`, such as \"SELECT count(*) FROM t\"";
+        return Err(HttpRefusal::bad_request("`sql` is missing or empty", hint));
+    }
     check_budget(asked.budget)?;
     let mut changed_spec = None;
     if bare || asked.budget.is_some() {

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 
 use crate::failure::{BUDGET, Failure, INTERRUPTED, REFUSED};
+use crate::format::{name_all, parse_json_object};
 
 /// Maximum size of a request's body, in bytes.
 const MAX_BODY: usize = 1 << 20;
@@ -53,7 +54,7 @@ impl From<Failure> for HttpRefusal {
 
 /// Returns the error object of a response body and of the last line of rows.
 pub(super) fn error_to_json(failure: &Failure) -> Json {
-    let mut json = failure.to_json();
+    let mut json = failure.clone().for_requests().to_json();
     if let Some(object) = json.as_object_mut() {
         object.shift_remove("event");
         if let Failure::Problems(_) = failure {
@@ -109,7 +110,7 @@ pub(in crate::daemon) fn unknown_spec_failure<'a>(
     let hint = if all.is_empty() {
         "the daemon has no spec: put one into the directory that it watches".to_owned()
     } else {
-        format!("there is {}", all.join(", "))
+        name_all("spec", all)
     };
     Failure::wrong_input(format!("no spec `{name}`"), hint)
 }
@@ -155,22 +156,7 @@ pub(super) async fn read_json_body<T: DeserializeOwned>(
         ));
     }
     let bytes = read_bytes(body).await?;
-    serde_json::from_slice(&bytes).map_err(|e| {
-        let reason = crate::format::json_reason(&e);
+    parse_json_object(&bytes).map_err(|reason| {
         HttpRefusal::bad_request(format!("the body is invalid: {reason}"), "see /v1/openapi.json")
     })
-}
-
-/// Checks a client's budget, in USD.
-///
-/// # Errors
-/// [`Failure`] if it is negative.
-pub(super) fn check_budget(budget: Option<f64>) -> Result<(), Failure> {
-    match budget.filter(|usd| !usd.is_finite() || *usd < 0.0) {
-        None => Ok(()),
-        Some(usd) => Err(Failure::wrong_input(
-            format!("{usd} is not a valid budget"),
-            "pass `budget` in USD, 0 or more",
-        )),
-    }
 }

@@ -96,8 +96,8 @@ fn to_markdown(scored: &[RunScore]) -> String {
     let mut text = "# SWAN evaluation\n\n".to_owned();
     push_runs(scored, &mut text);
     text.push_str("\n![Execution accuracy by number of shots](shots.svg)\n\n");
-    if charts::chart_by_cost(scored).is_some() {
-        text.push_str("![Scores by cost](cost.svg)\n\n");
+    if let Some(chart) = charts::chart_by_cost(scored) {
+        let _ = write!(text, "![{}](cost.svg)\n\n", chart.title);
     }
     text.push_str("![Requests, question by question](requests.svg)\n");
     push_published(scored, &mut text);
@@ -283,7 +283,7 @@ fn push_factuality(scored: &[RunScore], text: &mut String) {
         return;
     }
     let of = |p: &PublishedFigures| {
-        let by: Vec<String> = p.ex.iter().map(|(s, f)| format!("{f} ({s})")).collect();
+        let by: Vec<String> = p.ex.iter().map(|(s, f)| format!("{f:.1} ({s})")).collect();
         format!("{}: {}", p.system, by.join(", "))
     };
     let published: Vec<String> = published::FACTUALITY.iter().map(of).collect();

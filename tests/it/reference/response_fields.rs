@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 /// Fields with their meanings. A path in front of a name limits the meaning to that operation.
-const FIELDS: [(&str, &str); 65] = [
+const FIELDS: [(&str, &str); 67] = [
     ("began", "start time, UTC"),
     ("blind", "reason why the daemon does not notice changes, or null"),
     ("budget", "budget that is left, and whether it is enough"),
@@ -22,6 +22,11 @@ const FIELDS: [(&str, &str); 65] = [
     ("demand", "number of values that each pass needs"),
     ("error", "error that ended the run, or null"),
     ("expansion", "name of the expansion"),
+    (
+        "cascades",
+        "plan of each column with a `target`: its possible thresholds with cost and agreement",
+    ),
+    ("last_warning", "latest warning of the run, such as a wait for a limit, or null"),
     ("expansions", "plan of each expansion: columns with their missing cells, requests and tokens"),
     ("facts", "known cells of each key, with their states"),
     ("failed_requests", "number of failed requests"),

@@ -79,7 +79,11 @@ impl ServerAddress {
             return Err(reject("the URL names neither a host nor a database".into(), hint));
         }
         let mut config: Config = format!("{base}{query}").parse().map_err(|e| {
-            reject(connection_reason(&e), "write postgres://user@host:port/database")
+            let reason = invalid_port(base).map_or_else(
+                || connection_reason(&e),
+                |port| format!("the port `{port}` is not a number from 1 to 65535"),
+            );
+            reject(reason, "write postgres://user@host:port/database")
         })?;
         if config.get_password().is_some() {
             return Err(reject(PASSWORD_IN_URL.into(), PASSWORD_HINT));
@@ -103,12 +107,20 @@ impl ServerAddress {
             |message| {
                 reject(
                     message,
-                    "name a file with certificates in sslrootcert, or set sslmode=disable",
+                    "name a readable file with certificates in sslrootcert, or set sslmode=disable",
                 )
             },
         )?;
         Ok(Self { config, tls, display_url, schema })
     }
+}
+
+/// Returns the port of a URL if it is not a port number.
+fn invalid_port(base: &str) -> Option<&str> {
+    let authority = base.split_once("://")?.1.split('/').next()?;
+    let hosts = authority.rsplit('@').next()?;
+    let ports = hosts.split(',').filter_map(|host| host.rsplit(']').next()?.rsplit_once(':'));
+    ports.map(|(_, port)| port).find(|port| port.parse::<u16>().is_err())
 }
 
 /// Returns the TLS settings of a connection that trusts the certificates in a file, or else the

@@ -155,7 +155,7 @@ pub(crate) fn to_values(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, Strin
         Sqlite::Integer(i) => Ok(Value::Integer(i)),
         Sqlite::Real(r) => Ok(Value::Real(r)),
         Sqlite::Text(text) => Ok(Value::Text(text)),
-        Sqlite::Blob(_) => Err(format!("column {} holds a blob", n + 1)),
+        Sqlite::Blob(_) => Err(format!("column {} of the SELECT contains a blob", n + 1)),
     };
     rows.into_iter().map(|row| row.into_iter().enumerate().map(to_value).collect()).collect()
 }

@@ -30,12 +30,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::time::error::Elapsed;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use tracing::warn;
 
-use self::address::{AddressError, ServerAddress, connection_reason};
+use self::address::{AddressError, CONNECT_TIMEOUT, ServerAddress, connection_reason};
 use self::thread::ServerThread;
 use crate::StoreError;
 use hqdl_values::sql;
@@ -134,7 +135,10 @@ impl DatabaseServer {
         let mut has_warned = false;
         let client = loop {
             match self.open_connection() {
-                Err(error)
+                // A server that answered before may be restarting.
+                Err(_) if was_connected && started.elapsed() < STARTUP_TIMEOUT => {}
+                Err(_) => return Err(self.silent_server_error()),
+                Ok(Err(error))
                     if started.elapsed() < STARTUP_TIMEOUT
                         && is_probably_starting(&error, was_connected) =>
                 {
@@ -148,16 +152,16 @@ impl DatabaseServer {
                     }
                     std::thread::sleep(Duration::from_millis(200));
                 }
-                client => break Arc::new(client.map_err(|e| self.store_error_for(&e))?),
+                Ok(client) => break Arc::new(client.map_err(|e| self.store_error_for(&e))?),
             }
         };
         *current = Some(Arc::clone(&client));
         Ok(client)
     }
 
-    /// Opens a new connection.
-    fn open_connection(&self) -> Result<Client, tokio_postgres::Error> {
-        self.thread.block_on(async {
+    /// Opens a new connection; `Err` if the server accepts it but does not answer in time.
+    fn open_connection(&self) -> Result<Result<Client, tokio_postgres::Error>, Elapsed> {
+        let connecting = async {
             let tls = self.address.tls.clone();
             let (client, connection) = self.address.config.connect(tls).await?;
             drop(self.thread.handle.spawn(connection));
@@ -168,7 +172,16 @@ impl DatabaseServer {
                 concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1)), false)";
             client.query(path, &[&self.schema]).await?;
             Ok(client)
-        })
+        };
+        // A timer needs the runtime, which is there only inside of `block_on`.
+        self.thread.block_on(async { tokio::time::timeout(CONNECT_TIMEOUT, connecting).await })
+    }
+
+    /// Returns the error for a server that accepts connections but does not answer.
+    fn silent_server_error(&self) -> StoreError {
+        let message = format!("the server does not answer within {} s", CONNECT_TIMEOUT.as_secs());
+        let hint = "check the host and the port: does PostgreSQL listen there?";
+        StoreError::Server { url: self.address.display_url.clone(), message, hint }
     }
 
     /// Runs a statement and returns its rows.

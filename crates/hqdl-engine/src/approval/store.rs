@@ -205,7 +205,7 @@ struct Approval {
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
     /// There is no such plan.
-    #[error("there is no plan {0}")]
+    #[error("there is no plan `{0}`")]
     NoPlan(String),
     /// The approval is too old.
     #[error("the approval has expired: it was given more than {APPROVAL_MINUTES} minutes ago")]

@@ -57,6 +57,7 @@ impl AuditError {
         match self {
             Self::Missing(_) => "draw one with `hqdl audit SPEC`",
             Self::Exists(_) => "fill it in, or move its files away to draw another",
+            Self::File { line: None, .. } => "nothing was changed; check the path of this file",
             Self::File { .. } => "nothing was changed; correct the line, or draw a new audit",
             Self::Request { hint, .. } => hint,
             Self::Store(error) => error.hint(),

@@ -35,7 +35,7 @@ impl Audit {
         let mut sheet = self.sheet.clone();
         let mut filled = 0;
         for (column, _) in self.draw.expansion_columns(expansion) {
-            let Some(values) = truths.column_values_sql(expansion_index, column) else { continue };
+            let Some(values) = truths.column_values(expansion_index, column) else { continue };
             let checker = Checker::new(&expansion.columns[column]);
             let values: std::collections::HashMap<_, _> =
                 values.iter().map(|(key, value)| (expansion.build_entity(key), value)).collect();

@@ -138,7 +138,7 @@ fn write_spec_with_database(
         draft.write_expansion(entity, &inventory.find_lists(entity));
     }
     if chosen.is_empty() {
-        draft.write_example(&inventory.lists);
+        draft.write_commented_expansion(&inventory.lists);
     }
     if !inventory.persons.is_empty() {
         let names: Vec<&str> = inventory.persons.iter().map(|t| t.name.as_str()).collect();
@@ -272,7 +272,7 @@ impl SpecWriter {
 
     /// Writes a commented-out expansion for a database without entities. It uses the longest value
     /// list, which may contain entities, or a generic example.
-    fn write_example(&mut self, lists: &[List]) {
+    fn write_commented_expansion(&mut self, lists: &[List]) {
         let longest = lists.iter().max_by_key(|l| l.values);
         let intro = match longest {
             Some(list) => format!(

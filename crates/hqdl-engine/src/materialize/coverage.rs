@@ -173,7 +173,13 @@ impl<'w> Materializer<'w> {
             .collect();
         match inapplicable.first() {
             Some((_, error)) if inapplicable.len() == coverages.len() => {
-                Err(MaterializeError::InvalidWhere((*error).to_owned()))
+                // hqdl writes the condition in parentheses.
+                let has_own = self.selection.filter.as_deref().is_some_and(|f| f.contains(')'));
+                let error = match *error {
+                    "near \")\": syntax error" if !has_own => "the condition ends too early",
+                    error => error,
+                };
+                Err(MaterializeError::InvalidWhere(error.to_owned()))
             }
             _ => Ok(inapplicable
                 .into_iter()

@@ -74,8 +74,10 @@ pub enum MaterializeError {
     #[error(transparent)]
     Overrides(#[from] OverridesError),
     /// `--columns` or `--refresh` names a column that no expansion has.
-    #[error("no expansion has a column `{name}`")]
+    #[error("{flag}: no expansion has a column `{name}`")]
     UnknownColumn {
+        /// The flag with the name.
+        flag: &'static str,
         /// Column name that the user passed.
         name: String,
         /// A similar name.
@@ -143,11 +145,14 @@ impl Selection {
     /// # Errors
     /// Returns [`MaterializeError::UnknownColumn`] if no expansion has one of the columns.
     pub fn check_columns(&self, spec: &Spec) -> Result<(), MaterializeError> {
-        for name in self.columns.iter().flatten().chain(&self.refresh) {
+        let columns = self.columns.iter().flatten().map(|name| ("--columns", name));
+        let refreshed = self.refresh.iter().map(|name| ("--refresh", name));
+        for (flag, name) in columns.chain(refreshed) {
             if spec.expansions.iter().all(|e| Self::find_column(e, name).is_none()) {
                 let columns = spec.expansions.iter().flat_map(|e| &e.columns);
                 let nearest = find_nearest(name, columns.map(|column| column.name.as_str()));
                 return Err(MaterializeError::UnknownColumn {
+                    flag,
                     name: name.clone(),
                     nearest: nearest.map(str::to_owned),
                 });

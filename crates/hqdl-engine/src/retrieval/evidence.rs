@@ -114,7 +114,7 @@ fn read_file(path: &Path) -> Result<Option<String>, String> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path);
     file.and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|e| format!("{}: {e}", path.display()))?;
+        .map_err(|e| format!("{}: {}", path.display(), io_reason(&e)))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(format!("{} is larger than {} MiB", path.display(), MAX_FILE_BYTES >> 20));
     }

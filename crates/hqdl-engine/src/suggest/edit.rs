@@ -73,7 +73,7 @@ pub fn add_suggestions(
     let mut seen: Vec<(usize, Vec<String>)> = Vec::new();
     for bound_question in suggestions.bound_questions.iter().filter(|b| !b.in_spec) {
         let inline_error = || EditError::Inline(bound_question.expansion.clone());
-        let columns = get_expansion_columns(&mut document, bound_question.expansion_index)
+        let columns = get_or_insert_columns(&mut document, bound_question.expansion_index)
             .ok_or_else(inline_error)?;
         let column = columns.get_mut(bound_question.column).ok_or_else(inline_error)?;
         let name = column.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
@@ -101,7 +101,7 @@ pub fn add_suggestions(
         }
         seen.push(key);
         let inline_error = || EditError::Inline(joins.expansion.clone());
-        get_expansion_columns(&mut document, joins.expansion_index)
+        get_or_insert_columns(&mut document, joins.expansion_index)
             .ok_or_else(inline_error)?
             .push(build_column_table(&suggestion.column));
         additions.columns.push((joins.expansion.clone(), suggestion.column.name.clone()));
@@ -156,7 +156,7 @@ fn format_document(document: &DocumentMut, text: &str) -> String {
     edited
 }
 
-fn get_expansion_columns(document: &mut DocumentMut, index: usize) -> Option<&mut ArrayOfTables> {
+fn get_or_insert_columns(document: &mut DocumentMut, index: usize) -> Option<&mut ArrayOfTables> {
     let expansion = document.get_mut("expansion")?.as_array_of_tables_mut()?.get_mut(index)?;
     let columns = expansion.entry("column");
     columns.or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new())).as_array_of_tables_mut()

@@ -38,6 +38,19 @@ pub struct TruthError {
     pub message: String,
 }
 
+impl TruthError {
+    /// Returns a suggestion for the user.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self.line {
+            Some(_) => {
+                "the first line names the key columns and columns of the spec; each other line has one key"
+            }
+            None => "check the path and the content of this file",
+        }
+    }
+}
+
 /// An expansion with reference values in the file.
 struct TruthExpansion<'s> {
     expansion_index: usize,
@@ -128,7 +141,7 @@ impl Truth {
 
     /// Returns the keys and reference values of a column; both arguments are indices.
     #[must_use]
-    pub fn column_values_sql(
+    pub fn column_values(
         &self,
         expansion: usize,
         column: usize,
@@ -200,15 +213,16 @@ fn build_no_match_message(spec: &Spec, header: &[String]) -> String {
     let requirement = |e: &Expansion| {
         let columns: Vec<&str> = e.columns.iter().map(|c| c.name.as_str()).collect();
         format!(
-            "for `{}` it needs {} and one of {}",
+            "for `{}` it needs `{}` and {}`{}`",
             e.name,
-            e.key.names().join(", "),
-            columns.join(", ")
+            e.key.names().join("`, `"),
+            if columns.len() == 1 { "" } else { "at least one of " },
+            columns.join("`, `")
         )
     };
     let needs: Vec<String> = spec.expansions.iter().map(requirement).collect();
     let mut message =
-        format!("its columns do not identify a cell of the spec: {}", needs.join("; "));
+        format!("the header does not name the columns of a cell: {}", needs.join("; "));
     let known: Vec<&str> = spec
         .expansions
         .iter()

@@ -79,7 +79,7 @@ pub fn score_columns(
     for (n, expansion) in spec.expansions.iter().enumerate() {
         database.fetch_published_cells(&expansion.name)?;
         for (column_index, column) in expansion.columns.iter().enumerate() {
-            let Some(true_values) = truth.column_values_sql(n, column_index) else { continue };
+            let Some(true_values) = truth.column_values(n, column_index) else { continue };
             let cells = load_cells(database, expansion, &column.name)?;
             let mut score = ColumnScore {
                 expansion: expansion.name.clone(),

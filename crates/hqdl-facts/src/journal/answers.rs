@@ -10,6 +10,7 @@ use crate::FactsError;
 use crate::checksum::{ANSWER_ROWS_SQL, AnswerRow, Damage};
 use crate::completion::Completion;
 use crate::history::{Answers, Integrity};
+use crate::journal::dictionary::read_text;
 use crate::journal::{Journal, parse_cells};
 use crate::record::Fact;
 use hqdl_values::key::Entity;
@@ -48,12 +49,15 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
         assumed_cache_writes: r.get(13)?,
         evidence: read_lossy_text(r, 14)?,
     };
-    Ok((completion, r.get(15)?))
+    Ok((completion, read_lossy_text(r, 15)?.unwrap_or_default()))
 }
 
 /// Returns a text, with replacement characters if the disk has damaged its bytes, so that one
 /// damaged answer does not block the others.
-fn read_lossy_text(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
+pub(super) fn read_lossy_text(
+    r: &rusqlite::Row<'_>,
+    at: usize,
+) -> rusqlite::Result<Option<String>> {
     match r.get_ref(at)? {
         ValueRef::Null => Ok(None),
         ValueRef::Text(bytes) => Ok(Some(String::from_utf8_lossy(bytes).into_owned())),
@@ -63,7 +67,11 @@ fn read_lossy_text(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<
 
 impl Answers for Journal {
     fn journal_id(&self) -> Result<String, FactsError> {
-        self.with_connection(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
+        self.with_connection(|c| {
+            c.query_row("SELECT id FROM journal", [], |r| {
+                Ok(read_lossy_text(r, 0)?.unwrap_or_default())
+            })
+        })
     }
 
     fn last_completion_id(&self) -> Result<i64, FactsError> {
@@ -145,12 +153,14 @@ impl Answers for Journal {
             let mut lines = c.prepare("SELECT entity, cells FROM answer WHERE id > ?1")?;
             let mut rows = lines.query([line])?;
             while let Some(row) = rows.next()? {
-                let cells: Vec<Json> =
-                    serde_json::from_str(row.get_ref(1)?.as_str()?).unwrap_or_default();
+                let Some(entity) = read_text(row, 0)? else { continue };
+                // The cells of a damaged answer may be of any column.
+                let cells = read_text(row, 1)?.and_then(|text| serde_json::from_str(&text).ok());
+                let cells: Vec<Json> = cells.unwrap_or_else(|| vec![Json::Null]);
                 let of = |cell: &Json| cell.get(0)?.as_u64();
                 let is_one = |of: u64| meanings.iter().any(|m| u64::from(*m) == of);
                 if cells.iter().any(|cell| of(cell).is_none_or(is_one))
-                    && let Ok(entity) = Entity::parse(row.get_ref(0)?.as_str()?)
+                    && let Ok(entity) = Entity::parse(&entity)
                 {
                     found.insert(entity);
                 }

@@ -2,9 +2,10 @@
 //! refer to.
 
 use rusqlite::Connection;
+use rusqlite::types::ValueRef;
 
 use crate::FactsError;
-use crate::checksum::corrupt_error;
+use crate::checksum::{DictionaryEntry, corrupt_error};
 use crate::history::Dictionary;
 use crate::journal::Journal;
 use hqdl_values::key::{ColumnIdentity, Fingerprint, ListHash};
@@ -62,10 +63,56 @@ impl Dictionary for Journal {
 }
 
 impl Journal {
+    /// Returns the entries of a dictionary, without those whose text the disk has damaged.
     fn select_all(&self, sql: &str) -> Result<Vec<(u32, String)>, FactsError> {
         self.with_connection(|c| {
-            c.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
+            let mut statement = c.prepare(sql)?;
+            let entries = statement.query_map([], |r| Ok((r.get(0)?, read_text(r, 1)?)))?;
+            entries
+                .filter_map(|entry| entry.map(|(id, text)| Some((id, text?))).transpose())
+                .collect()
         })
+    }
+
+    /// Returns the damaged entries of the dictionaries, and the journal's id if it is damaged.
+    pub(crate) fn find_damaged_entries(&self) -> Result<Vec<DictionaryEntry>, FactsError> {
+        let mut damaged = Vec::new();
+        for (table, sql) in [
+            ("meaning", "SELECT id, fingerprint, meaning FROM meaning"),
+            ("meaning", "SELECT id, name, NULL FROM meaning"),
+            ("model", "SELECT id, name, NULL FROM model"),
+            ("value_list", "SELECT id, hash, NULL FROM value_list"),
+            ("journal", "SELECT rowid, id, NULL FROM journal"),
+        ] {
+            self.with_connection(|c| {
+                let mut statement = c.prepare(sql)?;
+                let mut rows = statement.query([])?;
+                while let Some(row) = rows.next()? {
+                    let is_intact = match (read_text(row, 1)?, row.get_ref(2)?) {
+                        (text, ValueRef::Null) => text.is_some(),
+                        (Some(fingerprint), ValueRef::Text(meaning)) => {
+                            serde_json::from_slice::<ColumnIdentity>(meaning)
+                                .is_ok_and(|m| m.fingerprint().as_str() == fingerprint)
+                        }
+                        _ => false,
+                    };
+                    let entry = DictionaryEntry { table, id: row.get(0)? };
+                    if !is_intact && !damaged.contains(&entry) {
+                        damaged.push(entry);
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(damaged)
+    }
+}
+
+/// Returns a text, or `None` if the disk has damaged its bytes.
+pub(super) fn read_text(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
+    match r.get_ref(at)? {
+        ValueRef::Text(bytes) => Ok(std::str::from_utf8(bytes).ok().map(str::to_owned)),
+        _ => Ok(None),
     }
 }
 

@@ -6,14 +6,19 @@ use rusqlite::{OptionalExtension, params};
 use crate::FactsError;
 use crate::history::EndpointFeatures;
 use crate::journal::Journal;
+use crate::journal::dictionary::read_text;
 use crate::journal::rates::{REMEMBERED, as_millis, now_millis};
 
 impl EndpointFeatures for Journal {
     fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
         self.with_connection(|c| {
             c.prepare_cached("SELECT form FROM request_form WHERE endpoint = ?1 AND heard_at > ?2")?
-                .query_row(params![endpoint, now_millis() - as_millis(REMEMBERED)], |r| r.get(0))
+                .query_row(params![endpoint, now_millis() - as_millis(REMEMBERED)], |r| {
+                    // A damaged entry is unknown: the next request finds out again.
+                    read_text(r, 0)
+                })
                 .optional()
+                .map(Option::flatten)
         })
     }
 

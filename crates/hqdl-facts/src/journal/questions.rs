@@ -10,6 +10,8 @@ use rusqlite::{OptionalExtension, params};
 use crate::FactsError;
 use crate::history::{Dictionary, Questions};
 use crate::journal::Journal;
+use crate::journal::answers::read_lossy_text;
+use crate::journal::dictionary::read_text;
 use hqdl_database::current_timestamp;
 
 /// Selects the column identities that a query's question created.
@@ -48,8 +50,9 @@ impl Questions for Journal {
                  WHERE q.id IN ({LIVE_QUESTION_IDS}) GROUP BY q.id ORDER BY 7 DESC, 3 DESC, 1"
             ))?
             .query_map([], |r| {
-                let (meaning, models): (String, String) = (r.get(1)?, r.get(8)?);
+                let Some(meaning) = read_text(r, 1)? else { return Ok(None) };
                 let Ok(meaning) = serde_json::from_str(&meaning) else { return Ok(None) };
+                let models = read_lossy_text(r, 8)?.unwrap_or_default();
                 Ok(Some(LiveQuestion {
                     identity: meaning,
                     id: r.get(0)?,
@@ -162,7 +165,7 @@ const SELECT_BINDING: &str =
 fn read_binding(r: &rusqlite::Row<'_>) -> rusqlite::Result<QuestionBinding> {
     Ok(QuestionBinding {
         ask: r.get(0)?,
-        model: r.get(1)?,
+        model: read_lossy_text(r, 1)?.unwrap_or_default(),
         expansion: r.get(2)?,
         column: r.get(3)?,
         operator: r.get(4)?,

@@ -199,7 +199,7 @@ impl Journal {
                 Some(head) if head == last => Ok(()),
                 Some(head) if head < last => {
                     let damage = self.find_damage(head)?;
-                    if !damage.is_none() {
+                    if !damage.fact_rows.is_empty() {
                         // Earlier records of these entities may be outdated.
                         return self.rebuild_records().map(drop);
                     }

@@ -8,6 +8,7 @@ use crate::FactsError;
 use crate::history::Spending;
 use crate::ids::RunId;
 use crate::journal::Journal;
+use crate::journal::answers::read_lossy_text;
 use crate::journal::reservations::{reserved_since, sum_reserved};
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
@@ -90,7 +91,7 @@ impl Spending for Journal {
                 .query_map([since], |r| {
                     Ok(HourlySpending {
                         hour: r.get(0)?,
-                        model: r.get(1)?,
+                        model: read_lossy_text(r, 1)?.unwrap_or_default(),
                         usd: r.get(2)?,
                         tokens: r.get(3)?,
                         requests: r.get(4)?,
@@ -118,7 +119,7 @@ impl Spending for Journal {
                 .query_map(params![line, last, since], |r| {
                     Ok(ColumnDailyCost {
                         day: r.get(0)?,
-                        identity: r.get(1)?,
+                        identity: read_lossy_text(r, 1)?.unwrap_or_default(),
                         usd: r.get::<_, Option<f64>>(2)?.unwrap_or_default(),
                         cells: r.get(3)?,
                     })

@@ -95,7 +95,7 @@ impl Rates {
         self.window.cancel_request(id);
     }
 
-    /// Marks a request as sent.
+    /// Records that a request was sent, so that it can expire.
     pub fn mark_sent(&mut self, id: u64, now: Instant) {
         self.window.mark_sent(id, now);
     }

@@ -104,7 +104,8 @@ impl Window {
         }
     }
 
-    /// Marks a request as sent.
+    /// Records that a request was sent. It expires a minute after the latest time at which the
+    /// endpoint can have counted it.
     pub(super) fn mark_sent(&mut self, id: u64, now: Instant) {
         if let Some(entry) = self.remove_entry(id) {
             self.insert_entry(
@@ -141,7 +142,7 @@ impl Window {
         }
     }
 
-    /// Returns true if no requests count.
+    /// Returns true if no request counts against the limits any more.
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
         self.drop_expired_entries(now);
         self.entries.is_empty()

@@ -17,7 +17,7 @@ use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute, RateLimitHint};
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::{Server, ignore_refused};
-use crate::throttle::{LimiterKey, PauseFuture, RateLimits, TicketFuture};
+use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
 /// Longest delay after its admission time for which a request still counts as planned.
 pub(super) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
@@ -59,6 +59,8 @@ struct LimitState {
     queues: BTreeMap<LimiterKey, WaiterQueue>,
     /// Time until which each endpoint asked this process to wait.
     paused: HashMap<String, Instant>,
+    /// Earliest time at which the first waiting request of each limiter can be sent.
+    next_permits: BTreeMap<LimiterKey, Instant>,
     reported: BTreeMap<LimiterKey, PerMinute>,
     /// Limits of this process's members, each with its endpoint.
     members: HashMap<u64, (String, PerMinute)>,
@@ -219,10 +221,13 @@ impl RateLimits for ServerLimits {
         }
     }
 
-    fn remaining_pause<'a>(&'a self, limiter_key: &'a LimiterKey) -> PauseFuture<'a> {
-        let until = self.lock_state().paused.get(&limiter_key.endpoint).copied();
-        let pause = until.map(|until| until.saturating_duration_since(Instant::now()));
-        Box::pin(std::future::ready(pause.filter(|pause| !pause.is_zero())))
+    fn remaining_wait<'a>(&'a self, limiter_key: &'a LimiterKey) -> WaitFuture<'a> {
+        let state = self.lock_state();
+        let remaining =
+            |until: Option<&Instant>| until.map(|at| at.saturating_duration_since(Instant::now()));
+        let pause = remaining(state.paused.get(&limiter_key.endpoint));
+        let next_permit = remaining(state.next_permits.get(limiter_key));
+        Box::pin(std::future::ready(RemainingWait::new(pause, next_permit)))
     }
 }
 
@@ -274,6 +279,9 @@ impl Waiters {
                 }
             };
             is_limited = admission.is_limited;
+            let next_turn = admission.admitted.iter().map(|(_, turn)| *turn);
+            let next_turn = next_turn.min().unwrap_or(Instant::now() + admission.retry_after);
+            lock_limits(&self.state).next_permits.insert(self.limiter_key.clone(), next_turn);
             let rest = waiting.split_off(admission.admitted.len());
             for ((id, turn), (need, reply)) in
                 admission.admitted.into_iter().zip(std::mem::replace(&mut waiting, rest))

@@ -23,6 +23,7 @@ fn an_existing_empty_folder_becomes_private() {
     {
         assert_eq!(mode(&dir.path().join(file)), 0o600, "{file}");
     }
+    assert_eq!(mode(&dir.path().join("sessions")), 0o700);
 }
 
 #[test]
@@ -64,4 +65,7 @@ fn an_unknown_url_is_not_used_as_a_folder() {
         }
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let opened = Facts::open(Path::new("postgres:/user@host/database"), "test");
+    assert!(opened.err().unwrap().to_string().contains("postgres://"));
+    assert!(!Path::new("postgres:").exists());
 }

@@ -15,6 +15,7 @@ use crate::ModelError;
 use crate::batch::{Batch, BatchApi};
 use crate::generate::{Event, StopReason, split_in_half};
 use crate::plan::RowBatch;
+use crate::wire;
 use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
 use hqdl_values::cell::State;
 use hqdl_values::format::count_noun;
@@ -331,7 +332,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
                     "{message} (sent {})",
                     count_noun(u64::from(request.sent_count), "time")
                 );
-                self.refused.get_or_insert(ModelError::Refused { status: 400, message });
+                self.refused.get_or_insert(wire::refused_error(400, message));
                 history().drop_request(request.id)?;
             }
             (ModelError::Temporary { .. }, _) => {

@@ -306,10 +306,10 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         let Some(id) = &batch_job.batch else { return Ok(false) };
         let batch = match self.endpoint.get_batch(id).await {
             Ok(batch) => batch,
-            Err(ModelError::Refused { status: 404, message }) => {
+            Err(error @ ModelError::Refused { status: 404, .. }) => {
                 // The endpoint itself may be missing, instead of the batch.
                 if self.look_for_batch(batch_job).await.map_err(stop_reason)?.is_some() {
-                    return Err(stop_reason(ModelError::Refused { status: 404, message }));
+                    return Err(stop_reason(error));
                 }
                 self.close_lost_job(batch_job, id).await?;
                 return Ok(true);

@@ -11,6 +11,7 @@ use super::{
     Context, PendingRequest, RowBatch, RunControl, StopReason, TaskOutcome, process_batch,
     wait_for_stop,
 };
+use crate::REPORTED_WAIT;
 use hqdl_facts::{CellLookup, ClaimKey};
 
 /// Maximum number of deferred batches, so that memory does not grow with their number.
@@ -84,6 +85,7 @@ pub(super) async fn execute_step(
                 biased;
                 released = context.run.facts.wait_for_release(&first_key) => released?,
                 () = wait_for_stop(&control.stopping) => return Ok(TaskOutcome::default()),
+                () = report_claims(&context) => {}
             }
             process_batch(
                 context,
@@ -92,6 +94,14 @@ pub(super) async fn execute_step(
             )
             .await
         }
+    }
+}
+
+/// Reports once a minute that the run waits for another process. Never returns.
+async fn report_claims(context: &Context) {
+    loop {
+        tokio::time::sleep(REPORTED_WAIT).await;
+        context.run.report_claims(&context.expansion.name);
     }
 }
 

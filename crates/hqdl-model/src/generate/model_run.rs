@@ -2,7 +2,7 @@
 //! expansion is a [`super::Context`].
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Zoned};
@@ -12,12 +12,18 @@ use super::{CircuitBreaker, Event, Listener};
 use crate::Model;
 use crate::budget::Budget;
 use crate::plan::reasoning_tokens;
-use hqdl_facts::{Facts, FactsError, RunId};
+use hqdl_facts::{Facts, FactsError, RemainingWait, RunId};
 use hqdl_spec::Spec;
 use hqdl_values::usage::Usage;
 
 /// Pauses whose ends differ by less than this count as the same pause.
 const SAME_PAUSE: Duration = Duration::from_secs(2);
+/// A minute limit is reported again for a wait that ends this much later.
+const LIMIT_INTERVAL: Duration = Duration::from_secs(20);
+/// Shorter waits for a minute limit are not reported.
+const SHORTEST_LIMIT_WAIT: Duration = Duration::from_secs(1);
+/// Interval between reports about cells that other processes have claimed.
+const CLAIM_INTERVAL: Duration = Duration::from_secs(60);
 
 /// State shared by all requests of a run.
 pub struct ModelRun {
@@ -44,8 +50,25 @@ pub struct ModelRun {
     pub reasoning_models: Vec<String>,
     /// Circuit breaker of the endpoint.
     pub circuit_breaker: CircuitBreaker,
-    /// End of the pause that was last reported to the user.
-    pub reported_pause: Mutex<Option<Instant>>,
+    /// Waits that were last reported to the user.
+    pub reported_waits: Mutex<ReportedWaits>,
+}
+
+/// Ends of the waits that were last reported to the user.
+#[derive(Debug, Default)]
+pub struct ReportedWaits {
+    pause: Option<Instant>,
+    minute_limit: Option<Instant>,
+    claims: Option<Instant>,
+}
+
+/// Returns true, and stores `until`, if it is more than `interval` after the last reported wait.
+fn is_new_wait(reported: &mut Option<Instant>, until: Instant, interval: Duration) -> bool {
+    let is_new = reported.is_none_or(|last| until > last + interval);
+    if is_new {
+        *reported = Some(until);
+    }
+    is_new
 }
 
 /// The listener of a run's events, and the usage so far.
@@ -112,27 +135,57 @@ impl ModelRun {
             concurrency: 1,
             answered_by_others: AtomicU64::default(),
             circuit_breaker: CircuitBreaker::default(),
-            reported_pause: Mutex::default(),
+            reported_waits: Mutex::default(),
         }
     }
 
-    /// Reports a pause of a model's requests to the user, once per pause.
-    pub fn report_pause(&self, model: &str, pause: Duration) {
-        let until = Instant::now() + pause;
-        {
-            let mut reported_until =
-                self.reported_pause.lock().unwrap_or_else(PoisonError::into_inner);
-            if reported_until.is_some_and(|told| until <= told + SAME_PAUSE) {
-                return;
+    /// Reports that a model's requests wait, once per wait.
+    pub fn report_wait(&self, model: &str, wait: RemainingWait) {
+        let (wait, reason, is_new) = {
+            let mut reported = self.lock_reported_waits();
+            match wait {
+                RemainingWait::Pause(wait) => {
+                    let until = Instant::now() + wait;
+                    let is_new = is_new_wait(&mut reported.pause, until, SAME_PAUSE);
+                    (wait, "as the endpoint requested (Retry-After)", is_new)
+                }
+                RemainingWait::MinuteLimit(wait) => {
+                    let until = Instant::now() + wait;
+                    let is_new = wait >= SHORTEST_LIMIT_WAIT
+                        && is_new_wait(&mut reported.minute_limit, until, LIMIT_INTERVAL);
+                    let reason = "because the limit of requests or tokens per minute is used up \
+                                  (the endpoint's, or `[limits]` of a spec)";
+                    (wait, reason, is_new)
+                }
             }
-            *reported_until = Some(until);
+        };
+        if !is_new {
+            return;
         }
-        let clock =
-            Zoned::now().saturating_add(SignedDuration::try_from(pause).unwrap_or_default());
-        (self.events.listener)(&Event::Warning(format!(
-            "requests to {model} wait until {}, for {} s, as the endpoint requested (Retry-After)",
+        let clock = Zoned::now().saturating_add(SignedDuration::try_from(wait).unwrap_or_default());
+        self.warn(format!(
+            "requests to {model} wait until {}, for {} s, {reason}",
             clock.strftime("%H:%M:%S"),
-            pause.as_secs()
-        )));
+            wait.as_secs_f64().ceil()
+        ));
+    }
+
+    /// Reports that the run waits for cells of an expansion that another process has claimed.
+    pub fn report_claims(&self, expansion: &str) {
+        let now = Instant::now();
+        if is_new_wait(&mut self.lock_reported_waits().claims, now, CLAIM_INTERVAL) {
+            self.warn(format!(
+                "{expansion} waits for cells that another run is already asking for, until that \
+                 run stores them or its process ends"
+            ));
+        }
+    }
+
+    fn warn(&self, message: String) {
+        (self.events.listener)(&Event::Warning(message));
+    }
+
+    fn lock_reported_waits(&self) -> MutexGuard<'_, ReportedWaits> {
+        self.reported_waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@ use crate::Tokens;
 use crate::plan::ANSWER_HEADROOM;
 use hqdl_prompt::{Prompt, strip_reasoning};
 
-/// Share of the excess by which the factor shrinks after an answer that needed less.
+/// Fraction of the distance by which the factor moves down to what a shorter answer needed.
 const DECAY: f64 = 0.1;
 /// An answer is attributed to its cap if it used at least this share of it. A shorter truncated
 /// answer reached the end of the model's context.

@@ -33,8 +33,8 @@ impl Protocol for Anthropic {
         Provider::Anthropic
     }
 
-    fn reply_name(&self) -> &'static str {
-        "message"
+    fn api_name(&self) -> &'static str {
+        "Anthropic's Messages API"
     }
 
     fn key_header(&self) -> Option<&'static str> {

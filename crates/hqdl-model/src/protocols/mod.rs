@@ -59,7 +59,8 @@ pub(super) fn parse_reply(protocol: &dyn Protocol, json: &Json) -> Result<Reply,
         return Ok(draft.to_reply());
     }
     let body = wire::shorten_text(&json.to_string());
-    let message = format!("the endpoint's reply is not a {}: {body}", protocol.reply_name());
+    let message =
+        format!("the endpoint sent a reply that does not follow {}: {body}", protocol.api_name());
     Err(ModelError::Temporary { message, wait: None, in_doubt: true })
 }
 
@@ -94,8 +95,8 @@ pub(super) trait Protocol: Send + Sync {
     /// The provider that has this API.
     fn provider(&self) -> Provider;
 
-    /// Returns the name of a reply in messages.
-    fn reply_name(&self) -> &'static str;
+    /// Returns the name of the API in messages.
+    fn api_name(&self) -> &'static str;
 
     /// Returns the header of the API key, unless the provider has its own; `None` for a bearer
     /// token.

@@ -25,8 +25,8 @@ impl Protocol for OpenAiChat {
         Provider::Openai
     }
 
-    fn reply_name(&self) -> &'static str {
-        "chat completion"
+    fn api_name(&self) -> &'static str {
+        "OpenAI's Chat Completions API"
     }
 
     fn initial_features(&self, profile: &ProviderProfile, model: &str) -> RequestFeatures {

@@ -19,8 +19,8 @@ impl Protocol for OpenAiResponses {
         Provider::OpenaiResponses
     }
 
-    fn reply_name(&self) -> &'static str {
-        "response"
+    fn api_name(&self) -> &'static str {
+        "OpenAI's Responses API"
     }
 
     fn initial_features(&self, profile: &ProviderProfile, model: &str) -> RequestFeatures {

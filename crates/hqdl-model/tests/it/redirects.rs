@@ -96,14 +96,15 @@ fn a_broken_reply_is_described_without_words_of_libraries() {
     };
     let page = "<html><head><title>Sign in</title></head></html>";
     for (response, expected) in [
-        (reply(0, ""), "the endpoint's reply is empty"),
-        (reply(page.len(), page), "the endpoint's reply is not JSON: a web page, \"Sign in\""),
-        (reply(500, "{"), "the endpoint closed the connection in the middle of its reply"),
-        (String::new(), "the endpoint closed the connection without a reply"),
+        (reply(0, ""), "sent an empty reply"),
+        (reply(page.len(), page), "sent a reply that is not JSON: a web page, \"Sign in\""),
+        (reply(500, "{"), "closed the connection in the middle of its reply"),
+        (String::new(), "closed the connection without a reply"),
     ] {
         let (base_url, _) = serve(response);
+        let expected_prefix = format!(" at {base_url} ");
         let endpoint = Endpoint::new(&settings(base_url), PerMinute::default()).unwrap();
         let error = runtime.block_on(endpoint.send_prompt(&prompt())).unwrap_err();
-        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.to_string(), format!("{}{expected_prefix}{expected}", endpoint.name()));
     }
 }

@@ -124,7 +124,12 @@ impl SpecCheck<'_> {
                 "`unify` of `{}` has no effect, because the column has no closed value list",
                 c.name
             );
-            self.add_error(path, &message, label, "add `values`, and remove `open`");
+            let help = if values.is_some() {
+                "remove `open`, or `unify`"
+            } else {
+                "add `values`, or remove `unify`"
+            };
+            self.add_error(path, &message, label, help);
         }
     }
 
@@ -155,7 +160,8 @@ impl SpecCheck<'_> {
         let is_number = matches!(c.kind, Type::Integer | Type::Real);
         if !is_number || c.many.is_some() {
             let message = format!("`range` of `{}` has no effect", c.name);
-            self.add_error(path, &message, "", "`range` is for one number per row");
+            let help = "remove `range`, or make this a column of type \"integer\" or \"real\" with one value per row";
+            self.add_error(path, &message, "", help);
         } else if !(low.is_finite() && high.is_finite() && low <= high) {
             let help = "write the least value first, such as range = [0, 300]";
             self.add_error(path, &format!("`range` of `{}` is empty", c.name), "", help);
@@ -171,6 +177,10 @@ impl SpecCheck<'_> {
         c: &ColumnTable,
         values: Option<&ValueList>,
     ) -> BTreeMap<String, String> {
+        let from_file = match &c.aliases {
+            Some(AliasesField::File(file)) => format!("{}: ", self.folder.join(file).display()),
+            _ => String::new(),
+        };
         let entries = match &c.aliases {
             None => return BTreeMap::new(),
             Some(AliasesField::Table(table)) => table.clone(),
@@ -197,10 +207,11 @@ impl SpecCheck<'_> {
                 None => text != value && meant.contains(&text.trim().to_lowercase()),
             };
             if values.is_some() && !is_unchecked && !is_value(&value) {
-                let message = format!("\"{value}\" is not in the value list of `{}`", c.name);
+                let message =
+                    format!("{from_file}\"{value}\" is not in the value list of `{}`", c.name);
                 self.add_error(path, &message, "an alias must map to a value in the list", "");
             } else if values.is_none() && Checker::parse_value(c.kind, &value).is_none() {
-                let message = format!("\"{value}\" is not of type {}", c.kind.name());
+                let message = format!("{from_file}\"{value}\" is not of type {}", c.kind.name());
                 self.add_error(
                     path,
                     &message,
@@ -292,13 +303,16 @@ impl SpecCheck<'_> {
                         }
                     }
                     (None, Some(list)) => list.iter().map(literal_value).collect(),
-                    _ => {
-                        self.add_error(
-                            path,
-                            "`values` needs either `sql` or `list`",
-                            "",
-                            "write values = { sql = \"SELECT …\" } or values = [\"a\", \"b\"]",
-                        );
+                    (sql, _) => {
+                        let (message, help) = if sql.is_some() {
+                            ("`values` has both `sql` and `list`", "keep only one of them")
+                        } else {
+                            (
+                                "`values` has neither `sql` nor `list`",
+                                "write values = { sql = \"SELECT …\" } or values = [\"a\", \"b\"]",
+                            )
+                        };
+                        self.add_error(path, message, "", help);
                         return ValueList {
                             values: Vec::new(),
                             open: true,
@@ -441,7 +455,7 @@ impl SpecCheck<'_> {
                             path,
                             &format!("{slot} occurs in the SQL but not in the question"),
                             "",
-                            "use the slot in the question, or remove it from the SQL",
+                            "write the placeholder in the question, or remove it from the SQL",
                         );
                     }
                 }
@@ -450,9 +464,9 @@ impl SpecCheck<'_> {
                 if let Some(slot) = find_slot(&unknown_slot) {
                     self.add_error(
                         path,
-                        &format!("`{slot}` in the SQL of \"{ask}\" is not a slot"),
+                        &format!("`{slot}` in the SQL of \"{ask}\" is not a placeholder"),
                         "",
-                        &format!("the slots are {}", SLOTS.join(", ")),
+                        &format!("the placeholders are {}", SLOTS.join(", ")),
                     );
                 } else if let Err(message) =
                     self.catalog.prepare_select(&binding_probe_sql(e, c, sql))

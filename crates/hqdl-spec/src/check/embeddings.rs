@@ -68,7 +68,7 @@ pub fn check_embeddings(
         check.add_error(
             &field_path("timeout_seconds"),
             "`timeout_seconds` is not a valid time",
-            "expected seconds",
+            "expected seconds, more than 0",
             "",
         );
     }

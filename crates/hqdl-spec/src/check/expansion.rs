@@ -104,7 +104,11 @@ impl SpecCheck<'_> {
             let help = match find_nearest(name, known.iter().copied()) {
                 Some(suggestion) => format!("did you mean \"{suggestion}\"?"),
                 None if known.is_empty() => format!("add a table [model.{name}] with its `name`"),
-                None => format!("there are {}", known.join(", ")),
+                None => {
+                    let tables: Vec<String> =
+                        known.iter().map(|name| format!("[model.{name}]")).collect();
+                    format!("write one of {}, or add [model.{name}]", tables.join(", "))
+                }
             };
             self.add_error(path, &format!("the spec has no [model.{name}]"), "", &help);
         }

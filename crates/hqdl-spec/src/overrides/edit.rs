@@ -1,7 +1,7 @@
 //! Edits an overrides file: one cell at a time, and only if the result can be parsed again.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{OverrideLine, Overrides, OverridesError, find_entities, read_lines, write_lines};
 use crate::checker::Checker;
@@ -61,8 +61,13 @@ pub enum OverrideEditError {
         suggestion: String,
     },
     /// The override does not exist.
-    #[error("the overrides file has no such override")]
-    NotFound,
+    #[error("{} has no override of {cell}", path.display())]
+    NotFound {
+        /// Path of the overrides file.
+        path: PathBuf,
+        /// The cell.
+        cell: String,
+    },
     /// The file cannot be read or written, or the value cannot be parsed.
     #[error(transparent)]
     File(#[from] OverridesError),
@@ -82,10 +87,8 @@ impl OverrideEditError {
                 "check the key; for a row that does not exist yet pass --force".to_owned()
             }
             Self::Value { suggestion, .. } => suggestion.clone(),
-            Self::NotFound => "`hqdl override list SPEC` lists them".to_owned(),
-            Self::File(_) => {
-                "correct the line; hqdl sent no request and changed nothing".to_owned()
-            }
+            Self::NotFound { .. } => "`hqdl override list SPEC` lists them".to_owned(),
+            Self::File(error) => error.hint().to_owned(),
         }
     }
 }
@@ -168,6 +171,7 @@ fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
             let list = format!("the list contains {}{more}", nearest.join(", "));
             ("it is not in the value list", format!("{list}; pass --force to set it anyway"))
         }
+        _ if value.trim().is_empty() => ("it is empty", "pass a value".to_owned()),
         _ => {
             let type_name = column.kind.name();
             ("it has another type", format!("expected a value of type {type_name}"))
@@ -194,7 +198,8 @@ pub fn remove_override(
     let lines: Vec<OverrideLine> =
         before.iter().map(|(_, l)| l).filter(|l| !is_same_cell(l, &line)).cloned().collect();
     if lines.len() == before.len() {
-        return Err(OverrideEditError::NotFound);
+        let cell = format!("{table} ({}), {column}", key.join(", "));
+        return Err(OverrideEditError::NotFound { path, cell });
     }
     Ok(write_lines(&path, &lines)?)
 }
@@ -213,7 +218,7 @@ fn lock_file(path: &Path) -> Result<File, OverridesError> {
         .map_err(|e| OverridesError {
             path: path.to_owned(),
             line: None,
-            message: format!("cannot be locked: {e}"),
+            message: format!("cannot be locked: {}", hqdl_values::format::io_reason(&e)),
         })
 }
 

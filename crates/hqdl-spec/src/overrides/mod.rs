@@ -23,7 +23,9 @@ pub use self::edit::{OverrideEditError, find_objections, remove_override, set_ov
 use crate::checker::Checker;
 use crate::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
+use hqdl_values::format::{io_reason, write_reason};
 use hqdl_values::key::Entity;
+use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
 /// Columns of the file that are not part of a key.
@@ -39,6 +41,19 @@ pub struct OverridesError {
     pub line: Option<u64>,
     /// Error message.
     pub message: String,
+}
+
+impl OverridesError {
+    /// Returns a hint for the user.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self.line {
+            Some(_) => "correct the line; hqdl sent no request and changed nothing",
+            None => {
+                "check that this user may read and write the file and its directory; hqdl sent no request and changed nothing"
+            }
+        }
+    }
 }
 
 /// Cell entered by a person.
@@ -131,12 +146,8 @@ impl Overrides {
                 }
             }
             if applicable.is_empty() {
-                let keys: Vec<&str> = line.key.iter().map(|(name, _)| name.as_str()).collect();
-                return Err(line_error(format!(
-                    "no expansion has a column `{}` and the key {}",
-                    line.column,
-                    keys.join(", ")
-                )));
+                let (number, message) = explain_inapplicable(spec, number, &line);
+                return Err(OverridesError { line: Some(number), ..line_error(message) });
             }
             overrides.lines.push(AppliedLine { number, line, entities: applicable });
         }
@@ -276,7 +287,7 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let bytes = std::fs::read(path).map_err(|e| line_error(None, e.to_string()))?;
+    let bytes = std::fs::read(path).map_err(|e| line_error(None, io_reason(&e)))?;
     if let Some(line) = hqdl_values::csv::find_unclosed_field(&bytes, b',') {
         return Err(line_error(
             u64::try_from(line).ok(),
@@ -319,6 +330,30 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     Ok(lines)
 }
 
+/// Returns the line and the message for a line that applies to no expansion: the name of a key is
+/// in the header, in line 1.
+fn explain_inapplicable(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, String) {
+    let suggest = |name: &str, known: Vec<&str>| {
+        let nearest = find_nearest(name, known.iter().copied());
+        nearest.map(|nearest| format!("; did you mean `{nearest}`?")).unwrap_or_default()
+    };
+    let keys: Vec<&str> =
+        spec.expansions.iter().flat_map(|e| e.key.names()).map(String::as_str).collect();
+    let is_unknown = |name: &&String| !keys.iter().any(|key| key.eq_ignore_ascii_case(name));
+    if let Some(name) = line.key.iter().map(|(name, _)| name).find(is_unknown) {
+        return (1, format!("no expansion has the key `{name}`{}", suggest(name, keys)));
+    }
+    let columns = spec.expansions.iter().flat_map(|e| &e.columns).map(|c| c.name.as_str());
+    let columns: Vec<&str> = columns.collect();
+    if !columns.iter().any(|column| column.eq_ignore_ascii_case(&line.column)) {
+        let suggestion = suggest(&line.column, columns);
+        return (number, format!("no expansion has a column `{}`{suggestion}", line.column));
+    }
+    let names: Vec<&str> = line.key.iter().map(|(name, _)| name.as_str()).collect();
+    let names = names.join(", ");
+    (number, format!("no expansion has a column `{}` and the key {names}", line.column))
+}
+
 /// Writes an overrides file: writes a temporary file beside it and renames it.
 ///
 /// # Errors
@@ -350,7 +385,7 @@ pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesE
     std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path)).map_err(
         |e| {
             let _ = std::fs::remove_file(&temporary);
-            file_error(e.to_string())
+            file_error(write_reason(path, &e))
         },
     )
 }

@@ -426,7 +426,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "{ sql = \"SELECT publisher_name FROM publisher\" }",
         "{ open = true }",
-        "`values` needs either `sql` or `list`",
+        "`values` has neither `sql` nor `list`",
         "{ open",
         "",
     ),
@@ -479,7 +479,7 @@ const MISTAKES: &[Mistake] = &[
         "sql = \"publisher_name = {value} OR {number} > 1\"",
         "{number} occurs in the SQL but not in the question",
         "{ ask = \"Is the publisher",
-        "use the slot in the question, or remove it from the SQL",
+        "write the placeholder in the question, or remove it from the SQL",
     ),
     mistake(
         "sql = \"publisher_name = {value}\"",

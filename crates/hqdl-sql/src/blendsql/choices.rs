@@ -89,7 +89,9 @@ fn parse_list(sql: &str, all_tokens: &[Token], items: &[Token]) -> Result<Choice
                     if item.is_empty() { span_of_tokens(all_tokens) } else { span_of_tokens(item) };
                 return Err(SqlError::new(
                     error_span,
-                    if item.is_empty() {
+                    if item.is_empty() && items.is_empty() {
+                        "the list of options is empty"
+                    } else if item.is_empty() {
                         "an option is missing"
                     } else {
                         "an option is not a literal"

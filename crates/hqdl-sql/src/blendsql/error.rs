@@ -61,7 +61,7 @@ impl SqlError {
             )
         };
         let known = format!("available: {names}");
-        let is_listed = |help: &String| *help == known || help.starts_with("there are ");
+        let is_listed = |help: &String| *help == known || help.starts_with("the ingredients are ");
         (!self.help.as_ref().is_some_and(is_listed)).then_some(known)
     }
 

@@ -10,7 +10,8 @@ use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 
 /// Error label for a text literal that cannot be converted to the other operand's type.
-const UNIFY_LABEL: &str = "read with the type of the other value";
+const UNIFY_LABEL: &str =
+    "read with the type of the other value; to compare texts, cast that value with ::text";
 
 /// Parses a column's declared type. Returns [`SqlType::Unknown`] for an unknown one.
 pub(super) fn parse_declared_type(declaration: &str) -> SqlType {

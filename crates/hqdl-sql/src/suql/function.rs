@@ -204,7 +204,8 @@ const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("string_to_table", "suql_split({})"),
 ];
 
-/// Returns whether the dialect has a function of this name, in lower case, that `SQLite` may lack.
+/// Returns whether the dialect provides the function `name`, in lower case, whether or not
+/// `SQLite` has it.
 #[must_use]
 pub fn has_function(name: &str) -> bool {
     FUNCTIONS.iter().any(|(known, ..)| *known == name)

@@ -20,7 +20,7 @@ pub(super) struct Operator {
     token_count: usize,
 }
 
-/// Operators of several characters. A longer operator comes before its prefixes.
+/// Symbolic operators except `+ - * / %`. A longer operator comes before its prefixes.
 const SIGNS: [&str; 24] = [
     "!~~*", "!~*", "!~~", "#>>", "->>", "~~*", "!=", "!~", "#>", "&&", "->", "<=", "<>", "<@",
     ">=", "@>", "||", "~*", "~~", "=", "<", ">", "~", "^",

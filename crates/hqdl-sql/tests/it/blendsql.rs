@@ -372,7 +372,7 @@ fn nested_calls_can_be_masked_in_place() {
 
 #[test]
 fn errors_have_a_position() {
-    let all = "there are LLMMap, LLMQA, LLMValidate, LLMJoin, LLMReduce";
+    let all = "the ingredients are `LLMMap`, `LLMQA`, `LLMValidate`, `LLMJoin` and `LLMReduce`";
     let list = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
     let literals = "list texts, numbers, True, False or NULL; options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
     let types = "the types are str, int, float, bool, date, and lists such as list[str]";
@@ -548,14 +548,14 @@ fn errors_have_a_position() {
         ),
         (
             "SELECT {{LLMQA('q', options=())}}",
-            "an option is missing",
+            "the list of options is empty",
             "()",
             "expected a literal",
             literals,
         ),
         (
             "SELECT {{LLMQA('q', options=[])}}",
-            "an option is missing",
+            "the list of options is empty",
             "[]",
             "expected a literal",
             literals,

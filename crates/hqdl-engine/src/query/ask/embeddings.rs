@@ -95,11 +95,11 @@ impl NoEmbeddings {
             Self::Request(error) => error,
         };
         match error {
-            ModelError::Refused { status, message } => {
+            ModelError::Refused { endpoint, status, message } => {
                 let message = format!(
                     "{message} (a request for embeddings of `{model}`: check `model` and `base_url` in [embeddings])"
                 );
-                StopReason::Endpoint(ModelError::Refused { status, message }).into()
+                StopReason::Endpoint(ModelError::Refused { endpoint, status, message }).into()
             }
             ModelError::Temporary { message, .. } | ModelError::Unfinished(message) => {
                 StopReason::Gone(format!("{message} (embeddings of `{model}`)")).into()
@@ -427,7 +427,7 @@ impl EmbeddingsRequest {
             attempts: AtomicU32::new(0),
             slots: Some(&self.slots),
             ledger: Some(Ledger { facts: &self.run.facts, run: self.run.id }),
-            report_pause: &|pause| self.run.report_pause(self.model.name(), pause),
+            report_wait: &|wait| self.run.report_wait(self.model.name(), wait),
         };
         let began = Instant::now();
         let reply = match self.need {

@@ -122,7 +122,7 @@ impl EntityStore {
     }
 }
 
-/// Index from a short hash to numbers. Numbers with equal hashes occupy the next free places.
+/// Index from a short hash to numbers, with linear probing.
 #[derive(Default)]
 struct NumberIndex(HashMap<u32, u32>);
 

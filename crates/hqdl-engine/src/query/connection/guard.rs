@@ -18,7 +18,9 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
-use crate::query::connection::sqlite_message::{SqliteMessage, name_ingredients, unknown_name};
+use crate::query::connection::sqlite_message::{
+    ENDS_TOO_EARLY, SqliteMessage, name_ingredients, unknown_name,
+};
 use crate::query::connection::statement::{ONLY_READS, first_word_span, name_span, token_span_at};
 use crate::query::connection::{best, dedup, math, search};
 use crate::query::request::error::QueryError;
@@ -358,7 +360,11 @@ impl Guard {
             _ => {
                 let message = name_ingredients(&sqlite_message(error));
                 // `SQLite` reports the name of an unknown table, but not its offset.
-                let span = span.or_else(|| name_span(sql, unknown_name(&message)));
+                let span = span.or_else(|| {
+                    let end = sql.trim_end().len();
+                    let is_at_end = message == ENDS_TOO_EARLY;
+                    is_at_end.then_some(end..end).or_else(|| name_span(sql, unknown_name(&message)))
+                });
                 let (span_in_sql, database) = (span.as_ref(), &self.database);
                 let explained =
                     SqliteMessage { message: &message, sql, span: span_in_sql, database };

@@ -136,7 +136,7 @@ impl KnownSchema {
             functions,
             views,
         };
-        let definitions = view_definitions(connection).map_err(failed)?;
+        let definitions = read_view_definitions(connection).map_err(failed)?;
         known.read_views(&definitions);
         known.views =
             definitions.into_iter().filter_map(|(name, view)| Some((name, view?))).collect();
@@ -225,7 +225,7 @@ fn read_keys(
 }
 
 /// Returns the views of a database: the name in lower case, and the definition if it can be parsed.
-fn view_definitions(
+fn read_view_definitions(
     connection: &Connection,
 ) -> rusqlite::Result<Vec<(String, Option<ViewDefinition>)>> {
     let mut views = connection.prepare(

@@ -24,8 +24,8 @@ pub(in crate::query) const AGGREGATES: [(&str, &str); 5] = [
 ];
 
 /// Parts of messages, and the hints for them.
-const HINTS: [(&str, &str); 18] = [
-    ("incomplete input", "the query ends too early: complete it, as in SELECT name FROM city"),
+const HINTS: [(&str, &str); 19] = [
+    ("ends too early", "complete it, as in SELECT name FROM city"),
     (
         "unrecognized token: \":\"",
         "`value::type` is PostgreSQL syntax: use `--dialect suql`, or CAST(value AS type)",
@@ -45,7 +45,8 @@ const HINTS: [(&str, &str); 18] = [
         "compute the aggregate in a subquery, and group its rows",
     ),
     ("BY term out of range", "write the position of a result column, counted from 1, or its name"),
-    ("same number of result columns", "select as many columns in each SELECT"),
+    ("different numbers of columns", "return the same number of columns from each SELECT"),
+    ("LIMIT or OFFSET is not", "write a whole number after LIMIT and OFFSET"),
     ("sub-select returns", "select one column in the subquery"),
     ("the query in `", "select one column in it"),
     ("integer overflow", "compute it as a REAL, as in sum(CAST(c AS REAL)) or total(c)"),
@@ -66,6 +67,20 @@ const HINTS: [(&str, &str); 18] = [
     ),
 ];
 
+/// Message for a query without its end.
+pub(in crate::query) const ENDS_TOO_EARLY: &str = "the query ends too early";
+
+/// Parts of `SQLite`'s messages, and what hqdl writes instead.
+const OWN_MESSAGES: [(&str, &str); 3] = [
+    ("incomplete input", ENDS_TOO_EARLY),
+    (
+        "the same number of result columns",
+        "the combined SELECTs return different numbers of columns",
+    ),
+    // `SQLite` reports this for no other part of a query.
+    ("datatype mismatch", "LIMIT or OFFSET is not a whole number"),
+];
+
 /// Returns a message in the words of the query: with the names of ingredients instead of those of
 /// the functions and tables that replace them.
 pub(in crate::query) fn name_ingredients(message: &str) -> String {
@@ -80,6 +95,9 @@ pub(in crate::query) fn name_ingredients(message: &str) -> String {
             _ => "LLMReduce",
         };
         return format!("the query in `{ingredient}` returns {count} columns");
+    }
+    if let Some((_, own)) = OWN_MESSAGES.iter().find(|(part, _)| message.contains(part)) {
+        return (*own).to_owned();
     }
     let aggregate = message.strip_prefix("misuse of aggregate").and_then(|rest| {
         let name = rest.strip_prefix(": ").or_else(|| rest.strip_prefix(" function "))?;
@@ -200,6 +218,11 @@ impl SqliteMessage<'_> {
             }
             (None, None) if is_table && known.is_empty() => "the database has no table".to_owned(),
             (None, None) if is_table => format!("the tables are {}", format_first_names(&known)),
+            (None, None) if database.table_columns(misspelt).is_some() => {
+                format!(
+                    "`{misspelt}` is a table: name a column of it, or pass its rows: (SELECT … FROM {misspelt})"
+                )
+            }
             (None, None) => {
                 format!("no table in FROM has it; if it is a text, write '{misspelt}'")
             }

@@ -28,6 +28,7 @@ use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::Statistics;
 use hqdl_sql::blendsql::usage;
 use hqdl_sql::suql::TranslatedQuery;
+use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 
 impl<'r, 'a> Engine<'r, 'a> {
@@ -164,15 +165,14 @@ fn check_models(parsed: &ParsedQuery, spec: &Spec) -> Result<(), QueryError> {
         default_model.into_iter().chain(spec.models.keys().map(String::as_str)).collect();
     let label = match known.as_slice() {
         [] => "the call names no model".to_owned(),
-        [one] => format!("the spec has `{one}`"),
-        more => format!("there are `{}`", more.join("`, `")),
+        known => name_all("model", known.to_vec()),
     };
     let help = match find_nearest(name, known.iter().copied()) {
         Some(nearest_name) => format!("did you mean `{nearest_name}`?"),
         None => {
-            format!("remove `model=`, or add [model.NAME] to the spec with the name `{name}`")
+            format!("remove `model=`, or use a spec that has a [model.NAME] with the name `{name}`")
         }
     };
-    let message = format!("the spec does not allow the model `{name}`");
+    let message = format!("`{name}` is not a model of this query");
     Err(QueryError::in_sql(message, Some(span.clone()), label, help))
 }

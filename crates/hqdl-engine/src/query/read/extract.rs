@@ -16,7 +16,7 @@ use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::ReturnType;
 use hqdl_sql::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::Type;
-use hqdl_values::format::json_reason;
+use hqdl_values::format::{json_reason, name_all};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 
@@ -136,7 +136,7 @@ impl CallText<'_> {
                 let names = || fields.iter().map(|field| field.name.as_str());
                 let help = match find_nearest(&name, names()) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("its fields are {}", names().collect::<Vec<_>>().join(", ")),
+                    None => name_all("field", names()),
                 };
                 let message = format!("the schema has no field `{name}`");
                 Err(QueryError::in_sql(message, Some(member.span()), "not a field", help))

@@ -33,6 +33,7 @@ use hqdl_sql::blendsql::ingredients::{self, EmbedFunction, Ingredient, Similarit
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_sql::blendsql::{NEAREST, ReturnType, SEARCH, split_legacy_column};
 use hqdl_sql::suql::TranslatedQuery;
+use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
@@ -277,7 +278,7 @@ pub(in crate::query) fn list_ingredients_in_error(
                 format!("`{word}` is a function: write it without `{{{{` and `}}}}`")
             }
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are {}", all.join(", ")),
+            None => name_all("ingredient", all),
         });
     }
     QueryError::Sql(problem)

@@ -59,8 +59,8 @@ struct CandidateRow {
 }
 
 impl CandidateRow {
-    /// Returns the demands to send for the row. For equal rows, returns the demands of one of them,
-    /// or of more if some of them have failed.
+    /// Returns the demand sets to send: for equal rows as many as have failed, but at least
+    /// one and at most `MAX_EXISTS_CANDIDATES`.
     fn sampled_demands(&self) -> &[Vec<Demand>] {
         &self.demand_sets
             [..self.demand_sets.len().min(self.failed_count.clamp(1, MAX_EXISTS_CANDIDATES))]

@@ -101,7 +101,7 @@ impl SelectivitySampler {
     /// Returns some demands of each condition. A condition that fails decides its row, so only one
     /// condition is sampled per row.
     fn sample_each_condition(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // So few rows say little about other rows.
+        // With at most two rows per condition, a sample could not predict the other rows.
         if rows.len() <= 2 * self.condition_count {
             return rows.iter().filter_map(|r| r.first().copied()).collect();
         }

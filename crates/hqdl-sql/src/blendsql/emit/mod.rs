@@ -5,8 +5,9 @@
 //! * Conditions with calls move into a scalar subquery at the end of WHERE that references every
 //!   table of the FROM clause. `SQLite` evaluates terms without subqueries first, and each term as
 //!   soon as all referenced tables are available.
-//! * AND, OR, NOT become CASE expressions. A truth is 1, 0, or 2 if a call in it is pending.
-//! * A condition records its pending calls per row (`hq_close`), EXISTS and IN record those of all
+//! * AND, OR and NOT become CASE expressions. A truth value is 1, 0, or 2 if it depends on a
+//!   pending call.
+//! * A condition records its pending calls per row (`hq_close`); EXISTS and IN record those of all
 //!   their rows together (`hq_run`).
 //! * If the query needs only its first rows, a different statement returns the rows one by one.
 

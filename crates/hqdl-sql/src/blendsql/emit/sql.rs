@@ -104,8 +104,8 @@ pub(super) fn any_of(parts: Vec<String>) -> String {
     short_circuit(parts, or_else_sql, 1)
 }
 
-/// Returns SQL that evaluates the parts until one has the truth `decisive`. It nests the parts, or
-/// uses a single CASE if the nesting would be too deep.
+/// Returns SQL that evaluates the parts until one has the truth value `decisive`. It nests the
+/// parts, or uses a single CASE if the nesting would be too deep.
 fn short_circuit(
     mut parts: Vec<String>,
     combine: fn(&str, &str) -> String,

@@ -171,7 +171,7 @@ impl QueryParser<'_> {
     fn not_a_select_error(&self) -> SqlError {
         let message = "hqdl runs only SELECT statements here";
         let error = SqlError::new(0..self.sql.len(), message, "this is not a SELECT");
-        error.with_help("`hqdl query` is read-only")
+        error.with_help("a query is read-only")
     }
 
     /// Parses the arguments of a call without moving past the call.

@@ -6,6 +6,7 @@ use crate::blendsql::argument::split_legacy_column;
 use crate::blendsql::ingredients::{self, IngredientRef};
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use crate::blendsql::{Call, SqlError};
+use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 
 /// Maximum nesting depth of calls; each level is a recursion level of the scanner.
@@ -175,6 +176,11 @@ impl Scanner<'_> {
         };
         let end = self.next_call_token(open, Brackets::Name)?;
         if end.lexeme != Lexeme::Close {
+            if !self.sql[end.span().start..].contains("}}") {
+                let message = format!("the call of `{}` does not end", ingredient.name());
+                return Err(SqlError::new(end.span(), message, "expected `}}`")
+                    .with_help("write `}}` after the `)` of the call"));
+            }
             return Err(SqlError::new(
                 end.span(),
                 format!("unexpected text between `)` and `}}}}` of `{}`", ingredient.name()),
@@ -310,7 +316,7 @@ impl Scanner<'_> {
 fn find_ingredient(sql: &str, open: Token, name: Token) -> Result<IngredientRef, SqlError> {
     let all = ingredients::all_ingredients();
     let names = || all.iter().map(|i| i.name());
-    let known_names = || format!("there are {}", names().collect::<Vec<_>>().join(", "));
+    let known_names = || name_all("ingredient", names());
     match name.lexeme {
         Lexeme::Word => {}
         Lexeme::Close => {

@@ -253,7 +253,7 @@ impl FlowAnalysis<'_> {
         } else {
             (None, Flow::default())
         };
-        // A text such as `true` would be cast to 0, so a boolean is always stated.
+        // CAST would turn a text such as `true` into 0, so always ask for a boolean.
         let is_stated = |n: &&usize| match self.calls[**n].ingredient.subject() {
             Subject::Document => true,
             Subject::Value | Subject::Rows => stated_type == Some(Type::Boolean),

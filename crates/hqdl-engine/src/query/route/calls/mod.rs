@@ -524,8 +524,8 @@ fn check_options(
         return Err(QueryError::in_sql(
             "the list of options is empty",
             Some(call.span.clone()),
-            "no answer can be an option",
-            "remove `options` to allow any answer",
+            "no option to choose from",
+            "pass a list or a query with at least one value",
         ));
     }
     let checker = Checker::new(&build_ad_hoc_column("", data_type, None, false, &[]));
