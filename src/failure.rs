@@ -305,7 +305,8 @@ impl From<Problems> for Failure {
 
 impl From<UnpricedModel> for Failure {
     fn from(error: UnpricedModel) -> Self {
-        Self::wrong_input(error.to_string(), "set `price` in [model], or remove the budget")
+        let hint = format!("set `price` in {}, or remove the budget", error.table);
+        Self::wrong_input(error.to_string(), hint)
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::io::{BufRead, IsTerminal};
 use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
+use tokio::sync::watch;
 use unicode_width::UnicodeWidthChar;
 
 use super::failure::{APPROVAL, Failure};
 use super::mcp::open_plans;
-use super::{CacheFlags, OutputOptions};
+use super::{CacheFlags, OutputOptions, interrupt};
 use crate::approval::APPROVAL_MINUTES;
 
 #[derive(Debug, clap::Args)]
@@ -87,4 +90,23 @@ pub fn read_approval() -> bool {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
     read > 0 && matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
+}
+
+/// Reads the user's answer like [`read_approval`]. Returns `None` if the user presses Ctrl-C first.
+pub fn read_approval_or_interrupt(interrupt: &watch::Receiver<bool>) -> Option<bool> {
+    let (sender, answers) = channel();
+    // Nothing can end a read of stdin, so another thread waits for it.
+    std::thread::spawn(move || sender.send(read_approval()));
+    interrupt::run_prompt(|| {
+        loop {
+            if *interrupt.borrow() {
+                return None;
+            }
+            match answers.recv_timeout(Duration::from_millis(20)) {
+                Ok(is_approved) => return Some(is_approved),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Some(false),
+            }
+        }
+    })
 }

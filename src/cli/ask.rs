@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use super::approve::read_approval;
-use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE};
+use super::approve::read_approval_or_interrupt;
+use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED};
 use super::input::{self, open_for_query};
 use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
@@ -146,7 +146,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         Options { approve, .. } => PlanUse::Run { approved: approve.as_deref() },
     };
     let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
-    match ask_run.ask(&text, &[], interrupt)? {
+    match ask_run.ask(&text, &[], &interrupt)? {
         AskOutcome::Stopped(code) => Ok(ExitCode::from(code)),
         AskOutcome::Answered(answered) => {
             let is_open = answered.print(format, output_options)?;
@@ -307,12 +307,12 @@ impl<'s> AskRun<'s> {
         &self,
         text: &str,
         earlier: &[Turn],
-        interrupt: watch::Receiver<bool>,
+        interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
         let announce = || announce_limit(self.writing.1, &self.session.spec, self.output_options);
         let question = AskQuestion {
             text,
-            request: self.build_request(interrupt)?,
+            request: self.build_request(interrupt.clone())?,
             writing_spec: &self.writing.0,
             budget_usd: self.flags.budget,
             planning_model: Arc::clone(&self.planning_model),
@@ -321,7 +321,7 @@ impl<'s> AskRun<'s> {
         };
         let mut asker = Asker::new(question).map_err(|error| self.failure_for(error))?;
         asker.continue_conversation(earlier);
-        let outcome = self.answer(&mut asker);
+        let outcome = self.answer(&mut asker, interrupt);
         let repairs = std::mem::take(&mut asker.repairs);
         let queries_usd = asker.spent_usd();
         let usage = asker.finish(outcome.is_ok())?;
@@ -379,7 +379,11 @@ impl<'s> AskRun<'s> {
 
     /// Writes, repairs, approves and runs the query of a question, and relaxes the query if it
     /// returns no rows.
-    fn answer(&self, asker: &mut Asker<'_>) -> Result<AskOutcome, Failure> {
+    fn answer(
+        &self,
+        asker: &mut Asker<'_>,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<AskOutcome, Failure> {
         let mut written = asker.plan().map_err(|error| self.failure_for(error))?;
         let mut relaxed: Vec<String> = Vec::new();
         let mut empty: Option<Answered> = None;
@@ -397,8 +401,9 @@ impl<'s> AskRun<'s> {
                 return Ok(AskOutcome::Stopped(0));
             }
             self.show_plan(&plan);
-            match (self.require_approval(&plan, asker), empty.take()) {
+            match (self.require_approval(&plan, asker, interrupt), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
+                (Ok(Some(INTERRUPTED)), _) => return Ok(AskOutcome::Stopped(INTERRUPTED)),
                 // The user approved the query without rows, but not its relaxation.
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
                 (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
@@ -520,8 +525,13 @@ impl<'s> AskRun<'s> {
     }
 
     /// Asks for approval if the plan may cost more than the user allowed. Returns the exit code if
-    /// the user declines.
-    fn require_approval(&self, plan: &AskPlan, asker: &Asker<'_>) -> Result<Option<u8>, Failure> {
+    /// the user declines or presses Ctrl-C.
+    fn require_approval(
+        &self,
+        plan: &AskPlan,
+        asker: &Asker<'_>,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Option<u8>, Failure> {
         let unapproved = self.flags.yes_under.unwrap_or(0.0) - asker.spent_usd();
         let costs = plan.max_cost.exceeds(unapproved);
         let is_replay = self.session.spec.model.provider == Provider::Replay;
@@ -548,7 +558,14 @@ impl<'s> AskRun<'s> {
         }
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             anstream::eprint!("{cost}. Run it? [y/N] ");
-            return Ok((!read_approval()).then_some(APPROVAL));
+            return Ok(match read_approval_or_interrupt(interrupt) {
+                Some(true) => None,
+                Some(false) => {
+                    anstream::eprintln!("not run");
+                    Some(APPROVAL)
+                }
+                None => Some(INTERRUPTED),
+            });
         }
         Err(self.approval_failure(plan, format!("approval needed: {cost}")))
     }

@@ -158,7 +158,7 @@ impl Chat<'_> {
             let next = match line.trim() {
                 "" => Ok(Next::Continue),
                 command if command.starts_with('/') => self.run_command(command),
-                question => self.ask(question, interrupt.clone()),
+                question => self.ask(question, &interrupt),
             };
             match next {
                 Ok(Next::Continue) => {}
@@ -187,7 +187,7 @@ impl Chat<'_> {
     fn ask(
         &mut self,
         question: &str,
-        interrupt: tokio::sync::watch::Receiver<bool>,
+        interrupt: &tokio::sync::watch::Receiver<bool>,
     ) -> Result<Next, Failure> {
         self.last = None;
         self.has_failed = true;
@@ -295,7 +295,10 @@ impl Chat<'_> {
             Some("md") => RowsFormat::Markdown,
             _ => {
                 let message = "the file name does not indicate a format";
-                return Err(Failure::wrong_input(message, "write /export rows.csv, for example"));
+                return Err(Failure::wrong_input(
+                    message,
+                    "name a .csv, .json, .jsonl or .md file",
+                ));
             }
         };
         let failed = |e: &std::io::Error| {

@@ -91,6 +91,8 @@ fn expand_directories(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 /// Checks one spec. Returns its problems, and a summary if it is valid.
 fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, String), Failure> {
     let draft = match UncheckedSpec::read(path) {
+        // `ask`, `chat` and `query` accept a spec without expansions.
+        Ok(draft) if draft.file.has_ask_settings() => draft.allow_no_expansions(),
         Ok(draft) => draft,
         Err(ReadError::Problems(problems)) => return Ok((problems, String::new())),
         Err(error) => return Err(error.into()),
@@ -105,6 +107,11 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         Err(problems) => return Ok((problems, String::new())),
     };
     let Session { spec, unchecked_spec: draft, database, warnings: mut problems, .. } = session;
+    if spec.expansions.is_empty() {
+        let message = "the spec has no expansion, so it fills no table";
+        let help = "use it with `hqdl ask`, `hqdl chat` and `hqdl query`, or add an [[expansion]]";
+        problems.problems.push(draft.warning_at(&["database".into()], message.to_owned(), help));
+    }
     let mut keys = 0;
     for (n, expansion) in spec.expansions.iter().enumerate() {
         let gathered = Keys::collect(&database, expansion, None)?;

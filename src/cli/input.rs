@@ -169,6 +169,11 @@ impl<'o> Input<'o> {
         }
     }
 
+    /// Returns whether the database contains hqdl's tables, but no spec describes them.
+    pub fn lacks_spec_of_tables(&self) -> bool {
+        self.options.spec.is_none() && self.session.database.has_bookkeeping()
+    }
+
     fn is_nameless(&self) -> bool {
         self.options.spec.is_none() && self.flags.model.as_deref().unwrap_or_default().is_empty()
     }

@@ -1,12 +1,25 @@
 //! Handles Ctrl-C: the first one ends a command and keeps all answers, the second exits
 //! immediately.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tokio::sync::watch;
 
 use super::failure::INTERRUPTED;
 
 /// Message at the first Ctrl-C, for a command that asks a model.
 pub const FINISHING: &str = "finishing the requests in flight; press Ctrl-C again to stop at once";
+
+/// Whether a prompt waits for the user. No request is in flight then.
+static IS_PROMPTING: AtomicBool = AtomicBool::new(false);
+
+/// Runs a prompt. A Ctrl-C meanwhile prints no message about requests.
+pub fn run_prompt<T>(prompt: impl FnOnce() -> T) -> T {
+    IS_PROMPTING.store(true, Ordering::SeqCst);
+    let answer = prompt();
+    IS_PROMPTING.store(false, Ordering::SeqCst);
+    answer
+}
 
 /// Returns a flag that becomes true at the first Ctrl-C, after printing the message. The second
 /// Ctrl-C exits the process; requests in flight are lost.
@@ -18,6 +31,8 @@ pub fn watch_ctrl_c(message: Option<&'static str>) -> watch::Receiver<bool> {
         };
         runtime.block_on(async {
             if tokio::signal::ctrl_c().await.is_ok() {
+                // Read the flag first, because the prompt ends when it sees the interrupt.
+                let message = if IS_PROMPTING.load(Ordering::SeqCst) { Some("") } else { message };
                 let _ = send.send(true);
                 if let Some(message) = message {
                     anstream::eprintln!("{message}");

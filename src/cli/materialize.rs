@@ -342,7 +342,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     let cost = if report.has_price {
         format!("${:.4}", report.usage.cost_usd)
     } else {
-        "unknown: set the `price` of the model".to_owned()
+        format!("unknown: set `price` in {}", spec.find_unpriced_table())
     };
     anstream::println!("cost       {cost}{}", parenthesize(&report.price_notes()));
     if report.in_doubt.requests > 0 {

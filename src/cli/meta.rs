@@ -137,12 +137,7 @@ fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, at_most: &str) {
             at_most => format!("{at_most}{}", format_usd_bound(usd)),
         }
     } else {
-        match spec.models.iter().find(|(_, model)| model.price.is_none()) {
-            Some((name, _)) if spec.model.price.is_some() => {
-                format!("unknown: set `price` in [model.{name}]")
-            }
-            _ => "unknown: set `price` in [model]".to_owned(),
-        }
+        format!("unknown: set `price` in {}", spec.find_unpriced_table())
     };
     let notes: &[String] = if meta.requests == 0 { &[] } else { &meta.price_notes };
     push_line(out, "cost", &format!("{cost}{}", parenthesize(notes)));

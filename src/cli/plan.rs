@@ -12,9 +12,10 @@ use super::{ModelFlags, OutputOptions, progress, session};
 use crate::facts::Reason;
 use crate::format::{count_noun, format_thousands};
 use crate::materialize::RunMode;
-use crate::plan::{BudgetLeft, CascadePlan, Plan};
+use crate::plan::{BudgetLeft, CascadePlan, ModelPart, Plan};
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
 use crate::session::Session;
+use crate::spec::Spec;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -54,7 +55,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if output_options.json {
         anstream::println!("{}", plan.to_json());
     } else {
-        print_plan(&plan, options.batch);
+        print_plan(&plan, &session.spec, options.batch);
     }
     let missing = options.check && plan.cell_count() > 0;
     Ok(if missing { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS })
@@ -73,10 +74,17 @@ fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_plan(plan: &Plan, batch: bool) {
+/// Prints the cells of each column, with the model if the plan has several.
+fn print_columns(plan: &Plan) {
+    let has_models = plan.sum_by_model().len() > 1;
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["expansion", "column", "known", "to ask", "why"]);
+    let mut header = vec!["expansion", "column", "known", "to ask", "why"];
+    if has_models {
+        header.insert(2, "model");
+    }
+    let first_number = header.len() - 3;
+    table.set_header(header);
     for expansion in &plan.expansions {
         for column in &expansion.columns {
             let why: Vec<String> = Reason::ALL
@@ -85,21 +93,47 @@ fn print_plan(plan: &Plan, batch: bool) {
                     column.missing.get(r).map(|n| format!("{} {n}", r.name().replace('_', " ")))
                 })
                 .collect();
-            table.add_row([
+            let mut row = vec![
                 expansion.name.clone(),
                 column.name.clone(),
                 column.known.to_string(),
                 column.cell_count().to_string(),
                 why.join(", "),
-            ]);
+            ];
+            if has_models {
+                row.insert(2, expansion.model.clone());
+            }
+            table.add_row(row);
         }
     }
-    for column in [2, 3] {
+    for column in [first_number, first_number + 1] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     anstream::println!("{table}");
+}
+
+/// Prints the number of requests, with the part of each model if the plan has several.
+fn print_requests(plan: &Plan) {
+    let models = plan.sum_by_model();
+    if let [only] = models.as_slice() {
+        anstream::println!("requests  {} to {}", plan.request_count(), only.model);
+        return;
+    }
+    anstream::println!("requests  {}", plan.request_count());
+    let width = models.iter().map(|m| m.model.chars().count()).max().unwrap_or(0);
+    for ModelPart { model, requests, cost_usd } in &models {
+        let cost = match cost_usd {
+            Some(cost) => format!("${:.4} likely, at most ${:.4}", cost.likely, cost.max),
+            None => "price unknown".to_owned(),
+        };
+        anstream::println!("  {model:width$}  {}, {cost}", count_noun(*requests, "request"));
+    }
+}
+
+fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
+    print_columns(plan);
     plan.cascades.iter().for_each(print_cascade);
     for expansion in plan.expansions.iter().filter(|e| e.orphaned > 0) {
         anstream::println!(
@@ -113,9 +147,7 @@ fn print_plan(plan: &Plan, batch: bool) {
         if plan.is_counted { "" } else { " (estimated: the tokenizer of this model is not known)" };
     anstream::println!();
     anstream::println!("cells     {}", plan.cell_count());
-    let mut models: Vec<&str> = plan.expansions.iter().map(|e| e.model.as_str()).collect();
-    models.dedup();
-    anstream::println!("requests  {} to {}", plan.request_count(), models.join(" and "));
+    print_requests(plan);
     anstream::println!(
         "tokens    {} in, {} out{counted}",
         format_thousands(plan.input_tokens()),
@@ -131,7 +163,8 @@ fn print_plan(plan: &Plan, batch: bool) {
         );
     } else {
         let notes = progress::parenthesize(&plan.price_notes);
-        anstream::println!("cost      unknown: set the `price` of the model{notes}");
+        let table = spec.find_unpriced_table();
+        anstream::println!("cost      unknown: set `price` in {table}{notes}");
     }
     if plan.budget_left != BudgetLeft::default() {
         let enough = || "enough, even for the maximum".to_owned();

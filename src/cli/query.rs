@@ -51,6 +51,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut input_options = options.input.clone();
     let interval = parse_interval(options, &mut input_options)?;
     let input = Input::open(&input_options, "query", output_options)?;
+    if interval.is_some() && input.lacks_spec_of_tables() {
+        return Err(Failure::wrong_input(
+            "--interval needs --spec",
+            "name the spec that published the tables of this database; its audit measures the errors",
+        ));
+    }
     let mut rows = rows::stdout_writer(format);
     match run_query(&input, interval, rows.as_mut(), output_options) {
         Ok(meta) => Ok(print_notes(&meta, &input, options, output_options)),

@@ -280,6 +280,18 @@ fn bad_questions_are_refused_before_any_request() {
 }
 
 #[test]
+fn check_accepts_a_spec_that_only_answers_questions() {
+    let project = project(&endpoint(&[]));
+    let check = || project.run_hqdl(&["check", "specs/x.toml"]);
+    project.write_spec(&MODEL.replace("{base_url}", project.base_url()));
+    assert!(check().expect_exit_code(2).stderr.contains("the spec has no expansion"));
+    let example = "[[example]]\nquestion = \"How many?\"\nsql = \"SELECT count(*) FROM superhero\"";
+    project.write_spec(&format!("{}{example}", MODEL.replace("{base_url}", project.base_url())));
+    let checked = check().expect_exit_code(0);
+    assert!(checked.stderr.contains("so it fills no table"), "{}", checked.stderr);
+}
+
+#[test]
 fn writing_sql_never_costs_more_than_its_budget() {
     let endpoint = endpoint(&[TALL]);
     let project = project(&endpoint);

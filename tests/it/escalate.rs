@@ -149,6 +149,11 @@ fn a_stronger_model_answers_what_the_first_one_did_not() {
     let plan = models.project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
     let note = "llm: gpt-4o may answer 4 cells again; only the maximum price includes this";
     assert!(plan.stderr.contains(note), "{}", plan.stderr);
+    let parts =
+        ["\n  gpt-4o-mini  1 request, $", "\n  gpt-4o       0 requests, $0.0000 likely, at most $"];
+    for part in parts {
+        assert_eq!(plan.stdout.matches(part).count(), 1, "{part}: {}", plan.stdout);
+    }
     let ended = models.project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(models.escalated(), ["Lyon", "Vigo"]);
     assert_eq!(models.countries(), ["UK", "France", "Spain", "UK"]);
@@ -293,6 +298,38 @@ fn a_budget_that_ends_before_the_second_answers_keeps_the_first_ones() {
     models.project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!((models.small.request_count(), models.large.request_count()), (small, 1));
     assert_eq!(models.countries(), ["UK", "France", "Spain", "UK"]);
+}
+
+#[test]
+fn a_budget_includes_the_unification_before_the_second_answers() {
+    let insert: Vec<String> = (0..60).map(|n| format!("('Town {n}')")).collect();
+    let places = format!(
+        "CREATE TABLE place (name TEXT PRIMARY KEY); INSERT INTO place VALUES {}",
+        insert.join(", ")
+    );
+    let run_with_budget = |budget: f64| {
+        let small = Endpoint::start_with(|_, _| Json::Null);
+        let large = Endpoint::start_with(|column, key| match column {
+            "country" => "UK".into(),
+            "mayor" => format!("Mayor of {}", key[0].as_str().unwrap()).into(),
+            _ => Json::Null,
+        });
+        let other = Endpoint::start_with(|_, _| Json::Null);
+        let mayor = "name = \"mayor\"\nmodel = \"large\"\nvalues = [\"A. Smith\"]\nunify = true";
+        let spec = SPEC
+            .replace("LARGE", &large.base_url())
+            .replace("OTHER", &other.base_url())
+            .replace("name = \"mayor\"", mayor);
+        let project = Project::new(&small, &places, &spec);
+        let models = Models { small, large, other, project };
+        models.project.run_materialize(&["--budget", &budget.to_string()]);
+        models.paid()
+    };
+    let total = run_with_budget(1.0);
+    for share in [0.5, 0.6, 0.7, 0.8, 0.9] {
+        let (paid, budget) = (run_with_budget(share * total), share * total);
+        assert!(paid <= budget, "{paid} of {budget}, {share} of {total}");
+    }
 }
 
 #[test]

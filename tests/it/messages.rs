@@ -44,6 +44,42 @@ fn an_invalid_argument_is_named_with_the_expected_form() {
 }
 
 #[test]
+fn recordings_are_not_replayed_as_another_model() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    std::fs::write(project.path("answers.jsonl"), "").unwrap();
+    let text = project.spec_text();
+    let is_kept = |line: &&str| !line.starts_with("base_url") && !line.starts_with("provider");
+    let text: Vec<&str> = text.lines().filter(is_kept).collect();
+    let replay = "[model]\nprovider = \"replay\"\nrecordings = [\"../answers.jsonl\"]";
+    let text = text.join("\n").replace("[model]", replay);
+    project.write_spec(&text);
+    project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
+    let flags = ["plan", "specs/x.toml", "--model", "gpt-4o"];
+    rejects(&project, &flags, 2, &["would replay its recordings", "--provider"]);
+    project.write_spec(&format!("{text}\n[model.large]\nname = \"gpt-4o\"\n"));
+    let parts = ["[model.large] would replay the answers of [model]", "set `provider`"];
+    rejects(&project, &["plan", "specs/x.toml"], 2, &parts);
+}
+
+#[test]
+fn a_missing_price_names_the_table_of_the_model() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let text = project.spec_text();
+    project.write_spec(&format!("{text}\n[model.large]\nname = \"gpt-9\"\n"));
+    let flags = ["plan", "specs/x.toml", "--budget", "1"];
+    rejects(&project, &flags, 2, &["`gpt-9` of [model.large]", "set `price` in [model.large]"]);
+}
+
+#[test]
+fn an_interval_over_published_tables_needs_their_spec() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&[]);
+    let flags = ["query", "--db", "data.sqlite", "--interval", "SELECT count(*) FROM llm"];
+    rejects(&project, &flags, 2, &["--interval needs --spec"]);
+}
+
+#[test]
 fn a_wrong_field_is_shown_with_the_correct_syntax() {
     let project = heroes_project(&truthful_endpoint(), "json");
     let is_other = |line: &&str| !line.starts_with("provider") && !line.starts_with("price");

@@ -18,7 +18,7 @@ use hqdl_model::{self as model, Model, SetupError};
 use hqdl_spec::overrides::{self, OverrideEditError, find_objections};
 use hqdl_spec::{Expansion, PriceTable, Provider, Spec, UncheckedSpec};
 use hqdl_values::key::Entity;
-use hqdl_values::problem::Problems;
+use hqdl_values::problem::{Problem, Problems, Severity};
 
 /// Settings that override those of a spec, from flags or from a caller.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +49,28 @@ pub struct SpecOverrides {
 }
 
 impl SpecOverrides {
+    /// Rejects another model name for a spec that replays recordings: its answers are not those of
+    /// the named model.
+    fn check_replay(&self, unchecked_spec: &UncheckedSpec) -> Result<(), Problems> {
+        let model = &unchecked_spec.file.model;
+        let keeps_recordings = model.provider == Provider::Replay
+            && self.provider.is_none()
+            && self.base_url.is_none()
+            && self.recordings.is_empty();
+        match &self.model {
+            Some(name) if keeps_recordings && *name != model.name => {
+                let message =
+                    format!("--model {name}: the spec would replay its recordings as this model");
+                let help = "pass --provider too, for example --provider openai";
+                let location = ["model".into(), "provider".into()];
+                let problem = unchecked_spec.warning_at(&location, message, help);
+                let problem = Problem { severity: Severity::Error, ..problem };
+                Err(unchecked_spec.add_source_text(vec![problem]))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn apply_to(&self, unchecked_spec: &mut UncheckedSpec) {
         if let Some(database) = &self.database {
             unchecked_spec.set_database(database.clone());
@@ -187,6 +209,7 @@ impl Session {
         overrides: &SpecOverrides,
         cache: Cache,
     ) -> Result<Self, Problems> {
+        overrides.check_replay(&unchecked_spec)?;
         overrides.apply_to(&mut unchecked_spec);
         let database = Database::open(&unchecked_spec.database())
             .map_err(|e| unchecked_spec.database_problem(&e.to_string(), e.hint()))?;

@@ -186,6 +186,17 @@ impl ColumnPlan {
     }
 }
 
+/// The part of a plan that one model answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelPart {
+    /// Name of the model.
+    pub model: String,
+    /// Number of requests.
+    pub requests: u64,
+    /// Price in USD; `None` if it is unknown.
+    pub cost_usd: Option<Estimate>,
+}
+
 /// The plan of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
@@ -222,6 +233,30 @@ impl Plan {
     #[must_use]
     pub fn request_count(&self) -> u64 {
         self.expansions.iter().map(|e| e.requests).sum()
+    }
+
+    /// Returns the part of each model, in the order of the expansions.
+    #[must_use]
+    pub fn sum_by_model(&self) -> Vec<ModelPart> {
+        let mut parts: Vec<ModelPart> = Vec::new();
+        for expansion in &self.expansions {
+            let cost_usd = expansion.price.is_some().then(|| expansion.cost_usd());
+            match parts.iter_mut().find(|part| part.model == expansion.model) {
+                Some(part) => {
+                    part.requests += expansion.requests;
+                    part.cost_usd = part.cost_usd.zip(cost_usd).map(|(mut sum, cost)| {
+                        sum.add_times(cost, 1.0);
+                        sum
+                    });
+                }
+                None => parts.push(ModelPart {
+                    model: expansion.model.clone(),
+                    requests: expansion.requests,
+                    cost_usd,
+                }),
+            }
+        }
+        parts
     }
 
     /// Returns the input tokens.

@@ -73,6 +73,14 @@ impl SpecFile {
             example: Vec::new(),
         }
     }
+
+    /// Returns whether the spec configures `hqdl ask`, which needs no expansion.
+    #[must_use]
+    pub fn has_ask_settings(&self) -> bool {
+        let AskTable { budget_usd, context_tokens, values } = &self.ask;
+        let has_setting = budget_usd.is_some() || context_tokens.is_some() || values.is_some();
+        has_setting || !self.example.is_empty()
+    }
 }
 
 /// `[database]`

@@ -173,14 +173,15 @@ impl Spec {
     /// # Errors
     /// Returns [`UnpricedModel`] for the first model whose cost is not known.
     pub fn check_prices(&self) -> Result<(), UnpricedModel> {
-        for model in self.all_models().filter(|m| m.provider != Provider::Replay) {
+        for (name, model) in self.named_models().filter(|(_, m)| m.provider != Provider::Replay) {
             let parameter = parameters::find_non_token_parameter(&model.parameters);
             let reason = match (&model.price_origin, parameter) {
                 (PriceOrigin::Unknown(reason), _) => reason.clone(),
                 (_, Some(field)) => format!("`{field}` is not billed by tokens"),
                 (_, None) => continue,
             };
-            return Err(UnpricedModel { name: model.name.clone(), why: reason });
+            let table = models::name_table(name);
+            return Err(UnpricedModel { name: model.name.clone(), table, why: reason });
         }
         Ok(())
     }
@@ -224,6 +225,19 @@ impl Spec {
             }
         }
         notes
+    }
+
+    /// Returns the table of the first model without a known price, such as `[model.large]`.
+    #[must_use]
+    pub fn find_unpriced_table(&self) -> String {
+        let unpriced = self.named_models().find(|(_, model)| model.price.is_none());
+        models::name_table(unpriced.and_then(|(name, _)| name))
+    }
+
+    /// Returns all models of the spec with their names in it; `None` for `[model]`.
+    fn named_models(&self) -> impl Iterator<Item = (Option<&str>, &ModelSettings)> {
+        let others = self.models.iter().map(|(name, model)| (Some(name.as_str()), model));
+        std::iter::once((None, &self.model)).chain(others)
     }
 
     /// Returns all models of the spec.
@@ -320,6 +334,8 @@ pub struct ModelSettings {
 #[error("hqdl cannot keep a budget: the price of {name} is not known ({why})")]
 pub struct UnpricedModel {
     name: String,
+    /// Table of the model, such as `[model]`.
+    pub table: String,
     why: String,
 }
 

@@ -74,6 +74,15 @@ impl ModelTable {
     }
 }
 
+impl ModelTable {
+    /// Returns whether a `[model.NAME]` table inherits the recordings of `[model]` under another
+    /// name.
+    fn replays_as_other_model(&self, other: &OtherModelTable) -> bool {
+        let inherits = other.provider.is_none() && other.recordings.is_empty();
+        inherits && self.inherit(other).provider == Provider::Replay && self.name != other.name
+    }
+}
+
 impl SpecCheck<'_> {
     /// Checks that there are recordings, and that each is a file.
     fn check_recordings(&mut self, table_path: &[Step], recordings: &[PathBuf]) {
@@ -99,6 +108,11 @@ impl SpecCheck<'_> {
     }
 }
 
+/// Returns the name of a model's table, as in the spec.
+pub(crate) fn name_table(other: Option<&str>) -> String {
+    other.map_or("[model]".to_owned(), |name| format!("[model.{name}]"))
+}
+
 /// Returns text for a message that names the model, unless the model is that of `[model]`.
 fn describe_model(other: Option<&str>) -> String {
     other.map_or(String::new(), |name| format!(" of [model.{name}]"))
@@ -117,6 +131,17 @@ impl UncheckedSpec {
             let model_settings = if self.uses_one_model {
                 main.clone()
             } else {
+                if table.replays_as_other_model(other) {
+                    check.add_error(
+                        &["model".into(), name.as_str().into()],
+                        &format!(
+                            "[model.{name}] would replay the answers of [model] as answers of `{}`",
+                            other.name
+                        ),
+                        "it inherits provider \"replay\" and the recordings",
+                        "set `provider`, or `recordings` of its own",
+                    );
+                }
                 self.check_model(check, Some(name), &table.inherit(other))
             };
             (name.clone(), model_settings)
@@ -124,8 +149,8 @@ impl UncheckedSpec {
         table.others.iter().map(&mut check_settings).collect()
     }
 
-    /// Returns a model that bills its answers and has no known price, with the reason.
-    pub(super) fn find_unpriced_model(&self) -> Option<(String, String)> {
+    /// Returns a model that bills its answers and has no known price, with its table and the reason.
+    pub(super) fn find_unpriced_model(&self) -> Option<(String, String, String)> {
         let main = &self.file.model;
         let other_models = main.others.iter().filter(|_| !self.uses_one_model);
         let other_models =
@@ -133,7 +158,8 @@ impl UncheckedSpec {
         std::iter::once((None, main.clone())).chain(other_models).find_map(|(name, model)| {
             match self.find_price(&model) {
                 (_, PriceOrigin::Unknown(reason)) if model.provider != Provider::Replay => {
-                    Some((format!(" `{}`{}", model.name, describe_model(name)), reason))
+                    let described = format!(" `{}`{}", model.name, describe_model(name));
+                    Some((described, name_table(name), reason))
                 }
                 _ => None,
             }
@@ -189,17 +215,19 @@ impl UncheckedSpec {
                 continue;
             }
             let surcharge = || find_surcharge_parameter(&model.parameters);
-            let (field, reason, help) = if let Some(field) =
-                find_non_token_parameter(&model.parameters)
-            {
-                let help = "remove it, or limit tokens with `budget_tokens` instead";
-                (field, "it is not billed by tokens", help)
-            } else if let (Some(field), None) = (surcharge(), model.price) {
-                let help = "set `price` in [model] to what the endpoint then charges, or remove it";
-                (field, "it raises the price per token", help)
-            } else {
-                continue;
-            };
+            let (field, reason, help) =
+                if let Some(field) = find_non_token_parameter(&model.parameters) {
+                    let help = "remove it, or limit tokens with `budget_tokens` instead";
+                    (field, "it is not billed by tokens", help.to_owned())
+                } else if let (Some(field), None) = (surcharge(), model.price) {
+                    let help = format!(
+                        "set `price` in {} to what the endpoint then charges, or remove it",
+                        name_table(name)
+                    );
+                    (field, "it raises the price per token", help)
+                } else {
+                    continue;
+                };
             let path: Vec<Step> = [Some("model"), name, Some("parameters"), Some(field)]
                 .into_iter()
                 .flatten()
@@ -209,7 +237,7 @@ impl UncheckedSpec {
                 &path,
                 &format!("hqdl cannot keep a budget with `{field}`"),
                 reason,
-                help,
+                &help,
             );
         }
     }

@@ -491,7 +491,7 @@ impl UncheckedSpec {
                     "",
                 );
             } else if usd.is_some()
-                && let Some((model, reason)) = self.find_unpriced_model()
+                && let Some((model, table, reason)) = self.find_unpriced_model()
             {
                 let is_flag = self.has_budget_flag && field == "budget_usd";
                 let budget = if is_flag { "--budget".to_owned() } else { format!("`{field}`") };
@@ -499,7 +499,9 @@ impl UncheckedSpec {
                     &field_path(field),
                     &format!("hqdl cannot keep {budget}: the model{model} has no price"),
                     &reason,
-                    "pass --price IN,OUT (0,0 for a model on your own machine), set `price` in [model] for its `name`, or limit tokens with `budget_tokens` in [limits]",
+                    &format!(
+                        "pass --price IN,OUT (0,0 for a model on your own machine), set `price` in {table} for its `name`, or limit tokens with `budget_tokens` in [limits]"
+                    ),
                 );
             }
         }

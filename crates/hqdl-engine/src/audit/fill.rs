@@ -24,8 +24,13 @@ impl Audit {
         reference: &Path,
     ) -> Result<u64, AuditError> {
         let expansion = &spec.expansions[expansion_index];
-        let truths = truth::Truth::read_csv(reference, spec)
-            .map_err(|e| AuditError::in_file(&e.path, e.line, e.message))?;
+        let truths = truth::Truth::read_csv(reference, spec).map_err(|e| match e.line {
+            Some(_) => AuditError::in_file(&e.path, e.line, e.message),
+            None => {
+                let hint = "nothing was changed; name a CSV file with true values";
+                AuditError::in_request(e.to_string(), hint)
+            }
+        })?;
         let source = reference.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut sheet = self.sheet.clone();
         let mut filled = 0;

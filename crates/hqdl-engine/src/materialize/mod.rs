@@ -609,7 +609,8 @@ impl<'w> Materializer<'w> {
         if report.stop_reason.is_some() || report.failure.is_some() {
             return Ok(Vec::new());
         }
-        let mut changed = self.unify_values(run, interrupt, report)?;
+        let mut changed = self.unify_values(run, &model_run, report)?;
+        report.in_doubt = model_run.budget.in_doubt();
         if report.stop_reason.is_none() {
             changed.extend(self.escalate_cells(run, &model_run, coverages, report)?);
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::coverage::CoverageReport;
 use super::run::Run;
@@ -40,7 +40,7 @@ impl<'w> Materializer<'w> {
     pub(super) fn unify_values(
         &self,
         run: &Run,
-        interrupt: &watch::Receiver<bool>,
+        model_run: &ModelRun,
         report: &mut Report,
     ) -> Result<Vec<usize>, MaterializeError> {
         let mut unified = Vec::new();
@@ -61,7 +61,7 @@ impl<'w> Materializer<'w> {
                         expansion,
                         (n, *column),
                         unlisted_values,
-                        interrupt,
+                        model_run,
                         report,
                     )?;
                     if report.stop_reason.is_some() {
@@ -126,7 +126,7 @@ impl<'w> Materializer<'w> {
         expansion: &Expansion,
         (n, column_index): (usize, usize),
         unlisted_values: &[&str],
-        interrupt: &watch::Receiver<bool>,
+        model_run: &ModelRun,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         let column = &expansion.columns[column_index];
@@ -160,7 +160,7 @@ impl<'w> Materializer<'w> {
                     missing_rows: missing_rows.to_vec(),
                 })
                 .collect();
-            self.request_decisions(run, context, row_batches, interrupt, report)?;
+            self.request_decisions(run, context, row_batches, model_run, report)?;
         }
         let Some(unified) = self.requirements[n].checker(column_index).and_then(|c| c.decisions())
         else {
@@ -194,7 +194,7 @@ impl<'w> Materializer<'w> {
         run: &Run,
         (expansion, requirements, choice): (Arc<Expansion>, Arc<CellRequirements>, ModelChoice),
         row_batches: Vec<RowBatch>,
-        interrupt: &watch::Receiver<bool>,
+        model_run: &ModelRun,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         let outer = Arc::clone(&run.events.listener);
@@ -205,10 +205,13 @@ impl<'w> Materializer<'w> {
             }
         });
         let events = Events { listener, usage: Arc::clone(&run.events.usage) };
-        let endpoint = Arc::clone(&self.model);
-        let model_run =
-            ModelRun::new(&self.spec, endpoint, self.facts, run.id, events, interrupt.clone())?;
-        let context = Arc::new(Context::new(&Arc::new(model_run), expansion, requirements, choice));
+        let (endpoint, interrupt) = (Arc::clone(&self.model), model_run.interrupt.clone());
+        // The second answers share this budget, so it must include these requests.
+        let unify_run = ModelRun {
+            budget: Arc::clone(&model_run.budget),
+            ..ModelRun::new(&self.spec, endpoint, self.facts, run.id, events, interrupt)?
+        };
+        let context = Arc::new(Context::new(&Arc::new(unify_run), expansion, requirements, choice));
         let (sender, receiver) = mpsc::channel(row_batches.len().max(1));
         for row_batch in row_batches {
             // The channel has capacity for all batches.

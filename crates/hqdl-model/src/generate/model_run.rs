@@ -32,7 +32,7 @@ pub struct ModelRun {
     /// The model to ask.
     pub endpoint: Arc<dyn Model>,
     /// The budget of the run.
-    pub budget: Budget,
+    pub budget: Arc<Budget>,
     /// The facts that answers are stored in.
     pub facts: Facts,
     /// The event listener and the usage.
@@ -107,7 +107,7 @@ impl ModelRun {
         events: Events,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, FactsError> {
-        let budget = Budget::for_run(facts.history(), spec, id)?;
+        let budget = Arc::new(Budget::for_run(facts.history(), spec, id)?);
         Ok(Self {
             counts_tokens: budget.is_capped() || spec.limits.tokens_per_minute.is_some(),
             budget,
@@ -126,7 +126,7 @@ impl ModelRun {
             id,
             endpoint,
             // The budget is checked when the batch job is packed.
-            budget: Budget::default(),
+            budget: Arc::default(),
             facts: facts.clone(),
             events,
             interrupt: watch::channel(false).1,
