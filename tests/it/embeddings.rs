@@ -70,10 +70,7 @@ fn assert_failed(ended: &CommandResult, texts: &[&str]) {
 #[test]
 fn an_endpoint_without_embeddings_is_an_error_and_not_a_value() {
     for (behavior, texts) in [
-        (
-            Behavior::Missing,
-            [" answers 404: ", "check `model` and `base_url` in [embeddings]"],
-        ),
+        (Behavior::Missing, [" answers 404: ", "check `model` and `base_url` in [embeddings]"]),
         (Behavior::Failing, ["out of order", "embeddings of `look-alike`"]),
         (Behavior::Nonsense, ["is not a list of", "embeddings of `look-alike`"]),
     ] {

@@ -260,7 +260,8 @@ impl HttpState {
                 Some(name) => unknown_spec_failure(name, status.specs.keys()),
                 None => {
                     let names = status.specs.keys().map(String::as_str);
-                    let hint = format!("pass `spec`: {}", name_all("spec", names));
+                    let hint =
+                        format!("pass `spec`, or /mcp/SPEC for MCP: {}", name_all("spec", names));
                     Failure::wrong_input("the request names no spec", hint)
                 }
             };
