@@ -67,6 +67,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     };
     let limits = SpendingLimits { allow_usd: options.allow_usd, max_usd: options.max_usd };
     let context = ServerContext {
+        needs_approval: false,
         target,
         facts: session.facts()?.clone(),
         model,

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::context::{ServerContext, WorkControl};
 use crate::approval::{CellOverride, FillRequest};
-use crate::ask::{self, MaxCost};
+use crate::ask::{self, MaxCost, check_cost_is_known};
 use crate::audit::sheet::parse_truth;
 use crate::audit::{Audit, CellTruth, Evidence, sheet_path};
 use crate::database::Database;
@@ -97,6 +97,9 @@ impl ServerContext {
         let mut spec = self.spec.clone();
         if limit_usd.is_some() {
             spec.limits.budget_usd = limit_usd;
+            if check_cost_is_known(&spec).is_err() {
+                spec.limits.budget_tokens = Some(0);
+            }
         }
         let selection = to_selection(fill);
         let guard = Guard::open_for_sql(&spec.database, None, control.interrupt.clone())?;
@@ -115,7 +118,7 @@ impl ServerContext {
         *cost_usd = report.usage.cost_usd + report.in_doubt.max_spent.usd;
         let failure = Failure::take_from_report(&mut report);
         let status = match &failure {
-            None if report.is_complete() => "complete",
+            None if report.is_fulfilled(&selection, false) => "complete",
             _ => "incomplete",
         };
         Ok(json!({

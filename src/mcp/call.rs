@@ -95,10 +95,37 @@ impl<H: McpHost> RunningCall<'_, H> {
         &self,
         work: impl FnOnce(&ServerContext, WorkControl) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
+        self.run_with_permit(self.host.begin_work().await?, work).await
+    }
+
+    /// Runs approved work, and replaces the reserved cost with its actual cost.
+    async fn run_granted<T: Send + 'static>(
+        &self,
+        grant: Grant,
+        work: impl FnOnce(&ServerContext, WorkControl) -> (Result<T, Failure>, f64) + Send + 'static,
+    ) -> Result<T, Failure> {
+        let permit = match self.host.begin_work().await {
+            Ok(permit) => permit,
+            Err(failure) => {
+                grant.settle(0.0);
+                return Err(failure);
+            }
+        };
+        let work = move |context: &ServerContext, control| Ok(work(context, control));
+        let (result, cost_usd) = self.run_with_permit(permit, work).await?;
+        grant.settle(cost_usd);
+        result
+    }
+
+    async fn run_with_permit<T: Send + 'static>(
+        &self,
+        permit: WorkPermit,
+        work: impl FnOnce(&ServerContext, WorkControl) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
         let bug = || Failure::wrong_input("this is a bug in hqdl", "please report this query");
         let (send, interrupt) = watch::channel(false);
         let guard = InterruptGuard(send);
-        let WorkPermit { guards, mut ending } = self.host.begin_work().await?;
+        let WorkPermit { guards, mut ending } = permit;
         let context = Arc::clone(&self.context);
         let (mut progress, listener) = ProgressReporter::new();
         let mut task = tokio::task::spawn_blocking(move || {
@@ -208,6 +235,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         position: PagePosition,
     ) -> Result<CallToolResponse, Failure> {
         let record = self.context.record_plan(&plan, name_client(self.call))?;
+        let is_free = matches!(plan.max_cost, MaxCost::Nothing) && !self.context.is_replay();
         let plan = Arc::new(plan);
         // Only a person may let a query run on a server.
         if !self.context.is_on_server() {
@@ -218,7 +246,7 @@ impl<H: McpHost> RunningCall<'_, H> {
             if let Some(json) = self.run_blocking(run).await? {
                 return Ok(CallToolResult::structured(json).into());
             }
-            if record.max_usd == Some(0.0) && !self.context.is_replay() {
+            if is_free {
                 return Ok(fail_with(
                     "the query needs answers that its plan did not expect: plan it again",
                 ));
@@ -231,13 +259,10 @@ impl<H: McpHost> RunningCall<'_, H> {
                 Decision::AskClient(question) => return Ok(question.into()),
             };
         let limit = grant.limit_usd;
-        let (result, cost_usd) = self
-            .run_blocking(move |context, control| {
-                Ok(context.run_plan(&plan, limit, position, control))
-            })
-            .await?;
-        grant.settle(cost_usd);
-        Ok(CallToolResult::structured(result?).into())
+        let run = move |context: &ServerContext, control| {
+            context.run_plan(&plan, limit, position, control)
+        };
+        Ok(CallToolResult::structured(self.run_granted(grant, run).await?).into())
     }
 
     /// Plans a run, or runs an approved plan.
@@ -278,11 +303,8 @@ impl<H: McpHost> RunningCall<'_, H> {
             Err(response) => return Ok(response),
         };
         let budget = grant.limit_usd.filter(|_| !self.context.is_replay());
-        let run =
-            move |context: &ServerContext, control| Ok(context.run_fill(&fill, budget, &control));
-        let (result, cost_usd) = self.run_blocking(run).await?;
-        grant.settle(cost_usd);
-        Ok(CallToolResult::structured(result?).into())
+        let run = move |context: &ServerContext, control| context.run_fill(&fill, budget, &control);
+        Ok(CallToolResult::structured(self.run_granted(grant, run).await?).into())
     }
 
     /// Plans an override, or applies one that was approved outside the assistant.
@@ -349,13 +371,11 @@ impl<H: McpHost> RunningCall<'_, H> {
         &self,
         question: &str,
     ) -> Result<Result<AskPlan, CallToolResponse>, Failure> {
-        let write = |allowance| {
-            let question = question.to_owned();
-            self.run_blocking(move |context, control| {
-                Ok(context.write_query(&question, allowance, control))
-            })
-        };
-        let limit = match write(WritingAllowance::Nothing).await?.0? {
+        let text = question.to_owned();
+        let stored = self.run_blocking(move |context, control| {
+            context.write_query(&text, WritingAllowance::Nothing, control).0
+        });
+        let limit = match stored.await? {
             WrittenQuery::Sql(plan) => return self.replan(*plan).await.map(Ok),
             WrittenQuery::Failed(reason) => return Ok(Err(fail_with(&reason))),
             WrittenQuery::Costs(limit) => limit,
@@ -369,9 +389,11 @@ impl<H: McpHost> RunningCall<'_, H> {
                 }
                 Decision::AskClient(question) => return Ok(Err(question.into())),
             };
-        let (written, cost_usd) = write(WritingAllowance::Limit).await?;
-        grant.settle(cost_usd);
-        match written? {
+        let question = question.to_owned();
+        let written = self.run_granted(grant, move |context, control| {
+            context.write_query(&question, WritingAllowance::Limit, control)
+        });
+        match written.await? {
             WrittenQuery::Sql(plan) => self.replan(*plan).await.map(Ok),
             WrittenQuery::Failed(reason) => Ok(Err(fail_with(&reason))),
             WrittenQuery::Costs(_) => Ok(Err(fail_with("the model's price is not known"))),

@@ -52,7 +52,9 @@ pub fn name_client(call: &ToolCall) -> String {
         || "an unnamed client".to_owned(),
         |info| format!("{} {}", info.name, info.version),
     );
-    let name: String = on_one_line(&name).chars().take(MAX_CLIENT_CHARS).collect();
+    // A semicolon begins the connection, which the client must not be able to write.
+    let name = on_one_line(&name).replace(';', ",");
+    let name: String = name.chars().take(MAX_CLIENT_CHARS).collect();
     match HttpConnection::find(call) {
         Some(connection) => format!("{name}; HTTP, {}", connection.client),
         None => name,

@@ -50,6 +50,8 @@ pub struct ServerContext {
     pub plans: PlanStore,
     /// Money spent by this server.
     pub ledger: SpendingLedger,
+    /// Whether a plan that sends requests needs approval even if it is free.
+    pub needs_approval: bool,
     /// Command that approves a plan, without the plan's id.
     pub approve_command: String,
     /// Time limit for the database's work in one pass.
@@ -382,10 +384,8 @@ impl ServerContext {
     ) -> Result<WrittenQuery, Failure> {
         let (mut writing_spec, limit) = ask::limit_sql_generation_cost(&self.spec)?;
         if matches!(allowance, WritingAllowance::Nothing) && !self.is_replay() {
-            match limit {
-                SqlGenerationLimit::Usd(_) => writing_spec.limits.budget_usd = Some(0.0),
-                SqlGenerationLimit::Tokens(_) => writing_spec.limits.budget_tokens = Some(0),
-            }
+            // A budget of 0 USD allows requests to a free model.
+            writing_spec.limits.budget_tokens = Some(0);
         }
         let asked = AskQuestion {
             text: question,
@@ -429,7 +429,12 @@ impl ServerContext {
         position: PagePosition,
         control: WorkControl,
     ) -> Result<Option<Json>, Failure> {
-        let request = self.request(&plan.sql, plan.dialect, control);
+        let mut spec = self.spec.clone();
+        if !spec.is_replay() {
+            // A budget of 0 USD allows requests to a free model.
+            spec.limits.budget_tokens = Some(0);
+        }
+        let request = Request { spec: &spec, ..self.request(&plan.sql, plan.dialect, control) };
         match run_request(plan, &request, Some(0.0), position) {
             Err(error) if is_budget_reached(&error) => Ok(None),
             result => result.map(Some).map_err(|error| self.to_failure(error.into(), &plan.sql)),

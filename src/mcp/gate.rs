@@ -21,6 +21,8 @@ use crate::failure::Failure;
 /// Maximum size of the question that a client shows. A client may truncate a longer question, so
 /// such a plan needs `hqdl approve`.
 const MAX_QUESTION_BYTES: usize = 8_000;
+/// Maximum number of questions that wait for an answer.
+const MAX_PENDING: usize = 1000;
 /// Name of the question in an elicitation's form.
 const APPROVE: &str = "approve";
 
@@ -58,6 +60,12 @@ impl PendingQuestions {
     fn add(&self, plan: &PlanRecord) {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pending.retain(|_, (_, asked_at)| asked_at.elapsed() < question_timeout());
+        if pending.len() >= MAX_PENDING {
+            let oldest = pending.iter().min_by_key(|(_, (_, asked_at))| *asked_at);
+            if let Some(id) = oldest.map(|(id, _)| id.clone()) {
+                pending.remove(&id);
+            }
+        }
         pending.insert(plan.id(), (plan.clone(), Instant::now()));
     }
 
@@ -97,7 +105,7 @@ pub async fn authorize(
     if context.is_replay() && !needs_person {
         return Ok(unlimited);
     }
-    if let (Some(usd), false) = (plan.max_usd, needs_person) {
+    if let (Some(usd), false) = (plan.max_usd, needs_person || context.needs_approval) {
         match context.ledger.reserve(usd, false) {
             Ok(reservation) => return Ok(grant(reservation)),
             Err(LimitReached::Unapproved) => {}

@@ -330,6 +330,26 @@ fn elicitation_asks_the_user_over_http() {
 }
 
 #[test]
+fn a_free_model_needs_approval_where_nothing_may_be_spent() {
+    let (endpoint, project, daemon) = start(&[], &[]);
+    let spec = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
+    let (before, price) = spec.split_once("price = {").unwrap();
+    let (_, after) = price.split_once('}').unwrap();
+    std::fs::write(
+        project.path("specs/x.toml"),
+        format!("{before}price = {{ input = 0.0, output = 0.0 }}{after}"),
+    )
+    .unwrap();
+    let mut client = Client::connect_with(&daemon, "/mcp", json!({}), json!(0), "");
+    wait_until("a free plan", || {
+        let plan = client.call("plan", json!({ "sql": LIVE }));
+        plan["max_cost_usd"] == 0.0
+    });
+    assert_eq!(client.call("query", json!({ "sql": LIVE }))["status"], "approval_needed");
+    assert_eq!(endpoint.request_count(), 0);
+}
+
+#[test]
 fn the_path_chooses_the_spec() {
     let (_endpoint, project, daemon) = start(&[], &[]);
     let spec = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();

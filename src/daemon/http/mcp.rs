@@ -65,6 +65,7 @@ impl McpHost for DaemonHost {
         let (_, active) = self.0.active_spec(name).map_err(|refusal| refusal.failure)?;
         let settings = &self.0.context.settings;
         Ok(Arc::new(ServerContext {
+            needs_approval: !settings.spend,
             target: find_target(&active.spec)?,
             spec: active.spec.clone(),
             facts: self.0.context.facts.as_ref().clone(),
