@@ -90,6 +90,14 @@ fn a_spec_is_checked_previewed_and_saved() {
     let refused = submit(&daemon, &shown, "save", &before, 409);
     assert!(refused.contains("the file has changed since you opened it"), "{refused}");
     assert_eq!(project.spec_text(), longer);
+    // Neither does a page that was checked, previewed or refused after the other program wrote it.
+    for (button, status) in [("check", 200), ("preview", 200), ("save", 409)] {
+        let later = submit(&daemon, &shown, button, &before, status);
+        submit(&daemon, &later, "save", &before, 409);
+    }
+    assert_eq!(project.spec_text(), longer);
+    // A saved page may be saved again.
+    submit(&daemon, &saved, "save", &longer, 200);
     // The cells of the preview can be asked for, for at most the price shown.
     wait_until("reload", || page(&daemon, "/specs/x").contains("city"));
     let shown = page(&daemon, EDIT);

@@ -79,6 +79,8 @@ pub(super) async fn submit_editor(
         if has_windows_ends {
             editor.shown = editor.shown.replace('\n', "\r\n");
         }
+        // The file may have changed since the user opened it.
+        editor.base.clone_from(&form.base);
     } else if form.action != "preview" {
         return Err(refuse_edit().into());
     }
@@ -106,7 +108,7 @@ pub(super) async fn submit_editor(
     }
     if form.action == "save" {
         let lock = state.edits.lock().await;
-        let is_saved = editor.save(&form.base)?;
+        let is_saved = editor.save()?;
         drop(lock);
         let message = if is_saved {
             "Saved. The daemon reads the spec again."
@@ -222,6 +224,8 @@ struct SpecEditor {
     text: String,
     /// Text in the form.
     shown: String,
+    /// Hash of the text that the user has opened or saved.
+    base: String,
     can_edit: bool,
 }
 
@@ -233,16 +237,18 @@ impl SpecEditor {
             HttpRefusal::bad_request(message, "check the path and its permissions")
         })?;
         let can_edit = state.context.settings.edit;
-        Ok(Self { name: name.to_owned(), path, shown: text.clone(), text, can_edit })
+        let base = blake3::hash(text.as_bytes()).to_hex().to_string();
+        Ok(Self { name: name.to_owned(), path, shown: text.clone(), base, text, can_edit })
     }
 
-    /// Saves the shown text if the file still has the text with the hash `base`. Returns false if it
-    /// does not.
-    fn save(&mut self, base: &str) -> Result<bool, ErrorPage> {
-        let Ok(base) = blake3::Hash::from_hex(base) else { return Ok(false) };
+    /// Saves the shown text if the file still has the text that the user has opened. Returns false
+    /// if it does not.
+    fn save(&mut self) -> Result<bool, ErrorPage> {
+        let Ok(base) = blake3::Hash::from_hex(&self.base) else { return Ok(false) };
         let is_saved = save_spec(&self.path, base, &self.shown)?;
         if is_saved {
             self.text.clone_from(&self.shown);
+            self.base = blake3::hash(self.text.as_bytes()).to_hex().to_string();
         }
         Ok(is_saved)
     }
@@ -254,7 +260,6 @@ impl SpecEditor {
             Err(problems) => problems.text,
         };
         let text = if self.can_edit { self.shown.clone() } else { masked() };
-        let base = blake3::hash(self.text.as_bytes()).to_hex().to_string();
         render_page(
             &self.name,
             &html! {
@@ -263,7 +268,7 @@ impl SpecEditor {
                 @if !self.can_edit { p.note { "Read only. To edit specs on this page, start the daemon with " code { "--edit" } "." } }
                 form.live #spec-editor method="post" action=(format!("{}/edit", spec_path(&self.name)))
                     data-check=[self.can_edit.then(|| format!("{}/check", spec_path(&self.name)))] {
-                    input type="hidden" name="base" value=(base);
+                    input type="hidden" name="base" value=(self.base);
                     // A browser drops the first line end of a text box.
                     div.editor {
                         textarea.toml name="text" rows="24" readonly[!self.can_edit] aria-label="TOML of the spec" spellcheck="false" autocapitalize="off" { "\n" (text) }
