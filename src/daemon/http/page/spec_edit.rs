@@ -84,45 +84,12 @@ pub(super) async fn submit_editor(
     } else if form.action != "preview" {
         return Err(refuse_edit().into());
     }
-    let facts = Arc::clone(&state.context.facts);
-    let (path, text) = (editor.path.clone(), editor.shown.clone());
-    let previews = form.action == "preview";
-    let permit = state.acquire_query_permit().await?;
-    let checked = tokio::task::spawn_blocking(move || {
-        let checked = check_text(&path, text, &facts, previews);
-        drop(permit);
-        checked
-    });
-    let checked =
-        checked.await.map_err(|_| HttpRefusal::bad_request("this is a bug in hqdl", ""))?;
-    let (warnings, preview) = match checked {
-        Ok(checked) => checked,
-        Err(failure) => {
-            let page = editor.render(&render_failure(&failure));
-            return Ok((StatusCode::BAD_REQUEST, page).into_response());
-        }
+    // Each answer contains the user's text.
+    let answer = match editor.submit(&state, &form.action).await {
+        Ok((status, content)) => (status, editor.render(&content)),
+        Err(HttpRefusal { status, failure }) => (status, editor.render(&render_failure(&failure))),
     };
-    let mut content = html! { @if !warnings.problems.is_empty() { pre.problem.warnings { (warnings.render(false)) } } };
-    if let Some(preview) = preview {
-        content = html! { (content) (editor.render_preview(&preview)) };
-    }
-    if form.action == "save" {
-        let lock = state.edits.lock().await;
-        let is_saved = editor.save()?;
-        drop(lock);
-        let message = if is_saved {
-            "Saved. The daemon reads the spec again."
-        } else {
-            "Not saved: the file has changed since you opened it. Copy your text, and open the page again."
-        };
-        content = html! { p.note.wait[!is_saved] role="status" { (message) } (content) };
-        let status = if is_saved { StatusCode::OK } else { StatusCode::CONFLICT };
-        return Ok((status, editor.render(&content)).into_response());
-    }
-    if !previews {
-        content = html! { p.note role="status" { "The spec is valid." } (content) };
-    }
-    Ok(editor.render(&content).into_response())
+    Ok(answer.into_response())
 }
 
 /// Handles `POST /specs/{spec}/check`: returns the problems of a text.
@@ -179,9 +146,13 @@ pub(super) async fn add_example(
         let add = |text: &str| edit::add_example(text, &example);
         edit_spec(FilePath::new(&path), &database, add)
     });
-    edited.await.map_err(|_| HttpRefusal::bad_request("this is a bug in hqdl", ""))??;
+    edited.await.map_err(|_| report_bug())??;
     drop(lock);
     Ok(message)
+}
+
+fn report_bug() -> HttpRefusal {
+    HttpRefusal::bad_request("this is a bug in hqdl", "")
 }
 
 /// A text may name any database and folder of the machine, so only a daemon that may edit checks one.
@@ -241,9 +212,51 @@ impl SpecEditor {
         Ok(Self { name: name.to_owned(), path, shown: text.clone(), base, text, can_edit })
     }
 
+    /// Checks the shown text, and previews or saves it. Returns what to show below it.
+    async fn submit(
+        &mut self,
+        state: &HttpState,
+        action: &str,
+    ) -> Result<(StatusCode, Markup), HttpRefusal> {
+        let facts = Arc::clone(&state.context.facts);
+        let (path, text) = (self.path.clone(), self.shown.clone());
+        let previews = action == "preview";
+        let permit = state.acquire_query_permit().await?;
+        let checked = tokio::task::spawn_blocking(move || {
+            let checked = check_text(&path, text, &facts, previews);
+            drop(permit);
+            checked
+        });
+        let checked = checked.await.map_err(|_| report_bug())?;
+        let (warnings, preview) = checked?;
+        let mut content = html! { @if !warnings.problems.is_empty() { pre.problem.warnings { (warnings.render(false)) } } };
+        if let Some(preview) = preview {
+            content = html! { (content) (self.render_preview(&preview)) };
+        }
+        if action == "save" {
+            let lock = state.edits.lock().await;
+            let is_saved = self.save()?;
+            drop(lock);
+            let (status, message) = if is_saved {
+                (StatusCode::OK, "Saved. The daemon reads the spec again.")
+            } else {
+                (
+                    StatusCode::CONFLICT,
+                    "Not saved: the file has changed since you opened it. Copy your text, and open the page again.",
+                )
+            };
+            let content = html! { p.note.wait[!is_saved] role="status" { (message) } (content) };
+            return Ok((status, content));
+        }
+        if !previews {
+            content = html! { p.note role="status" { "The spec is valid." } (content) };
+        }
+        Ok((StatusCode::OK, content))
+    }
+
     /// Saves the shown text if the file still has the text that the user has opened. Returns false
     /// if it does not.
-    fn save(&mut self) -> Result<bool, ErrorPage> {
+    fn save(&mut self) -> Result<bool, Failure> {
         let Ok(base) = blake3::Hash::from_hex(&self.base) else { return Ok(false) };
         let is_saved = save_spec(&self.path, base, &self.shown)?;
         if is_saved {
