@@ -51,6 +51,14 @@ fn a_spec_is_read_only_without_edit() {
     );
     assert!(preview.contains("Heroes of comics that nobody drew."), "{preview}");
     assert_eq!(endpoint.request_count(), 0);
+    // No secret is shown, although the text is not TOML.
+    let secrets = "api_key = \"abcdefgh\"\nurl = \"postgres://u:word@h/db\"\n[model\n";
+    project.write_spec(&(secrets.to_owned() + &before));
+    let shown = page(&daemon, EDIT);
+    assert!(shown.contains("postgres://u:****@h/db"), "{shown}");
+    assert!(!shown.contains("abcdefgh"), "{shown}");
+    let preview = daemon.submit_form(EDIT, "do=preview").expect_status(400).body;
+    assert!(!preview.contains("abcdefgh") && !preview.contains("u:word"), "{preview}");
 }
 
 #[test]

@@ -26,8 +26,8 @@ use crate::plan::Plan;
 use crate::problem::Problems;
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::UncheckedSpec;
 use crate::spec::file::ExampleTable;
+use crate::spec::{UncheckedSpec, mask_secrets};
 use crate::spec_file::{edit_spec, save_spec};
 use crate::suggest::edit;
 
@@ -267,12 +267,8 @@ impl SpecEditor {
     }
 
     fn render(&self, outcome: &Markup) -> Page {
-        // A page that may not edit shows no key that someone has written into the spec.
-        let masked = || match UncheckedSpec::parse(&self.path, self.shown.clone()) {
-            Ok(draft) => draft.add_source_text(Vec::new()).text,
-            Err(problems) => problems.text,
-        };
-        let text = if self.can_edit { self.shown.clone() } else { masked() };
+        // A page that may not edit shows no key or password that someone has written into the spec.
+        let text = if self.can_edit { self.shown.clone() } else { mask_secrets(&self.shown) };
         render_page(
             &self.name,
             &html! {
