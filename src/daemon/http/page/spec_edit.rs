@@ -3,6 +3,7 @@
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -10,27 +11,33 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
+use tokio::sync::watch;
 
+use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::spec::find_spec;
 use super::{
     ErrorPage, HttpState, Page, read_form, render_failure, render_page, render_spec_tabs, spec_path,
 };
 use crate::ask::max_request_cost;
+use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::format::{count_noun, format_usd, format_usd_bound, io_reason};
-use crate::materialize::{RunMode, Selection};
+use crate::materialize::{Materializer, Selection};
+use crate::model;
 use crate::plan::Plan;
 use crate::problem::Problems;
+use crate::query::connection::guard::Guard;
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
-use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::file::ExampleTable;
-use crate::spec::{UncheckedSpec, mask_secrets};
+use crate::spec::{Spec, UncheckedSpec, mask_secrets};
 use crate::spec_file::{edit_spec, save_spec};
 use crate::suggest::edit;
 
+/// Time limit of the database for checking and previewing a text.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Approximate number of cells of a preview.
 const PREVIEW_CELLS: usize = 10;
 
@@ -103,18 +110,16 @@ pub(super) async fn check_spec(
         return Err(refuse_edit().into());
     }
     let path = PathBuf::from(&find_spec(&state, &name)?.path);
+    let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let facts = Arc::clone(&state.context.facts);
-    let checked = tokio::task::spawn_blocking(move || {
-        let checked = check_text(&path, form.text, &facts, false);
-        drop(permit);
-        checked
+    let checked = run_blocking(permit, client_guard, move || {
+        Ok(check_text(&path, form.text, &facts, false, interrupt)?)
     });
-    let problems = match checked.await {
-        Ok(Ok((warnings, _))) => warnings.to_json(),
-        Ok(Err(Failure::Problems(problems))) => problems.to_json(),
-        Ok(Err(failure)) => json!([{ "severity": "error", "message": failure.message() }]),
-        Err(_) => json!([]),
+    let problems = match checked.await.map_err(|refusal| refusal.failure) {
+        Ok((warnings, _)) => warnings.to_json(),
+        Err(Failure::Problems(problems)) => problems.to_json(),
+        Err(failure) => json!([{ "severity": "error", "message": failure.message() }]),
     };
     Ok(axum::Json(json!({ "problems": problems })))
 }
@@ -165,26 +170,41 @@ fn refuse_edit() -> HttpRefusal {
 }
 
 /// Checks the text of a spec. Returns its warnings, and the preview if it is wanted. Sends no request.
+/// The SQL of the text ends at a time limit, and if the interrupt becomes true.
 fn check_text(
     path: &FilePath,
     text: String,
-    facts: &Arc<Facts>,
+    facts: &Facts,
     previews: bool,
+    interrupt: watch::Receiver<bool>,
 ) -> Result<(Problems, Option<SpecPreview>), Failure> {
     let draft = UncheckedSpec::parse(path, text)?;
-    let cache = Cache::Open(Facts::clone(facts));
-    let session = Session::open(draft, &SpecOverrides::default(), cache)?;
-    if !previews {
-        return Ok((session.warnings, None));
+    let guard = Guard::open_for_sql(&draft.database(), Some(CHECK_TIMEOUT), interrupt)
+        .map_err(|e| draft.database_problem(&e.to_string(), e.hint()))?;
+    let check = || {
+        let (spec, warnings) = draft.check(guard.database())?;
+        let preview =
+            if previews { Some(preview_spec(&spec, guard.database(), facts)?) } else { None };
+        Ok((warnings, preview))
+    };
+    let checked = check();
+    // An aborted statement must not look like a problem of the spec, nor like an empty list.
+    match guard_failure(&guard) {
+        Some(aborted) => Err(aborted),
+        None => checked,
     }
-    let columns = session.spec.expansions.iter().map(|e| e.columns.len()).max().unwrap_or(1);
+}
+
+fn preview_spec(spec: &Spec, database: &Database, facts: &Facts) -> Result<SpecPreview, Failure> {
+    let columns = spec.expansions.iter().map(|e| e.columns.len()).max().unwrap_or(1);
     let rows = PREVIEW_CELLS.div_ceil(columns.max(1));
     let selection = Selection { limit: Some(rows as u64), ..Selection::default() };
-    let (plan, _) = session.plan_requests(&selection, RunMode::Live)?;
+    let model = model::connect_for_planning(spec)?;
+    let (plan, _) = Materializer::new(spec, database, facts, model, &selection)?.plan_requests()?;
     let input = plan.input_tokens() as f64 / plan.request_count().max(1) as f64;
-    let max_usd = plan.cost_usd.max + max_request_cost(&session.spec, input);
-    let prompts = build_sample_prompts(&session, Some(rows))?;
-    Ok((session.warnings, Some(SpecPreview { plan, max_usd, prompts, rows: rows as u64 })))
+    let max_usd = plan.cost_usd.max + max_request_cost(spec, input);
+    let prompts = build_sample_prompts(spec, database, facts, Some(rows))?;
+    Ok(SpecPreview { plan, max_usd, prompts, rows: rows as u64 })
 }
 
 /// The text of a spec, in a form.
@@ -221,14 +241,12 @@ impl SpecEditor {
         let facts = Arc::clone(&state.context.facts);
         let (path, text) = (self.path.clone(), self.shown.clone());
         let previews = action == "preview";
+        let (client_guard, interrupt) = state.context.clients.begin_work();
         let permit = state.acquire_query_permit().await?;
-        let checked = tokio::task::spawn_blocking(move || {
-            let checked = check_text(&path, text, &facts, previews);
-            drop(permit);
-            checked
+        let checked = run_blocking(permit, client_guard, move || {
+            Ok(check_text(&path, text, &facts, previews, interrupt)?)
         });
-        let checked = checked.await.map_err(|_| report_bug())?;
-        let (warnings, preview) = checked?;
+        let (warnings, preview) = checked.await?;
         let mut content = html! { @if !warnings.problems.is_empty() { pre.problem.warnings { (warnings.render(false)) } } };
         if let Some(preview) = preview {
             content = html! { (content) (self.render_preview(&preview)) };
