@@ -127,6 +127,34 @@ fn a_spec_is_checked_previewed_and_saved() {
     assert!(schema["properties"]["expansion"].is_object(), "{schema}");
 }
 
+#[test]
+fn a_text_that_cannot_be_saved_is_not_lost() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend", "--edit"]);
+    daemon.wait_until_idle("waiting");
+    let before = project.spec_text();
+    let longer = before.clone() + "# a remark\n";
+    let shown = page(&daemon, EDIT);
+    let path = project.path("specs/x.toml");
+    let writable = std::fs::metadata(&path).unwrap().permissions();
+    let mut read_only = writable.clone();
+    read_only.set_readonly(true);
+    std::fs::set_permissions(&path, read_only).unwrap();
+    let refused = submit(&daemon, &shown, "save", &longer, 400);
+    assert!(refused.contains("permission denied") && refused.contains("# a remark"), "{refused}");
+    std::fs::set_permissions(&path, writable).unwrap();
+    // Another program keeps the directory locked.
+    let directory = std::fs::File::open(path.parent().unwrap()).unwrap();
+    directory.lock().unwrap();
+    let refused = submit(&daemon, &refused, "save", &longer, 400);
+    assert!(refused.contains("has locked its directory"), "{refused}");
+    assert_eq!(project.spec_text(), before);
+    drop(directory);
+    submit(&daemon, &refused, "save", &longer, 200);
+    assert_eq!(project.spec_text(), longer);
+}
+
 fn open_lineage(project: &Project, daemon: &Daemon) -> String {
     project.execute_sql("CREATE VIEW green AS SELECT name FROM llm WHERE eye_color = 'Green'");
     let sql = "SELECT name FROM llm WHERE born > 1950";

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
@@ -252,9 +252,7 @@ impl SpecEditor {
             content = html! { (content) (self.render_preview(&preview)) };
         }
         if action == "save" {
-            let lock = state.edits.lock().await;
-            let is_saved = self.save()?;
-            drop(lock);
+            let is_saved = self.save(Arc::clone(&state.edits).lock_owned().await).await?;
             let (status, message) = if is_saved {
                 (StatusCode::OK, "Saved. The daemon reads the spec again.")
             } else {
@@ -274,9 +272,15 @@ impl SpecEditor {
 
     /// Saves the shown text if the file still has the text that the user has opened. Returns false
     /// if it does not.
-    fn save(&mut self) -> Result<bool, Failure> {
+    async fn save(&mut self, lock: OwnedMutexGuard<()>) -> Result<bool, HttpRefusal> {
         let Ok(base) = blake3::Hash::from_hex(&self.base) else { return Ok(false) };
-        let is_saved = save_spec(&self.path, base, &self.shown)?;
+        let (path, text) = (self.path.clone(), self.shown.clone());
+        let saved = tokio::task::spawn_blocking(move || {
+            let saved = save_spec(&path, base, &text);
+            drop(lock);
+            saved
+        });
+        let is_saved = saved.await.map_err(|_| report_bug())??;
         if is_saved {
             self.text.clone_from(&self.shown);
             self.base = blake3::hash(self.text.as_bytes()).to_hex().to_string();
