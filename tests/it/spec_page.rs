@@ -155,6 +155,40 @@ fn a_text_that_cannot_be_saved_is_not_lost() {
     assert_eq!(project.spec_text(), longer);
 }
 
+#[test]
+fn a_client_that_disconnects_stops_the_check_of_its_text() {
+    use std::io::Write;
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend", "--edit"]);
+    daemon.wait_until_idle("waiting");
+    let before = project.spec_text();
+    let endless =
+        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c";
+    let endless = before.replace("SELECT power FROM power", endless);
+    let body = format!("do=check&text={}", percent_encode(&endless));
+    let serves = |count: u32| {
+        let line = format!("\nhqdl_clients {count}\n");
+        wait_until("number of clients", || daemon.get("/metrics").body.contains(&line));
+    };
+    let (address, length) = (&daemon.address, body.len());
+    // The daemon runs at most 16 queries at once.
+    for _ in 0..16 {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+        "POST {EDIT} HTTP/1.1\r\nHost: {address}\r\nOrigin: http://{address}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        serves(1);
+        drop(stream);
+        serves(0);
+    }
+    let started_at = Instant::now();
+    submit(&daemon, &page(&daemon, EDIT), "check", &before, 200);
+    assert!(started_at.elapsed() < Duration::from_secs(10), "{:?}", started_at.elapsed());
+}
+
 fn open_lineage(project: &Project, daemon: &Daemon) -> String {
     project.execute_sql("CREATE VIEW green AS SELECT name FROM llm WHERE eye_color = 'Green'");
     let sql = "SELECT name FROM llm WHERE born > 1950";
@@ -227,6 +261,24 @@ fn a_browser_marks_errors_and_completes_fields() {
     wait_for(
         &mut browser,
         "[...document.querySelectorAll('#completion .chip')].some((chip) => chip.textContent === 'values')",
+    );
+    // The text stays, and cannot change, until an answer with the editor replaces it.
+    browser.eval_script(
+        "document.querySelector('.toml').value = '# mine';
+         window.fetch = () => new Promise((resolve) => { window.answer = (text) => resolve(new Response(text, { status: 429 })); });
+         document.querySelector('#spec-editor button[value=save]').click()",
+    );
+    wait_for(&mut browser, "document.querySelector('.toml').readOnly");
+    browser
+        .eval_script("window.answer('{\"error\":{\"message\":\"too many\",\"hint\":\"retry\"}}')");
+    wait_for(&mut browser, "document.querySelector('.status').textContent === 'too many; retry'");
+    browser.eval_script("document.querySelector('#spec-editor button[value=save]').click()");
+    wait_for(&mut browser, "document.querySelector('.toml').readOnly");
+    browser.eval_script("window.answer('<main><pre class=problem>no spec</pre></main>')");
+    wait_for(&mut browser, "document.querySelector('.status').textContent === 'no spec'");
+    wait_for(
+        &mut browser,
+        "document.querySelector('.toml').value === '# mine' && !document.querySelector('.toml').readOnly",
     );
     browser.open_page(&format!("http://{}/query?spec=x&sql=SELECT+nope+FROM+hero", daemon.address));
     wait_for(&mut browser, "document.querySelectorAll('.squiggles mark').length === 1");
