@@ -1,15 +1,15 @@
 //! Builds the prompts for the first rows of a spec's tables, without sending them.
 
 use crate::Row;
-use crate::database::StoreError;
 use crate::database::keys::{KeyRow, Keys};
+use crate::database::{Database, StoreError};
+use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::materialize::MaterializeError;
 use crate::model;
 use crate::prompt::PromptFrame;
 use crate::retrieval::evidence::load_evidence;
-use crate::session::Session;
-use crate::spec::Expansion;
+use crate::spec::{Expansion, Spec};
 
 /// A prompt for the first rows of an expansion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,20 +29,22 @@ pub struct SamplePrompt {
 /// # Errors
 /// Returns a [`Failure`] if keys or documents cannot be read.
 pub fn build_sample_prompts(
-    session: &Session,
+    spec: &Spec,
+    database: &Database,
+    facts: &Facts,
     max_rows: Option<usize>,
 ) -> Result<Vec<SamplePrompt>, Failure> {
-    let connected = model::connect_for_planning(&session.spec)?;
+    let connected = model::connect_for_planning(spec)?;
     let mut prompts = Vec::new();
-    for expansion in &session.spec.expansions {
-        let rows = collect_first_rows(session, expansion, max_rows.unwrap_or(usize::MAX))?;
+    for expansion in &spec.expansions {
+        let rows = collect_first_rows(database, expansion, max_rows.unwrap_or(usize::MAX))?;
         let Some(first) = rows.first() else { continue };
-        load_evidence(&session.spec, expansion, &session.database, session.facts()?).map_err(
-            |message| MaterializeError::Evidence { expansion: expansion.name.clone(), message },
-        )?;
+        load_evidence(spec, expansion, database, facts).map_err(|message| {
+            MaterializeError::Evidence { expansion: expansion.name.clone(), message }
+        })?;
         let asked = expansion.for_key(&first.key);
         let shown: Vec<_> = rows.iter().map(|row| expansion.shown_row(row)).collect();
-        let models = model::choose_models(&session.spec, Some(&*connected), expansion);
+        let models = model::choose_models(spec, Some(&*connected), expansion);
         for (m, choice) in models.choices().iter().enumerate() {
             let columns: Vec<usize> = models.columns_of(m).collect();
             let frame = PromptFrame::new(&asked, &columns, choice.format);
@@ -64,7 +66,7 @@ pub fn build_sample_prompts(
 
 /// Returns the first rows of an expansion that one request can contain.
 fn collect_first_rows(
-    session: &Session,
+    database: &Database,
     expansion: &Expansion,
     max_rows: usize,
 ) -> Result<Vec<Row>, StoreError> {
@@ -80,7 +82,7 @@ fn collect_first_rows(
         }
         Ok::<_, rusqlite::Error>(())
     };
-    let keys = Keys::collect(&session.database, expansion, None)?;
-    keys.for_each(&mut add_row).map_err(|e| session.database.store_error_for(&e))?;
+    let keys = Keys::collect(database, expansion, None)?;
+    keys.for_each(&mut add_row).map_err(|e| database.store_error_for(&e))?;
     Ok(rows)
 }

@@ -1,14 +1,20 @@
 //! Edits a spec on disk.
 
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::spec::UncheckedSpec;
 use crate::suggest::edit::EditError;
 
+/// Time limit for locking a directory.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two attempts to lock a directory.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Number of attempts if an editor saves the spec at the same time.
 const MAX_ATTEMPTS: u32 = 3;
 
@@ -26,7 +32,7 @@ pub fn edit_spec(
     };
     // Resolve links first, because the file is replaced.
     let file = path.canonicalize().map_err(|e| failed(&e))?;
-    let _lock = lock_directory(&file);
+    let _lock = lock_directory(&file).map_err(|e| failed(&e))?;
     for _ in 0..MAX_ATTEMPTS {
         let text = fs::read_to_string(&file).map_err(|e| failed(&e))?;
         let edited = edit(&text).map_err(|e| {
@@ -55,7 +61,7 @@ pub fn save_spec(
     let save = || {
         // Resolve links first, because the file is replaced.
         let file = path.canonicalize()?;
-        let _lock = lock_directory(&file);
+        let _lock = lock_directory(&file)?;
         let present = fs::read_to_string(&file)?;
         Ok(blake3::hash(present.as_bytes()) == expected && replace_text(&file, &present, text)?)
     };
@@ -68,9 +74,25 @@ pub fn save_spec(
 /// Locks the directory of a file against other hqdl processes, until the result is dropped. The file
 /// itself is replaced, so a lock on it would end. Where directories cannot be locked, the comparison
 /// before the replacement is the only protection.
-fn lock_directory(file: &Path) -> Option<fs::File> {
-    let directory = fs::File::open(file.parent()?).ok()?;
-    directory.lock().is_ok().then_some(directory)
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`] if another program keeps the lock.
+fn lock_directory(file: &Path) -> Result<Option<fs::File>> {
+    let Some(Ok(directory)) = file.parent().map(fs::File::open) else { return Ok(None) };
+    let began = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(Some(directory)),
+            Err(TryLockError::Error(_)) => return Ok(None),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_TIMEOUT => {
+                thread::sleep(LOCK_PAUSE);
+            }
+            Err(TryLockError::WouldBlock) => {
+                let message = "another program has locked its directory";
+                return Err(Error::new(ErrorKind::TimedOut, message));
+            }
+        }
+    }
 }
 
 /// Replaces the text of a file in one step. Returns false if its text is no longer `expected`.

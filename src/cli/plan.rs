@@ -63,7 +63,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Prints the prompt for the first rows of each expansion.
 fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    for SamplePrompt { expansion, title, system, user } in build_sample_prompts(session, None)? {
+    for SamplePrompt { expansion, title, system, user } in
+        build_sample_prompts(&session.spec, &session.database, session.facts()?, None)?
+    {
         if output_options.json {
             let line = json!({ "expansion": expansion, "system": system, "user": user });
             anstream::println!("{line}");

@@ -136,6 +136,29 @@ fn a_query_runs_only_after_a_press_that_shows_its_price() {
 }
 
 #[test]
+fn a_query_without_a_known_price_runs_only_as_it_was_approved() {
+    let endpoint = asking_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.write_spec(&project.spec_text().replace("price =", "# price ="));
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    let written = submit(&daemon, &open(&daemon), "write", &[("question", "Who can fly?")]);
+    assert!(written.contains("Run, at an unknown price"), "{written}");
+    let other = "SELECT {{LLMMap('Can it fly?', hero.name)}}, {{LLMMap('Can it swim?', hero.name)}} FROM hero";
+    let changed = submit(&daemon, &written, "run", &[("sql", other)]);
+    assert!(changed.contains("This is another query") && changed.contains("swim"), "{changed}");
+    assert_eq!(endpoint.request_count(), 1);
+    // The query that the page has shown runs, whether a model or the user wrote it.
+    let ran = submit(&daemon, &written, "run", &[]);
+    assert!(ran.contains(&format!("<strong>{HERO_COUNT} rows</strong>")), "{ran}");
+    assert_eq!(endpoint.cells_since(1).len(), NAME_COUNT);
+    let priced = submit(&daemon, &written, "price", &[("sql", other)]);
+    let ran = submit(&daemon, &priced, "run", &[]);
+    assert!(ran.contains(&format!("<strong>{HERO_COUNT} rows</strong>")), "{ran}");
+    assert_eq!(endpoint.cells_since(1).len(), 2 * NAME_COUNT);
+}
+
+#[test]
 fn a_form_that_is_sent_twice_spends_once() {
     let (endpoint, _project, daemon) = start(&[]);
     endpoint.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);

@@ -51,6 +51,14 @@ fn a_spec_is_read_only_without_edit() {
     );
     assert!(preview.contains("Heroes of comics that nobody drew."), "{preview}");
     assert_eq!(endpoint.request_count(), 0);
+    // No secret is shown, although the text is not TOML.
+    let secrets = "api_key = \"abcdefgh\"\nurl = \"postgres://u:word@h/db\"\n[model\n";
+    project.write_spec(&(secrets.to_owned() + &before));
+    let shown = page(&daemon, EDIT);
+    assert!(shown.contains("postgres://u:****@h/db"), "{shown}");
+    assert!(!shown.contains("abcdefgh"), "{shown}");
+    let preview = daemon.submit_form(EDIT, "do=preview").expect_status(400).body;
+    assert!(!preview.contains("abcdefgh") && !preview.contains("u:word"), "{preview}");
 }
 
 #[test]
@@ -90,6 +98,14 @@ fn a_spec_is_checked_previewed_and_saved() {
     let refused = submit(&daemon, &shown, "save", &before, 409);
     assert!(refused.contains("the file has changed since you opened it"), "{refused}");
     assert_eq!(project.spec_text(), longer);
+    // Neither does a page that was checked, previewed or refused after the other program wrote it.
+    for (button, status) in [("check", 200), ("preview", 200), ("save", 409)] {
+        let later = submit(&daemon, &shown, button, &before, status);
+        submit(&daemon, &later, "save", &before, 409);
+    }
+    assert_eq!(project.spec_text(), longer);
+    // A saved page may be saved again.
+    submit(&daemon, &saved, "save", &longer, 200);
     // The cells of the preview can be asked for, for at most the price shown.
     wait_until("reload", || page(&daemon, "/specs/x").contains("city"));
     let shown = page(&daemon, EDIT);
@@ -109,6 +125,68 @@ fn a_spec_is_checked_previewed_and_saved() {
     assert_eq!(endpoint.cells_since(0).len(), 10);
     let schema = daemon.get("/spec.schema.json").expect_status(200).json();
     assert!(schema["properties"]["expansion"].is_object(), "{schema}");
+}
+
+#[test]
+fn a_text_that_cannot_be_saved_is_not_lost() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend", "--edit"]);
+    daemon.wait_until_idle("waiting");
+    let before = project.spec_text();
+    let longer = before.clone() + "# a remark\n";
+    let shown = page(&daemon, EDIT);
+    let path = project.path("specs/x.toml");
+    let writable = std::fs::metadata(&path).unwrap().permissions();
+    let mut read_only = writable.clone();
+    read_only.set_readonly(true);
+    std::fs::set_permissions(&path, read_only).unwrap();
+    let refused = submit(&daemon, &shown, "save", &longer, 400);
+    assert!(refused.contains("permission denied") && refused.contains("# a remark"), "{refused}");
+    std::fs::set_permissions(&path, writable).unwrap();
+    // Another program keeps the directory locked.
+    let directory = std::fs::File::open(path.parent().unwrap()).unwrap();
+    directory.lock().unwrap();
+    let refused = submit(&daemon, &refused, "save", &longer, 400);
+    assert!(refused.contains("has locked its directory"), "{refused}");
+    assert_eq!(project.spec_text(), before);
+    drop(directory);
+    submit(&daemon, &refused, "save", &longer, 200);
+    assert_eq!(project.spec_text(), longer);
+}
+
+#[test]
+fn a_client_that_disconnects_stops_the_check_of_its_text() {
+    use std::io::Write;
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend", "--edit"]);
+    daemon.wait_until_idle("waiting");
+    let before = project.spec_text();
+    let endless =
+        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c";
+    let endless = before.replace("SELECT power FROM power", endless);
+    let body = format!("do=check&text={}", percent_encode(&endless));
+    let serves = |count: u32| {
+        let line = format!("\nhqdl_clients {count}\n");
+        wait_until("number of clients", || daemon.get("/metrics").body.contains(&line));
+    };
+    let (address, length) = (&daemon.address, body.len());
+    // The daemon runs at most 16 queries at once.
+    for _ in 0..16 {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+        "POST {EDIT} HTTP/1.1\r\nHost: {address}\r\nOrigin: http://{address}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        serves(1);
+        drop(stream);
+        serves(0);
+    }
+    let started_at = Instant::now();
+    submit(&daemon, &page(&daemon, EDIT), "check", &before, 200);
+    assert!(started_at.elapsed() < Duration::from_secs(10), "{:?}", started_at.elapsed());
 }
 
 fn open_lineage(project: &Project, daemon: &Daemon) -> String {
@@ -183,6 +261,24 @@ fn a_browser_marks_errors_and_completes_fields() {
     wait_for(
         &mut browser,
         "[...document.querySelectorAll('#completion .chip')].some((chip) => chip.textContent === 'values')",
+    );
+    // The text stays, and cannot change, until an answer with the editor replaces it.
+    browser.eval_script(
+        "document.querySelector('.toml').value = '# mine';
+         window.fetch = () => new Promise((resolve) => { window.answer = (text) => resolve(new Response(text, { status: 429 })); });
+         document.querySelector('#spec-editor button[value=save]').click()",
+    );
+    wait_for(&mut browser, "document.querySelector('.toml').readOnly");
+    browser
+        .eval_script("window.answer('{\"error\":{\"message\":\"too many\",\"hint\":\"retry\"}}')");
+    wait_for(&mut browser, "document.querySelector('.status').textContent === 'too many; retry'");
+    browser.eval_script("document.querySelector('#spec-editor button[value=save]').click()");
+    wait_for(&mut browser, "document.querySelector('.toml').readOnly");
+    browser.eval_script("window.answer('<main><pre class=problem>no spec</pre></main>')");
+    wait_for(&mut browser, "document.querySelector('.status').textContent === 'no spec'");
+    wait_for(
+        &mut browser,
+        "document.querySelector('.toml').value === '# mine' && !document.querySelector('.toml').readOnly",
     );
     browser.open_page(&format!("http://{}/query?spec=x&sql=SELECT+nope+FROM+hero", daemon.address));
     wait_for(&mut browser, "document.querySelectorAll('.squiggles mark').length === 1");

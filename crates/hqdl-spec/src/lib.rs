@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::secret::is_variable;
+pub use self::secret::{is_variable, mask_secrets};
 pub use check::Catalog;
 pub use check::ask::MIN_CONTEXT_TOKENS;
 pub use evidence::EvidenceSettings;

@@ -25,9 +25,59 @@ pub fn is_variable(name: &str) -> bool {
         && !is_key(name)
 }
 
-/// Replaces every key in a text with asterisks of the same length, so that a message about the spec
-/// does not show the key.
-pub(super) fn mask_keys(text: &str) -> String {
+/// Replaces every key, and the passwords and parameters of URLs, in the text of a spec with asterisks
+/// of the same length in bytes, so that a page or a message does not show them. The text need not be
+/// valid TOML.
+#[must_use]
+pub fn mask_secrets(text: &str) -> String {
+    let text = mask_keys(text);
+    let mut masked = String::with_capacity(text.len());
+    for mut line in text.split_inclusive('\n') {
+        while let Some((before, url, after)) = find_url(line) {
+            masked.push_str(before);
+            masked.push_str(&mask_url(url));
+            line = after;
+        }
+        masked.push_str(line);
+    }
+    masked
+}
+
+/// Splits a line at its first URL, of which it returns the part after the scheme.
+fn find_url(line: &str) -> Option<(&str, &str, &str)> {
+    let scheme_end = line.find("://")?;
+    let (before, rest) = line.split_at(scheme_end + 3);
+    let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+    let quote = line[..scheme_end].trim_end_matches(is_scheme_char).chars().next_back();
+    // A password between quotes may contain spaces, and quotes after a backslash.
+    let end = match quote {
+        Some(quote @ ('"' | '\'')) => {
+            let is_end = |(at, _): &(usize, &str)| quote == '\'' || !rest[..*at].ends_with('\\');
+            rest.match_indices(quote).find(is_end).map(|(at, _)| at)
+        }
+        _ => rest.find(char::is_whitespace),
+    };
+    let (url, after) = rest.split_at(end.unwrap_or(rest.trim_end().len()));
+    Some((before, url, after))
+}
+
+fn mask_url(url: &str) -> String {
+    let mut shown = url.to_owned();
+    if let Some(host) = url.rfind('@')
+        && let Some(colon) = url[..host].find(':')
+    {
+        let password = colon + 1..host;
+        shown.replace_range(password.clone(), &"*".repeat(password.len()));
+    }
+    if let Some(mark) = shown.find('?') {
+        let parameters = mark + 1..shown.len();
+        shown.replace_range(parameters.clone(), &"*".repeat(parameters.len()));
+    }
+    shown
+}
+
+/// Replaces every key in a text with asterisks of the same length.
+fn mask_keys(text: &str) -> String {
     let is_word_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {

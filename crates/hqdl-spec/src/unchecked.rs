@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::check::{Catalog, SpecCheck, check_embeddings};
 use super::file::{self, SpecFile};
 use super::schema_check::{self, Step, Tree};
-use super::secret::mask_keys;
+use super::secret::mask_secrets;
 use super::{BatchLimits, Images, Limits, Spec};
 use hqdl_values::problem::{Problem, Problems, Severity};
 
@@ -112,6 +112,7 @@ impl UncheckedSpec {
         let (tree, errors) = Tree::parse(&text);
         if !errors.is_empty() {
             drop(tree);
+            let text = mask_secrets(&text);
             return Err(Problems { path: path.to_owned(), text, problems: errors });
         }
         let schema_check = tree.check_schema(&file::json_schema());
@@ -143,7 +144,7 @@ impl UncheckedSpec {
                     label: String::new(),
                     help: None,
                 });
-                Err(Problems { path: path.to_owned(), text, problems })
+                Err(Problems { path: path.to_owned(), text: mask_secrets(&text), problems })
             }
         }
     }
@@ -454,7 +455,7 @@ impl UncheckedSpec {
     #[must_use]
     pub fn add_source_text(&self, problems: Vec<Problem>) -> Problems {
         let path = if self.has_no_file { self.database() } else { self.path.clone() };
-        Problems { path, text: mask_keys(&self.text), problems }
+        Problems { path, text: mask_secrets(&self.text), problems }
     }
 
     pub(super) fn resolve_path(&self, path: &str) -> PathBuf {

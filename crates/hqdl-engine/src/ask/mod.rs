@@ -24,8 +24,8 @@ pub use self::conversation::Turn;
 use self::conversation::{CONVERSATION_RULE, format_turns};
 pub use self::conversation_store::{Conversation, ConversationStore};
 pub use self::plan::{
-    AskPlan, CostLimits, MaxCost, bound_fill_cost, check_cost_is_known, max_request_cost,
-    plan_query, run_within_limit,
+    AskPlan, CostLimits, MaxCost, bound_fill_cost, check_cost_is_known, compute_plan_id,
+    max_request_cost, plan_query, run_within_limit,
 };
 use self::prompt::{DescriptionBuilder, build_instructions};
 pub use self::schema::TableCard;

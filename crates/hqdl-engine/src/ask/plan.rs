@@ -169,7 +169,9 @@ pub fn max_request_cost(spec: &Spec, input: f64) -> f64 {
     spec.all_models().map(reserved).fold(0.0, f64::max)
 }
 
-fn compute_plan_id(request: &Request<'_>, schema_hash: &str, explained: &Meta) -> String {
+/// Returns the identity of a plan: its query, database, schema, model and price.
+#[must_use]
+pub fn compute_plan_id(request: &Request<'_>, schema_hash: &str, explained: &Meta) -> String {
     // Leave out the folder, so that a plan has the same ID on another machine.
     let database = request.database.file_name();
     let parts = [

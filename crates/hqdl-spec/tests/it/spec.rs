@@ -832,3 +832,35 @@ fn a_missing_spec_is_reported() {
     assert!(matches!(error, ReadError::File { .. }));
     assert!(error.to_string().starts_with("cannot read spec no/such/spec.toml: "));
 }
+
+#[test]
+fn secrets_are_masked_in_any_text() {
+    for (text, shown) in [
+        ("key = \"sk-proj-12345\"", "key = \"*************\""),
+        (
+            "url = \"postgres://u:a b'@c@h/db?x=y\" # z",
+            "url = \"postgres://u:******@h/db?***\" # z",
+        ),
+        ("url = 'postgres://u:a\"b@h/db'\r\n", "url = 'postgres://u:***@h/db'\r\n"),
+        ("url = \"postgres://u:a\\\"b@h\"", "url = \"postgres://u:****@h\""),
+        ("url = \"postgres://u:a?b@h", "url = \"postgres://u:***@h"),
+        (
+            "# https://u:é@h/v1 and https://h:80/?k=v\n",
+            "# https://u:**@h/v1 and https://h:80/?***\n",
+        ),
+        ("about = \"see https://h:80/x\", me@x.org", "about = \"see https://h:80/x\", me@x.org"),
+    ] {
+        assert_eq!(hqdl_spec::mask_secrets(text), shown);
+        assert_eq!(hqdl_spec::mask_secrets(text).len(), text.len());
+    }
+    let many = "a://b ".repeat(100_000);
+    assert_eq!(hqdl_spec::mask_secrets(&many), many);
+    // A text that is not TOML is shown with the problem.
+    let wrong = "[model\napi_key = \"abcdefgh\"\nurl = \"postgres://u:word@h/db\"\n";
+    let problems = UncheckedSpec::parse(Path::new("x.toml"), wrong.to_owned()).unwrap_err();
+    assert!(
+        !problems.text.contains("abcdefgh") && !problems.text.contains("word"),
+        "{}",
+        problems.text
+    );
+}

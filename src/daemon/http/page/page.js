@@ -326,6 +326,7 @@ const squiggle = (box, problems) => {
     list.replaceChildren(...names.map((name) => {
       const chip = Object.assign(document.createElement("button"), { type: "button", className: "chip", textContent: name, title: fields[name].description ?? "" });
       chip.onclick = () => {
+        if (box.readOnly) return;
         box.setRangeText(`${name} = `, box.selectionStart - word.length, box.selectionStart, "end");
         box.focus();
         list.hidden = true;
@@ -350,6 +351,13 @@ const squiggle = (box, problems) => {
 // The forms of the Ask page: sent without leaving the page, once, and with a clock.
 (() => {
   let running = null;
+  // The message of a refusal in JSON.
+  const messageOf = (text) => {
+    try {
+      const { message, hint } = JSON.parse(text).error;
+      return [message, hint].filter(Boolean).join("; ");
+    } catch { return undefined; }
+  };
   document.addEventListener("submit", async (event) => {
     const form = event.target;
     if (!form.matches("form.live")) return;
@@ -362,21 +370,33 @@ const squiggle = (box, problems) => {
     const began = Date.now();
     const show = () => { status.textContent = `Working for ${Math.round((Date.now() - began) / 1000)} s`; };
     for (const button of buttons) button.ariaDisabled = "true";
+    // The answer replaces the form, with the text that was sent.
+    const boxes = [...form.querySelectorAll("textarea")].filter((box) => !box.readOnly);
+    for (const box of boxes) box.readOnly = true;
+    const restore = (message) => {
+      status.textContent = message;
+      for (const button of buttons) button.ariaDisabled = null;
+      for (const box of boxes) box.readOnly = false;
+    };
     cancel.hidden = false;
     cancel.onclick = () => own.abort();
     show();
     const clock = setInterval(show, 1000);
     try {
       const response = await fetch(form.action, { method: "POST", body, signal: own.signal });
-      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
-      const main = fresh.querySelector("main");
+      const text = await response.text();
+      const main = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+      // An answer without the editor would lose the user's text.
+      if (!main || (form.id && !main.querySelector(`#${form.id}`))) {
+        restore(main?.querySelector(".problem")?.textContent ?? messageOf(text) ?? `The daemon answers with status ${response.status}.`);
+        return;
+      }
       document.querySelector("main").replaceWith(main);
       main.tabIndex = -1;
       main.focus({ preventScroll: true });
       (main.querySelector(".answer, section.card, .problem") ?? main).scrollIntoView({ block: "nearest" });
     } catch {
-      status.textContent = own.signal.aborted ? "Cancelled. All answers so far are kept." : "The daemon does not answer.";
-      for (const button of buttons) button.ariaDisabled = null;
+      restore(own.signal.aborted ? "Cancelled. All answers so far are kept." : "The daemon does not answer.");
     } finally {
       clearInterval(clock);
       cancel.hidden = true;

@@ -3,6 +3,7 @@
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -10,27 +11,33 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
+use tokio::sync::{OwnedMutexGuard, watch};
 
+use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::spec::find_spec;
 use super::{
     ErrorPage, HttpState, Page, read_form, render_failure, render_page, render_spec_tabs, spec_path,
 };
 use crate::ask::max_request_cost;
+use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::format::{count_noun, format_usd, format_usd_bound, io_reason};
-use crate::materialize::{RunMode, Selection};
+use crate::materialize::{Materializer, Selection};
+use crate::model;
 use crate::plan::Plan;
 use crate::problem::Problems;
+use crate::query::connection::guard::Guard;
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
-use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::UncheckedSpec;
 use crate::spec::file::ExampleTable;
+use crate::spec::{Spec, UncheckedSpec, mask_secrets};
 use crate::spec_file::{edit_spec, save_spec};
 use crate::suggest::edit;
 
+/// Time limit of the database for checking and previewing a text.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Approximate number of cells of a preview.
 const PREVIEW_CELLS: usize = 10;
 
@@ -79,48 +86,17 @@ pub(super) async fn submit_editor(
         if has_windows_ends {
             editor.shown = editor.shown.replace('\n', "\r\n");
         }
+        // The file may have changed since the user opened it.
+        editor.base.clone_from(&form.base);
     } else if form.action != "preview" {
         return Err(refuse_edit().into());
     }
-    let facts = Arc::clone(&state.context.facts);
-    let (path, text) = (editor.path.clone(), editor.shown.clone());
-    let previews = form.action == "preview";
-    let permit = state.acquire_query_permit().await?;
-    let checked = tokio::task::spawn_blocking(move || {
-        let checked = check_text(&path, text, &facts, previews);
-        drop(permit);
-        checked
-    });
-    let checked =
-        checked.await.map_err(|_| HttpRefusal::bad_request("this is a bug in hqdl", ""))?;
-    let (warnings, preview) = match checked {
-        Ok(checked) => checked,
-        Err(failure) => {
-            let page = editor.render(&render_failure(&failure));
-            return Ok((StatusCode::BAD_REQUEST, page).into_response());
-        }
+    // Each answer contains the user's text.
+    let answer = match editor.submit(&state, &form.action).await {
+        Ok((status, content)) => (status, editor.render(&content)),
+        Err(HttpRefusal { status, failure }) => (status, editor.render(&render_failure(&failure))),
     };
-    let mut content = html! { @if !warnings.problems.is_empty() { pre.problem.warnings { (warnings.render(false)) } } };
-    if let Some(preview) = preview {
-        content = html! { (content) (editor.render_preview(&preview)) };
-    }
-    if form.action == "save" {
-        let lock = state.edits.lock().await;
-        let is_saved = editor.save(&form.base)?;
-        drop(lock);
-        let message = if is_saved {
-            "Saved. The daemon reads the spec again."
-        } else {
-            "Not saved: the file has changed since you opened it. Copy your text, and open the page again."
-        };
-        content = html! { p.note.wait[!is_saved] role="status" { (message) } (content) };
-        let status = if is_saved { StatusCode::OK } else { StatusCode::CONFLICT };
-        return Ok((status, editor.render(&content)).into_response());
-    }
-    if !previews {
-        content = html! { p.note role="status" { "The spec is valid." } (content) };
-    }
-    Ok(editor.render(&content).into_response())
+    Ok(answer.into_response())
 }
 
 /// Handles `POST /specs/{spec}/check`: returns the problems of a text.
@@ -134,18 +110,16 @@ pub(super) async fn check_spec(
         return Err(refuse_edit().into());
     }
     let path = PathBuf::from(&find_spec(&state, &name)?.path);
+    let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let facts = Arc::clone(&state.context.facts);
-    let checked = tokio::task::spawn_blocking(move || {
-        let checked = check_text(&path, form.text, &facts, false);
-        drop(permit);
-        checked
+    let checked = run_blocking(permit, client_guard, move || {
+        Ok(check_text(&path, form.text, &facts, false, interrupt)?)
     });
-    let problems = match checked.await {
-        Ok(Ok((warnings, _))) => warnings.to_json(),
-        Ok(Err(Failure::Problems(problems))) => problems.to_json(),
-        Ok(Err(failure)) => json!([{ "severity": "error", "message": failure.message() }]),
-        Err(_) => json!([]),
+    let problems = match checked.await.map_err(|refusal| refusal.failure) {
+        Ok((warnings, _)) => warnings.to_json(),
+        Err(Failure::Problems(problems)) => problems.to_json(),
+        Err(failure) => json!([{ "severity": "error", "message": failure.message() }]),
     };
     Ok(axum::Json(json!({ "problems": problems })))
 }
@@ -177,9 +151,13 @@ pub(super) async fn add_example(
         let add = |text: &str| edit::add_example(text, &example);
         edit_spec(FilePath::new(&path), &database, add)
     });
-    edited.await.map_err(|_| HttpRefusal::bad_request("this is a bug in hqdl", ""))??;
+    edited.await.map_err(|_| report_bug())??;
     drop(lock);
     Ok(message)
+}
+
+fn report_bug() -> HttpRefusal {
+    HttpRefusal::bad_request("this is a bug in hqdl", "")
 }
 
 /// A text may name any database and folder of the machine, so only a daemon that may edit checks one.
@@ -192,26 +170,41 @@ fn refuse_edit() -> HttpRefusal {
 }
 
 /// Checks the text of a spec. Returns its warnings, and the preview if it is wanted. Sends no request.
+/// The SQL of the text ends at a time limit, and if the interrupt becomes true.
 fn check_text(
     path: &FilePath,
     text: String,
-    facts: &Arc<Facts>,
+    facts: &Facts,
     previews: bool,
+    interrupt: watch::Receiver<bool>,
 ) -> Result<(Problems, Option<SpecPreview>), Failure> {
     let draft = UncheckedSpec::parse(path, text)?;
-    let cache = Cache::Open(Facts::clone(facts));
-    let session = Session::open(draft, &SpecOverrides::default(), cache)?;
-    if !previews {
-        return Ok((session.warnings, None));
+    let guard = Guard::open_for_sql(&draft.database(), Some(CHECK_TIMEOUT), interrupt)
+        .map_err(|e| draft.database_problem(&e.to_string(), e.hint()))?;
+    let check = || {
+        let (spec, warnings) = draft.check(guard.database())?;
+        let preview =
+            if previews { Some(preview_spec(&spec, guard.database(), facts)?) } else { None };
+        Ok((warnings, preview))
+    };
+    let checked = check();
+    // An aborted statement must not look like a problem of the spec, nor like an empty list.
+    match guard_failure(&guard) {
+        Some(aborted) => Err(aborted),
+        None => checked,
     }
-    let columns = session.spec.expansions.iter().map(|e| e.columns.len()).max().unwrap_or(1);
+}
+
+fn preview_spec(spec: &Spec, database: &Database, facts: &Facts) -> Result<SpecPreview, Failure> {
+    let columns = spec.expansions.iter().map(|e| e.columns.len()).max().unwrap_or(1);
     let rows = PREVIEW_CELLS.div_ceil(columns.max(1));
     let selection = Selection { limit: Some(rows as u64), ..Selection::default() };
-    let (plan, _) = session.plan_requests(&selection, RunMode::Live)?;
+    let model = model::connect_for_planning(spec)?;
+    let (plan, _) = Materializer::new(spec, database, facts, model, &selection)?.plan_requests()?;
     let input = plan.input_tokens() as f64 / plan.request_count().max(1) as f64;
-    let max_usd = plan.cost_usd.max + max_request_cost(&session.spec, input);
-    let prompts = build_sample_prompts(&session, Some(rows))?;
-    Ok((session.warnings, Some(SpecPreview { plan, max_usd, prompts, rows: rows as u64 })))
+    let max_usd = plan.cost_usd.max + max_request_cost(spec, input);
+    let prompts = build_sample_prompts(spec, database, facts, Some(rows))?;
+    Ok(SpecPreview { plan, max_usd, prompts, rows: rows as u64 })
 }
 
 /// The text of a spec, in a form.
@@ -222,6 +215,8 @@ struct SpecEditor {
     text: String,
     /// Text in the form.
     shown: String,
+    /// Hash of the text that the user has opened or saved.
+    base: String,
     can_edit: bool,
 }
 
@@ -233,28 +228,69 @@ impl SpecEditor {
             HttpRefusal::bad_request(message, "check the path and its permissions")
         })?;
         let can_edit = state.context.settings.edit;
-        Ok(Self { name: name.to_owned(), path, shown: text.clone(), text, can_edit })
+        let base = blake3::hash(text.as_bytes()).to_hex().to_string();
+        Ok(Self { name: name.to_owned(), path, shown: text.clone(), base, text, can_edit })
     }
 
-    /// Saves the shown text if the file still has the text with the hash `base`. Returns false if it
-    /// does not.
-    fn save(&mut self, base: &str) -> Result<bool, ErrorPage> {
-        let Ok(base) = blake3::Hash::from_hex(base) else { return Ok(false) };
-        let is_saved = save_spec(&self.path, base, &self.shown)?;
+    /// Checks the shown text, and previews or saves it. Returns what to show below it.
+    async fn submit(
+        &mut self,
+        state: &HttpState,
+        action: &str,
+    ) -> Result<(StatusCode, Markup), HttpRefusal> {
+        let facts = Arc::clone(&state.context.facts);
+        let (path, text) = (self.path.clone(), self.shown.clone());
+        let previews = action == "preview";
+        let (client_guard, interrupt) = state.context.clients.begin_work();
+        let permit = state.acquire_query_permit().await?;
+        let checked = run_blocking(permit, client_guard, move || {
+            Ok(check_text(&path, text, &facts, previews, interrupt)?)
+        });
+        let (warnings, preview) = checked.await?;
+        let mut content = html! { @if !warnings.problems.is_empty() { pre.problem.warnings { (warnings.render(false)) } } };
+        if let Some(preview) = preview {
+            content = html! { (content) (self.render_preview(&preview)) };
+        }
+        if action == "save" {
+            let is_saved = self.save(Arc::clone(&state.edits).lock_owned().await).await?;
+            let (status, message) = if is_saved {
+                (StatusCode::OK, "Saved. The daemon reads the spec again.")
+            } else {
+                (
+                    StatusCode::CONFLICT,
+                    "Not saved: the file has changed since you opened it. Copy your text, and open the page again.",
+                )
+            };
+            let content = html! { p.note.wait[!is_saved] role="status" { (message) } (content) };
+            return Ok((status, content));
+        }
+        if !previews {
+            content = html! { p.note role="status" { "The spec is valid." } (content) };
+        }
+        Ok((StatusCode::OK, content))
+    }
+
+    /// Saves the shown text if the file still has the text that the user has opened. Returns false
+    /// if it does not.
+    async fn save(&mut self, lock: OwnedMutexGuard<()>) -> Result<bool, HttpRefusal> {
+        let Ok(base) = blake3::Hash::from_hex(&self.base) else { return Ok(false) };
+        let (path, text) = (self.path.clone(), self.shown.clone());
+        let saved = tokio::task::spawn_blocking(move || {
+            let saved = save_spec(&path, base, &text);
+            drop(lock);
+            saved
+        });
+        let is_saved = saved.await.map_err(|_| report_bug())??;
         if is_saved {
             self.text.clone_from(&self.shown);
+            self.base = blake3::hash(self.text.as_bytes()).to_hex().to_string();
         }
         Ok(is_saved)
     }
 
     fn render(&self, outcome: &Markup) -> Page {
-        // A page that may not edit shows no key that someone has written into the spec.
-        let masked = || match UncheckedSpec::parse(&self.path, self.shown.clone()) {
-            Ok(draft) => draft.add_source_text(Vec::new()).text,
-            Err(problems) => problems.text,
-        };
-        let text = if self.can_edit { self.shown.clone() } else { masked() };
-        let base = blake3::hash(self.text.as_bytes()).to_hex().to_string();
+        // A page that may not edit shows no key or password that someone has written into the spec.
+        let text = if self.can_edit { self.shown.clone() } else { mask_secrets(&self.shown) };
         render_page(
             &self.name,
             &html! {
@@ -263,7 +299,7 @@ impl SpecEditor {
                 @if !self.can_edit { p.note { "Read only. To edit specs on this page, start the daemon with " code { "--edit" } "." } }
                 form.live #spec-editor method="post" action=(format!("{}/edit", spec_path(&self.name)))
                     data-check=[self.can_edit.then(|| format!("{}/check", spec_path(&self.name)))] {
-                    input type="hidden" name="base" value=(base);
+                    input type="hidden" name="base" value=(self.base);
                     // A browser drops the first line end of a text box.
                     div.editor {
                         textarea.toml name="text" rows="24" readonly[!self.can_edit] aria-label="TOML of the spec" spellcheck="false" autocapitalize="off" { "\n" (text) }

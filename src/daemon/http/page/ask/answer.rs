@@ -70,6 +70,8 @@ pub(super) struct ShownQuery {
     pub(super) assumptions: Option<String>,
     /// Price on the button, as [`describe_price`] formats it.
     pub(super) price: String,
+    /// Identity of the plan that the page has shown.
+    pub(super) plan_id: String,
 }
 
 /// What to do for a question.
@@ -163,7 +165,10 @@ impl AskJob {
         )]
         let (written, repairs, usd) = self.use_asker(rewrites, |asker| asker.plan())?;
         let plan = match written {
-            Written::Plan(plan) => *plan,
+            Written::Plan(mut plan) => {
+                self.identify_plan(&mut plan)?;
+                *plan
+            }
             Written::Declined(reason) => return Ok(AskResult::Declined(reason)),
             Written::Unreadable if self.active.spec.is_replay() => {
                 return Err(Failure::wrong_input(
@@ -196,10 +201,11 @@ impl AskJob {
     fn relax(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
         let before = self.plan(shown)?;
         let (relaxed, repairs, usd) = self.use_asker(false, |asker| asker.relax(&before.plan))?;
-        let Some(plan) = relaxed else {
+        let Some(mut plan) = relaxed else {
             let note = Some("The model found no condition that can be relaxed.".to_owned());
             return Ok(AskResult::Planned(Box::new(Planned { note, ..before })));
         };
+        self.identify_plan(&mut plan)?;
         let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
         let planned = Planned { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
@@ -241,15 +247,32 @@ impl AskJob {
         let mut plan = ask::plan_query(&request, &planning_model, "", limits)
             .map_err(|error| self.to_query_failure(error, &shown.sql))?;
         plan.assumptions.clone_from(&shown.assumptions);
+        self.identify_plan(&mut plan)?;
         let is_relaxed = shown.is_relaxed;
         Ok(Planned { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
     }
 
+    /// Sets the identity of a plan. It does not depend on how the query was written, nor on the
+    /// white space that a form loses.
+    fn identify_plan(&self, plan: &mut AskPlan) -> Result<(), Failure> {
+        let (_, schema_hash) = ask::describe_tables(&self.target, &self.active.spec, false)?;
+        let sql = plan.sql.trim().replace("\r\n", "\n");
+        let request = self.build_request(&sql, plan.dialect);
+        plan.id = ask::compute_plan_id(&request, &schema_hash, &plan.explained);
+        Ok(())
+    }
+
     /// Runs a query if it still has the price that the page has shown; otherwise shows its new
-    /// price.
+    /// price. A query without a known price must be the one that the page has shown, because no
+    /// budget limits it.
     fn run_shown(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
         let planned = self.plan(shown)?;
         let price = describe_price(&planned.plan.max_cost);
+        let is_unknown = matches!(planned.plan.max_cost, MaxCost::Unknown(_));
+        if price == shown.price && is_unknown && planned.plan.id != shown.plan_id {
+            let note = Some(format!("This is another query, which runs {price}. Approve it."));
+            return Ok(AskResult::Planned(Box::new(Planned { note, ..planned })));
+        }
         if price != shown.price {
             let note = Some(format!("This query now runs {price}. Approve the new price."));
             return Ok(AskResult::Planned(Box::new(Planned { note, ..planned })));

@@ -26,7 +26,7 @@ use super::query::{
 };
 use super::spec_edit::add_example;
 use super::{ErrorPage, HttpState, Page, percent_encode, read_form, render_failure, render_page};
-use crate::ask::{MaxCost, Turn};
+use crate::ask::{AskPlan, MaxCost, Turn};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::failure::Failure;
 use crate::format::count_noun;
@@ -58,6 +58,8 @@ pub(super) struct AskForm {
     written: String,
     /// Prices on the buttons.
     run_price: String,
+    /// Identity of the plan that the page has shown.
+    plan_id: String,
     writing_price: String,
     /// Identifies the page, so that a form sent twice is worked on once.
     press: String,
@@ -87,6 +89,7 @@ impl AskForm {
             is_relaxed: self.relaxed,
             assumptions: self.find_assumptions(),
             price: self.run_price.clone(),
+            plan_id: self.plan_id.clone(),
         };
         match self.action.as_str() {
             "price" => Ok(AskAction::Price(shown)),
@@ -306,7 +309,7 @@ impl<'f> AskPage<'f> {
                     (render_failure(failure))
                     @match sql {
                         Some(sql) => section.card {
-                            (self.render_query_form(sql, self.form.dialect, self.form.relaxed, None, "", &html! {
+                            (self.render_query_form(sql, self.form.dialect, self.form.relaxed, None, None, &html! {
                                 button.main name="do" value="price" { "Price the corrected query" }
                             }))
                         },
@@ -404,13 +407,14 @@ impl<'f> AskPage<'f> {
         html! { button name="do" value="rewrite" { "Write another query, " (self.writing_price) } }
     }
 
+    /// Renders a query that can be edited. `awaiting` is its plan, if it waits for approval.
     fn render_query_form(
         &self,
         sql: &str,
         dialect: Dialect,
         is_relaxed: bool,
         assumptions: Option<&str>,
-        price: &str,
+        awaiting: Option<&AskPlan>,
         buttons: &Markup,
     ) -> Markup {
         html! { form.live.sql method="post" action="/ask" {
@@ -418,7 +422,10 @@ impl<'f> AskPage<'f> {
             input type="hidden" name="question" value=(self.form.question);
             input type="hidden" name="dialect" value=(dialect.name());
             input type="hidden" name="relaxed" value=(is_relaxed);
-            input type="hidden" name="run_price" value=(price);
+            @if let Some(plan) = awaiting {
+                input type="hidden" name="run_price" value=(describe_price(&plan.max_cost));
+                input type="hidden" name="plan_id" value=(plan.id);
+            }
             @if let Some(assumptions) = assumptions {
                 input type="hidden" name="assumptions" value=(assumptions);
                 input type="hidden" name="written" value=(sql);
@@ -444,7 +451,7 @@ impl<'f> AskPage<'f> {
                 }
             }
             @if let MaxCost::Unknown(why) = &plan.max_cost { p.note.wait { "The price is not known: " (why) "." } }
-            (self.render_query_form(&plan.sql, plan.dialect, planned.is_relaxed, plan.assumptions.as_deref(), &price, &html! {
+            (self.render_query_form(&plan.sql, plan.dialect, planned.is_relaxed, plan.assumptions.as_deref(), Some(plan), &html! {
                 button.main name="do" value="run" { "Run, " (price) }
                 button name="do" value="price" { "Price an edited query" }
             }))
@@ -468,7 +475,7 @@ impl<'f> AskPage<'f> {
                 (render_rows_table(rows))
             }
             details open[rows.count == 0] { summary { "Query and routes" }
-                (self.render_query_form(&turn.sql, planned.plan.dialect, planned.is_relaxed, planned.plan.assumptions.as_deref(), "", &html! {
+                (self.render_query_form(&turn.sql, planned.plan.dialect, planned.is_relaxed, planned.plan.assumptions.as_deref(), None, &html! {
                     button name="do" value="price" { "Price an edited query" }
                 }))
                 p { a href=(self.query_link(&turn.sql)) { "Open in Query" } " to draw charts and download all rows" }
