@@ -6,7 +6,8 @@ use rmcp::model::{
 
 use super::context::ServerContext;
 use crate::failure::Failure;
-use crate::format::{hide_secrets, io_reason, on_one_line};
+use crate::format::{io_reason, on_one_line};
+use crate::spec::mask_secrets;
 
 /// The guide to queries.
 const GUIDE: &str = include_str!("../../docs/guides/queries.md");
@@ -85,7 +86,7 @@ pub fn read_resource(
     Ok(Some(text))
 }
 
-/// Returns the text of the spec. URLs have no passwords and parameters.
+/// Returns the text of the spec without keys, passwords and parameters of URLs.
 fn read_spec(context: &ServerContext) -> Result<String, Failure> {
     let path = &context.spec.path;
     if context.spec.expansions.is_empty() && !path.is_file() {
@@ -94,17 +95,7 @@ fn read_spec(context: &ServerContext) -> Result<String, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::wrong_input(format!("{}: {}", path.display(), io_reason(&error)), "")
     })?;
-    let words = text.split_inclusive(|c: char| c == '"' || c == '\'' || c.is_whitespace());
-    let hide = |word: &str| {
-        let Some(end) = word.chars().next_back().filter(|_| word.contains("://")) else {
-            return word.to_owned();
-        };
-        match word.strip_suffix(|c: char| c == '"' || c == '\'' || c.is_whitespace()) {
-            Some(url) => format!("{}{end}", hide_secrets(url)),
-            None => hide_secrets(word),
-        }
-    };
-    Ok(words.map(hide).collect())
+    Ok(mask_secrets(&text))
 }
 
 /// Returns all prompts.
