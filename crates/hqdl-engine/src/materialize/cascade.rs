@@ -4,6 +4,9 @@
 //! Everything follows from the keys and the facts: a row is in the sample if the hash of its entity
 //! and the seed is one of the smallest. So a killed run continues with the same sample, new rows are
 //! as likely to be in it as old ones, and nothing about a calibration is stored.
+//!
+//! An overridden cell counts with the models' answers. If it left the sample, a user who overrides
+//! the wrong cells of the sample would leave only right ones in it.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
@@ -11,7 +14,7 @@ use super::coverage_builder::RequestCost;
 use super::{MaterializeError, Materializer, RunMode, WalkError};
 use crate::audit::{Audit, AuditError, Design, Evidence, is_same};
 use hqdl_database::keys::{KeyRow, Keys};
-use hqdl_facts::{CascadeCell, CascadeDecision};
+use hqdl_facts::{CascadeCell, CascadeDecision, CellLookup, Reason, Record};
 use hqdl_model::plan::{CascadePlan, CascadeThreshold, ExpansionPlan};
 use hqdl_spec::{CascadeTarget, Comparison, TargetBasis};
 use hqdl_statistics::{CascadeChoice, CascadeLevel, CascadeSample};
@@ -90,10 +93,11 @@ impl Calibration {
     }
 
     /// Adds a cell. `values` returns its first value and the one that counts after the stronger
-    /// model has answered.
+    /// model has answered. No model is asked about an overridden cell outside the sample.
     fn add_cell(
         &mut self,
         entity: &Entity,
+        is_overridden: bool,
         cell: CascadeCell,
         values: impl FnOnce() -> Option<(CellValue, Option<CellValue>)>,
     ) {
@@ -102,7 +106,9 @@ impl Calibration {
             DrawnSample::Hashed { .. } => true,
             DrawnSample::Audited { frame, .. } => frame.contains(entity),
         };
+        let is_asked = is_sampled || !is_overridden;
         let level = match cell {
+            CascadeCell::Missing if !is_asked => None,
             CascadeCell::Missing => {
                 self.unanswered += 1;
                 self.missing_sampled += u64::from(is_sampled);
@@ -110,7 +116,7 @@ impl Calibration {
             }
             CascadeCell::Escalated => None,
             CascadeCell::Compared(differing, second) => {
-                self.unescalated[differing] += u64::from(second.is_none());
+                self.unescalated[differing] += u64::from(is_asked && second.is_none());
                 if !is_covered {
                     return;
                 }
@@ -204,6 +210,11 @@ fn hash_entity(seed: u64, entity: &Entity) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// Returns true if a calibration includes a column's cell of a key.
+fn is_calibrated(key: &KeyRow, column: usize) -> bool {
+    key.is_first_spelling && key.entity_requested_columns[column]
+}
+
 impl Materializer<'_> {
     /// Returns the target of each column of an expansion that has one.
     fn cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
@@ -244,6 +255,7 @@ impl Materializer<'_> {
         let mut calibrations: Vec<Option<Calibration>> = vec![None; columns];
         if !targets.is_empty() && self.run_mode != RunMode::Batch {
             for (column, target) in targets {
+                self.check_override_shots(n, column)?;
                 let rule = self.models[n].of_column(column).second.as_ref();
                 let levels = rule.map_or(1, |rule| rule.compare.len() + 1);
                 let drawn = match target.basis {
@@ -255,7 +267,7 @@ impl Materializer<'_> {
                 calibrations[column] = Some(Calibration::new(target, drawn, levels));
             }
             let keys = Keys::collect(self.database, &self.spec.expansions[n], None)?;
-            self.draw_samples(n, &keys, &mut calibrations)
+            Self::draw_samples(&keys, &mut calibrations)
                 .and_then(|()| self.count_levels(n, &keys, &mut calibrations))
                 .map_err(|e| e.into_materialize_error(self.database))?;
             calibrations.iter_mut().flatten().for_each(decide);
@@ -294,18 +306,43 @@ impl Materializer<'_> {
         })
     }
 
-    /// Returns true if a calibration includes a column's cell of a key. An overridden cell has no
-    /// answer of a model.
-    fn is_calibrated(&self, n: usize, key: &KeyRow, column: usize) -> bool {
-        key.is_first_spelling
-            && key.entity_requested_columns[column]
-            && self.overrides.get(n, &key.entity, column).is_none()
+    /// Checks that no prompt shows overrides as examples: the models would repeat those of sampled
+    /// cells.
+    fn check_override_shots(&self, n: usize, column: usize) -> Result<(), AuditError> {
+        let expansion = &self.spec.expansions[n];
+        let is_overridden =
+            || self.overrides.overridden_rows(n).iter().any(|(_, cells)| cells.contains_key(&column));
+        if expansion.override_shots == 0 || !is_overridden() {
+            return Ok(());
+        }
+        let message = format!(
+            "the target of `{}` is refused, because `shots = \"overrides\"` shows overridden cells to the models that its sample tests",
+            expansion.columns[column].name
+        );
+        Err(AuditError::in_request(message, "remove `shots = \"overrides\"` or the target"))
+    }
+
+    /// Returns why a model must still answer an overridden cell, and the model, if the cell is in
+    /// the sample of a calibration.
+    pub(super) fn find_unanswered_sampled(
+        &self,
+        n: usize,
+        column: usize,
+        entity: &Entity,
+        record: Option<&Record>,
+    ) -> Option<(Reason, usize)> {
+        let decision = self.cascade_decision(n, column, entity);
+        if !decision.is_sampled {
+            return None;
+        }
+        match self.requirements[n].look_up_with_second_answer(record, column, decision) {
+            (CellLookup::Missing(reason, _), model) => Some((reason, model)),
+            (CellLookup::Known(_), _) => None,
+        }
     }
 
     /// Draws the samples.
     fn draw_samples(
-        &self,
-        n: usize,
         keys: &Keys<'_>,
         calibrations: &mut [Option<Calibration>],
     ) -> Result<(), WalkError> {
@@ -317,7 +354,7 @@ impl Materializer<'_> {
                 else {
                     continue;
                 };
-                if self.is_calibrated(n, key, column) {
+                if is_calibrated(key, column) {
                     smallest[column].push(hash_entity(*seed, &key.entity));
                     if smallest[column].len() > *size {
                         smallest[column].pop();
@@ -345,9 +382,10 @@ impl Materializer<'_> {
         self.for_each_key(keys, &mut |key, facts| {
             for (column, calibration) in calibrations.iter_mut().enumerate() {
                 let Some(calibration) = calibration else { continue };
-                if self.is_calibrated(n, key, column) {
+                if is_calibrated(key, column) {
+                    let is_overridden = self.overrides.get(n, &key.entity, column).is_some();
                     let cell = self.requirements[n].look_up_cascade(facts.as_ref(), column);
-                    calibration.add_cell(&key.entity, cell, || {
+                    calibration.add_cell(&key.entity, is_overridden, cell, || {
                         self.requirements[n].cascade_values(facts.as_ref(), column)
                     });
                 }
