@@ -169,6 +169,7 @@ fn the_sample_decides_which_cells_are_escalated() {
     let note =
         "llm.country: with a probability of 95 %, at least 95 % of 200 cells agree with gpt-4o";
     assert!(ended.stdout.contains(note), "{}", ended.stdout);
+    assert_eq!((&done["promised"], &done["unanswered"]), (&json!(true), &json!(0)), "{done}");
     // The next run asks for nothing.
     let counts = cascade.request_counts();
     let ended = cascade.run();
@@ -298,6 +299,25 @@ fn a_run_that_stops_before_the_sample_is_answered_promises_nothing() {
     cascade.run();
     assert!(cascade.paid() - paid <= most(&plan), "{} of {}", cascade.paid() - paid, most(&plan));
     assert_eq!(cascade.misses(answer_large), 0);
+}
+
+#[test]
+fn a_run_that_stops_below_the_threshold_promises_nothing() {
+    let whole = Cascade::start(200, "target = 0.95, sample = 60");
+    whole.run();
+    let cascade = Cascade::start(200, "target = 0.95, sample = 60");
+    let budget = format!("{:.6}", 0.9 * whole.paid());
+    let ended = cascade.project.run_materialize(&["--budget", &budget]).expect_exit_code(3);
+    let done = ended.done_event()["cascades"][0].clone();
+    assert_eq!(done["unanswered_sampled"], 0, "{done}");
+    let open = whole.escalated().len() - cascade.escalated().len();
+    assert_eq!((&done["promised"], &done["unanswered"]), (&json!(false), &json!(open)), "{done}");
+    let note = format!("llm.country: no promise yet: {open} cells below the threshold are");
+    assert!(ended.stdout.contains(&note), "{}", ended.stdout);
+    assert!(!ended.stdout.contains("with a probability of"), "{}", ended.stdout);
+    let ended = cascade.run();
+    assert!(ended.stdout.contains("with a probability of"), "{}", ended.stdout);
+    assert_eq!(ended.done_event()["cascades"][0]["promised"], true);
 }
 
 #[test]

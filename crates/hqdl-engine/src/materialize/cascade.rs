@@ -44,6 +44,8 @@ pub(super) struct Calibration {
     missing_sampled: u64,
     /// Cells without a first or a compared answer.
     unanswered: u64,
+    /// Cells that the stronger model answers whatever their confidence, and has not answered.
+    unescalated_anyway: u64,
     /// Decision about the cells outside the sample, as in [`CascadeDecision`].
     accepted: Option<usize>,
 }
@@ -79,6 +81,7 @@ impl Calibration {
             unescalated: vec![0; levels],
             missing_sampled: 0,
             unanswered: 0,
+            unescalated_anyway: 0,
             accepted: None,
         }
     }
@@ -114,7 +117,10 @@ impl Calibration {
                 self.missing_sampled += u64::from(is_sampled);
                 return;
             }
-            CascadeCell::Escalated => None,
+            CascadeCell::Escalated(is_answered) => {
+                self.unescalated_anyway += u64::from(is_asked && !is_answered);
+                None
+            }
             CascadeCell::Compared(differing, second) => {
                 self.unescalated[differing] += u64::from(is_asked && second.is_none());
                 if !is_covered {
@@ -165,6 +171,19 @@ impl Calibration {
         };
         self.is_refused = levels.is_none();
         self.accepted = levels;
+    }
+
+    /// Returns true if the published cells keep the promise.
+    fn is_promised(&self) -> bool {
+        let is_answered = self.missing_sampled == 0 && self.count_open_cells() == 0;
+        is_answered && self.accepted.is_some() && !self.is_refused
+    }
+
+    /// Returns the number of cells that lack an answer which the promise is about.
+    fn count_open_cells(&self) -> u64 {
+        let below_threshold = self.accepted.and_then(|accepted| self.unescalated.get(accepted..));
+        let unescalated = below_threshold.map_or(self.missing_sampled, |cells| cells.iter().sum());
+        self.unanswered + self.unescalated_anyway + unescalated
     }
 
     /// Returns the number of sampled cells of the first model that disagree with the stronger model,
@@ -245,6 +264,22 @@ impl Materializer<'_> {
         Ok(self.calibrations.borrow()[n].iter().any(Option::is_some))
     }
 
+    /// Counts the answers of all calibrated columns again, at the end of a run that may have stopped
+    /// before it asked about each cell. The decisions stay those of the run.
+    pub(super) fn recount_answers(&self) -> Result<(), MaterializeError> {
+        for n in 0..self.spec.expansions.len() {
+            let before = self.calibrations.borrow()[n].clone();
+            self.calibrate(n, |_| {})?;
+            let mut calibrations = self.calibrations.borrow_mut();
+            for (now, before) in calibrations[n].iter_mut().zip(before) {
+                if let (Some(now), Some(before)) = (now, before) {
+                    (now.accepted, now.is_refused) = (before.accepted, before.is_refused);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn calibrate(
         &self,
         n: usize,
@@ -310,8 +345,9 @@ impl Materializer<'_> {
     /// cells.
     fn check_override_shots(&self, n: usize, column: usize) -> Result<(), AuditError> {
         let expansion = &self.spec.expansions[n];
-        let is_overridden =
-            || self.overrides.overridden_rows(n).iter().any(|(_, cells)| cells.contains_key(&column));
+        let is_overridden = || {
+            self.overrides.overridden_rows(n).iter().any(|(_, cells)| cells.contains_key(&column))
+        };
         if expansion.override_shots == 0 || !is_overridden() {
             return Ok(());
         }
@@ -439,7 +475,18 @@ impl Materializer<'_> {
                 notes.push(calibration.describe_refusal(&name, to));
                 continue;
             }
-            if calibration.target.basis == TargetBasis::Truth
+            let open = calibration.count_open_cells();
+            if open > 0 && calibration.missing_sampled == 0 {
+                let part = if calibration.accepted.is_some() { " below the threshold" } else { "" };
+                let is_are = if open == 1 { "is" } else { "are" };
+                notes.push(format!(
+                    "{name}: no promise yet: {}{part} {is_are} unanswered",
+                    count_noun(open, "cell")
+                ));
+                continue;
+            }
+            if calibration.missing_sampled == 0
+                && calibration.target.basis == TargetBasis::Truth
                 && let Some(accepted) = calibration.accepted
             {
                 let equal = answers + 1 - accepted;
@@ -449,7 +496,11 @@ impl Materializer<'_> {
                 ));
                 continue;
             }
-            notes.push(match calibration.accepted {
+            let accepted = calibration.accepted.filter(|_| calibration.missing_sampled == 0);
+            notes.push(match accepted {
+                None if calibration.missing_sampled == 0 => {
+                    format!("{name}: no promise yet: the run ended before it chose a threshold")
+                }
                 None => format!(
                     "{name}: no promise yet, because {} of the sample are not answered by all models",
                     count_noun(calibration.missing_sampled, "cell")
@@ -518,6 +569,8 @@ impl Materializer<'_> {
                 cells: calibration.sample.population,
                 sampled: calibration.sample.sampled,
                 unanswered_sampled: calibration.missing_sampled,
+                unanswered: calibration.count_open_cells(),
+                is_promised: calibration.is_promised(),
                 disagreements: calibration.count_disagreements(),
                 thresholds: choices.into_iter().map(to_threshold).collect(),
             });

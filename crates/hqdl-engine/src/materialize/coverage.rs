@@ -427,15 +427,9 @@ pub(super) fn add_cells(bucket: &mut Bucket, resolved: &[(usize, ResolvedCell<'_
 pub(super) enum ResolvedCell<'r> {
     /// A calibration counts the models' answers to a sampled cell: if one is missing, `to_ask` is the
     /// reason and the model to ask.
-    Overridden {
-        entry: &'r Override,
-        to_ask: Option<(Reason, usize)>,
-    },
+    Overridden { entry: &'r Override, to_ask: Option<(Reason, usize)> },
     /// The model is the one to ask if the cell is missing.
-    Fact {
-        lookup: CellLookup<'r>,
-        model: usize,
-    },
+    Fact { lookup: CellLookup<'r>, model: usize },
 }
 
 impl ResolvedCell<'_> {

@@ -585,6 +585,9 @@ impl<'w> Materializer<'w> {
             }
             Ok(changed)
         });
+        if let Err(error) = self.recount_answers() {
+            report.failure.get_or_insert(error);
+        }
         changed.unwrap_or_else(|error| {
             report.failure = Some(error);
             Vec::new()
