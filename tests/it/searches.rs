@@ -219,6 +219,18 @@ fn a_reply_without_results_is_a_failure_and_not_an_answer() {
     assert_eq!(model.request_count(), 0);
 }
 
+#[test]
+fn searches_that_may_be_billed_are_reported() {
+    let search = SearchStub::start(|_| ("200 OK".to_owned(), "<html>".to_owned()));
+    let model = reader();
+    let project = search.project(&model);
+    let ended = project.run_materialize(&[]);
+    assert_ne!(ended.code, 0);
+    let in_doubt = ended.done_event()["in_doubt"].clone();
+    assert!(in_doubt["cost_usd"].as_f64().unwrap() >= 0.005, "{in_doubt}");
+    assert_eq!(model.request_count(), 0);
+}
+
 /// A result with instructions, a forged row and the end of a prompt is one line of JSON.
 #[test]
 fn a_result_changes_no_question_and_no_other_cell() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::coverage::CoverageReport;
 use super::run::Run;
@@ -24,8 +24,8 @@ impl Materializer<'_> {
     pub(super) fn search_evidence(
         &self,
         run: &Run,
+        model_run: &ModelRun,
         coverages: &[CoverageReport<'_>],
-        interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         for (n, coverage) in coverages.iter().enumerate() {
@@ -44,11 +44,14 @@ impl Materializer<'_> {
                 }
             });
             let events = Events { listener, usage: Arc::clone(&run.events.usage) };
-            let (model, interrupt) = (Arc::clone(&self.model), interrupt.clone());
-            let model_run =
-                ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt)?;
+            let (model, interrupt) = (Arc::clone(&self.model), model_run.interrupt.clone());
+            // The answers share this budget, so it must include the searches.
+            let search_run = ModelRun {
+                budget: Arc::clone(&model_run.budget),
+                ..ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt)?
+            };
             let (expansion, requirements) = (stored.expansion, stored.requirements);
-            let context = Context::new(&Arc::new(model_run), expansion, requirements, choice);
+            let context = Context::new(&Arc::new(search_run), expansion, requirements, choice);
             let (sender, batches) = mpsc::channel(rows.len());
             for (_, missing_row) in rows {
                 // The channel has capacity for all rows.
