@@ -220,6 +220,27 @@ fn a_reply_without_results_is_a_failure_and_not_an_answer() {
 }
 
 #[test]
+fn a_failing_search_fails_only_its_row() {
+    let search = SearchStub::start(|path| match path.contains("Alder") {
+        true => find_pages(path),
+        false => ("200 OK".to_owned(), "<html>".to_owned()),
+    });
+    let model = reader();
+    let project = search.project(&model);
+    assert_ne!(project.run_materialize(&[]).code, 0);
+    assert_eq!(model.request_count(), 1);
+    let spec = project.spec_text();
+    project.write_spec(&format!("{spec}\n[[expansion.column]]\nname = \"closed\"\n"));
+    let ended = project.run_materialize(&[]);
+    assert_ne!(ended.code, 0);
+    assert!(ended.stdout.contains("the search failed: "), "{}", ended.stdout);
+    assert_eq!(model.request_count(), 2);
+    let found = search.requests().iter().filter(|request| request.contains("Alder")).count();
+    assert_eq!(found, 1);
+    assert_eq!(bridges(&project), json!([["Alder Bridge", 1931], ["Birch & Co {key}", null]]));
+}
+
+#[test]
 fn searches_that_may_be_billed_are_reported() {
     let search = SearchStub::start(|_| ("200 OK".to_owned(), "<html>".to_owned()));
     let model = reader();

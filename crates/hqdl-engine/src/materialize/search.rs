@@ -20,7 +20,7 @@ use hqdl_values::tokens::Tokenizer;
 
 impl Materializer<'_> {
     /// Searches for the rows that a run is going to ask about, if their results are not stored yet.
-    /// Stops and failures go into the report.
+    /// Stops go into the report. A failed search stops nothing: its rows fail singly.
     pub(super) fn search_evidence(
         &self,
         run: &Run,
@@ -64,7 +64,7 @@ impl Materializer<'_> {
             drop(sender);
             let searches = generate::generate_facts(Arc::new(context), batches);
             match run.runtime.block_on(async { tokio::spawn(searches).await }) {
-                Ok(Ok(())) => {}
+                Ok(Ok(()) | Err(StopReason::Gone(_))) => {}
                 Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
                 Err(join_error) => {
                     report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
