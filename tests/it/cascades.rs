@@ -169,6 +169,7 @@ fn the_sample_decides_which_cells_are_escalated() {
     let note =
         "llm.country: with a probability of 95 %, at least 95 % of 200 cells agree with gpt-4o";
     assert!(ended.stdout.contains(note), "{}", ended.stdout);
+    assert_eq!((&done["promised"], &done["unanswered"]), (&json!(true), &json!(0)), "{done}");
     // The next run asks for nothing.
     let counts = cascade.request_counts();
     let ended = cascade.run();
@@ -301,6 +302,25 @@ fn a_run_that_stops_before_the_sample_is_answered_promises_nothing() {
 }
 
 #[test]
+fn a_run_that_stops_below_the_threshold_promises_nothing() {
+    let whole = Cascade::start(200, "target = 0.95, sample = 60");
+    whole.run();
+    let cascade = Cascade::start(200, "target = 0.95, sample = 60");
+    let budget = format!("{:.6}", 0.9 * whole.paid());
+    let ended = cascade.project.run_materialize(&["--budget", &budget]).expect_exit_code(3);
+    let done = ended.done_event()["cascades"][0].clone();
+    assert_eq!(done["unanswered_sampled"], 0, "{done}");
+    let open = whole.escalated().len() - cascade.escalated().len();
+    assert_eq!((&done["promised"], &done["unanswered"]), (&json!(false), &json!(open)), "{done}");
+    let note = format!("llm.country: no promise yet: {open} cells below the threshold are");
+    assert!(ended.stdout.contains(&note), "{}", ended.stdout);
+    assert!(!ended.stdout.contains("with a probability of"), "{}", ended.stdout);
+    let ended = cascade.run();
+    assert!(ended.stdout.contains("with a probability of"), "{}", ended.stdout);
+    assert_eq!(ended.done_event()["cascades"][0]["promised"], true);
+}
+
+#[test]
 fn new_rows_belong_to_the_sample_like_old_ones() {
     let mut cascade = Cascade::start(150, "target = 0.95, sample = 60");
     cascade.run();
@@ -398,6 +418,53 @@ fn a_target_that_the_stronger_model_misses_is_refused() {
     let plan = cascade.project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
     assert!(plan.stderr.contains("is refused"), "{}", plan.stderr);
     assert_eq!(cascade.project.query_rows("SELECT * FROM llm").len(), 200);
+}
+
+/// `audit --apply` overrides the wrong cells of the sample, which must stay in it.
+#[test]
+fn overrides_do_not_remove_wrong_cells_from_the_sample() {
+    let cascade = Cascade::start_audited(tell_truth, "target_truth = 0.95");
+    cascade.project.run_hqdl(&["audit", "specs/x.toml", "--apply"]).expect_exit_code(0);
+    let plan = cascade.plan();
+    let paid = cascade.paid();
+    let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
+    assert!(ended.stderr.contains("so `target_truth` = 0.95 is refused"), "{}", ended.stderr);
+    assert_eq!(cascade.escalated().len(), 120);
+    assert!(cascade.paid() - paid <= most(&plan), "{} of {}", cascade.paid() - paid, most(&plan));
+    let rows = cascade.project.query_rows("SELECT name, country FROM llm");
+    let is_true = |row: &&Vec<Json>| row[1] == tell_truth(parse_place(&row[0]));
+    let is_overridden = rows.iter().filter(is_true).count() >= 120;
+    assert!(is_overridden, "{rows:?}");
+    let counts = cascade.request_counts();
+    cascade.project.run_materialize(&[]).expect_exit_code(2);
+    assert_eq!(cascade.request_counts(), counts);
+    // The models would repeat overrides that they are shown.
+    cascade.edit_spec("rows_per_request = 10", "rows_per_request = 10\nshots = \"overrides\"");
+    let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
+    assert!(ended.stderr.contains("shows overridden cells to the models"), "{}", ended.stderr);
+    assert_eq!(cascade.request_counts(), counts);
+}
+
+#[test]
+fn overridden_disagreements_stay_in_the_sample() {
+    let models: [AnswerFn; 3] = [answer_small, answer_large, answer_small];
+    let cascade = Cascade::with_models(200, "target = 0.95, sample = 60", models);
+    let disagreements = (0..200).filter(|n| answer_small(*n) != answer_large(*n));
+    let lines: Vec<String> =
+        disagreements.map(|n| format!("p{n:03},country,{}", answer_large(n))).collect();
+    let overrides = format!("name,column,value\n{}\n", lines.join("\n"));
+    std::fs::write(cascade.project.path("specs/x.overrides.csv"), overrides).unwrap();
+    let plan = cascade.plan();
+    let ended = cascade.run();
+    assert!(cascade.paid() <= most(&plan), "{} of {}", cascade.paid(), most(&plan));
+    let done = &ended.done_event()["cascades"][0];
+    assert_eq!((&done["sampled"], &done["cells"]), (&json!(60), &json!(200)), "{done}");
+    assert!(done["disagreements"].as_u64().unwrap() > 0, "{done}");
+    assert!(ended.stdout.contains("does not show that 95 % agree"), "{}", ended.stdout);
+    assert_eq!(cascade.misses(answer_large), 0);
+    let counts = cascade.request_counts();
+    cascade.run();
+    assert_eq!(cascade.request_counts(), counts);
 }
 
 #[test]

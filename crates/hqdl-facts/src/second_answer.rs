@@ -42,8 +42,9 @@ type ModelFacts<'r> = Vec<(usize, Cow<'r, Fact>)>;
 pub enum CascadeCell {
     /// The cell has no first answer, or one of the compared answers is missing.
     Missing,
-    /// The stronger model answers the cell whatever its confidence, or has answered first.
-    Escalated,
+    /// The stronger model answers the cell whatever its confidence, or has answered first; true if
+    /// its answer is stored.
+    Escalated(bool),
     /// The number of differing answers. If the stronger model has answered, also whether its answer
     /// replaces the first one by another one.
     Compared(usize, Option<bool>),
@@ -272,8 +273,12 @@ impl ExpansionRequirements {
         let (Some(rule), CellLookup::Known(fact)) = (rule, first) else {
             return CascadeCell::Missing;
         };
-        if fact.model == self.models[rule.to].model || rule.states.contains(&fact.answer.state) {
-            return CascadeCell::Escalated;
+        if fact.model == self.models[rule.to].model {
+            return CascadeCell::Escalated(true);
+        }
+        if rule.states.contains(&fact.answer.state) {
+            let second = self.models[rule.to].look_up_cell(record, column);
+            return CascadeCell::Escalated(second.is_known());
         }
         let Ok(votes) = self.compare_answers(record, column, (&fact, rule)) else {
             return CascadeCell::Missing;

@@ -4,6 +4,9 @@
 //! Everything follows from the keys and the facts: a row is in the sample if the hash of its entity
 //! and the seed is one of the smallest. So a killed run continues with the same sample, new rows are
 //! as likely to be in it as old ones, and nothing about a calibration is stored.
+//!
+//! An overridden cell counts with the models' answers. If it left the sample, a user who overrides
+//! the wrong cells of the sample would leave only right ones in it.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
@@ -11,7 +14,7 @@ use super::coverage_builder::RequestCost;
 use super::{MaterializeError, Materializer, RunMode, WalkError};
 use crate::audit::{Audit, AuditError, Design, Evidence, is_same};
 use hqdl_database::keys::{KeyRow, Keys};
-use hqdl_facts::{CascadeCell, CascadeDecision};
+use hqdl_facts::{CascadeCell, CascadeDecision, CellLookup, Reason, Record};
 use hqdl_model::plan::{CascadePlan, CascadeThreshold, ExpansionPlan};
 use hqdl_spec::{CascadeTarget, Comparison, TargetBasis};
 use hqdl_statistics::{CascadeChoice, CascadeLevel, CascadeSample};
@@ -41,6 +44,8 @@ pub(super) struct Calibration {
     missing_sampled: u64,
     /// Cells without a first or a compared answer.
     unanswered: u64,
+    /// Cells that the stronger model answers whatever their confidence, and has not answered.
+    unescalated_anyway: u64,
     /// Decision about the cells outside the sample, as in [`CascadeDecision`].
     accepted: Option<usize>,
 }
@@ -76,6 +81,7 @@ impl Calibration {
             unescalated: vec![0; levels],
             missing_sampled: 0,
             unanswered: 0,
+            unescalated_anyway: 0,
             accepted: None,
         }
     }
@@ -90,10 +96,11 @@ impl Calibration {
     }
 
     /// Adds a cell. `values` returns its first value and the one that counts after the stronger
-    /// model has answered.
+    /// model has answered. No model is asked about an overridden cell outside the sample.
     fn add_cell(
         &mut self,
         entity: &Entity,
+        is_overridden: bool,
         cell: CascadeCell,
         values: impl FnOnce() -> Option<(CellValue, Option<CellValue>)>,
     ) {
@@ -102,15 +109,20 @@ impl Calibration {
             DrawnSample::Hashed { .. } => true,
             DrawnSample::Audited { frame, .. } => frame.contains(entity),
         };
+        let is_asked = is_sampled || !is_overridden;
         let level = match cell {
+            CascadeCell::Missing if !is_asked => None,
             CascadeCell::Missing => {
                 self.unanswered += 1;
                 self.missing_sampled += u64::from(is_sampled);
                 return;
             }
-            CascadeCell::Escalated => None,
+            CascadeCell::Escalated(is_answered) => {
+                self.unescalated_anyway += u64::from(is_asked && !is_answered);
+                None
+            }
             CascadeCell::Compared(differing, second) => {
-                self.unescalated[differing] += u64::from(second.is_none());
+                self.unescalated[differing] += u64::from(is_asked && second.is_none());
                 if !is_covered {
                     return;
                 }
@@ -161,6 +173,19 @@ impl Calibration {
         self.accepted = levels;
     }
 
+    /// Returns true if the published cells keep the promise.
+    fn is_promised(&self) -> bool {
+        let is_answered = self.missing_sampled == 0 && self.count_open_cells() == 0;
+        is_answered && self.accepted.is_some() && !self.is_refused
+    }
+
+    /// Returns the number of cells that lack an answer which the promise is about.
+    fn count_open_cells(&self) -> u64 {
+        let below_threshold = self.accepted.and_then(|accepted| self.unescalated.get(accepted..));
+        let unescalated = below_threshold.map_or(self.missing_sampled, |cells| cells.iter().sum());
+        self.unanswered + self.unescalated_anyway + unescalated
+    }
+
     /// Returns the number of sampled cells of the first model that disagree with the stronger model,
     /// or are wrong.
     fn count_disagreements(&self) -> u64 {
@@ -204,6 +229,11 @@ fn hash_entity(seed: u64, entity: &Entity) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// Returns true if a calibration includes a column's cell of a key.
+fn is_calibrated(key: &KeyRow, column: usize) -> bool {
+    key.is_first_spelling && key.entity_requested_columns[column]
+}
+
 impl Materializer<'_> {
     /// Returns the target of each column of an expansion that has one.
     fn cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
@@ -234,6 +264,22 @@ impl Materializer<'_> {
         Ok(self.calibrations.borrow()[n].iter().any(Option::is_some))
     }
 
+    /// Counts the answers of all calibrated columns again, at the end of a run that may have stopped
+    /// before it asked about each cell. The decisions stay those of the run.
+    pub(super) fn recount_answers(&self) -> Result<(), MaterializeError> {
+        for n in 0..self.spec.expansions.len() {
+            let before = self.calibrations.borrow()[n].clone();
+            self.calibrate(n, |_| {})?;
+            let mut calibrations = self.calibrations.borrow_mut();
+            for (now, before) in calibrations[n].iter_mut().zip(before) {
+                if let (Some(now), Some(before)) = (now, before) {
+                    (now.accepted, now.is_refused) = (before.accepted, before.is_refused);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn calibrate(
         &self,
         n: usize,
@@ -244,6 +290,7 @@ impl Materializer<'_> {
         let mut calibrations: Vec<Option<Calibration>> = vec![None; columns];
         if !targets.is_empty() && self.run_mode != RunMode::Batch {
             for (column, target) in targets {
+                self.check_override_shots(n, column)?;
                 let rule = self.models[n].of_column(column).second.as_ref();
                 let levels = rule.map_or(1, |rule| rule.compare.len() + 1);
                 let drawn = match target.basis {
@@ -255,7 +302,7 @@ impl Materializer<'_> {
                 calibrations[column] = Some(Calibration::new(target, drawn, levels));
             }
             let keys = Keys::collect(self.database, &self.spec.expansions[n], None)?;
-            self.draw_samples(n, &keys, &mut calibrations)
+            Self::draw_samples(&keys, &mut calibrations)
                 .and_then(|()| self.count_levels(n, &keys, &mut calibrations))
                 .map_err(|e| e.into_materialize_error(self.database))?;
             calibrations.iter_mut().flatten().for_each(decide);
@@ -294,18 +341,44 @@ impl Materializer<'_> {
         })
     }
 
-    /// Returns true if a calibration includes a column's cell of a key. An overridden cell has no
-    /// answer of a model.
-    fn is_calibrated(&self, n: usize, key: &KeyRow, column: usize) -> bool {
-        key.is_first_spelling
-            && key.entity_requested_columns[column]
-            && self.overrides.get(n, &key.entity, column).is_none()
+    /// Checks that no prompt shows overrides as examples: the models would repeat those of sampled
+    /// cells.
+    fn check_override_shots(&self, n: usize, column: usize) -> Result<(), AuditError> {
+        let expansion = &self.spec.expansions[n];
+        let is_overridden = || {
+            self.overrides.overridden_rows(n).iter().any(|(_, cells)| cells.contains_key(&column))
+        };
+        if expansion.override_shots == 0 || !is_overridden() {
+            return Ok(());
+        }
+        let message = format!(
+            "the target of `{}` is refused, because `shots = \"overrides\"` shows overridden cells to the models that its sample tests",
+            expansion.columns[column].name
+        );
+        Err(AuditError::in_request(message, "remove `shots = \"overrides\"` or the target"))
+    }
+
+    /// Returns why a model must still answer an overridden cell, and the model, if the cell is in
+    /// the sample of a calibration.
+    pub(super) fn find_unanswered_sampled(
+        &self,
+        n: usize,
+        column: usize,
+        entity: &Entity,
+        record: Option<&Record>,
+    ) -> Option<(Reason, usize)> {
+        let decision = self.cascade_decision(n, column, entity);
+        if !decision.is_sampled {
+            return None;
+        }
+        match self.requirements[n].look_up_with_second_answer(record, column, decision) {
+            (CellLookup::Missing(reason, _), model) => Some((reason, model)),
+            (CellLookup::Known(_), _) => None,
+        }
     }
 
     /// Draws the samples.
     fn draw_samples(
-        &self,
-        n: usize,
         keys: &Keys<'_>,
         calibrations: &mut [Option<Calibration>],
     ) -> Result<(), WalkError> {
@@ -317,7 +390,7 @@ impl Materializer<'_> {
                 else {
                     continue;
                 };
-                if self.is_calibrated(n, key, column) {
+                if is_calibrated(key, column) {
                     smallest[column].push(hash_entity(*seed, &key.entity));
                     if smallest[column].len() > *size {
                         smallest[column].pop();
@@ -345,9 +418,10 @@ impl Materializer<'_> {
         self.for_each_key(keys, &mut |key, facts| {
             for (column, calibration) in calibrations.iter_mut().enumerate() {
                 let Some(calibration) = calibration else { continue };
-                if self.is_calibrated(n, key, column) {
+                if is_calibrated(key, column) {
+                    let is_overridden = self.overrides.get(n, &key.entity, column).is_some();
                     let cell = self.requirements[n].look_up_cascade(facts.as_ref(), column);
-                    calibration.add_cell(&key.entity, cell, || {
+                    calibration.add_cell(&key.entity, is_overridden, cell, || {
                         self.requirements[n].cascade_values(facts.as_ref(), column)
                     });
                 }
@@ -401,7 +475,18 @@ impl Materializer<'_> {
                 notes.push(calibration.describe_refusal(&name, to));
                 continue;
             }
-            if calibration.target.basis == TargetBasis::Truth
+            let open = calibration.count_open_cells();
+            if open > 0 && calibration.missing_sampled == 0 {
+                let part = if calibration.accepted.is_some() { " below the threshold" } else { "" };
+                let is_are = if open == 1 { "is" } else { "are" };
+                notes.push(format!(
+                    "{name}: no promise yet: {}{part} {is_are} unanswered",
+                    count_noun(open, "cell")
+                ));
+                continue;
+            }
+            if calibration.missing_sampled == 0
+                && calibration.target.basis == TargetBasis::Truth
                 && let Some(accepted) = calibration.accepted
             {
                 let equal = answers + 1 - accepted;
@@ -411,7 +496,11 @@ impl Materializer<'_> {
                 ));
                 continue;
             }
-            notes.push(match calibration.accepted {
+            let accepted = calibration.accepted.filter(|_| calibration.missing_sampled == 0);
+            notes.push(match accepted {
+                None if calibration.missing_sampled == 0 => {
+                    format!("{name}: no promise yet: the run ended before it chose a threshold")
+                }
                 None => format!(
                     "{name}: no promise yet, because {} of the sample are not answered by all models",
                     count_noun(calibration.missing_sampled, "cell")
@@ -480,6 +569,8 @@ impl Materializer<'_> {
                 cells: calibration.sample.population,
                 sampled: calibration.sample.sampled,
                 unanswered_sampled: calibration.missing_sampled,
+                unanswered: calibration.count_open_cells(),
+                is_promised: calibration.is_promised(),
                 disagreements: calibration.count_disagreements(),
                 thresholds: choices.into_iter().map(to_threshold).collect(),
             });

@@ -9,7 +9,7 @@ use hqdl_database::buckets::{Bucket, BucketSnapshot};
 use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
 use hqdl_database::versions::{Checksums, PublishedCell, PublishedValue};
 use hqdl_database::{Database, StoreError};
-use hqdl_facts::{CellLookup, FactsError, Record};
+use hqdl_facts::{CellLookup, FactsError, Reason, Record};
 use hqdl_model::ExpansionModels;
 use hqdl_model::generate::ExpansionKeys;
 use hqdl_model::plan::{ColumnPlan, ExpansionPlan};
@@ -232,7 +232,10 @@ impl<'w> Materializer<'w> {
         record: Option<&'r Record>,
     ) -> Vec<(usize, ResolvedCell<'r>)> {
         let resolve = |c: usize| match self.overrides.get(n, &key.entity, c) {
-            Some(entry) => ResolvedCell::Overridden(entry),
+            Some(entry) => {
+                let to_ask = self.find_unanswered_sampled(n, c, &key.entity, record);
+                ResolvedCell::Overridden { entry, to_ask }
+            }
             // A batch run requests no second answers.
             None if self.run_mode == RunMode::Batch => {
                 let requirements = &self.requirements[n];
@@ -394,10 +397,11 @@ impl KeyCells<'_> {
         self.to_request.iter().filter(is_own).copied().collect()
     }
 
-    /// Returns the model that a column is requested from; `None` if it is overridden.
+    /// Returns the model that a column is requested from; `None` if it is overridden and in no
+    /// sample.
     pub(super) fn model_of(&self, column: usize) -> Option<usize> {
         self.resolved.iter().find(|(c, _)| *c == column).and_then(|(_, cell)| match cell {
-            ResolvedCell::Overridden(_) => None,
+            ResolvedCell::Overridden { to_ask, .. } => to_ask.map(|(_, model)| model),
             ResolvedCell::Fact { model, .. } => Some(*model),
         })
     }
@@ -421,24 +425,27 @@ pub(super) fn add_cells(bucket: &mut Bucket, resolved: &[(usize, ResolvedCell<'_
 
 /// Current content of a cell: an override or the stored fact.
 pub(super) enum ResolvedCell<'r> {
-    Overridden(&'r Override),
+    /// A calibration counts the models' answers to a sampled cell: if one is missing, `to_ask` is the
+    /// reason and the model to ask.
+    Overridden { entry: &'r Override, to_ask: Option<(Reason, usize)> },
     /// The model is the one to ask if the cell is missing.
-    Fact {
-        lookup: CellLookup<'r>,
-        model: usize,
-    },
+    Fact { lookup: CellLookup<'r>, model: usize },
 }
 
 impl ResolvedCell<'_> {
     /// Returns true if a run must ask for the cell.
     fn is_missing(&self) -> bool {
-        matches!(self, Self::Fact { lookup: CellLookup::Missing(..), .. })
+        matches!(
+            self,
+            Self::Fact { lookup: CellLookup::Missing(..), .. }
+                | Self::Overridden { to_ask: Some(_), .. }
+        )
     }
 
     /// Returns the published state; `None` if the cell was never requested.
     pub(super) fn state(&self) -> Option<State> {
         match self {
-            Self::Overridden(_) => Some(State::Overridden),
+            Self::Overridden { .. } => Some(State::Overridden),
             Self::Fact { lookup, .. } => lookup.fact().map(|fact| fact.answer.state),
         }
     }
@@ -446,7 +453,7 @@ impl ResolvedCell<'_> {
     /// Returns the published form; `None` if the cell was never requested.
     pub(super) fn to_published_value(&self) -> Option<PublishedValue<'_>> {
         match self {
-            Self::Overridden(entry) => Some(PublishedValue {
+            Self::Overridden { entry, .. } => Some(PublishedValue {
                 state: State::Overridden.name(),
                 value: &entry.value,
                 completion: None,

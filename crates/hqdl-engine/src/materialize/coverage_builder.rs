@@ -237,7 +237,14 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
     ) {
         let Some(column_plan) = self.plan.columns.get_mut(column) else { return };
         match resolved {
-            ResolvedCell::Overridden(_) => {
+            ResolvedCell::Overridden { to_ask: Some((reason, model)), .. }
+                if key_cells.to_request.contains(&column) =>
+            {
+                *column_plan.missing.entry(*reason).or_insert(0) += 1;
+                let model_plan = &mut self.model_plans[*model].columns[column];
+                *model_plan.missing.entry(*reason).or_insert(0) += 1;
+            }
+            ResolvedCell::Overridden { .. } => {
                 column_plan.overridden += 1;
                 self.known += 1;
                 self.cells[column].add(State::Overridden, 1);

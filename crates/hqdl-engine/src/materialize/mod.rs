@@ -585,6 +585,9 @@ impl<'w> Materializer<'w> {
             }
             Ok(changed)
         });
+        if let Err(error) = self.recount_answers() {
+            report.failure.get_or_insert(error);
+        }
         changed.unwrap_or_else(|error| {
             report.failure = Some(error);
             Vec::new()
@@ -600,11 +603,12 @@ impl<'w> Materializer<'w> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<Vec<usize>, MaterializeError> {
-        self.search_evidence(run, coverages, interrupt, report)?;
+        let model_run = self.start_model_run(run, interrupt)?;
+        self.search_evidence(run, &model_run, coverages, report)?;
+        report.in_doubt = model_run.budget.in_doubt();
         if report.has_stopped() {
             return Ok(Vec::new());
         }
-        let model_run = self.start_model_run(run, interrupt)?;
         self.fill_cells(run, &model_run, coverages, report);
         if report.stop_reason.is_some() || report.failure.is_some() {
             return Ok(Vec::new());

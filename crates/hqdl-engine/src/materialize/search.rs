@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::coverage::CoverageReport;
 use super::run::Run;
@@ -20,17 +20,17 @@ use hqdl_values::tokens::Tokenizer;
 
 impl Materializer<'_> {
     /// Searches for the rows that a run is going to ask about, if their results are not stored yet.
-    /// Stops and failures go into the report.
+    /// Stops go into the report. A failed search stops nothing: its rows fail singly.
     pub(super) fn search_evidence(
         &self,
         run: &Run,
+        model_run: &ModelRun,
         coverages: &[CoverageReport<'_>],
-        interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         for (n, coverage) in coverages.iter().enumerate() {
             let Some(settings) = self.spec.expansions[n].search_settings() else { continue };
-            let (stored, rows) = self.find_unsearched_rows(n, coverage, settings)?;
+            let (stored, rows, _) = self.find_unsearched_rows(n, coverage, settings)?;
             if rows.is_empty() {
                 continue;
             }
@@ -44,11 +44,14 @@ impl Materializer<'_> {
                 }
             });
             let events = Events { listener, usage: Arc::clone(&run.events.usage) };
-            let (model, interrupt) = (Arc::clone(&self.model), interrupt.clone());
-            let model_run =
-                ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt)?;
+            let (model, interrupt) = (Arc::clone(&self.model), model_run.interrupt.clone());
+            // The answers share this budget, so it must include the searches.
+            let search_run = ModelRun {
+                budget: Arc::clone(&model_run.budget),
+                ..ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt)?
+            };
             let (expansion, requirements) = (stored.expansion, stored.requirements);
-            let context = Context::new(&Arc::new(model_run), expansion, requirements, choice);
+            let context = Context::new(&Arc::new(search_run), expansion, requirements, choice);
             let (sender, batches) = mpsc::channel(rows.len());
             for (_, missing_row) in rows {
                 // The channel has capacity for all rows.
@@ -61,7 +64,7 @@ impl Materializer<'_> {
             drop(sender);
             let searches = generate::generate_facts(Arc::new(context), batches);
             match run.runtime.block_on(async { tokio::spawn(searches).await }) {
-                Ok(Ok(())) => {}
+                Ok(Ok(()) | Err(StopReason::Gone(_))) => {}
                 Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
                 Err(join_error) => {
                     report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
@@ -90,12 +93,13 @@ impl Materializer<'_> {
         else {
             return Ok(None);
         };
-        let (_, rows) = self.find_unsearched_rows(n, coverage, settings)?;
+        let (_, rows, unknown) = self.find_unsearched_rows(n, coverage, settings)?;
         let searches = rows.len() as u64;
         for (model, plan) in plans.iter_mut().enumerate() {
             // Each request has one row, and its results are not known yet.
             let possible = coverage.possible_cells[model];
-            plan.extra_input += evidence.max_tokens * (plan.requests.min(searches) + possible);
+            let unknown = unknown.get(model).copied().unwrap_or_default();
+            plan.extra_input += evidence.max_tokens * (unknown + possible);
         }
         let choice = search_choice(settings, None);
         let mut column = ColumnPlan { name: "results".to_owned(), ..ColumnPlan::default() };
@@ -115,19 +119,21 @@ impl Materializer<'_> {
         }))
     }
 
-    /// Returns the rows of searches whose results are not stored, for the rows with missing cells.
+    /// Returns the rows of searches whose results are not stored, for the rows with missing cells,
+    /// and how many of those rows each model is asked about. Rows can have the same search.
     fn find_unsearched_rows(
         &self,
         n: usize,
         coverage: &CoverageReport<'_>,
         settings: &SearchSettings,
-    ) -> Result<(StoredSearches, BTreeMap<Entity, MissingRow>), MaterializeError> {
+    ) -> Result<(StoredSearches, BTreeMap<Entity, MissingRow>, Vec<u64>), MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let model = self.spec.model_settings(expansion.model.as_deref());
         let tokenizer = Tokenizer::for_model(&model.name);
         let stored = StoredSearches::new(settings, self.facts, tokenizer)?;
         let (mut rows, mut failure) = (BTreeMap::new(), None::<FactsError>);
-        for model in 0..self.models[n].choices().len() {
+        let mut unknown = vec![0; self.models[n].choices().len()];
+        for (model, unknown) in unknown.iter_mut().enumerate() {
             self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
                 for missing_row in row_batch.missing_rows {
                     let shown = expansion.for_key(&missing_row.row.key);
@@ -135,6 +141,7 @@ impl Materializer<'_> {
                     match stored.find_results(&query) {
                         Ok(Some(_)) => {}
                         Ok(None) => {
+                            *unknown += 1;
                             let (row, entity) = stored.to_row(&query);
                             rows.insert(entity.clone(), MissingRow { row, entity });
                         }
@@ -146,7 +153,7 @@ impl Materializer<'_> {
         }
         match failure {
             Some(error) => Err(error.into()),
-            None => Ok((stored, rows)),
+            None => Ok((stored, rows, unknown)),
         }
     }
 }

@@ -68,6 +68,18 @@ impl StoredSearches {
         };
         Ok(Some(results.unwrap_or_default()))
     }
+
+    /// Returns why the last search for a query failed.
+    fn find_failure(&self, query: &str) -> Result<Option<String>, FactsError> {
+        let (_, entity) = self.to_row(query);
+        let records = self.facts.with_latest().get_many(&[&entity])?;
+        let record = records.into_iter().next().flatten();
+        let lookup = self.requirements.look_up_cell(record.as_ref(), 0);
+        let Some(fact) = lookup.fact() else { return Ok(None) };
+        let completions = self.facts.history().load_completions(&[fact.completion])?;
+        let completion = completions.into_iter().next().flatten();
+        Ok(completion.and_then(|(completion, _)| completion.error))
+    }
 }
 
 impl FindPassages for StoredSearches {
@@ -78,7 +90,12 @@ impl FindPassages for StoredSearches {
         max_tokens: u64,
     ) -> Result<Vec<Passage>, String> {
         let results = self.find_results(key).map_err(|e| e.to_string())?;
-        let results = results.ok_or("the row has no search results yet: run `hqdl materialize`")?;
+        let Some(results) = results else {
+            return Err(match self.find_failure(key).map_err(|e| e.to_string())? {
+                Some(reason) => format!("the search failed: {reason}"),
+                None => "the row has no search results yet: run `hqdl materialize`".to_owned(),
+            });
+        };
         let passage_tokens = MAX_PASSAGE_TOKENS.min(max_tokens / 2);
         let passages = results.into_iter().flat_map(|result| {
             let name = match result.title.trim() {

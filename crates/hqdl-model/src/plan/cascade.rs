@@ -23,6 +23,10 @@ pub struct CascadePlan {
     pub sampled: u64,
     /// Number of cells of the sample that not all models have answered.
     pub unanswered_sampled: u64,
+    /// Number of cells that lack an answer of a model which must answer them.
+    pub unanswered: u64,
+    /// Whether the target is reached now: no cell lacks such an answer.
+    pub is_promised: bool,
     /// Number of cells of the sample on which the models disagree.
     pub disagreements: u64,
     /// Possible thresholds, from the most expensive one to the cheapest. Empty until all models have
@@ -62,6 +66,7 @@ impl CascadePlan {
             "target": self.target, "of": if self.is_truth { "truth" } else { "agreement" },
             "answers": self.answers, "cells": self.cells,
             "sampled": self.sampled, "unanswered_sampled": self.unanswered_sampled,
+            "unanswered": self.unanswered, "promised": self.is_promised,
             "disagreements": self.disagreements,
             "thresholds": self.thresholds.iter().map(to_json).collect::<Vec<_>>(),
         })
