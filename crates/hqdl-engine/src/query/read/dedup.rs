@@ -8,10 +8,10 @@
 //! | result | `hq_canonical('…', count, trim(t.c), (clusters))` |
 
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::read::enclosing_query::EnclosingQuery;
 use crate::query::read::extract::ExpandPart;
 use crate::query::read::nearest::ValueSource;
 use crate::query::request::error::QueryError;
-use hqdl_sql::blendsql::lexer::Token;
 use hqdl_sql::blendsql::runtime::{CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION};
 use hqdl_values::sql;
 
@@ -32,11 +32,10 @@ const EMBEDDING_THRESHOLD: f64 = 0.6;
 const TRIGRAM_THRESHOLD: f64 = 0.3;
 
 impl CallText<'_> {
-    /// Returns the text that replaces a call for the canonical value of a row. `tokens` are those of
-    /// the query.
+    /// Returns the text that replaces a call for the canonical value of a row.
     pub(super) fn rewrite_dedup(
         &self,
-        tokens: &[Token],
+        query: EnclosingQuery<'_>,
         has_embeddings: bool,
         expand: ExpandPart<'_>,
     ) -> Result<String, QueryError> {
@@ -64,7 +63,7 @@ impl CallText<'_> {
             None => String::new(),
         };
         let block = self.block_condition(threshold, block, exact, has_embeddings)?;
-        let values = match self.value_source(of.unwrap_or(value), tokens, expand)? {
+        let values = match self.value_source(of.unwrap_or(value), query, expand)? {
             ValueSource::Query(query) => format!(
                 "(WITH hq_values(hq_value) AS {query} SELECT DISTINCT trim(CAST(hq_value AS TEXT)) AS v FROM hq_values WHERE trim(CAST(hq_value AS TEXT)) <> '')"
             ),
