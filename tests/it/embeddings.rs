@@ -176,3 +176,26 @@ fn a_killed_query_embeds_no_stored_text_again() {
     assert!(repeated <= 96, "{repeated}");
     assert_eq!(setup.sent_texts().len(), NOTES + 1);
 }
+
+#[test]
+fn two_queries_do_not_embed_the_same_texts() {
+    let setup = setup("concurrency = 1");
+    setup.embedder.set_behavior(Behavior::Slow(Duration::from_millis(400)));
+    let mut running =
+        setup.project.start_hqdl(&["query", "--spec", "specs/x.toml", "--json", "--", SQL]);
+    let began = Instant::now();
+    while setup.embedder.request_count() < 1 {
+        assert!(began.elapsed() < Duration::from_secs(60) && !running.has_ended());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // This query begins with the other end of the texts.
+    let sql =
+        "SELECT count(similarity(text, 'note')) FROM (SELECT text FROM note ORDER BY id DESC)";
+    let ended = setup.query(sql).expect_exit_code(0);
+    assert_eq!(ended.lines[0]["rows"], json!([[NOTES]]));
+    running.wait_for_exit();
+    // Only texts of requests that are in flight at the same time are repeated.
+    let repeated = setup.sent_texts().values().filter(|count| **count > 1).count();
+    assert!(repeated <= 2 * 96, "{repeated}");
+    assert_eq!(setup.sent_texts().len(), NOTES + 1);
+}

@@ -25,6 +25,10 @@ pub const CANONICAL_FUNCTION: &str = "hq_canonical";
 /// Name of the function that returns the similarity of two texts by their trigrams.
 pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
 
+/// Name of the function of `LLMDedup` that returns the canonical text of a value: trimmed, in
+/// Unicode NFC, and NULL if nothing is left.
+pub const TRIMMED_FUNCTION: &str = "hq_trimmed";
+
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
 /// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must not evaluate one
 /// early.

@@ -147,6 +147,22 @@ impl EmbeddingsClient {
         Ok(missing)
     }
 
+    /// Removes the texts of a batch that another process has stored since. Returns `None` if no text
+    /// is left.
+    fn without_stored_texts(
+        &self,
+        batch: (DigestedTexts, u64),
+        tokenizer: Tokenizer,
+    ) -> rusqlite::Result<Option<(DigestedTexts, u64)>> {
+        let texts = batch.0.iter().map(|(digest, text)| (*digest, text.as_str()));
+        let missing = self.missing_texts(texts)?;
+        if missing.len() == batch.0.len() {
+            return Ok(Some(batch));
+        }
+        // Fewer texts still fit in one batch.
+        Ok(split_into_batches(&missing, tokenizer).pop())
+    }
+
     /// Stores the embeddings of a reply.
     fn store_reply(
         &mut self,
@@ -239,6 +255,14 @@ impl QueryRun<'_> {
                         failure = Some(NoEmbeddings::QueryFailed(StopReason::Interrupted.into()));
                         break;
                     }
+                    let batch = match client.without_stored_texts(batch, tokenizer) {
+                        Ok(Some(batch)) => batch,
+                        Ok(None) => continue,
+                        Err(error) => {
+                            failure = Some(error.into());
+                            break;
+                        }
+                    };
                     let request = EmbeddingsRequest {
                         model: Arc::clone(&client.model),
                         price: client.price,

@@ -30,6 +30,21 @@ struct BestAggregate {
     call_name: &'static str,
 }
 
+/// Reads an argument of the aggregate of a call.
+///
+/// # Errors
+/// A value that is neither a text nor a number nor NULL.
+pub(super) fn read_aggregate_value(
+    ctx: &Context<'_>,
+    n: usize,
+    call_name: &str,
+) -> rusqlite::Result<Value> {
+    Value::from_sqlite(ctx.get_raw(n)).map_err(|why| {
+        let message = format!("a value of `{call_name}` is {why}: pass texts or numbers");
+        Error::UserFunctionError(message.into())
+    })
+}
+
 /// Scored values of a group collected so far.
 #[derive(Default)]
 struct ScoredValues {
@@ -59,7 +74,7 @@ impl Aggregate<ScoredValues, String> for BestAggregate {
             );
             return Err(Error::UserFunctionError(message.into()));
         }
-        let value = Value::from_sqlite(ctx.get_raw(0)).unwrap_or(Value::Null);
+        let value = read_aggregate_value(ctx, 0, self.call_name)?;
         let score: Option<f64> = ctx.get(1)?;
         if let Some((score, text)) = score.zip(value.canonical_text().map(Cow::into_owned)) {
             state.scores.insert(text, (score, value.to_json()));

@@ -1,15 +1,20 @@
 //! The functions of `LLMDedup`: an aggregate that makes clusters of pairs, a function that returns
 //! the canonical value of a text, and the trigrams by which pairs are blocked.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use rusqlite::Connection;
 use rusqlite::functions::{Aggregate, Context, FunctionFlags};
+use rusqlite::types::ValueRef;
 use serde::{Deserialize, Serialize};
 
-use hqdl_sql::blendsql::runtime::{CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION};
+use hqdl_sql::blendsql::runtime::{
+    CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION, TRIMMED_FUNCTION,
+};
+use hqdl_values::value::Value;
 
 /// Registers the functions with a connection. `add_note` receives the text of each call, and a note
 /// on its clusters.
@@ -28,6 +33,16 @@ pub fn register_dedup_functions(
         let texts = (ctx.get_raw(0).as_str()?, ctx.get_raw(1).as_str()?);
         let mut trigrams = trigrams.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(trigrams.compute_similarity(texts.0, texts.1))
+    })?;
+    connection.create_scalar_function(TRIMMED_FUNCTION, 1, flags | is_pure, |ctx| {
+        let value = match ctx.get_raw(0) {
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+                Value::Text(String::from_utf8_lossy(bytes).into_owned())
+            }
+            other => Value::from_sqlite(other).unwrap_or(Value::Null),
+        };
+        let text = value.canonical_text().map(Cow::into_owned);
+        Ok(text.filter(|text| !text.is_empty()))
     })?;
     // Clusters that were read last: all rows of a query read the same ones.
     let latest: Mutex<(String, Clusters)> = Mutex::default();

@@ -10,9 +10,10 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
+use crate::query::connection::best::read_aggregate_value;
 use crate::retrieval::text_index::TextIndex;
+use hqdl_sql::blendsql::SEARCH;
 use hqdl_sql::blendsql::runtime::SEARCH_AGGREGATE;
-use hqdl_values::value::Value;
 
 /// Constant of the reciprocal rank: the larger it is, the less the first ranks count.
 const RANK_CONSTANT: f64 = 60.0;
@@ -53,16 +54,16 @@ impl Aggregate<SearchedValues, String> for SearchAggregate {
             let message = "k of `search` is not a whole number of 0 or more";
             return Err(Error::UserFunctionError(message.into()));
         };
-        let text = |n| {
-            let value = Value::from_sqlite(ctx.get_raw(n)).unwrap_or(Value::Null);
+        let text = |n| -> rusqlite::Result<_> {
+            let value = read_aggregate_value(ctx, n, SEARCH)?;
             let text = value.canonical_text().map(Cow::into_owned);
-            text.filter(|text| !text.is_empty()).map(|text| (text, value))
+            Ok(text.filter(|text| !text.is_empty()).map(|text| (text, value)))
         };
         state.k = usize::try_from(k).unwrap_or(usize::MAX);
         state.by_words = ctx.get_raw(3) != ValueRef::Text(b"embeddings");
-        state.text = text(1).map(|(text, _)| text);
+        state.text = text(1)?.map(|(text, _)| text);
         let similarity: Option<f64> = ctx.get(4)?;
-        if let Some((text, value)) = text(0) {
+        if let Some((text, value)) = text(0)? {
             state.values.insert(text, (value.to_json(), similarity));
         }
         Ok(())

@@ -2,17 +2,19 @@
 //!
 //! | part | SQL |
 //! |---|---|
-//! | values | `SELECT DISTINCT trim(t.c) AS v FROM t` |
+//! | values | `SELECT DISTINCT hq_trimmed(t.c) AS v FROM t` |
 //! | candidates | `SELECT a.v AS x, b.v AS y FROM (values) AS a JOIN (values) AS b ON a.v < b.v WHERE similarity(a.v, b.v) >= 0.6` |
 //! | clusters | `SELECT hq_clusters(x, y, {{LLMMap('…', json_array(x, y))}}) FROM (candidates)` |
-//! | result | `hq_canonical('…', count, trim(t.c), (clusters))` |
+//! | result | `hq_canonical('…', count, hq_trimmed(t.c), (clusters))` |
 
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::read::enclosing_query::EnclosingQuery;
 use crate::query::read::extract::ExpandPart;
 use crate::query::read::nearest::ValueSource;
 use crate::query::request::error::QueryError;
-use hqdl_sql::blendsql::lexer::Token;
-use hqdl_sql::blendsql::runtime::{CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION};
+use hqdl_sql::blendsql::runtime::{
+    CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION, TRIMMED_FUNCTION,
+};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
@@ -32,11 +34,10 @@ const EMBEDDING_THRESHOLD: f64 = 0.6;
 const TRIGRAM_THRESHOLD: f64 = 0.3;
 
 impl CallText<'_> {
-    /// Returns the text that replaces a call for the canonical value of a row. `tokens` are those of
-    /// the query.
+    /// Returns the text that replaces a call for the canonical value of a row.
     pub(super) fn rewrite_dedup(
         &self,
-        tokens: &[Token],
+        query: EnclosingQuery<'_>,
         has_embeddings: bool,
         expand: ExpandPart<'_>,
     ) -> Result<String, QueryError> {
@@ -64,12 +65,12 @@ impl CallText<'_> {
             None => String::new(),
         };
         let block = self.block_condition(threshold, block, exact, has_embeddings)?;
-        let values = match self.value_source(of.unwrap_or(value), tokens, expand)? {
+        let values = match self.value_source(of.unwrap_or(value), query, expand)? {
             ValueSource::Query(query) => format!(
-                "(WITH hq_values(hq_value) AS {query} SELECT DISTINCT trim(CAST(hq_value AS TEXT)) AS v FROM hq_values WHERE trim(CAST(hq_value AS TEXT)) <> '')"
+                "(WITH hq_values(hq_value) AS {query} SELECT DISTINCT {TRIMMED_FUNCTION}(hq_value) AS v FROM hq_values WHERE {TRIMMED_FUNCTION}(hq_value) IS NOT NULL)"
             ),
             ValueSource::Column { column, table } => format!(
-                "(SELECT DISTINCT trim(CAST({column} AS TEXT)) AS v FROM {table} WHERE trim(CAST({column} AS TEXT)) <> '')"
+                "(SELECT DISTINCT {TRIMMED_FUNCTION}({column}) AS v FROM {table} WHERE {TRIMMED_FUNCTION}({column}) IS NOT NULL)"
             ),
         };
         let pair = format!(
@@ -85,7 +86,7 @@ impl CallText<'_> {
         );
         let value = self.row_value(value, expand)?;
         Ok(format!(
-            "{CANONICAL_FUNCTION}({call}, (SELECT count(*) FROM {values}), trim(CAST({value} AS TEXT)), {clusters})"
+            "{CANONICAL_FUNCTION}({call}, (SELECT count(*) FROM {values}), {TRIMMED_FUNCTION}({value}), {clusters})"
         ))
     }
 

@@ -24,6 +24,7 @@
 use std::ops::Range;
 
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::read::enclosing_query::EnclosingQuery;
 use crate::query::read::{dedup, extract, labels, nearest, rank};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
@@ -119,15 +120,25 @@ pub(in crate::query) fn expand_macros(
     text: &str,
 ) -> Result<Option<TranslatedQuery>, QueryError> {
     let tokens = tokenize_query(text);
+    expand_tokens(request, text, &tokens, EnclosingQuery { text, tokens: &tokens, start: 0 })
+}
+
+/// Returns a text with its macros expanded. The text is a part of `query`.
+fn expand_tokens(
+    request: &Request<'_>,
+    text: &str,
+    tokens: &[Token],
+    query: EnclosingQuery<'_>,
+) -> Result<Option<TranslatedQuery>, QueryError> {
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     let mut copied_until = 0;
     for n in 0..tokens.len() {
         if tokens[n].start >= copied_until
-            && let Some(call) = nearest::parse_value_function(text, &tokens, n)
+            && let Some(call) = nearest::parse_value_function(text, tokens, n)
         {
             copied_until = call.end_offset;
-            let expand = |part| expand_part(request, text, part);
-            let expanded = call.rewrite_value_function(&tokens, &expand);
+            let expand = |part| expand_part(request, text, part, query);
+            let expanded = call.rewrite_value_function(query, &expand);
             let name = call.name_token.text(text);
             let expanded = expanded.map_err(|error| add_example(error, name))?;
             edits.push((call.open_token.start..call.end_offset, expanded));
@@ -144,28 +155,30 @@ pub(in crate::query) fn expand_macros(
             continue;
         }
         let Some(found) = find_macro(&request.spec.ingredients, name.text(text)) else { continue };
-        let Some(call) = CallText::parse_call(text, &tokens, n) else { continue };
+        let Some(call) = CallText::parse_call(text, tokens, n) else { continue };
         let rest = &tokens[tokens.partition_point(|t| t.start < call.end_offset)..];
         // Such a call copies its arguments, with their macros expanded.
         if matches!(found, Macro::Extract | Macro::Top | Macro::Dedup) {
             copied_until = call.end_offset;
         }
-        let expanded = call.expand_macro(request, found, &tokens, rest);
+        let expanded = call.expand_macro(request, found, query, rest);
         edits.extend(expanded.map_err(|error| add_example(error, name.text(text)))?);
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
 }
 
-/// Returns a part of a query with its macros expanded.
+/// Returns a part of a text with its macros expanded. The text is a part of `query`.
 fn expand_part(
     request: &Request<'_>,
     text: &str,
     part: Range<usize>,
+    query: EnclosingQuery<'_>,
 ) -> Result<String, QueryError> {
     let begin = part.start;
     let part = text.get(part).unwrap_or_default();
-    let expanded = expand_macros(request, part);
+    let query = EnclosingQuery { start: query.start + begin, ..query };
+    let expanded = expand_tokens(request, part, &tokenize_query(part), query);
     let expanded = expanded.map_err(|e| e.map_span(|span| span.start + begin..span.end + begin))?;
     Ok(expanded.map_or_else(|| part.to_owned(), |expanded| expanded.sql))
 }
@@ -307,13 +320,12 @@ fn find_macro<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 }
 
 impl CallText<'_> {
-    /// Returns the edits that expand the macro `of`; `rest` contains those of the query's tokens that
-    /// follow the call.
+    /// Returns the edits that expand the macro `of`; `rest` contains the tokens after the call.
     fn expand_macro(
         &self,
         request: &Request<'_>,
         of: Macro<'_>,
-        tokens: &[Token],
+        query: EnclosingQuery<'_>,
         rest: &[Token],
     ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let name = self.name_token.text(self.text);
@@ -330,18 +342,18 @@ impl CallText<'_> {
             Macro::Classify => self.rewrite_classify(),
             Macro::Rank => self.rewrite_rank(),
             Macro::Extract => {
-                let expand = |part| expand_part(request, self.text, part);
+                let expand = |part| expand_part(request, self.text, part, query);
                 self.rewrite_extract(rest, &expand).map(|edit| vec![edit])
             }
             Macro::Top => {
-                let expand = |part| expand_part(request, self.text, part);
+                let expand = |part| expand_part(request, self.text, part, query);
                 let best = self.rewrite_top_k(rest, &expand)?;
                 Ok(vec![(self.open_token.start..self.end_offset, best)])
             }
             Macro::Dedup => {
-                let expand = |part| expand_part(request, self.text, part);
+                let expand = |part| expand_part(request, self.text, part, query);
                 let has_embeddings = request.spec.embeddings.is_some();
-                let value = self.rewrite_dedup(tokens, has_embeddings, &expand)?;
+                let value = self.rewrite_dedup(query, has_embeddings, &expand)?;
                 Ok(vec![(self.open_token.start..self.end_offset, value)])
             }
             Macro::Documents => self.rewrite_document_question(),

@@ -5,6 +5,7 @@
 pub mod arguments;
 pub mod classify;
 mod dedup;
+mod enclosing_query;
 mod extract;
 mod labels;
 pub mod macros;

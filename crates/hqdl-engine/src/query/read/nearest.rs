@@ -7,6 +7,7 @@
 //! | `nearest(x, (SELECT …), 3)` | the same, over the rows of the query |
 
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::read::enclosing_query::EnclosingQuery;
 use crate::query::read::extract::ExpandPart;
 use crate::query::read::reduce::{column_sql, is_query};
 use crate::query::request::error::QueryError;
@@ -73,44 +74,15 @@ pub(super) fn parse_value_function<'t>(
     (!is_table).then_some(call)
 }
 
-/// Returns the table that a query gives this alias, as its text.
-fn find_aliased_table<'t>(text: &'t str, tokens: &[Token], alias: &str) -> Option<&'t str> {
-    let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
-    // A comma in a FROM clause, not one in a list of result columns.
-    let is_in_from = |at: usize| {
-        let clause = tokens[..at].iter().rfind(|t| {
-            ["SELECT", "FROM", "JOIN", "ON", "WHERE", "BY", "HAVING"]
-                .iter()
-                .any(|word| t.is_word(text, word))
-        });
-        clause.is_some_and(|t| t.is_word(text, "FROM") || t.is_word(text, "JOIN"))
-    };
-    let is_from = |at: usize| {
-        let token = tokens[at];
-        ["FROM", "JOIN"].iter().any(|word| token.is_word(text, word))
-            || token.is_symbol(b',') && is_in_from(at)
-    };
-    let found = (2..tokens.len()).find_map(|n| {
-        let name = tokens[n];
-        let is_alias = is_name(&name) && name.unquoted_text(text).eq_ignore_ascii_case(alias);
-        let at = if tokens[n - 1].is_word(text, "AS") { n - 2 } else { n - 1 };
-        let table = tokens[at];
-        let before = at.checked_sub(1)?;
-        (is_alias && is_name(&table) && is_from(before)).then_some(table)
-    });
-    found.map(|table| table.text(text))
-}
-
 impl CallText<'_> {
-    /// Returns the text that replaces a call of `nearest` or `search`. `tokens` are those of the
-    /// query.
+    /// Returns the text that replaces a call of `nearest` or `search`.
     pub(super) fn rewrite_value_function(
         &self,
-        tokens: &[Token],
+        query: EnclosingQuery<'_>,
         expand: ExpandPart<'_>,
     ) -> Result<String, QueryError> {
         if self.name_token.is_word(self.text, SEARCH) {
-            return self.rewrite_search(tokens, expand);
+            return self.rewrite_search(query, expand);
         }
         let arguments: [ArgumentNames<'_>; 3] = [&["text"], &["values"], &["k"]];
         let [text, values, k] = self.match_all_arguments(arguments)?;
@@ -121,13 +93,13 @@ impl CallText<'_> {
         let (text, k) = (expand(text.span())?, expand(k.span())?);
         // The nearest 0 values need no similarity.
         let score = format!("CASE WHEN ({k}) > 0 THEN similarity({text}, hq_value) END");
-        let source = self.value_source(values, tokens, expand)?;
+        let source = self.value_source(values, query, expand)?;
         Ok(source.aggregate_sql(&format!("{NEAREST_AGGREGATE}(hq_value, {score}, {k})")))
     }
 
     fn rewrite_search(
         &self,
-        tokens: &[Token],
+        query: EnclosingQuery<'_>,
         expand: ExpandPart<'_>,
     ) -> Result<String, QueryError> {
         let arguments: [ArgumentNames<'_>; 4] = [&["values"], &["text"], &["k"], &["by"]];
@@ -153,7 +125,7 @@ impl CallText<'_> {
             }
         };
         let by = sql::quote_text(&by_text.unwrap_or_default());
-        let source = self.value_source(values, tokens, expand)?;
+        let source = self.value_source(values, query, expand)?;
         let aggregate = format!("{SEARCH_AGGREGATE}(hq_value, {text}, {k}, {by}, {similarity})");
         Ok(source.aggregate_sql(&aggregate))
     }
@@ -167,11 +139,23 @@ impl CallText<'_> {
         column_sql(self.text, value).map_or_else(|| expand(value.span()), Ok)
     }
 
+    /// Returns the error for values from the column of a subquery or of a table function.
+    fn derived_values_error(&self, values: &CallArgument, column: &Token) -> QueryError {
+        let name = self.name_token.text(self.text);
+        let column = column.text(self.text);
+        QueryError::in_sql(
+            format!("the values of `{name}` are those of a subquery or of a function in FROM"),
+            Some(values.span()),
+            "expected a column of a table",
+            format!("repeat it in the call, as in (SELECT {column} FROM …)"),
+        )
+    }
+
     /// Returns the values that an argument names: a column or a query.
     pub(super) fn value_source(
         &self,
         values: &CallArgument,
-        tokens: &[Token],
+        query: EnclosingQuery<'_>,
         expand: ExpandPart<'_>,
     ) -> Result<ValueSource, QueryError> {
         if is_query(self.text, values) {
@@ -184,8 +168,9 @@ impl CallText<'_> {
         match values.tokens.as_slice() {
             [table, dot, column] if is_name(table) && dot.is_symbol(b'.') && is_name(column) => {
                 let name = table.unquoted_text(self.text);
-                let table = match find_aliased_table(self.text, tokens, &name) {
-                    Some(table) => table.to_owned(),
+                let table = match query.find_source(&name, self.open_token.start) {
+                    Some(Some(table)) => table,
+                    Some(None) => return Err(self.derived_values_error(values, column)),
                     None => part(table, table),
                 };
                 let column = format!("{table}.{}", column.text(self.text));
