@@ -17,6 +17,14 @@ pub(super) struct EnclosingQuery<'q> {
     pub start: usize,
 }
 
+/// Meaning of a name in a FROM clause.
+pub(super) enum NamedSource {
+    /// A table as it is written.
+    Table(String),
+    /// A subquery, a function or a join in parentheses.
+    Derived,
+}
+
 /// An entry of a FROM clause.
 struct FromEntry {
     /// The alias, or the name of the table.
@@ -28,10 +36,9 @@ struct FromEntry {
 }
 
 impl EnclosingQuery<'_> {
-    /// Returns what a name means for the call at this offset of the text: a table as it is written,
-    /// or `Some(None)` for a subquery or a function in FROM. Returns `None` if no FROM clause around
-    /// the call names it.
-    pub(super) fn find_source(self, name: &str, offset: usize) -> Option<Option<String>> {
+    /// Returns what a name means for the call at this offset of the text, or `None` if no FROM
+    /// clause around the call names it.
+    pub(super) fn find_source(self, name: &str, offset: usize) -> Option<NamedSource> {
         let depths = self.bracket_depths();
         let offset = self.start + offset;
         let mut at = self.tokens.partition_point(|token| token.start < offset);
@@ -41,12 +48,12 @@ impl EnclosingQuery<'_> {
                 |n: &usize| depths[*n] < depth || depths[*n] == depth && self.is_set_operator(*n);
             let begin = (0..at).rev().find(is_outside).map_or(0, |n| n + 1);
             let end = (at..depths.len()).find(is_outside).unwrap_or(depths.len());
-            let entries = self.from_entries(&depths, begin, at, end);
+            let entries = self.read_from_clause(&depths, begin, at, end);
             // A subquery in FROM cannot read the entries beside it.
             let is_beside = entries.iter().any(|e| e.first == at && e.table.is_none());
             let is_named = |entry: &FromEntry| entry.name.eq_ignore_ascii_case(name);
             if let Some(entry) = entries.into_iter().find(|e| !is_beside && is_named(e)) {
-                return Some(entry.table);
+                return Some(entry.table.map_or(NamedSource::Derived, NamedSource::Table));
             }
             at = (0..at).rev().find(|n| depths[*n] < depth)?;
         }
@@ -70,7 +77,13 @@ impl EnclosingQuery<'_> {
     }
 
     /// Returns the FROM clause of the SELECT between two tokens, if the token `at` can read it.
-    fn from_entries(self, depths: &[usize], begin: usize, at: usize, end: usize) -> Vec<FromEntry> {
+    fn read_from_clause(
+        self,
+        depths: &[usize],
+        begin: usize,
+        at: usize,
+        end: usize,
+    ) -> Vec<FromEntry> {
         let depth = depths[at];
         let find = |from: usize, word: &str| {
             (from..end).find(|n| depths[*n] == depth && self.is_word(*n, word))
@@ -139,7 +152,7 @@ impl EnclosingQuery<'_> {
         let is_alias = |n: usize| !AFTER_TABLE.iter().any(|word| self.is_word(n, word));
         let is_after_as = self.is_word(n, "AS");
         let n = if is_after_as { n + 1 } else { n };
-        if !is_after_as && !(self.is_name(n) && is_alias(n)) {
+        if !(is_after_as || self.is_name(n) && is_alias(n)) {
             return None;
         }
         Some((self.tokens.get(n)?.unquoted_text(self.text), n + 1))

@@ -7,7 +7,7 @@
 //! | `nearest(x, (SELECT …), 3)` | the same, over the rows of the query |
 
 use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
-use crate::query::read::enclosing_query::EnclosingQuery;
+use crate::query::read::enclosing_query::{EnclosingQuery, NamedSource};
 use crate::query::read::extract::ExpandPart;
 use crate::query::read::reduce::{column_sql, is_query};
 use crate::query::request::error::QueryError;
@@ -169,8 +169,10 @@ impl CallText<'_> {
             [table, dot, column] if is_name(table) && dot.is_symbol(b'.') && is_name(column) => {
                 let name = table.unquoted_text(self.text);
                 let table = match query.find_source(&name, self.open_token.start) {
-                    Some(Some(table)) => table,
-                    Some(None) => return Err(self.derived_values_error(values, column)),
+                    Some(NamedSource::Table(table)) => table,
+                    Some(NamedSource::Derived) => {
+                        return Err(self.derived_values_error(values, column));
+                    }
                     None => part(table, table),
                 };
                 let column = format!("{table}.{}", column.text(self.text));
