@@ -221,9 +221,12 @@ fn a_reply_without_results_is_a_failure_and_not_an_answer() {
 
 #[test]
 fn a_failing_search_fails_only_its_row() {
-    let search = SearchStub::start(|path| match path.contains("Alder") {
-        true => find_pages(path),
-        false => ("200 OK".to_owned(), "<html>".to_owned()),
+    let search = SearchStub::start(|path| {
+        if path.contains("Alder") {
+            find_pages(path)
+        } else {
+            ("200 OK".to_owned(), "<html>".to_owned())
+        }
     });
     let model = reader();
     let project = search.project(&model);
@@ -250,6 +253,32 @@ fn searches_that_may_be_billed_are_reported() {
     let in_doubt = ended.done_event()["in_doubt"].clone();
     assert!(in_doubt["cost_usd"].as_f64().unwrap() >= 0.005, "{in_doubt}");
     assert_eq!(model.request_count(), 0);
+}
+
+/// The results of one search are shown with each of these rows.
+#[test]
+fn the_plan_bounds_rows_with_the_same_search() {
+    let search = SearchStub::start(|_| {
+        let page = |n: usize| {
+            let text = format!("opened in 1931 by the mayor of town {n} ").repeat(60);
+            json!({ "title": "Towns", "url": "https://towns.example/", "description": text })
+        };
+        reply((0..20).map(page).collect())
+    });
+    let model = reader();
+    let project = search.project(&model);
+    project.write_spec(&project.spec_text().replace("[\"name\"]", "[\"name\", \"owner\"]"));
+    let words = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let rows = (1..words.len()).map(|n| (words[..n].join(" "), words[n..].join(" ")));
+    let rows: Vec<String> = rows.map(|(name, owner)| format!("('{name}', '{owner}')")).collect();
+    let sql = format!("DELETE FROM bridge; INSERT INTO bridge VALUES {}", rows.join(", "));
+    project.execute_sql(&sql);
+    let plan = project.run_plan(&[]);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!((search.requests().len(), model.request_count()), (1, 7));
+    let cost = ended.done_event()["cost_usd"].as_f64().unwrap();
+    let most = plan["totals"]["cost_usd"]["most"].as_f64().unwrap();
+    assert!(cost <= most, "{cost} of {most}");
 }
 
 /// A result with instructions, a forged row and the end of a prompt is one line of JSON.

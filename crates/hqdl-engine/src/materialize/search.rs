@@ -18,6 +18,15 @@ use hqdl_spec::evidence::SearchSettings;
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::Tokenizer;
 
+/// Searches whose results are not stored, for the rows with missing cells.
+struct MissingSearches {
+    stored: StoredSearches,
+    /// Rows of the searches; rows with missing cells can have the same one.
+    searches: BTreeMap<Entity, MissingRow>,
+    /// Number of rows without results that each model is asked about.
+    rows: Vec<u64>,
+}
+
 impl Materializer<'_> {
     /// Searches for the rows that a run is going to ask about, if their results are not stored yet.
     /// Stops go into the report. A failed search stops nothing: its rows fail singly.
@@ -30,7 +39,8 @@ impl Materializer<'_> {
     ) -> Result<(), MaterializeError> {
         for (n, coverage) in coverages.iter().enumerate() {
             let Some(settings) = self.spec.expansions[n].search_settings() else { continue };
-            let (stored, rows) = self.find_unsearched_rows(n, coverage, settings)?;
+            let MissingSearches { stored, searches: rows, .. } =
+                self.find_missing_searches(n, coverage, settings)?;
             if rows.is_empty() {
                 continue;
             }
@@ -93,12 +103,13 @@ impl Materializer<'_> {
         else {
             return Ok(None);
         };
-        let (_, rows) = self.find_unsearched_rows(n, coverage, settings)?;
-        let searches = rows.len() as u64;
+        let missing = self.find_missing_searches(n, coverage, settings)?;
+        let searches = missing.searches.len() as u64;
         for (model, plan) in plans.iter_mut().enumerate() {
             // Each request has one row, and its results are not known yet.
             let possible = coverage.possible_cells[model];
-            plan.extra_input += evidence.max_tokens * (plan.requests.min(searches) + possible);
+            let unknown = missing.rows.get(model).copied().unwrap_or_default();
+            plan.extra_input += evidence.max_tokens * (unknown + possible);
         }
         let choice = search_choice(settings, None);
         let mut column = ColumnPlan { name: "results".to_owned(), ..ColumnPlan::default() };
@@ -118,19 +129,20 @@ impl Materializer<'_> {
         }))
     }
 
-    /// Returns the rows of searches whose results are not stored, for the rows with missing cells.
-    fn find_unsearched_rows(
+    /// Returns the searches whose results are not stored, for the rows with missing cells.
+    fn find_missing_searches(
         &self,
         n: usize,
         coverage: &CoverageReport<'_>,
         settings: &SearchSettings,
-    ) -> Result<(StoredSearches, BTreeMap<Entity, MissingRow>), MaterializeError> {
+    ) -> Result<MissingSearches, MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let model = self.spec.model_settings(expansion.model.as_deref());
         let tokenizer = Tokenizer::for_model(&model.name);
         let stored = StoredSearches::new(settings, self.facts, tokenizer)?;
         let (mut rows, mut failure) = (BTreeMap::new(), None::<FactsError>);
-        for model in 0..self.models[n].choices().len() {
+        let mut unknown = vec![0; self.models[n].choices().len()];
+        for (model, unknown) in unknown.iter_mut().enumerate() {
             self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
                 for missing_row in row_batch.missing_rows {
                     let shown = expansion.for_key(&missing_row.row.key);
@@ -138,6 +150,7 @@ impl Materializer<'_> {
                     match stored.find_results(&query) {
                         Ok(Some(_)) => {}
                         Ok(None) => {
+                            *unknown += 1;
                             let (row, entity) = stored.to_row(&query);
                             rows.insert(entity.clone(), MissingRow { row, entity });
                         }
@@ -149,7 +162,7 @@ impl Materializer<'_> {
         }
         match failure {
             Some(error) => Err(error.into()),
-            None => Ok((stored, rows)),
+            None => Ok(MissingSearches { stored, searches: rows, rows: unknown }),
         }
     }
 }
