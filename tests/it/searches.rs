@@ -221,9 +221,12 @@ fn a_reply_without_results_is_a_failure_and_not_an_answer() {
 
 #[test]
 fn a_failing_search_fails_only_its_row() {
-    let search = SearchStub::start(|path| match path.contains("Alder") {
-        true => find_pages(path),
-        false => ("200 OK".to_owned(), "<html>".to_owned()),
+    let search = SearchStub::start(|path| {
+        if path.contains("Alder") {
+            find_pages(path)
+        } else {
+            ("200 OK".to_owned(), "<html>".to_owned())
+        }
     });
     let model = reader();
     let project = search.project(&model);

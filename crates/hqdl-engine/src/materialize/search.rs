@@ -18,6 +18,15 @@ use hqdl_spec::evidence::SearchSettings;
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::Tokenizer;
 
+/// Searches whose results are not stored, for the rows with missing cells.
+struct MissingSearches {
+    stored: StoredSearches,
+    /// Rows of the searches; rows with missing cells can have the same one.
+    searches: BTreeMap<Entity, MissingRow>,
+    /// Number of rows without results that each model is asked about.
+    rows: Vec<u64>,
+}
+
 impl Materializer<'_> {
     /// Searches for the rows that a run is going to ask about, if their results are not stored yet.
     /// Stops go into the report. A failed search stops nothing: its rows fail singly.
@@ -30,7 +39,8 @@ impl Materializer<'_> {
     ) -> Result<(), MaterializeError> {
         for (n, coverage) in coverages.iter().enumerate() {
             let Some(settings) = self.spec.expansions[n].search_settings() else { continue };
-            let (stored, rows, _) = self.find_unsearched_rows(n, coverage, settings)?;
+            let MissingSearches { stored, searches: rows, .. } =
+                self.find_missing_searches(n, coverage, settings)?;
             if rows.is_empty() {
                 continue;
             }
@@ -93,12 +103,12 @@ impl Materializer<'_> {
         else {
             return Ok(None);
         };
-        let (_, rows, unknown) = self.find_unsearched_rows(n, coverage, settings)?;
-        let searches = rows.len() as u64;
+        let missing = self.find_missing_searches(n, coverage, settings)?;
+        let searches = missing.searches.len() as u64;
         for (model, plan) in plans.iter_mut().enumerate() {
             // Each request has one row, and its results are not known yet.
             let possible = coverage.possible_cells[model];
-            let unknown = unknown.get(model).copied().unwrap_or_default();
+            let unknown = missing.rows.get(model).copied().unwrap_or_default();
             plan.extra_input += evidence.max_tokens * (unknown + possible);
         }
         let choice = search_choice(settings, None);
@@ -119,14 +129,13 @@ impl Materializer<'_> {
         }))
     }
 
-    /// Returns the rows of searches whose results are not stored, for the rows with missing cells,
-    /// and how many of those rows each model is asked about. Rows can have the same search.
-    fn find_unsearched_rows(
+    /// Returns the searches whose results are not stored, for the rows with missing cells.
+    fn find_missing_searches(
         &self,
         n: usize,
         coverage: &CoverageReport<'_>,
         settings: &SearchSettings,
-    ) -> Result<(StoredSearches, BTreeMap<Entity, MissingRow>, Vec<u64>), MaterializeError> {
+    ) -> Result<MissingSearches, MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let model = self.spec.model_settings(expansion.model.as_deref());
         let tokenizer = Tokenizer::for_model(&model.name);
@@ -153,7 +162,7 @@ impl Materializer<'_> {
         }
         match failure {
             Some(error) => Err(error.into()),
-            None => Ok((stored, rows, unknown)),
+            None => Ok(MissingSearches { stored, searches: rows, rows: unknown }),
         }
     }
 }
