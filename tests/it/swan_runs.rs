@@ -649,7 +649,7 @@ fn a_report_is_markdown_json_and_charts() {
         "no such table: nowhere",
         "| run | 2 | 0 | 0 | 0 | 0 | 0 | 0 | $0.0000 |",
         "superhero-10 depends on the order of rows",
-        "![Score by price; each point is labeled with its shots](cost.svg)",
+        "![Score by cost; each point is labeled with its shots](cost.svg)",
     ] {
         assert!(report.contains(said), "{said}\n{report}");
     }

@@ -116,7 +116,7 @@ fn invalid_references_are_reported() {
     };
     says(
         "name,born\nAnn,7\n",
-        "line 1: its columns do not identify a cell of the spec: for `llm` it needs name, year",
+        "line 1: the header does not name the columns of a cell: for `llm` it needs `name`, `year`",
     );
     says("name,year,boern\nAnn,1962,7\n", "did you mean `born` instead of `boern`?");
     says("name,year,born\n", "it has no value for any cell");

@@ -132,7 +132,7 @@ fn usage_below_the_count_stops_the_run_after_one_request() {
     let project = priced(&endpoint, PRICE, "budget_usd = 0.01");
     for run in 1..=2 {
         let ended = project.run_materialize(&[]).expect_exit_code(4);
-        assert!(ended.stderr.contains("reports 1 in and 1 out"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("reports 1 input and 1 output tokens"), "{}", ended.stderr);
         assert_eq!(endpoint.request_count(), run, "the first request goes alone");
         // Answers are kept, and billed as counted.
         let said = ended.done_event()["cost_usd"].as_f64().unwrap();
