@@ -4,230 +4,20 @@
 //! Everything follows from the keys and the facts: a row is in the sample if the hash of its entity
 //! and the seed is one of the smallest. So a killed run continues with the same sample, new rows are
 //! as likely to be in it as old ones, and nothing about a calibration is stored.
-//!
-//! An overridden cell counts with the models' answers. If it left the sample, a user who overrides
-//! the wrong cells of the sample would leave only right ones in it.
 
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::BinaryHeap;
 
+use super::calibration::{Calibration, DrawnSample, Promise, hash_entity};
 use super::coverage_builder::RequestCost;
 use super::{MaterializeError, Materializer, RunMode, WalkError};
-use crate::audit::{Audit, AuditError, Design, Evidence, is_same};
+use crate::audit::{Audit, AuditError, Design, Evidence};
 use hqdl_database::keys::{KeyRow, Keys};
-use hqdl_facts::{CascadeCell, CascadeDecision, CellLookup, Reason, Record};
+use hqdl_facts::{CascadeDecision, CellLookup, Reason, Record};
 use hqdl_model::plan::{CascadePlan, CascadeThreshold, ExpansionPlan};
 use hqdl_spec::{CascadeTarget, Comparison, TargetBasis};
-use hqdl_statistics::{CascadeChoice, CascadeLevel, CascadeSample};
-use hqdl_values::cell::CellValue;
+use hqdl_statistics::CascadeChoice;
 use hqdl_values::format::count_noun;
 use hqdl_values::key::Entity;
-
-/// Probability with which the target is reached.
-const CONFIDENCE: f64 = 0.95;
-
-/// Calibration of a column.
-#[derive(Debug, Clone)]
-pub(super) struct Calibration {
-    target: CascadeTarget,
-    drawn: DrawnSample,
-    /// Cells with all compared answers, and those that the stronger model answers anyway.
-    sample: CascadeSample,
-    /// Cells by the number of compared answers that differ.
-    levels: Vec<CascadeLevel>,
-    /// Wrong cells of the sample by the number of accepted levels, if the target is about the truth.
-    wrong: Vec<u64>,
-    /// Whether the stronger model does not reach the truth.
-    is_refused: bool,
-    /// Cells of each level that the stronger model has not answered.
-    unescalated: Vec<u64>,
-    /// Cells of the sample that not all models have answered.
-    missing_sampled: u64,
-    /// Cells without a first or a compared answer.
-    unanswered: u64,
-    /// Cells that the stronger model answers whatever their confidence, and has not answered.
-    unescalated_anyway: u64,
-    /// Decision about the cells outside the sample, as in [`CascadeDecision`].
-    accepted: Option<usize>,
-}
-
-/// Rows of a calibration sample.
-#[derive(Debug, Clone)]
-enum DrawnSample {
-    /// The entities with the smallest hashes.
-    Hashed {
-        seed: u64,
-        size: usize,
-        /// Greatest hash of a sampled entity; `None` if the column has no cells.
-        cutoff: Option<u64>,
-    },
-    /// The filled rows of an audit.
-    Audited {
-        /// All rows of the draw.
-        frame: HashSet<Entity>,
-        /// True values; `None` if the truth cannot be known.
-        truths: HashMap<Entity, Option<CellValue>>,
-    },
-}
-
-impl Calibration {
-    fn new(target: CascadeTarget, drawn: DrawnSample, levels: usize) -> Self {
-        Self {
-            target,
-            drawn,
-            wrong: vec![0; levels + 1],
-            is_refused: false,
-            sample: CascadeSample { population: 0, sampled: 0 },
-            levels: vec![CascadeLevel::default(); levels],
-            unescalated: vec![0; levels],
-            missing_sampled: 0,
-            unanswered: 0,
-            unescalated_anyway: 0,
-            accepted: None,
-        }
-    }
-
-    fn is_sampled(&self, entity: &Entity) -> bool {
-        match &self.drawn {
-            DrawnSample::Hashed { seed, cutoff, .. } => {
-                cutoff.is_some_and(|cutoff| hash_entity(*seed, entity) <= cutoff)
-            }
-            DrawnSample::Audited { truths, .. } => truths.contains_key(entity),
-        }
-    }
-
-    /// Adds a cell. `values` returns its first value and the one that counts after the stronger
-    /// model has answered. No model is asked about an overridden cell outside the sample.
-    fn add_cell(
-        &mut self,
-        entity: &Entity,
-        is_overridden: bool,
-        cell: CascadeCell,
-        values: impl FnOnce() -> Option<(CellValue, Option<CellValue>)>,
-    ) {
-        let is_sampled = self.is_sampled(entity);
-        let is_covered = match &self.drawn {
-            DrawnSample::Hashed { .. } => true,
-            DrawnSample::Audited { frame, .. } => frame.contains(entity),
-        };
-        let is_asked = is_sampled || !is_overridden;
-        let level = match cell {
-            CascadeCell::Missing if !is_asked => None,
-            CascadeCell::Missing => {
-                self.unanswered += 1;
-                self.missing_sampled += u64::from(is_sampled);
-                return;
-            }
-            CascadeCell::Escalated(is_answered) => {
-                self.unescalated_anyway += u64::from(is_asked && !is_answered);
-                None
-            }
-            CascadeCell::Compared(differing, second) => {
-                self.unescalated[differing] += u64::from(is_asked && second.is_none());
-                if !is_covered {
-                    return;
-                }
-                let level = &mut self.levels[differing];
-                level.cells += 1;
-                level.sampled += u64::from(is_sampled);
-                level.disagreements += u64::from(is_sampled && second == Some(true));
-                self.missing_sampled += u64::from(is_sampled && second.is_none());
-                Some(differing)
-            }
-        };
-        self.sample.population += u64::from(is_covered);
-        self.sample.sampled += u64::from(is_sampled);
-        let DrawnSample::Audited { truths, .. } = &self.drawn else { return };
-        let Some(truth) = truths.get(entity) else { return };
-        let Some((first, Some(second))) = values() else {
-            // A compared cell without the stronger model's answer is counted above.
-            self.missing_sampled += u64::from(level.is_none());
-            return;
-        };
-        let is_wrong =
-            |value: &CellValue| truth.as_ref().is_none_or(|truth| !is_same(value, truth));
-        let (is_first_wrong, is_second_wrong) = (is_wrong(&first), is_wrong(&second));
-        for (accepted, wrong) in self.wrong.iter_mut().enumerate() {
-            let is_accepted = level.is_some_and(|level| level < accepted);
-            *wrong += u64::from(if is_accepted { is_first_wrong } else { is_second_wrong });
-        }
-    }
-
-    /// Returns true if no answer of this run can change the decision.
-    fn is_final(&self) -> bool {
-        self.unanswered == 0 && self.missing_sampled == 0
-    }
-
-    /// Decides about the cells outside the sample, if the sample is answered.
-    fn decide(&mut self) {
-        if self.missing_sampled > 0 {
-            return;
-        }
-        let (sample, share) = (self.sample, self.target.share);
-        let levels = match self.target.basis {
-            TargetBasis::Model { .. } => {
-                Some(sample.choose_levels(&self.levels, share, CONFIDENCE))
-            }
-            TargetBasis::Truth => sample.choose_true_levels(&self.wrong, share, CONFIDENCE),
-        };
-        self.is_refused = levels.is_none();
-        self.accepted = levels;
-    }
-
-    /// Returns true if the published cells keep the promise.
-    fn is_promised(&self) -> bool {
-        let is_answered = self.missing_sampled == 0 && self.count_open_cells() == 0;
-        is_answered && self.accepted.is_some() && !self.is_refused
-    }
-
-    /// Returns the number of cells that lack an answer which the promise is about.
-    fn count_open_cells(&self) -> u64 {
-        let below_threshold = self.accepted.and_then(|accepted| self.unescalated.get(accepted..));
-        let unescalated = below_threshold.map_or(self.missing_sampled, |cells| cells.iter().sum());
-        self.unanswered + self.unescalated_anyway + unescalated
-    }
-
-    /// Returns the number of sampled cells of the first model that disagree with the stronger model,
-    /// or are wrong.
-    fn count_disagreements(&self) -> u64 {
-        match self.target.basis {
-            TargetBasis::Model { .. } => self.levels.iter().map(|level| level.disagreements).sum(),
-            TargetBasis::Truth => self.wrong.last().copied().unwrap_or_default(),
-        }
-    }
-
-    /// Returns all possible thresholds, from the most expensive one to the cheapest.
-    fn list_choices(&self) -> Vec<CascadeChoice> {
-        let (sample, levels) = (self.sample, &self.levels);
-        match self.target.basis {
-            TargetBasis::Model { .. } => sample.list_choices(levels, CONFIDENCE),
-            TargetBasis::Truth => sample.list_true_choices(levels, &self.wrong, CONFIDENCE),
-        }
-    }
-
-    /// Returns why the target is refused.
-    fn describe_refusal(&self, name: &str, to: &str) -> String {
-        let CascadeSample { sampled, population } = self.sample;
-        let wrong = self.wrong.first().copied().unwrap_or_default();
-        let least =
-            1.0 - self.sample.bound_wrong(wrong, CONFIDENCE) as f64 / population.max(1) as f64;
-        format!(
-            "{name}: {to} is right in {} of {sampled} audited cells, which shows only that at least {:.1} % of its answers are true, so `target_truth` = {} is refused",
-            sampled - wrong,
-            100.0 * least.max(0.0),
-            self.target.share
-        )
-    }
-}
-
-/// Returns a number that is random, but the same for the same seed and entity.
-fn hash_entity(seed: u64, entity: &Entity) -> u64 {
-    let mut hasher = blake3::Hasher::new_derive_key("hqdl calibration sample");
-    hasher.update(&seed.to_le_bytes());
-    hasher.update(entity.as_str().as_bytes());
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-    u64::from_le_bytes(bytes)
-}
 
 /// Returns true if a calibration includes a column's cell of a key.
 fn is_calibrated(key: &KeyRow, column: usize) -> bool {
@@ -452,13 +242,12 @@ impl Materializer<'_> {
         self.calibrations.borrow()[n][column].as_ref().is_some_and(|c| !c.is_final())
     }
 
-    /// Returns what the calibrations of an expansion promise, for the user.
+    /// Returns the promises about the columns of an expansion, for the user.
     pub(super) fn describe_cascades(&self, n: usize) -> Vec<String> {
         let expansion = &self.spec.expansions[n];
         let mut notes = Vec::new();
         for (column, calibration) in self.calibrations.borrow()[n].iter().enumerate() {
-            let models = self.models[n].of_column(column);
-            let Some(rule) = &models.second else { continue };
+            let Some(rule) = &self.models[n].of_column(column).second else { continue };
             let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
             let to = &self.models[n].choices()[rule.to].name;
             if rule.comparison == Some(Comparison::NotUnanimous) {
@@ -466,54 +255,10 @@ impl Materializer<'_> {
                     "{name}: `low_confidence` promises nothing without a `target`; {to} answers the cells on which not all answers are the same"
                 ));
             }
-            let Some(calibration) = calibration else { continue };
-            let share = 100.0 * calibration.target.share;
-            let answers = rule.compare.len() + 1;
-            let sample = count_noun(calibration.sample.sampled, "row");
-            let misses = count_noun(calibration.count_disagreements(), "disagreement");
-            if calibration.is_refused {
-                notes.push(calibration.describe_refusal(&name, to));
-                continue;
+            if let Some(calibration) = calibration {
+                let answers = rule.compare.len() + 1;
+                notes.push(describe_promise(calibration, &name, to, answers));
             }
-            let open = calibration.count_open_cells();
-            if open > 0 && calibration.missing_sampled == 0 {
-                let part = if calibration.accepted.is_some() { " below the threshold" } else { "" };
-                let is_are = if open == 1 { "is" } else { "are" };
-                notes.push(format!(
-                    "{name}: no promise yet: {}{part} {is_are} unanswered",
-                    count_noun(open, "cell")
-                ));
-                continue;
-            }
-            if calibration.missing_sampled == 0
-                && calibration.target.basis == TargetBasis::Truth
-                && let Some(accepted) = calibration.accepted
-            {
-                let equal = answers + 1 - accepted;
-                notes.push(format!(
-                    "{name}: with a probability of 95 %, at least {share} % of {} are true; {to} answers those with fewer than {equal} of {answers} equal answers (audit: {sample})",
-                    count_noun(calibration.sample.population, "cell"),
-                ));
-                continue;
-            }
-            let accepted = calibration.accepted.filter(|_| calibration.missing_sampled == 0);
-            notes.push(match accepted {
-                None if calibration.missing_sampled == 0 => {
-                    format!("{name}: no promise yet: the run ended before it chose a threshold")
-                }
-                None => format!(
-                    "{name}: no promise yet, because {} of the sample are not answered by all models",
-                    count_noun(calibration.missing_sampled, "cell")
-                ),
-                Some(0) => format!(
-                    "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
-                ),
-                Some(accepted) => format!(
-                    "{name}: with a probability of 95 %, at least {share} % of {} agree with {to}, which answers those with fewer than {} of {answers} equal answers (sample: {sample}, {misses})",
-                    count_noun(calibration.sample.population, "cell"),
-                    answers + 1 - accepted
-                ),
-            });
         }
         notes
     }
@@ -570,7 +315,7 @@ impl Materializer<'_> {
                 sampled: calibration.sample.sampled,
                 unanswered_sampled: calibration.missing_sampled,
                 unanswered: calibration.count_open_cells(),
-                is_promised: calibration.is_promised(),
+                is_promised: calibration.promise().holds(),
                 disagreements: calibration.count_disagreements(),
                 thresholds: choices.into_iter().map(to_threshold).collect(),
             });
@@ -597,5 +342,47 @@ impl Materializer<'_> {
         keys.for_each(&mut add_row).ok()?;
         cost.write_totals(&mut plan, 0.0);
         Some(plan.likely_usd() / rows.max(1) as f64)
+    }
+}
+
+/// Returns the promise about a column in words. Each cell has this number of compared answers.
+fn describe_promise(calibration: &Calibration, name: &str, to: &str, answers: usize) -> String {
+    let share = 100.0 * calibration.target.share;
+    let cells = count_noun(calibration.sample.population, "cell");
+    let sample = count_noun(calibration.sample.sampled, "row");
+    let misses = count_noun(calibration.count_disagreements(), "disagreement");
+    let is_truth = calibration.target.basis == TargetBasis::Truth;
+    let open_cells = |open: u64, part: &str| {
+        let is_are = if open == 1 { "is" } else { "are" };
+        format!("{name}: no promise yet: {}{part} {is_are} unanswered", count_noun(open, "cell"))
+    };
+    let likely = format!("{name}: with a probability of 95 %, at least {share} % of {cells}");
+    match calibration.promise() {
+        Promise::Refused => calibration.describe_refusal(name, to),
+        Promise::SampleUnanswered(open) => format!(
+            "{name}: no promise yet, because {} of the sample are not answered by all models",
+            count_noun(open, "cell")
+        ),
+        Promise::Unanswered(open) => open_cells(open, ""),
+        Promise::BelowThresholdUnanswered(open) => open_cells(open, " below the threshold"),
+        Promise::Undecided => {
+            format!("{name}: no promise yet: the run ended before it chose a threshold")
+        }
+        Promise::AllEscalated if is_truth => {
+            format!("{likely} are true; {to} answers all of them (audit: {sample})")
+        }
+        Promise::AllEscalated => format!(
+            "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
+        ),
+        Promise::Kept { accepted } => {
+            let equal = format!("fewer than {} of {answers} equal answers", answers + 1 - accepted);
+            if is_truth {
+                format!("{likely} are true; {to} answers those with {equal} (audit: {sample})")
+            } else {
+                format!(
+                    "{likely} agree with {to}, which answers those with {equal} (sample: {sample}, {misses})"
+                )
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 mod counts;
 mod fill;
+mod calibration;
 mod cascade;
 mod batch_jobs;
 mod publish;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 pub use self::batch_jobs::{ExportFile, ExportResult, ImportResult, UnansweredFile};
-use self::cascade::Calibration;
+use self::calibration::Calibration;
 use self::coverage::{CoverageReport, count_orphans};
 use self::refresh::RefreshJob;
 pub use self::report::{ColumnReport, Report};
