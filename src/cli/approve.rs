@@ -84,7 +84,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 /// Reads the user's answer to an approval question on the terminal. Returns true for `y` and
 /// `yes`.
 pub fn read_approval() -> bool {
-    // What was typed before the question appeared does not answer it.
+    // Discard the input that was typed before the question appeared: it does not answer it.
     #[cfg(unix)]
     let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! What differs between the transports: the process that serves the protocol.
+//! The process that serves the protocol, which differs between the transports.
 
 use std::future::Future;
 use std::sync::Arc;

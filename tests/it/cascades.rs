@@ -7,31 +7,10 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
-use hqdl_testkit::project::{CommandResult, Project};
+use hqdl_testkit::project::{CommandResult, Project, with_models};
 
+/// The spec after its models.
 const SPEC: &str = r#"
-[database]
-path = "../data.sqlite"
-
-[model]
-provider = "openai"
-name = "gpt-4o-mini"
-base_url = "{base_url}"
-api_key_env = "HQDL_TEST_KEY"
-price = { input = 1.0, output = 2.0 }
-
-[model.large]
-name = "gpt-4o"
-base_url = "LARGE"
-api_key_env = "HQDL_TEST_KEY"
-price = { input = 10.0, output = 30.0 }
-
-[model.other]
-name = "gpt-4.1-nano"
-base_url = "OTHER"
-api_key_env = "HQDL_TEST_KEY"
-price = { input = 0.5, output = 1.0 }
-
 [limits]
 budget_usd = 5.0
 concurrency = 1
@@ -90,10 +69,7 @@ impl Cascade {
         let [small, large, other] = answers.map(|answer| {
             Endpoint::start_with(move |_, key: &[Json]| answer(parse_place(&key[0])).into())
         });
-        let spec = SPEC
-            .replace("LARGE", &large.base_url())
-            .replace("OTHER", &other.base_url())
-            .replace("RULE", rule);
+        let spec = with_models(SPEC, &large, &other).replace("RULE", rule);
         let rows: Vec<String> = (0..places).map(|n| format!("('p{n:03}')")).collect();
         let sql = format!(
             "CREATE TABLE place (name TEXT PRIMARY KEY); INSERT INTO place VALUES {}",
@@ -101,12 +77,6 @@ impl Cascade {
         );
         let project = Project::new(&small, &sql, &spec);
         Self { small, large, other, project, places }
-    }
-
-    fn edit_spec(&self, from: &str, to: &str) {
-        let spec = self.project.spec_text();
-        assert!(spec.contains(from), "{from}");
-        self.project.write_spec(&spec.replace(from, to));
     }
 
     fn run(&self) -> CommandResult {
@@ -340,7 +310,7 @@ fn new_rows_belong_to_the_sample_like_old_ones() {
 #[test]
 fn further_answers_of_the_first_model_are_compared() {
     let cascade = Cascade::start(60, "target = 0.9, sample = 30");
-    cascade.edit_spec("compare = \"other\", ", "answers = 3, ");
+    cascade.project.edit_spec("compare = \"other\", ", "answers = 3, ");
     let plan = cascade.plan();
     cascade.run();
     assert_eq!(cascade.small.cells_since(0).len(), 180);
@@ -350,7 +320,7 @@ fn further_answers_of_the_first_model_are_compared() {
     cascade.run();
     assert_eq!(cascade.request_counts(), counts);
     // Another number of answers asks only for those that are missing.
-    cascade.edit_spec("answers = 3", "answers = 4");
+    cascade.project.edit_spec("answers = 3", "answers = 4");
     cascade.run();
     assert_eq!(cascade.small.cells_since(0).len(), 240);
 }
@@ -361,7 +331,7 @@ impl Cascade {
     fn start_audited(truth: AnswerFn, target: &str) -> Self {
         let cascade = Self::start(200, "when = [\"disagree\"]");
         let rule = "escalate = { to = \"large\", compare = \"other\", when = [\"disagree\"] }\n";
-        cascade.edit_spec(rule, "");
+        cascade.project.edit_spec(rule, "");
         cascade.run();
         let audit = |args: &[&str]| {
             let args = [&["audit", "specs/x.toml"], args].concat();
@@ -439,7 +409,9 @@ fn overrides_do_not_remove_wrong_cells_from_the_sample() {
     cascade.project.run_materialize(&[]).expect_exit_code(2);
     assert_eq!(cascade.request_counts(), counts);
     // The models would repeat overrides that they are shown.
-    cascade.edit_spec("rows_per_request = 10", "rows_per_request = 10\nshots = \"overrides\"");
+    cascade
+        .project
+        .edit_spec("rows_per_request = 10", "rows_per_request = 10\nshots = \"overrides\"");
     let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
     assert!(ended.stderr.contains("shows overridden cells to the models"), "{}", ended.stderr);
     assert_eq!(cascade.request_counts(), counts);

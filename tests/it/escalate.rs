@@ -7,31 +7,10 @@ use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::postgres;
-use hqdl_testkit::project::{CommandResult, Project};
+use hqdl_testkit::project::{CommandResult, Project, with_models};
 
+/// The spec after its models.
 const SPEC: &str = r#"
-[database]
-path = "../data.sqlite"
-
-[model]
-provider = "openai"
-name = "gpt-4o-mini"
-base_url = "{base_url}"
-api_key_env = "HQDL_TEST_KEY"
-price = { input = 1.0, output = 2.0 }
-
-[model.large]
-name = "gpt-4o"
-base_url = "LARGE"
-api_key_env = "HQDL_TEST_KEY"
-price = { input = 10.0, output = 30.0 }
-
-[model.other]
-name = "gpt-4.1-nano"
-base_url = "OTHER"
-api_key_env = "HQDL_TEST_KEY"
-price = { input = 0.5, output = 1.0 }
-
 [limits]
 budget_usd = 1.0
 
@@ -90,16 +69,9 @@ impl Models {
             "Leeds" => "Spain".into(),
             _ => answer_small(column, key),
         });
-        let spec = SPEC.replace("LARGE", &large.base_url()).replace("OTHER", &other.base_url());
+        let spec = with_models(SPEC, &large, &other);
         let project = Project::new(&small, PLACES, &spec);
         Self { small, large, other, project }
-    }
-
-    /// Replaces a part of the spec.
-    fn edit_spec(&self, from: &str, to: &str) {
-        let spec = self.project.spec_text();
-        assert!(spec.contains(from), "{from}");
-        self.project.write_spec(&spec.replace(from, to));
     }
 
     fn request_counts(&self) -> (usize, usize, usize) {
@@ -177,10 +149,10 @@ fn a_stronger_model_answers_what_the_first_one_did_not() {
 fn a_changed_rule_asks_only_what_it_adds() {
     let models = Models::start();
     let rule = "escalate = { to = \"large\" }\n";
-    models.edit_spec(rule, "");
+    models.project.edit_spec(rule, "");
     models.project.run_materialize(&[]).expect_exit_code(1);
     let small = models.small.request_count();
-    models.edit_spec(
+    models.project.edit_spec(
         "[[expansion.column]]\nname = \"mayor\"",
         &format!("{rule}[[expansion.column]]\nname = \"mayor\""),
     );
@@ -190,16 +162,18 @@ fn a_changed_rule_asks_only_what_it_adds() {
     let part = &plan["expansions"][1];
     assert_eq!(part["model"], "gpt-4o");
     assert_eq!(part["columns"][0]["reasons"]["second_answer"], 2, "{plan}");
-    models.edit_spec(rule, "escalate = { to = \"large\", when = [\"unknown\"] }\n");
+    models.project.edit_spec(rule, "escalate = { to = \"large\", when = [\"unknown\"] }\n");
     models.project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(models.escalated(), ["Lyon"]);
-    models.edit_spec("[\"unknown\"]", "[\"unknown\", \"not_in_list\"]");
+    models.project.edit_spec("[\"unknown\"]", "[\"unknown\", \"not_in_list\"]");
     let most = models.most();
     let ended = models.project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(models.escalated(), ["Lyon", "Vigo"]);
     assert!(cost(&ended) <= most && cost(&ended) > 0.0, "{} of {most}", cost(&ended));
     // Without the rule, the first answers count again.
-    models.edit_spec("escalate = { to = \"large\", when = [\"unknown\", \"not_in_list\"] }\n", "");
+    models
+        .project
+        .edit_spec("escalate = { to = \"large\", when = [\"unknown\", \"not_in_list\"] }\n", "");
     models.project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(models.countries(), [json!("UK"), Json::Null, Json::Null, json!("UK")]);
     assert_eq!((models.small.request_count(), models.large.request_count()), (small, 2));
@@ -208,9 +182,11 @@ fn a_changed_rule_asks_only_what_it_adds() {
 #[test]
 fn an_expansion_has_one_rule_for_its_columns() {
     let models = Models::start();
-    models.edit_spec("escalate = { to = \"large\" }\n", "");
-    models.edit_spec("key = [\"name\"]\n", "key = [\"name\"]\nescalate = { to = \"large\" }\n");
-    models.edit_spec("name = \"mayor\"\n", "name = \"mayor\"\nmodel = \"large\"\n");
+    models.project.edit_spec("escalate = { to = \"large\" }\n", "");
+    models
+        .project
+        .edit_spec("key = [\"name\"]\n", "key = [\"name\"]\nescalate = { to = \"large\" }\n");
+    models.project.edit_spec("name = \"mayor\"\n", "name = \"mayor\"\nmodel = \"large\"\n");
     models.project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(models.countries(), ["UK", "France", "Spain", "UK"]);
     let asked = models.large.cells_since(0);
@@ -316,10 +292,7 @@ fn a_budget_includes_the_unification_before_the_second_answers() {
         });
         let other = Endpoint::start_with(|_, _| Json::Null);
         let mayor = "name = \"mayor\"\nmodel = \"large\"\nvalues = [\"A. Smith\"]\nunify = true";
-        let spec = SPEC
-            .replace("LARGE", &large.base_url())
-            .replace("OTHER", &other.base_url())
-            .replace("name = \"mayor\"", mayor);
+        let spec = with_models(SPEC, &large, &other).replace("name = \"mayor\"", mayor);
         let project = Project::new(&small, &places, &spec);
         let models = Models { small, large, other, project };
         models.project.run_materialize(&["--budget", &budget.to_string()]);
@@ -335,7 +308,7 @@ fn a_budget_includes_the_unification_before_the_second_answers() {
 #[test]
 fn two_models_that_disagree_ask_a_third_one() {
     let models = Models::start();
-    models.edit_spec(
+    models.project.edit_spec(
         "{ to = \"large\" }",
         "{ to = \"large\", when = [\"disagree\"], compare = \"other\" }",
     );
@@ -355,7 +328,7 @@ fn two_models_that_disagree_ask_a_third_one() {
     models.project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(models.request_counts(), counts);
     // With more cases, only the new ones are asked.
-    models.edit_spec("[\"disagree\"]", "[\"disagree\", \"unknown\", \"not_in_list\"]");
+    models.project.edit_spec("[\"disagree\"]", "[\"disagree\", \"unknown\", \"not_in_list\"]");
     models.project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(models.escalated(), ["Leeds", "Lyon", "Vigo"]);
     assert_eq!(models.other.request_count(), counts.2);

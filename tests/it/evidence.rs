@@ -70,15 +70,8 @@ fn reader() -> Endpoint {
     })
 }
 
-/// Replaces a part of the spec.
-fn edit(project: &Project, from: &str, to: &str) {
-    let text = project.spec_text();
-    assert!(text.contains(from), "{text}");
-    project.write_spec(&text.replacen(from, to, 1));
-}
-
 fn require(project: &Project) {
-    edit(project, "FROM page\"", "FROM page\"\nrequire = true");
+    project.edit_spec("FROM page\"", "FROM page\"\nrequire = true");
 }
 
 /// Returns the published rows.
@@ -222,12 +215,10 @@ fn each_item_of_a_list_needs_its_own_quotation() {
     });
     let project = Project::new(&endpoint, TABLES, SPEC);
     require(&project);
-    edit(
-        &project,
-        "about = \"what it is built of\"",
+    project.edit_spec("about = \"what it is built of\"",
         "about = \"what it is built of\"\nmany = { table = \"bridge_material\", column = \"material\" }",
     );
-    edit(&project, "name = \"material\"", "name = \"materials\"");
+    project.edit_spec("name = \"material\"", "name = \"materials\"");
     project.run_materialize(&["--columns", "materials"]).expect_exit_code(0);
     let rows = project.query_rows("SELECT name, material FROM bridge_material");
     assert_eq!(Json::from(rows), json!([["Alder Bridge", "steel"]]));
@@ -347,11 +338,11 @@ fn the_plan_and_the_budget_count_the_passages() {
     );
     let more = project.run_plan(&[])["totals"]["input_tokens"].as_u64().unwrap();
     assert!(more > with + 1000, "{more} {with}");
-    edit(&project, "FROM page\"", "FROM page\"\nevidence_tokens = 300");
+    project.edit_spec("FROM page\"", "FROM page\"\nevidence_tokens = 300");
     let limited = project.run_plan(&[])["totals"]["input_tokens"].as_u64().unwrap();
     assert!(limited < with + 900, "{limited} {with}");
     // A request with passages costs more than the budget has left.
-    edit(&project, "\nevidence_tokens = 300", "");
+    project.edit_spec("\nevidence_tokens = 300", "");
     let ended = project.run_materialize(&["--budget", "0.0012"]);
     assert!(ended.code != 0 && ended.stderr.contains("budget"), "{ended:?}");
 }
@@ -360,7 +351,7 @@ fn the_plan_and_the_budget_count_the_passages() {
 fn documents_of_a_folder_are_read_below_the_folder_of_the_spec() {
     let endpoint = reader();
     let project = Project::new(&endpoint, TABLES, SPEC);
-    edit(&project, "documents = \"SELECT title, body FROM page\"", "folder = \"pages\"");
+    project.edit_spec("documents = \"SELECT title, body FROM page\"", "folder = \"pages\"");
     let ended = check_spec(&project);
     assert!(ended.code == 2 && ended.stderr.contains("does not exist"), "{ended:?}");
     let folder = project.path("specs/pages");
@@ -432,8 +423,7 @@ fn a_query_shows_the_same_passages_and_checks_the_same_quotations() {
     let endpoint = reader();
     let project = Project::new(&endpoint, TABLES, SPEC);
     require(&project);
-    edit(
-        &project,
+    project.edit_spec(
         "about = \"what it is built of\"",
         "about = \"what it is built of\"\nquestions = [\"What is it built of?\"]",
     );
@@ -451,8 +441,7 @@ fn a_query_shows_the_same_passages_and_checks_the_same_quotations() {
 fn explain_counts_the_passages() {
     let endpoint = reader();
     let project = Project::new(&endpoint, TABLES, SPEC);
-    edit(
-        &project,
+    project.edit_spec(
         "about = \"what it is built of\"",
         "about = \"what it is built of\"\nquestions = [\"What is it built of?\"]",
     );

@@ -11,13 +11,6 @@ use hqdl_testkit::project::{
 const PARAMETERS: &str = "[model.parameters]\nreasoning_effort = \"low\"\ntop_p = 0.5\n\
     seed = 7\nprovider = { order = [\"b\", \"a\"], allow = true }\n\n[limits]";
 
-/// Replaces a part of the spec.
-fn edit(project: &Project, from: &str, to: &str) {
-    let text = project.spec_text();
-    assert!(text.contains(from), "{text}");
-    project.write_spec(&text.replacen(from, to, 1));
-}
-
 fn sent() -> Json {
     json!({
         "provider": { "allow": true, "order": ["b", "a"] },
@@ -36,7 +29,7 @@ fn why(project: &Project) -> Json {
 fn every_request_has_the_parameters_of_the_spec() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
-    edit(&project, "[limits]", PARAMETERS);
+    project.edit_spec("[limits]", PARAMETERS);
     project.run_materialize(&["--limit", "5"]).expect_exit_code(0);
     let sql =
         "SELECT name FROM hero WHERE {{LLMMap('Is it short?', hero.name, return_type='bool')}}";
@@ -74,25 +67,26 @@ fn other_parameters_keep_the_facts_unless_they_are_part_of_the_identity() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     let first = asked(&endpoint, &project, &[]);
-    edit(&project, "[limits]", PARAMETERS);
+    project.edit_spec("[limits]", PARAMETERS);
     assert_eq!(asked(&endpoint, &project, &[]), 0);
     assert_eq!(why(&project)["parameters"], Json::Null);
-    edit(&project, "[model]", "[model]\nparameters_identity = true");
+    project.edit_spec("[model]", "[model]\nparameters_identity = true");
     assert_eq!(asked(&endpoint, &project, &[]), first);
     assert_eq!(why(&project)["parameters"], sent());
     assert_eq!(asked(&endpoint, &project, &[]), 0);
     // The order of fields does not matter.
-    edit(&project, "order = [\"b\", \"a\"], allow = true", "allow = true, order = [\"b\", \"a\"]");
+    project
+        .edit_spec("order = [\"b\", \"a\"], allow = true", "allow = true, order = [\"b\", \"a\"]");
     assert_eq!(asked(&endpoint, &project, &[]), 0);
-    edit(&project, "\"low\"", "\"high\"");
+    project.edit_spec("\"low\"", "\"high\"");
     let plan = project.run_plan(&[]);
     assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["other_model"], 10, "{plan}");
     assert_eq!(asked(&endpoint, &project, &["--batch"]), first);
     check_complete(&project);
     // The facts of both are kept, and so are those without parameters.
-    edit(&project, "\"high\"", "\"low\"");
+    project.edit_spec("\"high\"", "\"low\"");
     assert_eq!(asked(&endpoint, &project, &[]), 0);
-    edit(&project, "parameters_identity = true", "parameters_identity = false");
+    project.edit_spec("parameters_identity = true", "parameters_identity = false");
     assert_eq!(asked(&endpoint, &project, &[]), 0);
     assert_eq!(why(&project)["parameters"], Json::Null);
 }
@@ -102,7 +96,7 @@ fn a_parameter_that_the_endpoint_refuses_is_named() {
     let endpoint = truthful_endpoint();
     endpoint.add_fault(Fault::RejectsParameters(&["seed"]), Frequency::Always);
     let project = heroes_project(&endpoint, "json");
-    edit(&project, "[limits]", PARAMETERS);
+    project.edit_spec("[limits]", PARAMETERS);
     let ended: CommandResult = project.run_materialize(&[]);
     assert!(ended.code != 0, "{}", ended.stderr);
     let says = "(`seed` is set in [model.parameters] of the spec)";
@@ -115,7 +109,7 @@ fn a_batch_asks_for_no_service_tier() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     let tier = "[model.parameters]\nservice_tier = \"flex\"\nseed = 1\n\n[limits]";
-    edit(&project, "[limits]", tier);
+    project.edit_spec("[limits]", tier);
     project.run_materialize(&["--limit", "2"]).expect_exit_code(0);
     assert_eq!(endpoint.received_requests()[0].body["service_tier"], "flex");
     project.run_materialize(&["--batch"]).expect_exit_code(0);
@@ -135,12 +129,12 @@ fn another_model_has_its_own_parameters() {
     let tables = "[model.parameters]\nseed = 1\n[model.same]\nname = \"test-model\"\n\
         [model.other]\nname = \"other-model\"\n[model.tuned]\nname = \"tuned-model\"\n\
         parameters = { seed = 2 }\n\n[limits]";
-    edit(&project, "[limits]", tables);
+    project.edit_spec("[limits]", tables);
     let project_ref = &project;
     let seed = |name: &str| {
-        edit(project_ref, "name = \"llm\"", &format!("name = \"llm\"\nmodel = \"{name}\""));
+        project_ref.edit_spec("name = \"llm\"", &format!("name = \"llm\"\nmodel = \"{name}\""));
         project_ref.run_materialize(&["--refresh", "motto", "--limit", "1"]).expect_exit_code(0);
-        edit(project_ref, &format!("name = \"llm\"\nmodel = \"{name}\""), "name = \"llm\"");
+        project_ref.edit_spec(&format!("name = \"llm\"\nmodel = \"{name}\""), "name = \"llm\"");
         endpoint.received_requests().pop().unwrap().body["seed"].clone()
     };
     assert_eq!(seed("same"), 1);

@@ -23,12 +23,6 @@ fn without_price(endpoint: &Endpoint, model: &str) -> Project {
     project
 }
 
-fn edit(project: &Project, from: &str, to: &str) {
-    let text = project.spec_text();
-    assert!(text.contains(from), "{text}");
-    project.write_spec(&text.replacen(from, to, 1));
-}
-
 fn plan(project: &Project, flags: &[&str]) -> String {
     let ended = project.run_hqdl(&[&["plan", "specs/x.toml"], flags].concat()).expect_exit_code(0);
     let price = ended.stdout.lines().find(|line| line.starts_with("cost"));
@@ -53,7 +47,7 @@ fn a_plan_names_the_source_of_its_price() {
     // The spec's price takes precedence, and so does the flag's.
     let assumed = json!(["gpt-4o-mini: cache writes assumed at 1.25 × input"]);
     assert_eq!(project.run_plan(&["--price", "3,4"])["price_notes"], assumed);
-    edit(&project, "[limits]", &format!("{PRICE}\n[limits]"));
+    project.edit_spec("[limits]", &format!("{PRICE}\n[limits]"));
     assert_eq!(project.run_plan(&[])["price_notes"], assumed);
     // But it applies only to the spec's model.
     let notes = project.run_plan(&["--model", "gpt-4o"])["price_notes"].clone();
@@ -81,7 +75,7 @@ fn no_price_is_guessed() {
         assert!(refused.contains(&why), "{refused}");
     }
     // A run reports that, too.
-    edit(&project, "[model]", &format!("[model]\nbase_url = \"{url}\""));
+    project.edit_spec("[model]", &format!("[model]\nbase_url = \"{url}\""));
     let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
     let price = ended.stdout.lines().find(|l| l.starts_with("cost")).unwrap();
     assert!(price.contains("unknown") && price.contains(host), "{price}");
@@ -138,8 +132,8 @@ fn a_service_tier_is_billed_at_its_own_factor() {
         endpoint.add_fault(usage(reported), Frequency::Always);
         let project = heroes_project(&endpoint, "json");
         let parameters = format!("[model.parameters]\nservice_tier = \"{tier}\"\n[limits]");
-        edit(&project, "[limits]", &parameters);
-        edit(&project, "output = 2.0 }", &format!("output = 2.0, service_tier = {part} }}"));
+        project.edit_spec("[limits]", &parameters);
+        project.edit_spec("output = 2.0 }", &format!("output = 2.0, service_tier = {part} }}"));
         let ended = project.run_materialize(&["--budget", "1"]).expect_exit_code(0);
         check_complete(&project);
         let (input, output) = endpoint.billed_tokens();
@@ -153,7 +147,7 @@ fn a_service_tier_is_billed_at_its_own_factor() {
 fn a_service_tier_of_unknown_price_is_rejected_with_a_budget() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
-    edit(&project, "[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
+    project.edit_spec("[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
     let ended = project.run_materialize(&["--budget", "1"]).expect_exit_code(2);
     let why = "no price for service_tier \"flex\" (set `service_tier` in `price`)";
     assert!(ended.stderr.contains(why), "{}", ended.stderr);
@@ -164,11 +158,11 @@ fn a_service_tier_of_unknown_price_is_rejected_with_a_budget() {
     // The book contains the tiers of its models.
     let project = without_price(&endpoint, "gpt-5-mini");
     let standard = project.run_plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
-    edit(&project, "[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
+    project.edit_spec("[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
     let flex =
         project.run_plan(&["--budget", "1"])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
     assert!((flex / standard - 0.5).abs() < 1e-9, "{flex} {standard}");
-    edit(&project, "\"flex\"", "\"turbo\"");
+    project.edit_spec("\"flex\"", "\"turbo\"");
     let ended = project.run_hqdl(&["plan", "specs/x.toml", "--budget", "1"]).expect_exit_code(2);
     assert!(ended.stderr.contains("no price for service_tier \"turbo\""), "{}", ended.stderr);
 }
@@ -179,7 +173,7 @@ fn a_service_tier_of_unknown_price_is_rejected_with_a_budget() {
 fn a_budget_in_a_request_needs_a_price() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
-    edit(&project, PRICE, "");
+    project.edit_spec(PRICE, "");
     let daemon = Daemon::start(&project, &["--no-spend"]);
     daemon.wait_until_idle("waiting");
     let sql =
@@ -217,7 +211,7 @@ fn a_plan_prices_each_request_by_its_own_length() {
     let totals = |above: u64| {
         let long = format!("above = {{ input_tokens = {above}, input = 10.0, output = 20.0 }}");
         let text = project.spec_text();
-        edit(&project, stated, &format!("price = {{ input = 1.0, output = 2.0, {long} }}"));
+        project.edit_spec(stated, &format!("price = {{ input = 1.0, output = 2.0, {long} }}"));
         let plan = project.run_plan(&["--budget", "0.003"]);
         project.write_spec(&text);
         let fit = plan["budget"]["cells_that_fit"].as_u64().unwrap();

@@ -21,6 +21,41 @@ pub const SECRET: &str = "sk-recognisable-0123456789abcdef";
 /// Environment variable of the API key.
 pub const SECRET_ENV: &str = "HQDL_TEST_KEY";
 
+/// Spec with three models, without limits and expansions. [`with_models`] sets the endpoints.
+const THREE_MODELS: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "gpt-4o-mini"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 1.0, output = 2.0 }
+
+[model.large]
+name = "gpt-4o"
+base_url = "LARGE"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 10.0, output = 30.0 }
+
+[model.other]
+name = "gpt-4.1-nano"
+base_url = "OTHER"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 0.5, output = 1.0 }
+
+"#;
+
+/// Returns a spec with the models `large` and `other` beside the first one, and the tables of
+/// `spec` below them.
+#[must_use]
+pub fn with_models(spec: &str, large: &Endpoint, other: &Endpoint) -> String {
+    let models =
+        THREE_MODELS.replace("LARGE", &large.base_url()).replace("OTHER", &other.base_url());
+    models + spec
+}
+
 /// A directory with a database, a spec and a cache.
 pub struct Project {
     dir: tempfile::TempDir,
@@ -90,6 +125,13 @@ impl Project {
     pub fn write_spec(&self, text: &str) {
         std::fs::write(self.path("specs/x.toml"), text.replace("{base_url}", &self.base_url))
             .unwrap();
+    }
+
+    /// Replaces the first occurrence of a text in the spec, which must contain it.
+    pub fn edit_spec(&self, from: &str, to: &str) {
+        let text = self.spec_text();
+        assert!(text.contains(from), "{text}");
+        self.write_spec(&text.replacen(from, to, 1));
     }
 
     /// Returns the text of the spec.

@@ -19,7 +19,7 @@ const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Length of a plan's id.
 const ID_LENGTH: usize = 12;
 
-/// What a plan does once it is approved.
+/// Work that a plan does once it is approved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlannedWork {
@@ -107,7 +107,7 @@ impl PlannedWork {
 /// Plan of an assistant's work, as the approver sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanRecord {
-    /// What the plan does.
+    /// Work of the plan.
     pub work: PlannedWork,
     /// Path of the spec.
     pub spec: String,

@@ -52,7 +52,7 @@ pub(super) struct EditForm {
     action: String,
 }
 
-/// What a checked text would do.
+/// Plan and prompts of a checked text.
 struct SpecPreview {
     plan: Plan,
     /// Maximum cost of the plan in USD, with what its last request reserves.

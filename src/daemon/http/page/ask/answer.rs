@@ -42,7 +42,7 @@ pub(in crate::daemon::http) struct Planned {
     pub(super) plan: AskPlan,
     /// Queries that failed and were repaired.
     pub(super) repairs: Vec<FailedQuery>,
-    /// What the page should say about the plan.
+    /// Note of the page about the plan.
     pub(super) note: Option<String>,
     /// Whether the query was relaxed, now or before.
     pub(super) is_relaxed: bool,
@@ -74,7 +74,7 @@ pub(super) struct ShownQuery {
     pub(super) plan_id: String,
 }
 
-/// What to do for a question.
+/// Action for a question.
 pub(super) enum AskAction {
     /// Write a query; `rewrites` ignores stored queries.
     Write { rewrites: bool },
@@ -269,15 +269,14 @@ impl AskJob {
         let planned = self.plan(shown)?;
         let price = describe_price(&planned.plan.max_cost);
         let is_unknown = matches!(planned.plan.max_cost, MaxCost::Unknown(_));
-        if price == shown.price && is_unknown && planned.plan.id != shown.plan_id {
-            let note = Some(format!("This is another query, which runs {price}. Approve it."));
-            return Ok(AskResult::Planned(Box::new(Planned { note, ..planned })));
-        }
-        if price != shown.price {
-            let note = Some(format!("This query now runs {price}. Approve the new price."));
-            return Ok(AskResult::Planned(Box::new(Planned { note, ..planned })));
-        }
-        self.run(planned)
+        let note = if price != shown.price {
+            format!("This query now runs {price}. Approve the new price.")
+        } else if is_unknown && planned.plan.id != shown.plan_id {
+            format!("This is another query, which runs {price}. Approve it.")
+        } else {
+            return self.run(planned);
+        };
+        Ok(AskResult::Planned(Box::new(Planned { note: Some(note), ..planned })))
     }
 
     fn run(&self, planned: Planned) -> Result<AskResult, Failure> {
