@@ -55,9 +55,9 @@ const PROMPTS: [ReadyPrompt; 3] = [
     },
     ReadyPrompt {
         name: "fill",
-        about: "Fill missing cells within a price",
+        about: "Fill missing cells within a maximum cost",
         argument: "usd",
-        argument_about: "Maximum price in USD",
+        argument_about: "Maximum cost in USD",
         text: "Fill the missing cells of the database for at most {} USD. Call `describe` for the coverage of the \
                columns, and `materialize` for the price of filling them. Name the columns that you would leave out \
                to stay within the price. Run `materialize` only after I approved its plan.",

@@ -113,7 +113,7 @@ fn a_query_runs_only_after_a_press_that_shows_its_price() {
     // An edited query with another price is not run at the old one, and pricing is free.
     let other = "SELECT {{LLMMap('Can it fly?', hero.name)}}, {{LLMMap('Can it swim?', hero.name)}} FROM hero";
     let changed = submit(&daemon, &written, "run", &[("sql", other)]);
-    assert!(changed.contains("Approve the new price"), "{changed}");
+    assert!(changed.contains("Approve the new cost"), "{changed}");
     submit(&daemon, &written, "price", &[("sql", other)]);
     assert_eq!(endpoint.request_count(), 1);
     let ran = submit(&daemon, &written, "run", &[]);
@@ -143,7 +143,7 @@ fn a_query_without_a_known_price_runs_only_as_it_was_approved() {
     let daemon = Daemon::start(&project, &["--no-spend"]);
     daemon.wait_until_idle("waiting");
     let written = submit(&daemon, &open(&daemon), "write", &[("question", "Who can fly?")]);
-    assert!(written.contains("Run, at an unknown price"), "{written}");
+    assert!(written.contains("Run, at an unknown cost"), "{written}");
     let other = "SELECT {{LLMMap('Can it fly?', hero.name)}}, {{LLMMap('Can it swim?', hero.name)}} FROM hero";
     let changed = submit(&daemon, &written, "run", &[("sql", other)]);
     assert!(changed.contains("This is another query") && changed.contains("swim"), "{changed}");

@@ -482,7 +482,7 @@ impl PreparedQuery {
             }),
             (QueryError::NoModel, _) if !self.is_approved => Failure::wrong_input(
                 "the query needs answers that are not stored, and the daemon runs with --no-spend",
-                "approve it with `budget`, its maximum cost in USD; `/v1/explain` returns the price",
+                "approve it with `budget`, its maximum cost in USD; `/v1/explain` returns the cost",
             ),
             (QueryError::NoModel, Err(why)) => Failure::clone(why),
             (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::FileTooLarge => {

@@ -90,7 +90,7 @@ document.addEventListener("keydown", (event) => {
       squiggle(form.sql, found.error?.problems ?? []);
       if (!response.ok) { note.textContent = found.error.message; return; }
       const cost = `$${found.cost_usd.toFixed(4)}`, run = runButton();
-      if (found.unbounded?.length) note.textContent = "The price is not known before it runs.";
+      if (found.unbounded?.length) note.textContent = "The cost is not known before it runs.";
       else if (!found.values_asked) note.textContent = `Free: ${found.values_reused} known values, no request.`;
       else {
         note.textContent = `At most ${found.values_asked} values in ${found.requests} requests.`;

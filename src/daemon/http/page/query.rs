@@ -209,7 +209,7 @@ fn render_query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
             button.main name="do" value="run" { "Run" }
             button name="do" value="explain" { "Explain" }
             button #cancel type="button" hidden { "Cancel" }
-            span #price .quiet aria-live="polite" { "If a query needs the model, its price is shown first." }
+            span #price .quiet aria-live="polite" { "If a query needs the model, its cost is shown first." }
         }
         details #history hidden { summary { "History" } ul {} }
     }

@@ -312,7 +312,7 @@ impl SpecEditor {
                         }
                         button name="do" value="preview" { "Preview " (PREVIEW_CELLS) " cells" }
                         button.cancel type="button" hidden { "Cancel" }
-                        span.status.quiet role="status" { "The preview shows the prompt and the price, and sends no request." }
+                        span.status.quiet role="status" { "The preview shows the prompt and the cost, and sends no request." }
                     }
                     ol #problems .problems hidden {}
                 }

@@ -107,7 +107,7 @@ pub(super) fn describe_price(cost: &MaxCost) -> String {
     match cost {
         MaxCost::Nothing => "free".to_owned(),
         MaxCost::Usd(usd) => format!("for at most {}", format_usd_bound(*usd)),
-        MaxCost::Unknown(_) => "at an unknown price".to_owned(),
+        MaxCost::Unknown(_) => "at an unknown cost".to_owned(),
     }
 }
 
@@ -270,7 +270,7 @@ impl AskJob {
         let price = describe_price(&planned.plan.max_cost);
         let is_unknown = matches!(planned.plan.max_cost, MaxCost::Unknown(_));
         let note = if price != shown.price {
-            format!("This query now runs {price}. Approve the new price.")
+            format!("This query now runs {price}. Approve the new cost.")
         } else if is_unknown && planned.plan.id != shown.plan_id {
             format!("This is another query, which runs {price}. Approve it.")
         } else {

@@ -95,7 +95,7 @@ impl AskForm {
             "price" => Ok(AskAction::Price(shown)),
             "run" => Ok(AskAction::Run(shown)),
             _ if self.writing_price != writing_price => {
-                Err(format!("Writing a query is now {writing_price}. Approve the new price."))
+                Err(format!("Writing a query is now {writing_price}. Approve the new cost."))
             }
             "relax" => Ok(AskAction::Relax(shown)),
             action => Ok(AskAction::Write { rewrites: action == "rewrite" }),
@@ -388,7 +388,7 @@ impl<'f> AskPage<'f> {
                 div.row.controls {
                     button.main[is_main] name="do" value="write" { "Write the query, " (self.writing_price) }
                     button.cancel type="button" hidden { "Cancel" }
-                    span.status.quiet role="status" { @if is_main { "You see the query and its price before it runs. A query that needs no model runs at once." } }
+                    span.status.quiet role="status" { @if is_main { "You see the query and its cost before it runs. A query that needs no model runs at once." } }
                 }
             }
         }
@@ -450,7 +450,7 @@ impl<'f> AskPage<'f> {
                     " (" (meta.values_reused) " known) in " (count_noun(meta.requests, "request")) (price_notes(meta)) "."
                 }
             }
-            @if let MaxCost::Unknown(why) = &plan.max_cost { p.note.wait { "The price is not known: " (why) "." } }
+            @if let MaxCost::Unknown(why) = &plan.max_cost { p.note.wait { "The cost is not known: " (why) "." } }
             (self.render_query_form(&plan.sql, plan.dialect, planned.is_relaxed, plan.assumptions.as_deref(), Some(plan), &html! {
                 button.main name="do" value="run" { "Run, " (price) }
                 button name="do" value="price" { "Price an edited query" }
