@@ -418,19 +418,23 @@ fn a_long_pause_of_an_endpoint_is_reported() {
     check_complete(&project);
 }
 
-/// Tests that commands report a wait for the spec's own limit per minute.
+/// Tests that commands report a wait for the spec's own limit per minute. The second request waits
+/// for a minute, so that a slow machine has time to report it.
 #[test]
 fn a_long_wait_for_a_minute_limit_is_reported() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    let spec = project.spec_text().replace("concurrency = 4", "requests_per_minute = 5");
+    let spec = project.spec_text().replace("concurrency = 4", "requests_per_minute = 1");
     assert!(spec.contains("requests_per_minute"), "{spec}");
     project.write_spec(&spec);
-    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(1);
+    std::thread::sleep(Duration::from_secs(15));
+    running.send_signal("INT");
+    let ended = running.wait_for_exit().expect_exit_code(130);
     let reason = "because the limit of requests or tokens per minute is used up";
-    assert!(ended.stdout.contains(reason), "{ended:?}");
-    assert!(ended.stdout.contains("wait until"), "{ended:?}");
-    check_complete(&project);
+    assert!(ended.stderr.contains(reason), "{ended:?}");
+    assert!(ended.stderr.contains("wait until"), "{ended:?}");
 }
 
 /// Tests that a run reports that it waits for cells which a stopped process has claimed.
