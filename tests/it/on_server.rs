@@ -754,6 +754,39 @@ fn queries_on_a_server_are_joins_with_the_same_rows_as_in_a_file() {
             format!("make_date({born}::int, 1, 1) < DATE '1950-01-01' - interval '0' day"),
             format!("{born} < 1950"),
         ),
+        (format!("{eyes} = ANY (ARRAY['Blue', 'Green'])"), format!("{eyes} IN ('Blue', 'Green')")),
+        (
+            format!("id = ANY (SELECT g.id FROM hero AS g WHERE {} = 'Blue')", of("g")),
+            format!("{eyes} = 'Blue'"),
+        ),
+        (format!("position('lu' IN {eyes}) = 2"), format!("{eyes} = 'Blue'")),
+        (format!("substring({eyes} FROM 2 FOR 2) = 'lu'"), format!("{eyes} = 'Blue'")),
+        (format!("trim(LEADING 'B' FROM {eyes}) = 'lue'"), format!("{eyes} = 'Blue'")),
+        (format!("overlay({eyes} PLACING 'x' FROM 1) = 'xlue'"), format!("{eyes} = 'Blue'")),
+        (
+            format!("extract(year FROM make_date({born}::int, 1, 1)) < 1950"),
+            format!("{born} < 1950"),
+        ),
+        (
+            format!(
+                "extract(hour FROM timestamp '2020-01-01 12:00' AT TIME ZONE 'UTC') >= 0 AND {eyes} = 'Blue'"
+            ),
+            format!("{eyes} = 'Blue'"),
+        ),
+        (
+            format!("ARRAY[{}]::text[] @> ARRAY['x'] OR {eyes} = 'Blue'", "'y'"),
+            format!("{eyes} = 'Blue'"),
+        ),
+        (format!("(ARRAY['Blue', 'Green'])[1] = {eyes}"), format!("{eyes} = 'Blue'")),
+        (format!("2 ^ 3 = 8 AND {eyes} = 'Blue'"), format!("{eyes} = 'Blue'")),
+        (
+            format!("{born} BETWEEN SYMMETRIC 1950 AND 1900"),
+            format!("{born} BETWEEN 1900 AND 1950"),
+        ),
+        (
+            format!("({eyes} = 'Blue') IS NOT UNKNOWN AND ({eyes} = 'Blue') IS TRUE"),
+            format!("{eyes} = 'Blue'"),
+        ),
         (
             format!("id::text = '1' AND {eyes} IS NOT NULL"),
             format!("id = 1 AND {eyes} IS NOT NULL"),
@@ -763,6 +796,28 @@ fn queries_on_a_server_are_joins_with_the_same_rows_as_in_a_file() {
         let (there, meta) = asked(&project, &query(&condition), &["--db", &url]);
         let (file, _) = asked(&project, &query(&rows), &[]);
         assert_eq!(there, file, "{condition}\n{}", meta["sql"]);
+    }
+    for (sql, in_file) in [
+        (
+            format!(
+                "SELECT id FROM hero WHERE {eyes} = 'Blue' ORDER BY id OFFSET 1 ROW FETCH FIRST 2 ROWS ONLY"
+            ),
+            format!("SELECT id FROM hero WHERE {eyes} = 'Blue' ORDER BY id LIMIT 2 OFFSET 1"),
+        ),
+        (
+            format!("SELECT percentile_disc(0) WITHIN GROUP (ORDER BY {born}) FROM hero LIMIT ALL"),
+            format!("SELECT min({born}) FROM hero"),
+        ),
+        (
+            format!(
+                "SELECT h.id, x.n FROM hero h, LATERAL (SELECT h.id + 1 AS n) x WHERE {} = 'Blue' ORDER BY 1",
+                of("h")
+            ),
+            format!("SELECT id, id + 1 FROM hero WHERE {eyes} = 'Blue' ORDER BY 1"),
+        ),
+    ] {
+        let (there, meta) = asked(&project, &sql, &["--db", &url]);
+        assert_eq!(there, asked(&project, &in_file, &[]).0, "{sql}\n{}", meta["sql"]);
     }
     // Without calls, the query is the server's own SQL.
     let own = "SELECT name::varchar(3), now() > '2020-01-01', 1.50 FROM hero WHERE name ILIKE 'zed' -- its own;";

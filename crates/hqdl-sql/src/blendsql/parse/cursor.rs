@@ -191,7 +191,14 @@ impl QueryParser<'_> {
         }
         let is_window =
             || self.peek_after(1).is_some_and(|t| self.is_name(t)) && self.is_word_after(2, "AS");
-        keywords::requires_as(self.text(token)) || token.is_word(self.sql, "WINDOW") && is_window()
+        // Keywords of `PostgreSQL` that are names in `SQLite`.
+        let is_server_keyword = || {
+            self.is_server
+                && ["FETCH", "OFFSET", "LATERAL"].iter().any(|word| token.is_word(self.sql, word))
+        };
+        is_server_keyword()
+            || keywords::requires_as(self.text(token))
+            || token.is_word(self.sql, "WINDOW") && is_window()
     }
 
     /// Reads a list of one or more items, separated by commas.

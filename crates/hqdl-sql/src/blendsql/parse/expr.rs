@@ -7,7 +7,7 @@ use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, WindowS
 
 /// Precedence of an operator; a higher one binds tighter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Precedence {
+pub(super) enum Precedence {
     Or,
     And,
     Not,
@@ -90,7 +90,11 @@ impl QueryParser<'_> {
 
     /// Parses an expression whose operators bind at least as tightly as `loosest`. If `ends_at_and`
     /// is true, stops before an AND, which then belongs to an enclosing BETWEEN.
-    fn parse_binary(&mut self, loosest: Precedence, ends_at_and: bool) -> Result<Expr, SqlError> {
+    pub(super) fn parse_binary(
+        &mut self,
+        loosest: Precedence,
+        ends_at_and: bool,
+    ) -> Result<Expr, SqlError> {
         let start = self.next_start();
         let around = std::mem::take(&mut self.height);
         let mut left = self.parse_nested(Self::parse_operand)?;
@@ -115,6 +119,9 @@ impl QueryParser<'_> {
         if let Some(tokens) = self.pattern_operator_length() {
             return Some((Infix::Match(MatchOperator::Like), tokens, Precedence::Bits));
         }
+        if let Some(sign) = self.peek_server_operator() {
+            return Some((Infix::Binary(sign), sign.len(), Precedence::Concatenation));
+        }
         if let Some((sign, tokens)) = self.peek_operator() {
             if sign == "::" {
                 let is_cast = self.is_server || self.is_legacy_cast(left);
@@ -133,6 +140,9 @@ impl QueryParser<'_> {
         }
         if self.is_word("COLLATE") {
             return Some((Infix::Collate, 1, Precedence::Collation));
+        }
+        if self.is_server && self.is_word("AT") && self.is_word_after(1, "TIME") {
+            return Some((Infix::Binary("AT TIME ZONE"), 3, Precedence::Collation));
         }
         let (infix, tokens) = self.peek_equality()?;
         Some((infix, tokens, Precedence::Equality))
@@ -206,6 +216,7 @@ impl QueryParser<'_> {
             Infix::Is => self.parse_is(left)?,
             Infix::NullTest => ExprKind::Operation(ExprOperator::NullTest, vec![left]),
             Infix::Between => {
+                let _symmetric = self.is_server && self.eat_word("SYMMETRIC");
                 let low = self.parse_binary(Precedence::Or, true)?;
                 self.expect_word("AND")?;
                 let high = self.parse_binary(tighter, false)?;
@@ -322,6 +333,7 @@ impl QueryParser<'_> {
             Lexeme::Word => self.parse_word(token)?,
             _ => self.parse_name()?,
         };
+        self.skip_subscripts();
         Ok(Expr { span: self.span_from(start), kind })
     }
 
@@ -362,6 +374,13 @@ impl QueryParser<'_> {
             && let Some(tokens) = self.typed_literal_token_count()
         {
             return Ok(self.read_literal(tokens));
+        }
+        if self.begins_array() {
+            return Ok(self.read_literal(2));
+        }
+        if self.begins_quantifier() {
+            self.at += 1;
+            return self.parse_parens();
         }
         self.parse_name()
     }
@@ -479,12 +498,13 @@ impl QueryParser<'_> {
                 self.eat_word("ALL");
             }
             if !self.is_symbol(b')') && !self.is_word("ORDER") {
-                args = self.read_list(Self::parse_expr)?;
+                args = self.parse_server_arguments(&name)?;
             }
             has_modifier |= self.is_word("ORDER");
             args.extend(self.parse_order_by()?.into_iter().map(|term| term.expr));
         }
         self.expect_symbol(b')')?;
+        args.extend(self.parse_within_group()?);
         let mut filter = None;
         if self.is_word("FILTER") && self.is_symbol_after(1, b'(') {
             self.at += 2;

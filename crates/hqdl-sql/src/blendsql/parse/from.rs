@@ -90,6 +90,9 @@ impl QueryParser<'_> {
     /// Parses a table, function, subquery or join in parentheses, and returns the name that it has
     /// without an alias.
     fn parse_from_source(&mut self) -> Result<(FromSource, Option<String>), SqlError> {
+        if self.is_server {
+            self.eat_word("LATERAL");
+        }
         let start = self.next_start();
         if self.is_symbol(b'(') {
             if self.begins_query(self.peek_after(1)) {

@@ -211,6 +211,9 @@ impl QueryParser<'_> {
 
     /// Parses LIMIT and OFFSET.
     fn parse_limit(&mut self) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
+        if self.is_server {
+            return self.parse_server_limit();
+        }
         let Some(first) = self.parse_clause("LIMIT")? else { return Ok((None, None)) };
         if self.eat_symbol(b',') {
             return Ok((Some(self.parse_expr()?), Some(first)));

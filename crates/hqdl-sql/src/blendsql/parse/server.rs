@@ -5,10 +5,18 @@
 //! | `ILIKE`, `SIMILAR TO`, `~`, `!~*`, `~~` | LIKE |
 //! | `DATE '…'`, `interval '…' day` | a literal |
 //! | `x::numeric(5, 2)[]` | CAST |
+//! | `x AT TIME ZONE y`, `x @> y`, `x ^ y` | a binary operation |
+//! | `ARRAY[…]`, `x[1]` | a literal, `x` |
+//! | `ANY (…)`, `ARRAY (…)` | the query or expression in parentheses |
+//! | `extract(year FROM x)`, `position(x IN y)` | a function |
+//! | `mode() WITHIN GROUP (ORDER BY x)` | a function with the argument `x` |
+//! | `FETCH FIRST n ROWS ONLY` | LIMIT |
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
 use crate::blendsql::parse::cursor::QueryParser;
+use crate::blendsql::parse::expr::Precedence;
+use crate::blendsql::tree::Expr;
 
 /// Types whose name may precede a text.
 const TYPES: [&str; 12] = [
@@ -27,6 +35,18 @@ const TYPES: [&str; 12] = [
 ];
 /// Operators that compare a text with a pattern, so that none is a prefix of a later one.
 const PATTERN_OPERATORS: [&str; 8] = ["!~~*", "!~~", "!~*", "!~", "~~*", "~~", "~*", "~"];
+/// Binary operators that `SQLite` does not have, so that none is a prefix of a later one.
+const BINARY_OPERATORS: [&str; 8] = ["@>", "<@", "&&", "#>>", "#>", "#-", "^@", "^"];
+/// Functions whose arguments are separated by words, with these words.
+const WORD_SEPARATED: [(&str, &[&str]); 5] = [
+    ("extract", &["FROM"]),
+    ("overlay", &["PLACING", "FROM", "FOR"]),
+    ("position", &["IN"]),
+    ("substring", &["FROM", "FOR", "SIMILAR", "ESCAPE"]),
+    ("trim", &["FROM"]),
+];
+/// Words before a query or an array in parentheses.
+const QUANTIFIERS: [&str; 4] = ["ALL", "ANY", "ARRAY", "SOME"];
 /// Words that may follow the string of an interval.
 const FIELDS: [&str; 6] = ["YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"];
 /// Words that may follow the first word of a type name.
@@ -52,6 +72,99 @@ impl QueryParser<'_> {
         sign.filter(|_| self.is_server).map(str::len)
     }
 
+    /// Returns the next binary operator if `SQLite` does not have it.
+    pub(super) fn peek_server_operator(&self) -> Option<&'static str> {
+        let rest = self.sql.get(self.peek()?.start..self.text_end)?;
+        BINARY_OPERATORS.into_iter().find(|sign| self.is_server && rest.starts_with(sign))
+    }
+
+    /// Returns true if ANY, ALL, SOME or ARRAY and parentheses are next.
+    pub(super) fn begins_quantifier(&self) -> bool {
+        let is_quantifier = QUANTIFIERS.iter().any(|word| self.is_word(word));
+        self.is_server && is_quantifier && self.is_symbol_after(1, b'(')
+    }
+
+    /// Returns true if an array `ARRAY[…]` is next. The lexer reads `[…]` as a quoted name.
+    pub(super) fn begins_array(&self) -> bool {
+        let is_list = |token| self.text(token).starts_with('[');
+        self.is_server && self.is_word("ARRAY") && self.peek_after(1).is_some_and(is_list)
+    }
+
+    /// Skips the subscripts of an array. The lexer reads `[1]` as a quoted name.
+    pub(super) fn skip_subscripts(&mut self) {
+        while self.is_server
+            && self
+                .peek()
+                .is_some_and(|t| t.lexeme == Lexeme::Name && self.text(t).starts_with('['))
+        {
+            self.at += 1;
+        }
+    }
+
+    /// Parses the arguments of a function, which words may separate.
+    pub(super) fn parse_server_arguments(&mut self, function: &str) -> Result<Vec<Expr>, SqlError> {
+        let separators =
+            WORD_SEPARATED.iter().find(|(name, _)| self.is_server && *name == function);
+        let Some((_, separators)) = separators else { return self.read_list(Self::parse_expr) };
+        if function == "extract" {
+            // The field is a word or a text, and not a column.
+            self.advance();
+            self.expect_word("FROM")?;
+        } else if function == "trim" {
+            let _side = ["BOTH", "LEADING", "TRAILING"].iter().any(|word| self.eat_word(word));
+            self.eat_word("FROM");
+        }
+        let mut arguments = Vec::new();
+        loop {
+            arguments.push(self.parse_binary(Precedence::Order, false)?);
+            if !self.eat_symbol(b',') && !separators.iter().any(|word| self.eat_word(word)) {
+                return Ok(arguments);
+            }
+        }
+    }
+
+    /// Parses WITHIN GROUP (ORDER BY …) if it is next.
+    pub(super) fn parse_within_group(&mut self) -> Result<Vec<Expr>, SqlError> {
+        if !self.is_server || !self.is_word("WITHIN") || !self.is_word_after(1, "GROUP") {
+            return Ok(Vec::new());
+        }
+        self.at += 2;
+        self.expect_symbol(b'(')?;
+        let terms = self.parse_order_by()?;
+        self.expect_symbol(b')')?;
+        Ok(terms.into_iter().map(|term| term.expr).collect())
+    }
+
+    /// Parses LIMIT, OFFSET and FETCH in any order. Returns the limit and the offset.
+    pub(super) fn parse_server_limit(&mut self) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
+        let (mut limit, mut offset) = (None, None);
+        loop {
+            if self.eat_word("LIMIT") {
+                limit = if self.eat_word("ALL") { None } else { Some(self.parse_expr()?) };
+            } else if self.eat_word("OFFSET") {
+                offset = Some(self.parse_expr()?);
+                let _unit = self.eat_word("ROWS") || self.eat_word("ROW");
+            } else if self.eat_word("FETCH") {
+                if !self.eat_word("FIRST") {
+                    self.expect_word("NEXT")?;
+                }
+                if !self.is_word("ROW") && !self.is_word("ROWS") {
+                    limit = Some(self.parse_expr()?);
+                }
+                if !self.eat_word("ROWS") {
+                    self.expect_word("ROW")?;
+                }
+                if self.eat_word("WITH") {
+                    self.expect_word("TIES")?;
+                } else {
+                    self.expect_word("ONLY")?;
+                }
+            } else {
+                return Ok((limit, offset));
+            }
+        }
+    }
+
     /// Reads the type after a `::`.
     pub(super) fn read_server_type(&mut self) -> Result<String, SqlError> {
         let start = self.next_start();
@@ -67,11 +180,7 @@ impl QueryParser<'_> {
             })?;
             self.expect_symbol(b')')?;
         }
-        // The lexer reads `[]` as a quoted name.
-        while self.peek().is_some_and(|t| t.lexeme == Lexeme::Name && self.text(t).starts_with('['))
-        {
-            self.at += 1;
-        }
+        self.skip_subscripts();
         Ok(self.sql.get(self.span_from(start)).unwrap_or_default().to_owned())
     }
 }
