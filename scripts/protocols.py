@@ -22,7 +22,7 @@ hqdl, stub = sys.argv[1:3]
 
 
 class Stub:
-    """The endpoint of the tests. Its standard output has its URL and all requests."""
+    """The tests' endpoint. It writes its URL and all requests to standard output."""
 
     def __enter__(self):
         self.process = subprocess.Popen([stub], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -107,7 +107,7 @@ def check_reply(kind, data):
 
 
 def check_events(kind, lines):
-    """Validates the events of a stream and returns how many there are."""
+    """Validates the events of a stream and returns their number."""
     events = [line[5:].strip() for line in lines if line.startswith("data:")]
     events = [event for event in events if event != "[DONE]" and '"type":"ping"' not in event]
     for event in events:
