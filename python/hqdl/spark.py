@@ -1,8 +1,8 @@
-"""Where rows outgrow one machine: Spark runs the relational part, a PostgreSQL keeps the facts.
+"""Runs hqdl on Spark: Spark distributes the rows, and a PostgreSQL server stores the facts.
 
-``register`` gives Spark's SQL the functions ``llm_map('question', value)``; ``expand`` gives a
-DataFrame the columns of a spec. Keys are asked on the executors, each once, whichever of them
-comes to it first: they share the cache, its claims, its limits and the budget of the day.
+``register`` adds the functions ``llm_map('question', value)`` to Spark's SQL; ``expand`` adds the
+columns of a spec to a DataFrame. The executors ask about each key once, because they share the
+cache, its claims, its rate limits and the daily budget.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["answers", "ask", "expand", "register"]
 
-#: What Spark calls the types of a spec's columns.
+#: Spark's names of the types of a spec's columns.
 TYPES = {"integer": "bigint", "real": "double", "boolean": "boolean"}
-#: The place of a row in its batch.
+#: Column with the position of a row in its batch.
 ROW = "hqdl_row"
 
 
@@ -63,10 +63,10 @@ def register(
     """
     from pyspark.sql.functions import arrow_udf
 
-    place = _shared(spark, cache)
+    location = _find_shared_cache(spark, cache)
     for name, (returned, read_as) in FUNCTIONS.items():
-        call = _Call(name, read_as, model, place)
-        # Without types of its own, which Spark would read.
+        call = _Call(name, read_as, model, location)
+        # A lambda has no type hints, which Spark would read.
         answer = arrow_udf(lambda *columns, call=call: call(*columns), _sql(returned))
         spark.udf.register(name, answer)
 
@@ -78,7 +78,7 @@ def _sql(returned: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """A function of SQL, as it travels to the executors."""
+    """An SQL function that Spark sends to the executors."""
 
     name: str
     read_as: str
@@ -89,10 +89,10 @@ class _Call:
     def __call__(self, *columns: pyarrow.Array) -> pyarrow.Array:
         import pyarrow
 
-        _same(self.version)
+        _check_version(self.version)
         if not 2 <= len(columns) <= 3:
             raise InputError(
-                f"{self.name} takes a question, a value and, maybe, an array of options"
+                f"{self.name} takes a question, a value and, optionally, an array of options"
             )
         session = session_of(self.model, self.cache)
         return _answer(pyarrow, session, self.read_as, None, *columns)
@@ -132,21 +132,21 @@ def expand(
             before are kept.
     """
     job = _Job.of(df, spec, **options)
-    _ask(df, job, partitions)
-    found = _answers(df, job, partitions)
+    _ask_missing(df, job, partitions)
+    found = _look_up(df, job, partitions)
     if path is not None:
         found.write.mode("overwrite").parquet(path)
         found = df.sparkSession.read.parquet(path)
-    # NULL is a key, too; the names of the key stand once, as they do in the rows.
-    theirs = found.select(
-        *[found[_tick(k)].alias(f"hqdl_key_{n}") for n, k in enumerate(job.key)],
-        *[found[_tick(name)] for name, _ in job.columns],
+    # A key can be NULL. The result has the key columns of the rows only.
+    found_rows = found.select(
+        *[found[_quote_name(k)].alias(f"hqdl_key_{n}") for n, k in enumerate(job.key)],
+        *[found[_quote_name(name)] for name, _ in job.columns],
     )
     equal: Column | None = None
     for n, k in enumerate(job.key):
-        same = df[_tick(k)].eqNullSafe(theirs[f"hqdl_key_{n}"])
+        same = df[_quote_name(k)].eqNullSafe(found_rows[f"hqdl_key_{n}"])
         equal = same if equal is None else equal & same
-    joined = df.join(theirs, equal, "left")
+    joined = df.join(found_rows, equal, "left")
     return joined.drop(*[f"hqdl_key_{n}" for n in range(len(job.key))])
 
 
@@ -179,7 +179,7 @@ def ask(
         InputError: The spec or the rows cannot be used. If an executor fails, all others finish
             their requests before this is raised.
     """
-    return _ask(df, _Job.of(df, spec, **options), partitions)
+    return _ask_missing(df, _Job.of(df, spec, **options), partitions)
 
 
 def answers(
@@ -195,19 +195,19 @@ def answers(
     Raises:
         InputError: The spec or the rows cannot be used.
     """
-    return _answers(df, _Job.of(df, spec, **options), partitions)
+    return _look_up(df, _Job.of(df, spec, **options), partitions)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """A spec, as it travels to the executors: they have none of the driver's files."""
+    """A spec with its tables. The executors cannot read the driver's files."""
 
     spec: str
     overrides: bytes | None
     table: str
     key: list[str]
     context: list[str]
-    #: Name and type of each column, as Spark has them, and the one-to-many table of some.
+    #: Name and Spark type of each column; table and column of each one-to-many column.
     columns: list[tuple[str, str]]
     many: dict[str, tuple[str, str]]
     tables: list[tuple[str, Any]]
@@ -232,36 +232,36 @@ class _Job:
     ) -> _Job:
         import pyarrow
 
-        place = _shared(df.sparkSession, cache)
+        location = _find_shared_cache(df.sparkSession, cache)
         if len({c.lower() for c in df.columns}) < len(df.columns):
-            raise InputError("two columns have the same name", "name them apart first")
+            raise InputError("two columns have the same name", "rename one of them")
         expansions = _native.sources(spec)
         if len(expansions) != 1:
             raise InputError(
-                f"{os.fspath(spec)} has {len(expansions)} expansions, and Spark expands one",
-                "give each a spec of its own",
+                f"{os.fspath(spec)} has {len(expansions)} expansions, but Spark supports only one",
+                "write each expansion into its own spec",
             )
         name, table = expansions[0]
         if table is None or re.match(r"\s*(select|with|values)\W", table, re.IGNORECASE):
             raise InputError(
-                f"`{name}` has several sources, or a SELECT, and Spark expands one table",
-                "write source = \"NAME\", and make the SELECT in Spark",
+                f"the source of `{name}` is not a single table, which Spark requires",
+                "write source = \"NAME\", and run a SELECT in Spark",
             )
-        beside = [(n, _arrow(pyarrow, t)) for n, t in (tables or {}).items()]
+        other_tables = [(n, _to_arrow(pyarrow, t)) for n, t in (tables or {}).items()]
         with tempfile.TemporaryDirectory(prefix="hqdl-") as directory:
-            # A database with the tables and none of the rows: the whole spec is checked here.
+            # Check the whole spec on a database that has the tables but no rows.
             database = os.path.join(directory, "empty.sqlite")
-            _native.load(database, table, _empty(df))
-            for other, rows in beside:
+            _native.load(database, table, _without_rows(df))
+            for other, rows in other_tables:
                 _native.load(database, other, rows)
             session = Session(spec, database=database, output=database + ".out", model=model,
                               cache=False)
-            told = json.loads(session._project.outline())
-        expansion = told["expansions"][0]
-        if told["budget_tokens"] is not None:
+            outline = json.loads(session._project.outline())
+        expansion = outline["expansions"][0]
+        if outline["budget_tokens"] is not None:
             raise InputError(
-                "budget_tokens is of one process, and Spark has several",
-                "write budget_usd or budget_usd_per_day",
+                "budget_tokens limits a single process, but Spark runs several",
+                "use budget_usd or budget_usd_per_day",
             )
         all_columns, many = [], {}
         for column in expansion["columns"]:
@@ -270,27 +270,28 @@ class _Job:
                 kind = f"array<{kind}>"
                 many[column["name"]] = (column["many"]["table"], column["many"]["column"])
             all_columns.append((column["name"], kind))
-        # The names that the rows have, of which SQL takes any case.
+        # The spec may write a column's name in another case.
         names = {c.lower(): c for c in df.columns}
         key = [names[k.lower()] for k in expansion["key"]]
         context = [names[c.lower()] for c in expansion["context"] if names[c.lower()] not in key]
         with open(spec, encoding="utf-8") as file:
             text = file.read()
-        said = None
-        if os.path.exists(told["overrides"]):
-            with open(told["overrides"], "rb") as file:
-                said = file.read()
+        overrides = None
+        if os.path.exists(outline["overrides"]):
+            with open(outline["overrides"], "rb") as file:
+                overrides = file.read()
         select = {"columns": columns if columns is None else list(columns),
                   "retry_failed": retry_failed}
-        return cls(text, said, table, key, context, all_columns, many, beside, model, place,
-                   select, told["budget_usd"] if budget is None else budget)
+        budget = outline["budget_usd"] if budget is None else budget
+        return cls(text, overrides, table, key, context, all_columns, many, other_tables, model,
+                   location, select, budget)
 
 
-def _tick(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _arrow(pyarrow: Any, table: Any) -> Any:
+def _to_arrow(pyarrow: Any, table: Any) -> Any:
     if isinstance(table, Mapping):
         return pyarrow.table(dict(table))
     if type(table).__module__.startswith("pyspark"):
@@ -300,85 +301,86 @@ def _arrow(pyarrow: Any, table: Any) -> Any:
     return pyarrow.table(table)
 
 
-def _empty(df: DataFrame) -> Any:
-    """The columns that SQL can have, without rows."""
+def _without_rows(df: DataFrame) -> Any:
+    """Returns the columns with types that SQL supports, without rows."""
     from pyspark.sql import types
 
     nested = (types.ArrayType, types.MapType, types.StructType)
     flat = [f.name for f in df.schema.fields if not isinstance(f.dataType, nested)]
-    return df.select(*[df[_tick(name)] for name in flat]).limit(0).toArrow()
+    return df.select(*[df[_quote_name(name)] for name in flat]).limit(0).toArrow()
 
 
 def _is_server(cache: str) -> bool:
     return cache.startswith(("postgres://", "postgresql://"))
 
 
-def _shared(spark: SparkSession, cache: Path | None) -> str:
-    """The cache of all executors."""
-    place, _ = _cache(cache)
-    if place is not None and _is_server(place):
-        return place
+def _find_shared_cache(spark: SparkSession, cache: Path | None) -> str:
+    """Returns the location of the cache that all executors can open."""
+    location, _ = _cache(cache)
+    if location is not None and _is_server(location):
+        return location
     try:
         master = spark.sparkContext.master
     except Exception:
-        master = "that of another process"
+        master = "another process"
     if master != "local" and not master.startswith("local["):
         raise InputError(
-            f"the executors of {master} share no directory",
-            "name a PostgreSQL: cache=\"postgres://…\", or HQDL_CACHE",
+            f"the executors of {master} cannot share a directory",
+            "pass the URL of a PostgreSQL server: cache=\"postgres://…\", or HQDL_CACHE",
         )
-    if place is None:
-        raise InputError("no cache is named", "pass cache=, or set HQDL_CACHE")
-    return os.path.abspath(place)
+    if location is None:
+        raise InputError("the executors need a cache", "pass cache=, or set HQDL_CACHE")
+    return os.path.abspath(location)
 
 
-def _same(version: str) -> None:
+def _check_version(version: str) -> None:
     if version != _native.__version__:
         raise InputError(
-            f"the driver has hqdl {version}, this executor {_native.__version__}",
+            f"the driver has hqdl {version}, but this executor has {_native.__version__}",
             "install the same version on both",
         )
 
 
-def _keys(df: DataFrame, job: _Job, partitions: int | None) -> DataFrame:
-    """A row a key, spread over the tasks. Of several rows with a key the same one is shown to
-    the model whenever this is computed: the least."""
+def _distinct_keys(df: DataFrame, job: _Job, partitions: int | None) -> DataFrame:
+    """Returns one row per key, distributed over the tasks. If several rows have the same key, the
+    model always sees the smallest one, so that a repeated computation asks the same question."""
     from pyspark.sql import functions as f
 
-    key = [f.col(_tick(name)) for name in job.key]
+    key = [f.col(_quote_name(name)) for name in job.key]
     if job.context:
-        least = f.min(f.struct(*[f.col(_tick(name)) for name in job.context])).alias("hqdl_least")
+        context = [f.col(_quote_name(name)) for name in job.context]
+        least = f.min(f.struct(*context)).alias("hqdl_least")
         shown = [f.col("hqdl_least").getField(name).alias(name) for name in job.context]
         keys = df.groupBy(*key).agg(least).select(*key, *shown)
     else:
         keys = df.select(*key).distinct()
-    # By a hash of the key: what is spread by the key itself Spark would leave as it is, in as
-    # few tasks as it sees fit for so few bytes.
-    return keys.repartition(_tasks(df, partitions), f.xxhash64(*key))
+    # Partition by a hash: Spark would merge partitions by the key itself into few tasks, because
+    # they have few bytes.
+    return keys.repartition(_task_count(df, partitions), f.xxhash64(*key))
 
 
-def _tasks(df: DataFrame, partitions: int | None) -> int:
+def _task_count(df: DataFrame, partitions: int | None) -> int:
     return partitions or int(df.sparkSession.sparkContext.defaultParallelism)
 
 
-def _answers(df: DataFrame, job: _Job, partitions: int | None) -> DataFrame:
+def _look_up(df: DataFrame, job: _Job, partitions: int | None) -> DataFrame:
     from pyspark.sql import types
 
     simple = {"bigint": types.LongType(), "double": types.DoubleType(),
               "boolean": types.BooleanType(), "string": types.StringType()}
-    keys = _keys(df, job, partitions)
+    keys = _distinct_keys(df, job, partitions)
     schema = types.StructType([keys.schema[name] for name in job.key])
     for name, kind in job.columns:
-        one = simple[_item(kind)]
+        one = simple[_item_type(kind)]
         schema = schema.add(name, types.ArrayType(one) if name in job.many else one)
-    return keys.mapInArrow(_Answering(job), schema)
+    return keys.mapInArrow(_LookUpTask(job), schema)
 
 
-def _ask(df: DataFrame, job: _Job, partitions: int | None) -> dict[str, Any]:
-    keys = _keys(df, job, partitions)
-    with _Purse(df.sparkSession, job.budget) as purse:
-        share = (job.budget or 0.0) / 2 / _tasks(df, partitions)
-        asking = _Asking(job, purse.address, purse.word, share)
+def _ask_missing(df: DataFrame, job: _Job, partitions: int | None) -> dict[str, Any]:
+    keys = _distinct_keys(df, job, partitions)
+    with _SharedBudget(df.sparkSession, job.budget) as shared_budget:
+        share = (job.budget or 0.0) / 2 / _task_count(df, partitions)
+        asking = _AskTask(job, shared_budget.address, shared_budget.token, share)
         tasks = [json.loads(row[0]) for row in keys.mapInArrow(asking, "report string").collect()]
     total: dict[str, Any] = {"keys": 0, "requests": 0, "input_tokens": 0, "output_tokens": 0,
                              "cost_usd": 0.0, "cells": {}, "tasks": tasks}
@@ -389,7 +391,7 @@ def _ask(df: DataFrame, job: _Job, partitions: int | None) -> dict[str, Any]:
             total["cells"][state] = total["cells"].get(state, 0) + count
     failed = [task["failed"] for task in tasks if task["failed"]]
     if failed:
-        # What more money would not mend comes first.
+        # Prefer an error that a larger budget would not prevent.
         worst = min(failed, key=lambda f: (f["exit"] == 3, f["exit"]))
         error = errors._of(worst["message"], worst["hint"], worst["exit"], worst["text"])
         error.report = total
@@ -397,30 +399,30 @@ def _ask(df: DataFrame, job: _Job, partitions: int | None) -> dict[str, Any]:
     return total
 
 
-class _Purse:
-    """The budget of a run on many executors, kept by the driver. A task sets the worst case of
-    its next keys aside, and gives back what it did not spend; what a task that is lost had set
-    aside counts as spent."""
+class _SharedBudget:
+    """Serves the budget of a run to its executors. A task reserves the worst-case cost of its next
+    keys, and returns the part that it did not spend. The reservation of a lost task counts as
+    spent."""
 
     def __init__(self, spark: SparkSession, usd: float | None) -> None:
-        self._kept = usd is not None
+        self._is_limited = usd is not None
         self._left = usd or 0.0
-        self._holders = 0
+        self._holder_count = 0
         self._changed = threading.Condition()
         self.address: tuple[str, int] | None = None
-        self.word = secrets.token_hex(16)
+        self.token = secrets.token_hex(16)
         self._host = spark.conf.get("spark.driver.host", "127.0.0.1")
 
-    def __enter__(self) -> _Purse:
-        if not self._kept:
+    def __enter__(self) -> _SharedBudget:
+        if not self._is_limited:
             return self
-        purse = self
+        shared_budget = self
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 line = self.rfile.readline(1000).split()
-                if len(line) == 2 and secrets.compare_digest(line[0], purse.word.encode()):
-                    purse._serve(float(line[1]), self)
+                if len(line) == 2 and secrets.compare_digest(line[0], shared_budget.token.encode()):
+                    shared_budget._serve(float(line[1]), self)
 
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
@@ -431,17 +433,17 @@ class _Purse:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._kept:
+        if self._is_limited:
             self._server.shutdown()
             self._server.server_close()
 
     def _serve(self, wanted: float, holder: socketserver.StreamRequestHandler) -> None:
         with self._changed:
-            # Less than is wanted only where nobody will give back more.
-            self._changed.wait_for(lambda: self._left >= wanted or not self._holders)
+            # Grant less than requested only if no task can return an amount.
+            self._changed.wait_for(lambda: self._left >= wanted or not self._holder_count)
             usd = min(wanted, self._left)
             self._left -= usd
-            self._holders += 1
+            self._holder_count += 1
         back = 0.0
         try:
             holder.wfile.write(f"{usd!r}\n".encode())
@@ -450,127 +452,127 @@ class _Purse:
             pass
         with self._changed:
             self._left += back
-            self._holders -= 1
+            self._holder_count -= 1
             self._changed.notify_all()
 
 
 @contextlib.contextmanager
-def _set_aside(
-    address: tuple[str, int] | None, word: str, most: float
+def _reserve(
+    address: tuple[str, int] | None, token: str, most: float
 ) -> Iterator[tuple[float | None, list[float]]]:
-    """USD that may be spent until the end of this, and a list to tell what was."""
+    """Yields the amount in USD that may be spent, and a list for the amounts that were spent."""
     spent: list[float] = []
     if address is None:
         yield None, spent
         return
-    with socket.create_connection(address) as purse, purse.makefile("rw") as talk:
-        talk.write(f"{word} {most!r}\n")
-        talk.flush()
-        usd = float(talk.readline())
+    with socket.create_connection(address) as connection, connection.makefile("rw") as stream:
+        stream.write(f"{token} {most!r}\n")
+        stream.flush()
+        usd = float(stream.readline())
         yield usd, spent
-        # Only whoever comes to here knows what was spent.
-        talk.write(f"{max(0.0, usd - sum(spent))!r}\n")
+        # After an exception, the connection closes and the whole reservation counts as spent.
+        stream.write(f"{max(0.0, usd - sum(spent))!r}\n")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Work:
-    """What an executor does with batches of keys."""
+class _BatchTask:
+    """Opens a project over each batch of keys, on an executor."""
 
     job: _Job
 
     def sessions(
         self, batches: Iterable[pyarrow.RecordBatch]
     ) -> Iterator[tuple[pyarrow.RecordBatch, Session]]:
-        """A project of the spec over each batch."""
+        """Yields each batch with a session of the spec over it."""
         import pyarrow
 
         job = self.job
-        _same(job.version)
+        _check_version(job.version)
         with tempfile.TemporaryDirectory(prefix="hqdl-") as directory:
             spec = os.path.join(directory, "spec.toml")
             with open(spec, "w", encoding="utf-8") as file:
                 file.write(job.spec)
             if job.overrides is not None:
-                with open(os.path.join(directory, "spec.overrides.csv"), "wb") as said:
-                    said.write(job.overrides)
+                with open(os.path.join(directory, "spec.overrides.csv"), "wb") as overrides:
+                    overrides.write(job.overrides)
             for n, batch in enumerate(batches):
                 if batch.num_rows == 0:
                     continue
-                place = os.path.join(directory, str(n))
-                os.mkdir(place)
-                database = os.path.join(place, "keys.sqlite")
+                location = os.path.join(directory, str(n))
+                os.mkdir(location)
+                database = os.path.join(location, "keys.sqlite")
                 rows = pyarrow.table(batch).append_column(ROW, pyarrow.array(range(len(batch))))
                 _native.load(database, job.table, rows)
                 for name, table in job.tables:
                     _native.load(database, name, table)
                 yield batch, Session(spec, database=database, output=database + ".expanded",
                                      model=job.model, cache=job.cache)
-                shutil.rmtree(place)
+                shutil.rmtree(location)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asking(_Work):
-    """Asks for what is missing of batches of keys; tells what it did in one row. It never
-    fails: Spark would kill the other tasks, and with them what they are asking."""
+class _AskTask(_BatchTask):
+    """Asks for the missing cells of batches of keys, and yields one row with a report. It never
+    raises, because Spark would then kill the other tasks with their requests in flight."""
 
-    purse: tuple[str, int] | None
-    word: str
-    #: USD that a task sets aside at least.
+    budget_address: tuple[str, int] | None
+    token: str
+    #: Smallest reservation of a task, in USD.
     share: float
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
 
         began = time.monotonic()
-        told: dict[str, Any] = {"keys": 0, "requests": 0, "input_tokens": 0, "output_tokens": 0,
+        report: dict[str, Any] = {"keys": 0, "requests": 0, "input_tokens": 0, "output_tokens": 0,
                                 "cost_usd": 0.0, "cells": {}, "failed": None, "asking": 0.0}
         try:
             for batch, session in self.sessions(batches):
-                told["keys"] += len(batch)
+                report["keys"] += len(batch)
                 asking = time.monotonic()
                 try:
-                    self.ask(session, told)
+                    self.ask(session, report)
                 finally:
-                    told["asking"] += time.monotonic() - asking
+                    report["asking"] += time.monotonic() - asking
         except Error as error:
-            told["failed"] = {"message": error.message, "hint": error.hint, "exit": error.exit,
+            report["failed"] = {"message": error.message, "hint": error.hint, "exit": error.exit,
                               "text": error.text}
-            # What the stream still has is Spark's to throw away.
+            # Spark expects that a task reads all its batches.
             for _ in batches:
                 pass
-        told["seconds"] = time.monotonic() - began
-        yield pyarrow.record_batch({"report": [json.dumps(told)]})
+        report["seconds"] = time.monotonic() - began
+        yield pyarrow.record_batch({"report": [json.dumps(report)]})
 
-    def ask(self, session: Session, told: dict[str, Any]) -> None:
+    def ask(self, session: Session, report: dict[str, Any]) -> None:
         select = self.job.select
         wanted = self.share
         while True:
-            if self.purse:
+            if self.budget_address:
                 wanted = max(wanted, session.plan(**select).cost_usd["most"])
-            with _set_aside(self.purse, self.word, wanted) as (budget, spent):
+            with _reserve(self.budget_address, self.token, wanted) as (budget, spent):
                 try:
                     done = session.materialize(**select, budget=budget, progress=False)
                     failed = None
                 except Error as error:
                     done, failed = error.report or {}, error
                 for name in ("requests", "input_tokens", "output_tokens", "cost_usd"):
-                    told[name] += done.get(name, 0)
+                    report[name] += done.get(name, 0)
                 spent.append(done.get("cost_usd", 0.0))
                 spent.append(done.get("in_doubt", {}).get("cost_usd", 0.0))
-            # Where all that was left was not enough for a single request, nothing will be.
+            # Try again with a larger reservation, unless the rest of the budget allowed no request.
             if isinstance(failed, BudgetError) and budget is not None:
                 if sum(spent) or budget >= wanted > 0:
                     wanted *= 2
                     continue
             for state, count in done.get("cells", {}).items():
-                told["cells"][state] = told["cells"].get(state, 0) + count
+                report["cells"][state] = report["cells"].get(state, 0) + count
             if failed is not None:
                 raise failed
             return
 
 
-class _Answering(_Work):
-    """What is known of batches of keys."""
+class _LookUpTask(_BatchTask):
+    """Returns the stored answers about batches of keys."""
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
@@ -582,30 +584,30 @@ class _Answering(_Work):
             session.materialize(limit=0, progress=False)
             columns = [batch.column(name) for name in job.key]
             for name, kind in job.columns:
-                many, kind = name in job.many, _item(kind)
+                many, kind = name in job.many, _item_type(kind)
                 found = self.lists(session, name) if many else self.ones(session, name)
                 type_ = pyarrow.list_(types[kind]) if many else types[kind]
                 if kind == "boolean":
-                    found = [_truth(value) for value in found]
+                    found = [_to_boolean(value) for value in found]
                 columns.append(pyarrow.array(found, type_))
             yield pyarrow.record_batch(columns, [*job.key, *[name for name, _ in job.columns]])
 
     def ones(self, session: Session, column: str) -> list[Any]:
-        view = _name(self.job.table + "_expanded")
-        found = session.query(f"SELECT {_name(column)} FROM {view} ORDER BY {ROW}")
+        view = _quote_sql_name(self.job.table + "_expanded")
+        found = session.query(f"SELECT {_quote_sql_name(column)} FROM {view} ORDER BY {ROW}")
         return [value for (value,) in found]
 
     def lists(self, session: Session, column: str) -> list[Any]:
-        """None where it is not known whether there is any."""
-        table, value = map(_name, self.job.many[column])
-        key = [_name(name) for name in self.job.key]
+        """Returns the list of each row; None if the cell has no answer."""
+        table, value = map(_quote_sql_name, self.job.many[column])
+        key = [_quote_sql_name(name) for name in self.job.key]
         same = " AND ".join(f"m.{name} IS s.{name}" for name in key)
         cell = ", ".join(f"s.{name}" for name in key)
         found = session.query(
             f"""SELECT s.{ROW}, m.{value},
                   (SELECT c.state IN ('ok', 'overridden') FROM hqdl_cell AS c
                    WHERE c."column" = ? AND c.key = json_array({cell}))
-                FROM {_name(self.job.table)} AS s LEFT JOIN {table} AS m ON {same}
+                FROM {_quote_sql_name(self.job.table)} AS s LEFT JOIN {table} AS m ON {same}
                 ORDER BY 1, 2""",
             [column],
         )
@@ -618,15 +620,15 @@ class _Answering(_Work):
         return [lists[row] for row in range(len(lists))]
 
 
-def _name(name: str) -> str:
+def _quote_sql_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _item(kind: str) -> str:
+def _item_type(kind: str) -> str:
     return kind.removeprefix("array<").removesuffix(">")
 
 
-def _truth(value: Any) -> Any:
+def _to_boolean(value: Any) -> Any:
     if isinstance(value, list):
         return [bool(one) for one in value]
     return None if value is None else bool(value)

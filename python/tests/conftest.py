@@ -41,7 +41,7 @@ key = ["name"]
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory and a cache of its own."""
+    """Runs the test in its own directory with its own cache."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy") or name.startswith(("HQDL_", "OPENAI_")):
             monkeypatch.delenv(name)
@@ -60,7 +60,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A server that all tests share."""
+    """Returns a server that all tests share."""
     if programs() is None:
         pytest.skip("PostgreSQL is not installed")
     postgres = Postgres()
@@ -70,7 +70,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def server(postgres: Postgres) -> str:
-    """The URL of a cache on a server."""
+    """Returns the URL of a cache on the server."""
     return postgres.database()
 
 
@@ -81,7 +81,7 @@ def model(endpoint: Endpoint) -> hqdl.Model:
 
 @pytest.fixture
 def heroes(alone: Path, endpoint: Endpoint) -> Path:
-    """A spec over a database of three heroes."""
+    """Writes a spec over a database of three heroes."""
     with sqlite3.connect(alone / "heroes.sqlite") as db:
         db.execute("CREATE TABLE hero (name TEXT PRIMARY KEY, height INTEGER)")
         db.executemany("INSERT INTO hero VALUES (?, ?)", [("Ann", 180), ("Bo", 190), ("Cyd", 200)])

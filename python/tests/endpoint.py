@@ -1,5 +1,4 @@
-"""A local OpenAI-compatible endpoint that answers from a function and remembers what it
-was asked."""
+"""A local OpenAI-compatible endpoint that computes its answers and records the requests."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-#: Question, value (or key) and the row as it stands in the prompt.
+#: Question, value (or key) and the row as the prompt shows it.
 Truth = Callable[[str, str], Any]
 
 
 def compute(question: str, value: str) -> Any:
-    """Questions that are functions of the value."""
+    """Computes the answer from the value."""
     function, _, parameter = question.partition(":")
     if function == "upper":
         return value.upper()
@@ -32,7 +31,7 @@ def compute(question: str, value: str) -> Any:
 
 
 def read_single(user: str) -> tuple[str, str]:
-    """The question and the value of a prompt about one value or one text."""
+    """Returns the question and the value of a prompt about one value or one text."""
     said, _, question = user.rpartition("\nQuestion: ")
     lines = said.splitlines()
     if lines[0].startswith("Column: "):
@@ -47,19 +46,19 @@ class Endpoint:
         self.truth = truth
         self.cells: Counter[tuple[str, str]] = Counter()
         self.requests = 0
-        #: Tokens billed.
+        #: Billed tokens.
         self.input_tokens = 0
         self.output_tokens = 0
-        #: Seconds that an answer takes.
+        #: Delay of an answer in seconds.
         self.delay = 0.0
-        #: A status to answer with instead.
+        #: HTTP status to send instead of an answer.
         self.status = 200
-        #: Set when a request is under way.
+        #: Set when a request arrives.
         self.asked = threading.Event()
-        #: While clear, answers wait.
+        #: Answers wait while this is not set.
         self.go = threading.Event()
         self.go.set()
-        #: Requests that wait for it.
+        #: Number of requests that wait for it.
         self.waiting = 0
         self._lock = threading.Lock()
         endpoint = self
@@ -142,7 +141,7 @@ class Endpoint:
         }
 
     def answer_table(self, system: str, user: str) -> str:
-        """The answer to a question about the rows of a table."""
+        """Answers a question about the rows of a table."""
         columns = [
             json.loads(line)
             for line in system.partition("## Columns\n")[2].splitlines()
@@ -157,7 +156,7 @@ class Endpoint:
         return json.dumps({"rows": answered})
 
     def answer_row(self, system: str, user: str) -> str:
-        """The answer to a request for the columns of one row."""
+        """Answers a request for the columns of one row."""
         key = user.splitlines()[1]
         _, end = json.JSONDecoder().raw_decode(key)
         value = str(json.loads(key[end + 2 :]))
@@ -169,7 +168,7 @@ class Endpoint:
         return json.dumps(cells)
 
     def answer_values(self, system: str, user: str) -> str:
-        """The answer to a question or several about a value, or about each of several."""
+        """Answers one or several questions about one or several values."""
         said, _, asked = user.rpartition("\n\nQuestion")
         if asked.startswith(": "):
             questions = {"answer": asked[2:]}
@@ -195,7 +194,7 @@ class Endpoint:
         return json.dumps({"rows": answered})
 
     def cell(self, question: str, value: str) -> Any:
-        """The answer to a question about a value, counted."""
+        """Answers a question about a value, and counts it."""
         with self._lock:
             self.cells[(question, value)] += 1
         return self.truth(question, value)

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own, in a temporary folder, on a port of loopback."""
+"""Runs a PostgreSQL server for the tests, in a temporary folder, on a loopback port."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import subprocess
 import tempfile
 from typing import Any
 
-#: Whom a server runs as where the tests are root: it refuses that one.
+#: User of the server if the tests run as root, because PostgreSQL refuses to run as root.
 NOBODY = 65534
 
 
 def programs() -> str | None:
-    """The folder of ``initdb``, if there is one."""
+    """Returns the folder of ``initdb``, or None."""
     found = shutil.which("initdb")
     places = [found] if found else sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
     return os.path.dirname(os.path.realpath(places[-1])) if places else None
@@ -43,7 +43,7 @@ class Postgres:
 
     @staticmethod
     def _free() -> int:
-        # Not one of those that systems give out by themselves.
+        # Use a port below the ephemeral range, so that no other program is assigned it.
         while True:
             port = random.randrange(20_000, 32_000)
             with socket.socket() as some:
@@ -53,7 +53,7 @@ class Postgres:
     def _run(self, program: str, *words: str) -> str:
         command = [os.path.join(self._programs, program)]
         command += ["-D", self._data] if program != "psql" else []
-        # Its output goes to a file: a server that was started would hold a pipe open.
+        # Write the output to a file, because the started server would keep a pipe open.
         with tempfile.TemporaryFile("w+") as told:
             run = subprocess.run(
                 [*command, *words],
@@ -76,7 +76,7 @@ class Postgres:
         return f"postgres://owner@127.0.0.1:{self.port}/{name}"
 
     def database(self) -> str:
-        """A new database: its URL."""
+        """Creates a database and returns its URL."""
         self._made += 1
         self.sql("postgres", f"CREATE DATABASE t{self._made}")
         return self.url(f"t{self._made}")

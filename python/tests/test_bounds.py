@@ -1,4 +1,4 @@
-"""Much, and from others: many rows in little memory, a cache of another version."""
+"""Many rows in little memory, and caches of later versions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from endpoint import Endpoint
 from postgres import Postgres
 
-#: What a stream of so many rows may take, in bytes a row: a place of the answer for each row,
-#: once in the engine and once in Arrow, and the list of their texts.
+#: Maximum memory of a stream in bytes per row: the index of each row's answer, once in the engine
+#: and once in Arrow, and the list of the texts.
 ROWS, A_ROW = 1_000_000, 128
 
 STREAM = """
@@ -21,7 +21,7 @@ import hqdl, pyarrow, resource, sys
 ROWS = {rows}
 model = hqdl.Model("m", base_url={url!r}, rows_per_request=100)
 class Stream:
-    # A column that is made as it is read.
+    # The column is computed while it is read.
     def __arrow_c_stream__(self, requested_schema=None):
         kind = pyarrow.struct([("v", pyarrow.string())])
         text = pyarrow.array([f"value {{n % 200}}" for n in range(10_000)])
@@ -57,7 +57,7 @@ assert peak() - before < ROWS * {A_ROW}, (peak() - before) / ROWS
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures as Linux does")
-def test_a_table_that_is_streamed_is_never_whole_in_memory(endpoint: Endpoint) -> None:
+def test_a_streamed_table_is_never_entirely_in_memory(endpoint: Endpoint) -> None:
     stream(
         endpoint,
         """
@@ -67,13 +67,13 @@ all, ROWS = ROWS, 10_000
 assert count() == [(ROWS,)]
 before, ROWS = peak(), all
 assert count() == [(ROWS,)]
-# The texts alone are 9 MB.
+# The texts have 9 MB.
 assert peak() - before < 4 << 20, peak() - before
 """,
     )
 
 
-def test_a_cache_that_a_later_version_made_is_left_as_it_is(
+def test_a_cache_of_a_later_version_is_not_changed(
     endpoint: Endpoint, model: hqdl.Model, alone: Path
 ) -> None:
     hqdl.map("upper", ["a"], model=model)
@@ -93,7 +93,7 @@ def test_a_cache_that_a_later_version_made_is_left_as_it_is(
     assert hqdl.map("upper", ["a"], model=model).meta["values_asked"] == 0
 
 
-def test_a_server_that_a_later_version_made_is_left_as_it_is(
+def test_a_server_of_a_later_version_is_not_changed(
     endpoint: Endpoint, model: hqdl.Model, postgres: Postgres
 ) -> None:
     url = postgres.database()

@@ -1,4 +1,4 @@
-"""The plugin for Datasette: states and reasons beside cells, coverage on the table's page."""
+"""Datasette plugin: states and reasons next to cells, coverage on the table's page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("datasette_hqdl")
 
 @pytest.fixture
 def get(heroes: Path, alone: Path, endpoint: Endpoint) -> Any:
-    """Opens a page of the expanded heroes: its status and text."""
+    """Opens a page of the expanded heroes and returns its status and text."""
     endpoint.truth = lambda question, value: (
         None if value == "Bo" and question == "length" else {"upper": value.upper()}.get(
             question, len(value)
@@ -36,12 +36,12 @@ def get(heroes: Path, alone: Path, endpoint: Endpoint) -> Any:
     return get
 
 
-def test_cells_say_where_they_came_from(get: Any) -> None:
+def test_cells_show_their_provenance(get: Any) -> None:
     status, page = get("/expanded/llm_hero")
     assert status == 200
     links = [unescape(href) for href in re.findall(r'href="([^"]*/-/hqdl/[^"]*)"', page)]
     assert len(links) == 6
-    # Of a cell without a value, its state.
+    # A cell without a value shows its state.
     assert page.count("<em>unknown</em>") == 1
     told = [get(link) for link in links]
     assert {status for status, _ in told} == {200}
@@ -51,7 +51,7 @@ def test_cells_say_where_they_came_from(get: Any) -> None:
     assert (status, page.count("/-/hqdl/")) == (200, 6)
 
 
-def test_the_table_s_page_has_its_coverage(get: Any) -> None:
+def test_the_page_of_a_table_shows_its_coverage(get: Any) -> None:
     for table in ["llm_hero", "hero_expanded"]:
         text = re.sub(r"\s+", " ", get(f"/expanded/{table}")[1])
         assert "<th>loud</th><td>ok 3</td>" in text and "<th>size</th><td>ok 2, unknown 1" in text
@@ -68,11 +68,11 @@ def test_the_table_s_page_has_its_coverage(get: Any) -> None:
         "expanded",
     ],
 )
-def test_what_is_not_there(get: Any, asked: str) -> None:
+def test_missing_cells_are_not_found(get: Any, asked: str) -> None:
     assert get(f"/-/hqdl/{asked}")[0] == 404
 
 
-def test_other_tables_stay_as_they_are(alone: Path) -> None:
+def test_other_tables_are_not_changed(alone: Path) -> None:
     with sqlite3.connect(alone / "plain.sqlite") as db:
         db.execute("CREATE TABLE t (a)")
         db.execute("INSERT INTO t VALUES ('<b>')")

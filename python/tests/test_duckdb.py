@@ -1,4 +1,4 @@
-"""Questions in DuckDB's SQL."""
+"""Calls in DuckDB's SQL."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_last_registration_counts(con: object, endpoint: Endpoint) -> None:
     assert endpoint.requests == 0 and other.requests == 1
 
 
-def test_answers_that_could_not_be_had_are_warned_of(con: object) -> None:
+def test_missing_answers_are_warned_of(con: object) -> None:
     other = Endpoint(lambda question, value: "seven" if value == "v1" else 1)
     hqdl.duckdb.register(con, hqdl.Model("other", base_url=other.url, price=(0, 0)), cache=False)
     with pytest.warns(RuntimeWarning, match=r"could not be had and are NULL \(invalid: "):
@@ -51,13 +51,13 @@ def test_answers_that_could_not_be_had_are_warned_of(con: object) -> None:
         "SELECT s FROM t WHERE i < 10 AND {}",
         "SELECT s FROM t WHERE {} AND i < 10",
         "SELECT s FROM t WHERE s < 'v2' AND {}",
-        # What is no comparison is ordered by DuckDB's own guess of its cost.
+        # DuckDB orders conditions that are not comparisons by their estimated cost.
         "SELECT s FROM t WHERE CASE WHEN length(s || i) = 3 THEN {} END",
         "WITH few AS MATERIALIZED (SELECT s FROM t WHERE length(s || i) = 3) "
         "SELECT s FROM few WHERE {}",
     ],
 )
-def test_it_asks_only_for_rows_that_pass_the_plain_part(
+def test_only_rows_that_pass_plain_conditions_are_asked(
     con: object, endpoint: Endpoint, sql: str
 ) -> None:
     plain = con.execute(sql.format("true")).fetchall()
@@ -65,7 +65,7 @@ def test_it_asks_only_for_rows_that_pass_the_plain_part(
     assert {value for _, value in endpoint.cells} == {value for (value,) in plain}
 
 
-def test_answers_have_the_type_that_the_name_says(con: object, endpoint: Endpoint) -> None:
+def test_answers_have_the_type_in_the_function_name(con: object, endpoint: Endpoint) -> None:
     row = con.execute(
         """SELECT llm_map('upper', 'ant'), llm_map_int('length', 'ant'),
                   llm_map_real('length', 'ant'), llm_map_bool('has:a', 'ant'),
@@ -80,21 +80,21 @@ def test_a_column_of_questions(con: object, endpoint: Endpoint) -> None:
     assert con.execute(sql).fetchall() == [("A",), ("1",), (None,)]
 
 
-def test_what_goes_wrong_is_told(con: object, endpoint: Endpoint) -> None:
+def test_errors_are_reported(con: object, endpoint: Endpoint) -> None:
     endpoint.status = 401
     with pytest.raises(duckdb.Error, match="answers 401"):
         con.execute("SELECT llm_map('upper', 'new')").fetchall()
 
 
 def test_the_expanded_tables_are_attached(heroes: object, endpoint: Endpoint) -> None:
-    """With DuckDB's own extension, or, where that cannot be had, as a copy."""
+    """Uses DuckDB's extension, or a copy if the extension cannot be installed."""
     session = hqdl.open(str(heroes))
     session.materialize()
     con = duckdb.connect()
     hqdl.duckdb.register(con, session, attach="my heroes")
     loud = con.execute('SELECT loud FROM "my heroes".llm_hero ORDER BY 1').fetchall()
     assert loud == [("ANN",), ("BO",), ("CYD",)]
-    # They are tables among DuckDB's own, and calls go over both.
+    # A query can join them with DuckDB's own tables.
     con.execute("CREATE TABLE seen AS SELECT 'Ann' AS name")
     sql = """SELECT height, size, llm_map('upper', name) FROM seen
         JOIN "my heroes".hero_expanded USING (name)"""
@@ -109,6 +109,6 @@ def test_a_database_that_cannot_be_attached(heroes: object, alone: Path) -> None
     try:
         hqdl.duckdb.register(con, hqdl.open(str(heroes)), attach="h")
     except hqdl.InputError as error:
-        # A copy has one type a column; nothing of it stays.
+        # A copy needs one type per column. A failed copy leaves nothing behind.
         assert "has one type" in str(error)
         assert con.execute("SELECT 1 FROM duckdb_databases() WHERE database_name = 'h'").fetchall() == []

@@ -1,4 +1,4 @@
-"""The blocks of docs/guides/python.md that need only a model print what their comments say."""
+"""Runs the blocks of docs/guides/python.md that need only a model, and compares their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hqdl map``: a line of JSON a request."""
+"""``hqdl map``: each line of JSON is a request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def line(endpoint: Endpoint) -> Iterator[Line]:
     assert line.close() == 0
 
 
-def test_a_request_a_line(line: Line, endpoint: Endpoint) -> None:
+def test_each_line_is_a_request(line: Line, endpoint: Endpoint) -> None:
     values = ["a", None, 1, 1.0, True, "a"]
     looked = line.ask("upper", values, ask=False)
     assert (looked["answers"], looked["states"]) == ([None] * 6, [None] * 6)
@@ -73,7 +73,7 @@ def test_a_request_a_line(line: Line, endpoint: Endpoint) -> None:
         ('{"question": "q", "values": ["x"], "budget": 0.0000001}', "budget"),
     ],
 )
-def test_what_fails_is_told_and_the_next_request_is_heard(
+def test_a_failed_request_is_reported_and_the_next_one_is_answered(
     line: Line, endpoint: Endpoint, said: str, message: str
 ) -> None:
     told = line.put(said)
@@ -82,7 +82,7 @@ def test_what_fails_is_told_and_the_next_request_is_heard(
     assert line.ask("upper", ["a"])["answers"] == ["A"]
 
 
-def test_without_a_model_what_is_known_is_all() -> None:
+def test_without_a_model_only_known_answers_are_returned() -> None:
     line = Line("--no-cache")
     assert line.ask("upper", ["a"], ask=False)["states"] == [None]
     assert "none is named" in line.ask("upper", ["a"])["message"]

@@ -1,4 +1,4 @@
-"""One question about each of some values."""
+"""One question about each of several values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from endpoint import Endpoint
 from hqdl import _results
 
 
-def test_each_distinct_value_is_asked_once_ever(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_each_distinct_value_is_asked_only_once(endpoint: Endpoint, model: hqdl.Model) -> None:
     values = ["ant", "bee", None, "ant", " bee "] * 100
     answers = hqdl.map("upper", values, model=model)
     assert answers.to_pylist() == ["ANT", "BEE", None, "ANT", "BEE"] * 100
@@ -38,14 +38,14 @@ def test_each_distinct_value_is_asked_once_ever(endpoint: Endpoint, model: hqdl.
         (None, ["true", "false"], pa.large_string()),
     ],
 )
-def test_answers_have_the_type_that_is_said(
+def test_answers_have_the_requested_type(
     model: hqdl.Model, said: object, expected: list[object], arrow: pa.DataType
 ) -> None:
     answers = hqdl.map("has:n", ["ant", "bee"], return_type=said, model=model)
     assert answers.arrow().type == arrow
     shown = [str(a).lower() if arrow == pa.large_string() else a for a in answers]
     if said is int:
-        # Whatever the engine reads true as, it is no text.
+        # The engine may read true as another type, but not as text.
         assert all(a is None or isinstance(a, int) for a in shown)
     else:
         assert shown == expected
@@ -63,7 +63,7 @@ def test_numbers_lists_and_options(endpoint: Endpoint, model: hqdl.Model) -> Non
     assert (unknown.to_pylist(), unknown.states[0]) == ([None], "unknown")
 
 
-def test_it_asks_what_a_query_asks(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_map_asks_the_same_question_as_a_query(endpoint: Endpoint, model: hqdl.Model) -> None:
     sql = "SELECT {{LLMMap('length', t.c, return_type='int')}} AS n FROM t ORDER BY rowid"
     rows = hqdl.query(sql, tables={"t": {"c": ["ant", "ox"]}}, model=model)
     assert rows.rows == [(3,), (2,)]
@@ -71,7 +71,7 @@ def test_it_asks_what_a_query_asks(endpoint: Endpoint, model: hqdl.Model) -> Non
     found = hqdl.map("length", ["ox"], return_type=int, kind="t.c", model=model)
     assert found.to_pylist() == [2]
     assert endpoint.requests == asked
-    # Without a kind it is another value, whose answer holds for any column, too.
+    # Without a kind, the value is another entity, whose answer is valid for any column.
     assert hqdl.map("length", ["ox"], return_type=int, model=model).to_pylist() == [2]
     assert endpoint.requests == asked + 1
     assert hqdl.map("length", ["ox"], return_type=int, kind="u.d", model=model)[0] == 2
@@ -92,7 +92,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("form", INPUTS)
-def test_values_come_in_any_form(form: str, model: hqdl.Model) -> None:
+def test_values_can_have_any_form(form: str, model: hqdl.Model) -> None:
     values = INPUTS[form](["ant", None, "bee"])
     assert hqdl.map("upper", values, model=model).to_pylist() == ["ANT", None, "BEE"]
 
@@ -146,7 +146,7 @@ def test_answers_align_with_a_filtered_frame(
         _results._has_pyarrow.cache_clear()
 
 
-def test_mixed_types_are_values_each(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_values_of_mixed_types_are_different_values(endpoint: Endpoint, model: hqdl.Model) -> None:
     pd = pytest.importorskip("pandas")
     mixed = ["a", 1, 1.0, 2.5, True, None, float("nan")]
     expected = ["A", "1", "1", "2.5", "1", None, None]
@@ -156,7 +156,7 @@ def test_mixed_types_are_values_each(endpoint: Endpoint, model: hqdl.Model) -> N
     assert endpoint.cells.total() == 3
 
 
-def test_instants_are_the_same_in_any_zone(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_instants_are_equal_in_all_time_zones(endpoint: Endpoint, model: hqdl.Model) -> None:
     pd = pytest.importorskip("pandas")
     noon = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.timezone.utc)
     east = noon.astimezone(datetime.timezone(datetime.timedelta(hours=3)))
@@ -192,7 +192,7 @@ def test_instants_are_the_same_in_any_zone(endpoint: Endpoint, model: hqdl.Model
     ],
     ids=str,
 )
-def test_what_is_no_value_is_said_and_nothing_is_asked(
+def test_an_unsupported_value_is_an_error_before_any_request(
     values: object, endpoint: Endpoint, model: hqdl.Model
 ) -> None:
     with pytest.raises(hqdl.InputError) as raised:
@@ -201,7 +201,7 @@ def test_what_is_no_value_is_said_and_nothing_is_asked(
     assert endpoint.requests == 0
 
 
-def test_text_that_is_not_utf8_is_said(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_text_that_is_not_utf8_is_an_error(endpoint: Endpoint, model: hqdl.Model) -> None:
     offsets = pa.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0]))
     broken = pa.StringArray.from_buffers(1, offsets, pa.py_buffer(b"\xff\xfe"))
     with pytest.raises(hqdl.InputError, match="UTF-8|utf-8"):
@@ -209,19 +209,19 @@ def test_text_that_is_not_utf8_is_said(endpoint: Endpoint, model: hqdl.Model) ->
     assert endpoint.requests == 0
 
 
-def test_decimals_that_are_doubles_are_numbers(model: hqdl.Model) -> None:
+def test_decimals_without_loss_are_numbers(model: hqdl.Model) -> None:
     prices = pa.array([decimal.Decimal("1.50"), None])
     assert hqdl.map("upper", prices, model=model).to_pylist() == ["1.5", None]
 
 
-def test_nothing_is_answered_with_nothing(endpoint: Endpoint) -> None:
+def test_no_values_have_no_answers(endpoint: Endpoint) -> None:
     assert hqdl.map("upper", []).to_pylist() == []
     assert hqdl.map("upper", [None, float("nan")]).to_pylist() == [None, None]
     assert len(hqdl.map("upper", pa.array([], pa.string())).arrow()) == 0
     assert endpoint.requests == 0
 
 
-def test_without_a_model_it_is_said(endpoint: Endpoint) -> None:
+def test_a_missing_model_is_an_error(endpoint: Endpoint) -> None:
     with pytest.raises(hqdl.InputError, match="none is named") as raised:
         hqdl.map("upper", ["ant"])
     assert "model=" in raised.value.hint
@@ -231,20 +231,20 @@ def test_without_a_model_it_is_said(endpoint: Endpoint) -> None:
         hqdl.map("upper", ["ant"], return_type=dict, model="m")
 
 
-def test_a_budget_is_kept(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_a_budget_is_not_exceeded(endpoint: Endpoint, model: hqdl.Model) -> None:
     with pytest.raises(hqdl.BudgetError) as raised:
         hqdl.map("upper", [f"v{n}" for n in range(100)], model=model, budget=1e-9)
     assert (raised.value.exit, endpoint.requests) == (3, 0)
 
 
 @pytest.mark.parametrize("budget", [-1, float("nan"), float("inf")])
-def test_a_budget_is_an_amount(endpoint: Endpoint, model: hqdl.Model, budget: float) -> None:
+def test_a_budget_that_is_not_an_amount_is_an_error(endpoint: Endpoint, model: hqdl.Model, budget: float) -> None:
     with pytest.raises(hqdl.InputError, match="is not a valid amount"):
         hqdl.map("upper", ["ant"], model=model, budget=budget)
     assert endpoint.requests == 0
 
 
-def test_an_endpoint_that_refuses_is_said(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_a_rejected_request_is_an_error(endpoint: Endpoint, model: hqdl.Model) -> None:
     endpoint.status = 401
     with pytest.raises(hqdl.EndpointError, match="401") as raised:
         hqdl.map("upper", ["ant"], model=model)
@@ -252,7 +252,7 @@ def test_an_endpoint_that_refuses_is_said(endpoint: Endpoint, model: hqdl.Model)
     assert "kept" in raised.value.hint
 
 
-def test_events_come_on_the_thread_that_called(model: hqdl.Model) -> None:
+def test_events_arrive_on_the_calling_thread(model: hqdl.Model) -> None:
     import threading
 
     heard: list[tuple[str, int]] = []
@@ -272,7 +272,7 @@ def test_events_come_on_the_thread_that_called(model: hqdl.Model) -> None:
         hqdl.map("upper", [f"w{n}" for n in range(25)], model=model, on_event=fails)
 
 
-def test_its_async_twin(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_the_async_variant(endpoint: Endpoint, model: hqdl.Model) -> None:
     async def both() -> list[list[object]]:
         questions = ["upper", "length"]
         asked = [hqdl.map_async(q, ["ant", "bee"], model=model) for q in questions]
@@ -281,7 +281,7 @@ def test_its_async_twin(endpoint: Endpoint, model: hqdl.Model) -> None:
     assert asyncio.run(both()) == [["ANT", "BEE"], ["3", "3"]]
 
 
-def test_a_cancelled_task_keeps_what_is_in_flight(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_a_cancelled_task_keeps_answers_in_flight(endpoint: Endpoint, model: hqdl.Model) -> None:
     endpoint.go.clear()
 
     async def cancelled() -> None:
@@ -302,7 +302,7 @@ def test_a_cancelled_task_keeps_what_is_in_flight(endpoint: Endpoint, model: hqd
     assert hqdl.map("upper", values, model=model).meta["values_asked"] == 0
 
 
-def test_recordings_answer(alone: object, tmp_path: object) -> None:
+def test_recordings_answer_questions(alone: object, tmp_path: object) -> None:
     from pathlib import Path
 
     path = Path(str(tmp_path)) / "recorded.jsonl"
@@ -312,7 +312,7 @@ def test_recordings_answer(alone: object, tmp_path: object) -> None:
     assert answers.to_pylist() == [True]
 
 
-def test_python_without_pyarrow_is_enough(endpoint: Endpoint) -> None:
+def test_pyarrow_is_optional(endpoint: Endpoint) -> None:
     script = f"""
 import sys
 sys.modules["pyarrow"] = None

@@ -1,4 +1,4 @@
-"""The notebook of the examples runs, and says what it says."""
+"""Runs the notebook of the examples, and compares its output."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def told(cell: Any) -> list[str]:
-    """What a cell shows, where that is not drawn by pandas or polars."""
+    """Returns the output of a cell, without tables that pandas or polars formatted."""
     shown = [output.get("data", {}).get("text/plain", output.get("text")) for output in cell.outputs]
     return [text for text in shown if text and text[0] in "{(<'0123456789n"]
 
 
-def test_the_notebook_says_what_it_shows(alone: Path) -> None:
+def test_the_notebook_shows_its_stored_output(alone: Path) -> None:
     for part in ("specs", "examples/superhero"):
         shutil.copytree(ROOT / part, alone / part)
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)

@@ -1,4 +1,4 @@
-"""A process that is interrupted, forks, or ends in the middle of a run: nothing is lost."""
+"""A process that is interrupted, forks or ends during a run loses no answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start(endpoint: Endpoint, script: str) -> subprocess.Popen[str]:
 
 
 def everything_is_kept(endpoint: Endpoint) -> None:
-    """What was answered is known to the next process, and was paid for once."""
+    """Asserts that the next process knows all answers, and that each was paid for once."""
     assert 0 < endpoint.cells.total() < 500
     answered = [value for _, value in endpoint.cells]
     model = hqdl.Model("m", base_url=endpoint.url)
@@ -40,7 +40,7 @@ def everything_is_kept(endpoint: Endpoint) -> None:
 
 
 @unix
-def test_ctrl_c_ends_a_run_and_keeps_what_is_in_flight(endpoint: Endpoint) -> None:
+def test_ctrl_c_ends_a_run_and_keeps_answers_in_flight(endpoint: Endpoint) -> None:
     endpoint.go.clear()
     process = start(
         endpoint,
@@ -55,7 +55,7 @@ def test_ctrl_c_ends_a_run_and_keeps_what_is_in_flight(endpoint: Endpoint) -> No
     )
     assert endpoint.asked.wait(60)
     process.send_signal(signal.SIGINT)
-    # It is heard within 50 ms; what is in flight is waited for.
+    # The run reacts within 50 ms, and waits for the requests in flight.
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     endpoint.go.set()
@@ -65,7 +65,7 @@ def test_ctrl_c_ends_a_run_and_keeps_what_is_in_flight(endpoint: Endpoint) -> No
 
 
 @unix
-def test_ctrl_c_twice_waits_for_nothing(endpoint: Endpoint) -> None:
+def test_ctrl_c_twice_ends_at_once(endpoint: Endpoint) -> None:
     endpoint.go.clear()
     process = start(
         endpoint,
@@ -87,7 +87,7 @@ def test_ctrl_c_twice_waits_for_nothing(endpoint: Endpoint) -> None:
 
 
 @unix
-def test_the_interpreter_exits_in_the_middle_of_a_run(endpoint: Endpoint) -> None:
+def test_the_interpreter_can_exit_during_a_run(endpoint: Endpoint) -> None:
     endpoint.go.clear()
     process = start(
         endpoint,
@@ -126,7 +126,7 @@ if __name__ == "__main__":
 
 
 @unix
-def test_processes_that_are_forked_before_share_what_is_known(endpoint: Endpoint) -> None:
+def test_forked_processes_share_known_answers(endpoint: Endpoint) -> None:
     process = start(endpoint, POOL)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
@@ -134,7 +134,7 @@ def test_processes_that_are_forked_before_share_what_is_known(endpoint: Endpoint
 
 
 @unix
-def test_a_process_that_is_forked_from_an_open_cache_is_told(endpoint: Endpoint) -> None:
+def test_a_fork_with_an_open_cache_is_an_error(endpoint: Endpoint) -> None:
     process = start(
         endpoint,
         """
@@ -160,7 +160,7 @@ def in_child(values: list[str], url: str) -> list[object]:
     return hqdl.map("upper", values, model=hqdl.Model("m", base_url=url)).to_pylist()
 
 
-def test_processes_that_are_spawned_share_what_is_known(endpoint: Endpoint) -> None:
+def test_spawned_processes_share_known_answers(endpoint: Endpoint) -> None:
     in_child(["v0"], endpoint.url)
     parts = [[f"v{n}" for n in range(start, start + 30)] for start in (0, 10, 20)]
     with multiprocessing.get_context("spawn").Pool(3) as pool:
@@ -170,7 +170,7 @@ def test_processes_that_are_spawned_share_what_is_known(endpoint: Endpoint) -> N
 
 
 @unix
-def test_a_killed_process_loses_what_was_in_flight_and_nothing_else(endpoint: Endpoint) -> None:
+def test_a_killed_process_loses_only_answers_in_flight(endpoint: Endpoint) -> None:
     process = start(
         endpoint,
         """
@@ -185,7 +185,7 @@ def test_a_killed_process_loses_what_was_in_flight_and_nothing_else(endpoint: En
     everything_is_kept(endpoint)
 
 
-def test_the_type_stubs_say_what_is_there() -> None:
+def test_the_type_stubs_match_the_module() -> None:
     project = Path(__file__).parents[1]
     run = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", str(project / "pyproject.toml")],

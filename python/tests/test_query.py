@@ -1,4 +1,4 @@
-"""SQL with questions in it, over plain tables."""
+"""SQL with calls, over plain tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_tables_are_joined(endpoint: Endpoint, model: hqdl.Model) -> None:
     assert hqdl.query("SELECT ? + ?", [1, 2], tables={}).rows == [(3,)]
 
 
-def test_types_come_as_sqlite_has_them() -> None:
+def test_types_are_those_of_sqlite() -> None:
     noon = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.timezone.utc)
     table = pa.table(
         {
@@ -76,7 +76,7 @@ def test_types_come_as_sqlite_has_them() -> None:
     assert result.columns == table.column_names
 
 
-def test_objects_of_pandas_may_be_anything_that_sql_has(model: hqdl.Model) -> None:
+def test_pandas_objects_can_be_any_sql_value(model: hqdl.Model) -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"a": pd.Series([1, "x", None, 2.5, pd.NaT], dtype=object)})
     frame.index = [9, 8, 7, 6, 5]
@@ -94,7 +94,7 @@ def test_objects_of_pandas_may_be_anything_that_sql_has(model: hqdl.Model) -> No
     [pa.array([[1]]), pa.array([{"a": 1}]), pa.array([2**63], pa.uint64())],
     ids=["list", "struct", "big"],
 )
-def test_a_column_that_sql_does_not_have_is_named(column: pa.Array) -> None:
+def test_a_column_of_an_unsupported_type_is_named(column: pa.Array) -> None:
     with pytest.raises(hqdl.InputError, match="`odd` of `t`"):
         hqdl.query("SELECT 1", tables={"t": pa.table({"odd": column})})
     with pytest.raises(hqdl.InputError, match="not a table"):
@@ -115,7 +115,7 @@ def test_empty_frames_and_empty_results(endpoint: Endpoint) -> None:
     assert endpoint.requests == 0
 
 
-def test_whole_and_broken_numbers_are_numbers() -> None:
+def test_integers_and_reals_are_numbers() -> None:
     result = hqdl.query("VALUES (1), (2.5), (NULL)", tables={})
     assert result.arrow().schema.types == [pa.float64()]
     big = hqdl.query("VALUES (9007199254740993), (2.5)", tables={})
@@ -124,7 +124,7 @@ def test_whole_and_broken_numbers_are_numbers() -> None:
         big.arrow()
 
 
-def test_what_is_wrong_is_told_with_its_place() -> None:
+def test_errors_have_their_position() -> None:
     with pytest.raises(hqdl.InputError) as raised:
         hqdl.query("SELECT nme FROM t", tables={"t": {"name": ["a"]}})
     error = raised.value
@@ -138,7 +138,7 @@ def test_what_is_wrong_is_told_with_its_place() -> None:
         hqdl.query("DROP TABLE t", tables={"t": {"name": ["a"]}})
 
 
-def test_its_async_twin(model: hqdl.Model) -> None:
+def test_the_async_variant(model: hqdl.Model) -> None:
     sql = f"SELECT {CALL} FROM t"
     result = asyncio.run(hqdl.query_async(sql, tables={"t": {"name": ["ant"]}}, model=model))
     assert result.rows == [("ANT",)]

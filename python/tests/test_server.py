@@ -1,4 +1,4 @@
-"""A cache on a PostgreSQL: what processes share, and what they are told when they cannot."""
+"""A cache on a PostgreSQL server, which processes share, and its errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from endpoint import Endpoint
 from postgres import Postgres
 
 
-def test_what_is_known_to_a_server_is_not_asked_again(
+def test_answers_on_a_server_are_not_asked_again(
     server: str, endpoint: Endpoint, model: hqdl.Model
 ) -> None:
     assert hqdl.map("upper", ["a", None, "b", "a"], model=model, cache=server).to_pylist() == [
@@ -25,11 +25,11 @@ def test_what_is_known_to_a_server_is_not_asked_again(
     again = hqdl.map("upper", ["b", "a"], model=model, cache=server)
     assert (again.to_pylist(), again.meta["values_asked"]) == (["B", "A"], 0)
     assert set(endpoint.cells.values()) == {1}
-    # It is the server's, and in no directory.
+    # The answer is on the server and in no directory.
     assert hqdl.map("upper", ["a"], model=model).meta["values_asked"] == 1
 
 
-def test_the_variable_names_it_and_the_command_reads_it(
+def test_the_environment_variable_names_the_cache(
     server: str, heroes: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HQDL_CACHE", server)
@@ -51,7 +51,7 @@ def test_processes_ask_each_value_once(server: str, endpoint: Endpoint, way: str
     if way == "fork":
         if os.name != "posix":
             pytest.skip("forks")
-        # A server's connections are made anew in the child: its parent may have some.
+        # The child opens its own connections, even if its parent has some.
         ask(["v0"], endpoint.url, server)
     values = [f"v{n}" for n in range(40)]
     with multiprocessing.get_context(way).Pool(3) as pool:
@@ -60,7 +60,7 @@ def test_processes_ask_each_value_once(server: str, endpoint: Endpoint, way: str
     assert set(endpoint.cells.values()) == {1} and len(endpoint.cells) == 40
 
 
-def test_the_budget_of_the_day_is_of_all_processes(
+def test_all_processes_share_the_daily_budget(
     server: str, heroes: Path, endpoint: Endpoint
 ) -> None:
     text = heroes.read_text().replace("[[expansion]]", "[limits]\nbudget_usd_per_day = 0.00001\n"
@@ -71,13 +71,13 @@ def test_the_budget_of_the_day_is_of_all_processes(
     assert endpoint.requests == 0
 
 
-def test_a_url_with_a_password_is_refused(model: hqdl.Model) -> None:
+def test_a_url_with_a_password_is_rejected(model: hqdl.Model) -> None:
     with pytest.raises(hqdl.InputError, match="password") as error:
         hqdl.map("upper", ["a"], model=model, cache="postgres://owner:secret@127.0.0.1:1/x")
     assert "secret" not in str(error.value)
 
 
-def test_a_server_that_is_not_there(
+def test_an_unreachable_server_is_an_error(
     model: hqdl.Model, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HQDL_LEASE", "1")
@@ -86,7 +86,7 @@ def test_a_server_that_is_not_there(
     assert error.value.exit == 5 and endpoint.requests == 0
 
 
-def test_a_database_that_is_not_there(
+def test_a_missing_database_is_an_error(
     postgres: Postgres, model: hqdl.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HQDL_LEASE", "1")

@@ -1,4 +1,4 @@
-"""A project: plan, fill, query, look."""
+"""A session plans, fills, queries and explains cells."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_plan_asks_nothing(heroes: Path, endpoint: Endpoint) -> None:
     assert len(plan.df()) == 2
 
 
-def test_it_fills_once_and_publishes(heroes: Path, endpoint: Endpoint) -> None:
+def test_a_run_fills_once_and_publishes(heroes: Path, endpoint: Endpoint) -> None:
     session = hqdl.open(heroes)
     heard: list[str] = []
     part = session.materialize(limit=1, on_event=lambda e: heard.append(e["event"]))
@@ -53,7 +53,7 @@ def test_it_fills_once_and_publishes(heroes: Path, endpoint: Endpoint) -> None:
     assert sorted(rows) == [("BO",), ("CYD",)]
 
 
-def test_a_query_asks_what_it_needs(heroes: Path, endpoint: Endpoint) -> None:
+def test_a_query_asks_only_for_missing_values(heroes: Path, endpoint: Endpoint) -> None:
     session = hqdl.open(heroes)
     sql = "SELECT name, {{LLMMap('length', hero.name)}} AS n FROM hero WHERE height > 185"
     told = session.explain(sql)
@@ -89,7 +89,7 @@ def test_live_questions_are_suggested(heroes: Path, endpoint: Endpoint) -> None:
     assert (question["question"], question["values"]) == ("has:o", 1)
 
 
-def test_a_run_without_the_means_tells_what_it_did(heroes: Path, endpoint: Endpoint) -> None:
+def test_a_run_over_budget_reports_its_work(heroes: Path, endpoint: Endpoint) -> None:
     session = hqdl.open(heroes)
     with pytest.raises(hqdl.BudgetError) as raised:
         session.materialize(budget=1e-9)
@@ -102,7 +102,7 @@ def test_a_run_without_the_means_tells_what_it_did(heroes: Path, endpoint: Endpo
     assert session.materialize()["complete"]
 
 
-def test_all_problems_of_a_spec_at_once(heroes: Path) -> None:
+def test_all_problems_of_a_spec_are_reported_at_once(heroes: Path) -> None:
     heroes.write_text(heroes.read_text().replace("hero\"\nkey", "hro\"\nkey").replace("type", "tpe"))
     with pytest.raises(hqdl.InputError) as raised:
         hqdl.open(heroes)
@@ -113,11 +113,11 @@ def test_all_problems_of_a_spec_at_once(heroes: Path) -> None:
         hqdl.open(database="nowhere.sqlite")
 
 
-def test_the_command_says_the_same(heroes: Path, endpoint: Endpoint) -> None:
+def test_the_command_prints_the_same(heroes: Path, endpoint: Endpoint) -> None:
     session = hqdl.open(heroes)
     plan = session.plan()
     session.query("SELECT {{LLMMap('upper', hero.name)}} FROM hero")
-    # While this process has the cache open, the command uses it, too.
+    # The command can use the cache while this process has it open.
     run = subprocess.run(
         [sys.executable, "-m", "hqdl", "plan", str(heroes), "--json"],
         capture_output=True,
@@ -159,7 +159,7 @@ def test_threads_share_a_session_and_ask_once(heroes: Path, endpoint: Endpoint) 
     assert set(endpoint.cells.values()) == {1}
 
 
-def test_async_twins(heroes: Path) -> None:
+def test_async_variants(heroes: Path) -> None:
     async def all_of_it() -> tuple[object, ...]:
         session = hqdl.open(heroes)
         plan = await session.plan_async()
@@ -171,14 +171,14 @@ def test_async_twins(heroes: Path) -> None:
     assert (cells, complete) == (6, True) and rows
 
 
-def test_a_cache_may_be_none(endpoint: Endpoint, model: hqdl.Model) -> None:
+def test_a_session_can_have_no_cache(endpoint: Endpoint, model: hqdl.Model) -> None:
     one, other = (hqdl.open(model=model, cache=False) for _ in range(2))
     assert one.map("upper", ["ant"]).to_pylist() == other.map("upper", ["ant"]).to_pylist()
     assert endpoint.cells[("upper", "ant")] == 2
     assert one.map("upper", ["ant"]).meta["values_asked"] == 0
 
 
-def test_a_magic_of_notebooks(heroes: Path) -> None:
+def test_the_notebook_magic(heroes: Path) -> None:
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell
 

@@ -1,4 +1,4 @@
-"""Spark over a real cluster of two workers, which share a cache on a PostgreSQL."""
+"""Spark on a cluster of two workers, which share a cache on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ rows_per_request = 5
   values = {{ sql = "SELECT side FROM side" }}
 """
 COLUMNS = 5
-#: A killed executor's cells are free again after so many seconds.
+#: Seconds until other executors may ask for a killed executor's cells.
 LEASE = "20"
 
 
 def truth(question: str, value: str) -> Any:
-    """What the endpoint says."""
+    """Computes the answers of the endpoint."""
     value = value.strip()
     if question == "upper":
         return value.upper()
@@ -83,7 +83,7 @@ def truth(question: str, value: str) -> Any:
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # What names this machine may name an address that is not its own.
+    # The machine's host name may resolve to another address.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     spark = (
         SparkSession.builder.master("local-cluster[2,1,1024]")
@@ -91,7 +91,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.executorEnv.HQDL_LEASE", LEASE)
         .config("spark.sql.shuffle.partitions", "2")
-        # Few keys a batch, so that a task has several.
+        # Small batches, so that a task has several.
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
         .getOrCreate()
     )
@@ -150,12 +150,12 @@ def test_rows_have_the_columns_of_a_spec(
         if row["id"] >= 0:
             side = "Good" if row["name"].endswith("7") else None
             assert row[4:] == (row["name"].upper(), len(row["name"]), True, ["a", "v"], side)
-    # Spelled with blanks around it, it is the same key; NULL is a key of which none is asked.
+    # Surrounding spaces do not change a key. hqdl does not ask about a NULL key.
     odd = {row["id"]: row["loud"] for row in rows_found if row["id"] < 0}
     assert odd == {-1: None, -2: "VA1", -3: "VA1"}
-    # Each executor asked some, and no two the same.
+    # Each executor asked for some cells, and none was asked twice.
     assert set(endpoint.cells.values()) == {1} and len(endpoint.cells) == 200 * COLUMNS
-    # What is written is plain Spark's to join.
+    # Plain Spark can join the written answers.
     joined = rows.join(spark.read.parquet(path), "name").where("size = 5")
     assert joined.count() == 100 * 20
 
@@ -186,12 +186,12 @@ def test_executors_share_one_budget(
     report = hqdl.spark.ask(rows, spec, cache=server, tables=SIDES, budget=1.0)
     assert report["cells"]["ok"] + report["cells"]["unknown"] == 400 * COLUMNS
     assert set(endpoint.cells.values()) == {1}
-    # Nothing is left to pay for.
+    # No cell is missing.
     hqdl.spark.ask(rows, spec, cache=server, tables=SIDES, budget=0.0)
 
 
 def executors(spark: SparkSession) -> list[int]:
-    """The processes of this cluster's executors."""
+    """Returns the process ids of the executors."""
     driver = f":{spark.conf.get('spark.driver.port')}".encode()
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -213,12 +213,12 @@ def until(what: str, holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds executors in /proc")
-def test_of_a_killed_executor_only_what_was_in_flight_is_asked_again(
+def test_after_a_killed_executor_only_requests_in_flight_are_repeated(
     spark: SparkSession, spec: Path, server: str, endpoint: Endpoint
 ) -> None:
     rows = heroes(spark, 200, 200)
     told: list[Any] = []
-    # The first request of all goes alone.
+    # The first request is sent alone.
     hqdl.spark.ask(heroes(spark, 5, 5), spec, cache=server, tables=SIDES)
     endpoint.go.clear()
     ask = threading.Thread(
@@ -227,7 +227,7 @@ def test_of_a_killed_executor_only_what_was_in_flight_is_asked_again(
         )
     )
     ask.start()
-    # Two requests of each.
+    # Two requests of each executor.
     until("both executors ask", lambda: endpoint.waiting == 4)
     os.kill(executors(spark)[0], signal.SIGKILL)
     endpoint.go.set()
@@ -247,7 +247,7 @@ def test_questions_in_spark_s_sql(
     heroes(spark, 4000, 50).createOrReplaceTempView("hero")
     sql = "SELECT count(*) FROM hero WHERE llm_map('upper', name) = 'VA7' AND name < 'va8'"
     assert spark.sql(sql).collect()[0][0] == 80
-    # The plain part comes first, wherever it stands.
+    # Spark evaluates the plain condition first, in any order.
     assert {value for _, value in endpoint.cells} == {f"va{n}" for n in range(50)} - {"va8", "va9"}
     assert set(endpoint.cells.values()) == {1}
     asked = endpoint.requests
@@ -263,14 +263,14 @@ def test_questions_in_spark_s_sql(
         spark.sql("SELECT llm_map('upper')").collect()
 
 
-def test_what_goes_wrong_is_told(
+def test_errors_are_reported(
     spark: SparkSession, spec: Path, server: str, endpoint: Endpoint, alone: Path
 ) -> None:
     rows = heroes(spark, 10, 10)
     options: dict[str, Any] = {"cache": server, "tables": SIDES}
-    with pytest.raises(hqdl.InputError, match="share no directory"):
+    with pytest.raises(hqdl.InputError, match="cannot share a directory"):
         hqdl.spark.ask(rows, spec, tables=SIDES)
-    with pytest.raises(hqdl.InputError, match="share no directory"):
+    with pytest.raises(hqdl.InputError, match="cannot share a directory"):
         hqdl.spark.register(spark, "m")
     with pytest.raises(hqdl.InputError, match="side"):
         hqdl.spark.ask(rows, spec, cache=server)
@@ -285,7 +285,7 @@ def test_what_goes_wrong_is_told(
         hqdl.spark.ask(decimal, spec, **options)
     text = spec.read_text()
     for wrong, said in [
-        (text.replace('"hero"', '"SELECT * FROM hero"', 1), "one table"),
+        (text.replace('"hero"', '"SELECT * FROM hero"', 1), "not a single table"),
         (text + text[text.index("[[expansion]]"):].replace("llm_hero", "b"), "2 expansions"),
         (text.replace("concurrency = 2", "budget_tokens = 100"), "budget_tokens"),
         (text.replace("concurrency", "concurency"), "concurency"),
@@ -295,7 +295,7 @@ def test_what_goes_wrong_is_told(
         with pytest.raises(hqdl.InputError, match=said):
             hqdl.spark.ask(rows, other, **options)
     with pytest.raises(hqdl.InputError, match="hqdl 0.0.0"):
-        hqdl.spark._same("0.0.0")
+        hqdl.spark._check_version("0.0.0")
     empty = hqdl.spark.expand(rows.where("false"), spec, **options)
     assert empty.count() == 0 and "loud" in empty.columns
     assert endpoint.requests == 0
@@ -304,7 +304,7 @@ def test_what_goes_wrong_is_told(
         hqdl.spark.ask(rows, spec, **options)
 
 
-def test_your_word_beats_the_model_s_on_executors_too(
+def test_overrides_apply_on_executors(
     spark: SparkSession, spec: Path, server: str, endpoint: Endpoint
 ) -> None:
     spec.with_suffix(".overrides.csv").write_text("Name,column,value,note\nva0,side,Bad,so\n")

@@ -1,4 +1,4 @@
-"""The extension for any SQLite: in Python's own, and in its shell."""
+"""The loadable extension, in Python's SQLite and in SQLite's shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from endpoint import Endpoint
 
 try:
-    # Python's own often loads no extensions.
+    # Python's SQLite often cannot load extensions.
     import pysqlite3 as sqlite3
 except ImportError:
     import sqlite3
@@ -59,7 +59,7 @@ def one(db: sqlite3.Connection, sql: str, *values: object) -> object:
     return db.execute(sql, values).fetchone()[0]
 
 
-def test_it_looks_up_and_asks_when_it_is_told_to(
+def test_functions_look_up_and_ask_if_allowed(
     db: sqlite3.Connection, endpoint: Endpoint
 ) -> None:
     sql = "SELECT count(*) FROM t WHERE i <= 500 AND llm_map('upper', s) = 'V7'"
@@ -69,7 +69,7 @@ def test_it_looks_up_and_asks_when_it_is_told_to(
     assert 0 < asked <= 5 and set(endpoint.cells.values()) == {1}
     assert one(db, sql) == 10
     assert (one(db, "SELECT hqdl_ask(1)"), endpoint.requests) == (0, asked)
-    # Another connection finds what this one asked; so does Python's module.
+    # Another connection and the Python module read the same answers.
     again = opened(":memory:")
     assert one(again, "SELECT llm_map('upper', ?)", "v49") == "V49"
     again.close()
@@ -78,7 +78,7 @@ def test_it_looks_up_and_asks_when_it_is_told_to(
     assert endpoint.requests == asked
 
 
-def test_answers_have_the_type_that_the_name_says(db: sqlite3.Connection) -> None:
+def test_answers_have_the_type_in_the_function_name(db: sqlite3.Connection) -> None:
     sql = """SELECT llm_map_int('length', 'ant'), llm_map_real('length', 'ant'),
         llm_map_bool('has:a', 'ant'), llm_map_list('letters', 'bob'), llm_map('upper', NULL),
         llm_map('upper', 7), llm_map('upper', 'ant', json_array('ANT', 'BEE')),
@@ -103,7 +103,7 @@ def test_the_table_of_facts(db: sqlite3.Connection) -> None:
     assert one(db, joined) == 60
 
 
-def test_what_goes_wrong_is_told(
+def test_errors_are_reported(
     db: sqlite3.Connection, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, alone: Path
 ) -> None:
     for sql, said in [
@@ -116,14 +116,14 @@ def test_what_goes_wrong_is_told(
     ]:
         with pytest.raises(sqlite3.OperationalError, match=said):
             db.execute(sql).fetchall()
-    # A view of somebody's database spends nothing.
+    # A view in another person's database must not spend anything.
     db.execute("CREATE TABLE u (x)")
     db.execute("CREATE VIEW v AS SELECT hqdl_ask(1) AS n")
     with pytest.raises(sqlite3.OperationalError, match="unsafe use"):
         db.execute("SELECT * FROM v").fetchall()
 
     db.execute("SELECT llm_map('upper', s) FROM t LIMIT 20").fetchall()
-    # A budget that is too small for a request asks nothing.
+    # With a budget that is too small for a request, nothing is asked.
     with pytest.raises(sqlite3.OperationalError, match="budget"):
         one(db, "SELECT hqdl_ask(1, 0.0000001)")
     assert endpoint.requests == 0
@@ -142,7 +142,7 @@ def test_what_goes_wrong_is_told(
     assert one(db, "SELECT hqdl_ask(0)") == 1 and one(db, "SELECT hqdl_ask(1)") == 0
 
 
-def test_without_the_program(
+def test_a_missing_program_is_an_error(
     alone: Path, flags: None, monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint
 ) -> None:
     db = opened(":memory:")
@@ -150,7 +150,7 @@ def test_without_the_program(
     for sql in ["SELECT llm_map('upper', 'a')", "SELECT * FROM hqdl_fact"]:
         with pytest.raises(sqlite3.OperationalError, match="cannot start"):
             db.execute(sql).fetchall()
-    # What ends on the way is started again.
+    # A process that ended is started again.
     monkeypatch.setenv("HQDL", "true")
     with pytest.raises(sqlite3.OperationalError, match="has ended"):
         db.execute("SELECT llm_map('upper', 'a')").fetchall()
@@ -172,7 +172,7 @@ SELECT s, llm_map('upper', s) FROM t;
         ["sqlite3", ":memory:"], input=script, capture_output=True, text=True, timeout=120
     )
     assert (run.stdout, run.stderr) == ("\n\n2\na|A\nb|B\n", "")
-    # The process that it started has let go of the cache.
+    # The process that the extension started has closed the cache.
     assert hqdl.map("upper", ["a"], model=hqdl.Model("m", base_url=endpoint.url)).to_pylist() == [
         "A"
     ]
