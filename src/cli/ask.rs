@@ -33,8 +33,8 @@ use crate::spec_file;
 use crate::suggest::edit;
 use crate::usage::Usage;
 
-/// Default time limit for the database's work in one pass, because a query that a model wrote may
-/// never end.
+/// Default time limit for the database's work in one pass. A query that a model wrote might never
+/// finish.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
@@ -103,7 +103,7 @@ impl AskFlags {
         Ok(self.format.unwrap_or(RowsFormat::Table))
     }
 
-    /// Opens the spec or database. Returns the database to query.
+    /// Opens the spec or database. Returns the session and the path of the database to query.
     pub fn open(
         &self,
         command: &str,
@@ -119,7 +119,7 @@ impl AskFlags {
     }
 }
 
-/// Action to take on a plan.
+/// What the command does with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanUse<'a> {
     /// Run the query after approval.
@@ -211,13 +211,13 @@ fn announce_limit(limit: SqlGenerationLimit, spec: &Spec, output_options: Output
     anstream::eprintln!("asking {} for SQL, {limit}", spec.model.name);
 }
 
-/// Advice after a question without a query.
+/// Hint for a question that got no query.
 const REWRITE_HINT: &str = "help: reword the question or try another model; hqdl stores the model's reply, and --rewrite asks again";
 
 /// Outcome of a question.
 pub enum AskOutcome {
     Answered(Box<Answered>),
-    /// Everything was printed; contains the exit code.
+    /// The output is complete; contains the exit code.
     Stopped(u8),
 }
 
@@ -238,13 +238,13 @@ pub struct Answered {
 /// USD spent by the questions of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SpentUsd {
-    /// On requests for SQL.
+    /// USD spent on requests for SQL.
     pub writing: f64,
-    /// On running queries.
+    /// USD spent on running queries.
     pub queries: f64,
 }
 
-/// Answers questions; its state does not depend on the question.
+/// Answers the questions of a command. Its fields are the same for every question.
 pub struct AskRun<'s> {
     flags: &'s AskFlags,
     plan_use: PlanUse<'s>,
@@ -255,7 +255,7 @@ pub struct AskRun<'s> {
     /// Reason why the model could not be connected.
     connect_failure: Option<Failure>,
     planning_model: Arc<dyn Model>,
-    /// Copy of the spec that limits the requests for SQL, and the limit.
+    /// Copy of the spec that limits the requests for SQL, and that limit.
     writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
 }
@@ -404,7 +404,8 @@ impl<'s> AskRun<'s> {
             match (self.require_approval(&plan, asker, interrupt), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
                 (Ok(Some(INTERRUPTED)), _) => return Ok(AskOutcome::Stopped(INTERRUPTED)),
-                // The user approved the query without rows, but not its relaxation.
+                // The relaxed query was not approved, so the answer is the original query without
+                // rows.
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
                 (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
                 (Err(failure), None) => {
@@ -466,7 +467,7 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Prints the reason why there is no query.
+    /// Prints why no query was written.
     fn report_missing_query(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {
@@ -511,7 +512,7 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Shows the query, its routes and its price on stderr.
+    /// Shows the query, its routes and its cost on stderr.
     fn show_plan(&self, plan: &AskPlan) {
         if self.output_options.quiet || self.output_options.json {
             return;
@@ -524,8 +525,8 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Asks for approval if the plan may cost more than the user allowed. Returns the exit code if
-    /// the user declines or presses Ctrl-C.
+    /// Asks for approval if the plan may cost more than the user has allowed. Returns the exit code
+    /// if the user declines or presses Ctrl-C.
     fn require_approval(
         &self,
         plan: &AskPlan,
@@ -581,7 +582,7 @@ impl<'s> AskRun<'s> {
     }
 }
 
-/// Prints a query as it is, or without control characters on a terminal.
+/// Prints a query. On a terminal, omits control characters.
 pub fn print_sql(sql: &str) {
     let mut stdout = std::io::stdout();
     let text = if stdout.is_terminal() { to_safe_lines(sql) } else { sql.trim().to_owned() };

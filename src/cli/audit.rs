@@ -204,8 +204,8 @@ fn open_published_database(session: &Session) -> Result<Database, Failure> {
     Ok(Database::open(target)?)
 }
 
-/// Returns the expansion that has the named columns. Without names, returns the only expansion with
-/// an audit, or the only expansion.
+/// Returns the expansion that has the named columns. Without names, returns the only audited
+/// expansion, or the spec's only expansion.
 fn find_expansion<'s>(
     session: &'s Session,
     columns: &[String],
@@ -438,7 +438,7 @@ fn format_accuracy(column: &ColumnAudit) -> String {
     )
 }
 
-/// Prints a column's results by state, and its confusions.
+/// Prints how many of a column's answers are right, by state, and which values the model confused.
 fn print_column(column: &ColumnAudit) {
     if column.rows == 0 {
         return;

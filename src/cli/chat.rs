@@ -1,4 +1,4 @@
-//! Implements `hqdl chat`: questions on stdin, each of which may refer to the earlier ones.
+//! Implements `hqdl chat`: reads questions from stdin, each of which may refer to earlier ones.
 
 use std::io::{BufRead, IsTerminal, Read};
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::session::Session;
 
 /// Maximum length of a line in bytes; hqdl rejects longer lines.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// Message at the first Ctrl-C.
+/// Message printed at the first Ctrl-C.
 const STOPPING: &str = "press Ctrl-C again to stop at once, or Enter to end the conversation";
 const HELP: &str = "\
 /sql             print the last query
@@ -62,8 +62,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     chat.talk()
 }
 
-/// Opens the stored conversations. They are on this machine even if the cache is on a server.
-/// Returns `None` for `--no-cache`, which stores no conversations.
+/// Opens the stored conversations. They are stored on this machine, even if the cache is on a
+/// server. Returns `None` for `--no-cache`, which stores no conversations.
 fn open_store(flags: &CacheFlags) -> Result<Option<ConversationStore>, Failure> {
     if flags.no_cache {
         return Ok(None);
@@ -125,7 +125,7 @@ struct Chat<'s> {
     id: String,
     conversation: Conversation,
     last: Option<Answered>,
-    /// Whether the last question was not answered.
+    /// Whether the last question failed.
     has_failed: bool,
     /// Exit code of the last question that failed.
     exit_code: u8,

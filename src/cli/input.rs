@@ -151,8 +151,8 @@ impl<'o> Input<'o> {
         Ok(())
     }
 
-    /// Connects to the model. A missing model or key matters only if the query must ask, so that
-    /// failure is the inner result.
+    /// Connects to the model. A missing model or key is the inner error, because it matters only if
+    /// the query sends requests.
     pub fn connect_model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // An unnamed model has the default name `replay`, so check the flags, not the name.

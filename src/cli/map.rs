@@ -42,7 +42,7 @@ pub struct Options {
 struct MapRequest {
     /// The question; `{}` is replaced by the value.
     question: String,
-    /// NULLs, numbers and texts; true and false become 1 and 0.
+    /// Values: NULL, numbers or texts; true and false become 1 and 0.
     values: Vec<Json>,
     /// Type of an answer: `bool`, `int`, `float`, `str`, `date`, or `list[…]`.
     #[serde(rename = "type")]

@@ -101,7 +101,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut earlier: Vec<Report> = Vec::new();
     let mut report = loop {
         let model = match (&options.batch_file, session.spec.model.provider) {
-            // Writing files needs no key; only the user who submits them does.
+            // Writing batch files needs no API key; only submitting them does.
             (Some(_), provider) if provider != Provider::Replay => {
                 model::connect_for_export(&session.spec)?
             }
@@ -136,7 +136,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         if !report.is_database_replaced() || earlier.len() >= MAX_RESTARTS {
             break report;
         }
-        // Continue the same run over the new file.
+        // Continue the same run with the new file.
         let path = session.spec.database.display();
         listener(&Event::Warning(format!(
             "{path} was replaced by another file; hqdl reads the new one"
@@ -232,7 +232,7 @@ fn print_exported_files(
     );
 }
 
-/// Prints an earlier file, whose cells this export skipped.
+/// Prints an unanswered file of an earlier export, whose cells this export skipped.
 fn print_unanswered_file(file: &UnansweredFile, output_options: OutputOptions) {
     let is_there = file.path.as_ref().is_some_and(|p| p.exists());
     if output_options.json {

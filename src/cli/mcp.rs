@@ -1,4 +1,4 @@
-//! `hqdl mcp`
+//! Implements `hqdl mcp`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned()
 }
 
-/// Returns the path as an absolute one. A URL of a server is returned unchanged.
+/// Returns the absolute path of a file. A URL of a server is returned unchanged.
 fn absolute_location(text: &str) -> String {
     let path = Path::new(text);
     if is_server(path) { text.to_owned() } else { absolute(path) }

@@ -290,7 +290,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 error
             };
             if error.kind() == clap::error::ErrorKind::UnknownArgument {
-                // clap suggests `-- --option`, which is never meant here.
+                // clap suggests `-- --option`, but no command accepts options as values.
                 error.remove(clap::error::ContextKind::Suggested);
             }
             let _ = error.print();

@@ -76,7 +76,7 @@ fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the cells of each column, with the model if the plan has several.
+/// Prints the number of cells to ask for in each column, with its model if the plan uses several.
 fn print_columns(plan: &Plan) {
     let has_models = plan.sum_by_model().len() > 1;
     let mut table = Table::new();
@@ -116,7 +116,7 @@ fn print_columns(plan: &Plan) {
     anstream::println!("{table}");
 }
 
-/// Prints the number of requests, with the part of each model if the plan has several.
+/// Prints the number of requests, by model if the plan uses several.
 fn print_requests(plan: &Plan) {
     let models = plan.sum_by_model();
     if let [only] = models.as_slice() {
@@ -176,7 +176,7 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
     anstream::println!("time      {about} {}", progress::format_duration(plan.seconds));
 }
 
-/// Prints the thresholds of a column with a target, with price and agreement.
+/// Prints the possible thresholds of a column with a target, with their cost and agreement.
 fn print_cascade(cascade: &CascadePlan) {
     if cascade.thresholds.is_empty() {
         return;

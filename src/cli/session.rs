@@ -46,7 +46,7 @@ pub fn open_draft(
         ));
     }
     if let Some(database) = flags.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
-        // The path comes from the flag, so the message names no spec.
+        // The path comes from a flag, so the error message must not name the spec.
         Database::open(database)?;
     }
     let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };

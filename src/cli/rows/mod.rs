@@ -3,7 +3,7 @@
 //!
 //! | format | NULL | blob | else |
 //! |---|---|---|---|
-//! | csv | nothing | `X'0A'` | RFC 4180's quotes, lines that end in LF |
+//! | csv | nothing | `X'0A'` | RFC 4180 quoting, LF line endings |
 //! | json | `null` | `{"blob": "0a"}` | `{"columns", "rows", "meta"}`, or `"error"` for `"meta"` |
 //! | jsonl | `null` | `{"blob": "0a"}` | one object per row; a repeated name gets `_2` |
 //! | markdown | `NULL` | `X'0A'` | newlines as `<br>` |
@@ -38,7 +38,7 @@ pub enum RowsFormat {
     Markdown,
 }
 
-/// A sink that is also notified of the query's end.
+/// A sink that also receives the end of the query.
 pub trait RowsOut: RowSink {
     /// Ends the output after the last row or a failure. The argument is the query's metadata or the
     /// failure. Returns true if the output contains it.

@@ -54,7 +54,7 @@ impl TextCell {
         }
     }
 
-    /// Returns the cell of a column name, which is aligned like NULL.
+    /// Returns the header cell of a column. Headers are aligned like NULL.
     fn column_name(name: &str) -> Self {
         Self { text: name.to_owned(), number: false, null: true }
     }
