@@ -18,7 +18,7 @@ struct ClientTable {
 
 impl Clients {
     /// Registers work for a client. When the returned guard is dropped, the interrupt becomes true,
-    /// so the work ends as soon as the client leaves.
+    /// so the work ends as soon as the client disconnects.
     pub(super) fn begin_work(&self) -> (ClientGuard, watch::Receiver<bool>) {
         let mut table = self.table();
         let (send, receive) = watch::channel(table.is_ending);

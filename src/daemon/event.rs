@@ -13,9 +13,9 @@ use super::status::Cause;
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
 
-/// An event of the daemon's loop, which reacts to nothing else.
+/// An event for the daemon's loop. The loop has no other input.
 pub(super) enum DaemonEvent {
-    /// Files changed and have been quiet since.
+    /// Files changed, and then stayed unchanged for a short time.
     FilesChanged(Vec<PathBuf>),
     /// The loop must compare all files, because the system missed changes or cannot watch them.
     CompareFiles,
@@ -27,19 +27,19 @@ pub(super) enum DaemonEvent {
     StartRun(Box<StartRun>),
     /// A client cancels a run. The reply is true if the run was in progress.
     InterruptRun(u64, oneshot::Sender<bool>),
-    /// A spec was read and checked.
+    /// A thread has read and checked a spec.
     SpecChecked(Box<SpecChecked>),
     /// A run has new progress.
     RunProgressed(u64),
     /// A run has ended.
     RunEnded(Box<RunResult>),
-    /// Reread all specs.
+    /// A signal requests that the daemon read all specs again.
     Reload,
-    /// Shut down.
+    /// A signal requests a shutdown.
     Stop,
 }
 
-/// A requested run.
+/// A client's request for a run.
 pub(super) struct StartRun {
     /// Name of the spec.
     pub(super) spec: String,
@@ -69,7 +69,7 @@ pub(super) struct SpecChecked {
 pub(super) struct RunResult {
     pub(super) id: u64,
     pub(super) seconds: f64,
-    /// Reports of the columns; `None` if the run did not determine them.
+    /// Reports of the columns; `None` if the run ended before it computed them.
     pub(super) columns: Option<Vec<ColumnReport>>,
     pub(super) report: Option<Json>,
     pub(super) published: bool,
@@ -83,7 +83,7 @@ pub(super) struct RunResult {
     pub(super) follow_up: FollowUp,
 }
 
-/// Action of the daemon after a run.
+/// What the daemon does after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowUp {
     /// Do nothing.

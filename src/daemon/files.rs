@@ -83,10 +83,10 @@ impl FileIndex {
         }
     }
 
-    /// Returns the specs that the changed paths affect: paths of their files, of write-ahead logs,
-    /// or of parent directories.
+    /// Returns the specs that the changed paths affect. A path can name a file, its write-ahead
+    /// log, or one of its parent directories.
     pub(super) fn affected_specs(&self, paths: &[PathBuf]) -> BTreeSet<String> {
-        // Paths below a directory directly follow it in the order of the map.
+        // In the map's order, the paths below a directory directly follow it.
         let below = |path| self.specs.range::<PathBuf, _>(path..);
         let found =
             paths.iter().flat_map(|p| below(p).take_while(move |(name, _)| name.starts_with(p)));

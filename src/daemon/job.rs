@@ -1,4 +1,4 @@
-//! Checks and runs specs, each job on its own thread. A thread reports its result to the loop as an
+//! Checks and runs specs, each in its own thread. A thread reports its result to the loop as an
 //! event.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -301,7 +301,7 @@ fn is_daily_budget(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, 
         return Ok(false);
     };
     let is_its_own = reached.caps.usd == Some(day) && reached.caps.tokens.is_none();
-    // The run's own budget may have the same amount.
+    // The run's own budget may be equal to the daily one, so check today's spending too.
     Ok(is_its_own && facts.history().spent_today()? + reached.next.usd > day)
 }
 

@@ -25,7 +25,8 @@ pub(super) struct QueryUse {
 pub(super) struct QueryUses(Arc<Mutex<Vec<QueryUse>>>);
 
 impl QueryUses {
-    /// Counts a query that has run. Queries that differ only in white space are the same.
+    /// Counts a query that has run. Queries that differ only in white space count as the same
+    /// query.
     pub(super) fn count_query(&self, spec: &str, sql: &str, meta: &Meta) {
         if sql.len() > MAX_SQL_BYTES {
             return;

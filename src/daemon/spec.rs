@@ -177,7 +177,7 @@ impl SpecState {
 
     /// Schedules a run: now, or at the end of the rest period or of the pause after a failure.
     fn schedule_run(&mut self, cause: Cause) {
-        // A failed run in the source database changes that file. Its pause must hold even so.
+        // A failed run may change the database file itself. Such a change must not end the pause.
         if cause == Cause::Files && self.failures > 0 && self.due.is_some() {
             return;
         }
@@ -303,8 +303,7 @@ impl SpecState {
         Some(copy)
     }
 
-    /// Holds the spec after a client cancelled its run. Cancelling a partial run does not hold the
-    /// spec.
+    /// Holds the spec after a client cancelled its run, unless the run was partial.
     pub(super) fn hold_after_cancel(&mut self) {
         if self.is_full_run {
             self.held = Some(Hold::until_approved("a client stopped the run"));

@@ -29,7 +29,7 @@ pub(super) fn find_specs(path: &Path) -> BTreeMap<String, PathBuf> {
 
 /// Returns the spec's name for a file, or `None` if it is not a spec file.
 pub(super) fn spec_name(path: &Path) -> Option<String> {
-    // Reading the file reports a name that is not UTF-8.
+    // A name that is not UTF-8 is reported when the file is read.
     let name = path.file_stem()?.to_string_lossy();
     let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
     toml.then(|| name.into_owned())

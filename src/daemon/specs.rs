@@ -14,7 +14,8 @@ use super::status::Cause;
 
 /// Maximum number of concurrent checks.
 const MAX_CONCURRENT_CHECKS: usize = 4;
-/// A slower check does not count as concurrent, so that it does not block the others.
+/// Time after which a check no longer counts as concurrent, so that a slow one does not block the
+/// others.
 const SLOW_CHECK: Duration = Duration::from_secs(2);
 /// Maximum interval between checks of the date while a spec waits for the next day: the clock may
 /// be set, or stop during a suspend.
@@ -25,7 +26,7 @@ const DATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct Specs {
     states: BTreeMap<String, SpecState>,
     sets: Sets,
-    /// Specs that were changed, added or removed since the last publication.
+    /// Names of the specs that were changed, added or removed since the last publication.
     changed: BTreeSet<String>,
 }
 
@@ -34,15 +35,15 @@ pub(super) struct Specs {
 struct Sets {
     /// Specs that must be checked and have no check in progress.
     unchecked: BTreeSet<String>,
-    /// Check in progress, by its start.
+    /// Specs that are being checked, by the start of the check.
     being_checked: BTreeSet<(Instant, String)>,
-    /// Waiting for a run.
+    /// Specs that wait for a run.
     waiting: BTreeSet<String>,
-    /// Waiting for a run, with none in progress.
+    /// Specs that wait for a run and have none in progress.
     startable: BTreeSet<String>,
-    /// Scheduled runs, by time.
+    /// Scheduled runs, by start time.
     due: BTreeSet<(Instant, String)>,
-    /// On hold, by the end of the hold.
+    /// Specs on hold, by the end of the hold.
     held: BTreeSet<(Timestamp, String)>,
 }
 
@@ -89,7 +90,7 @@ impl Specs {
         self.states.keys()
     }
 
-    /// Adds a spec that was not checked yet.
+    /// Adds a spec that has not been checked yet.
     pub(super) fn insert(&mut self, name: &str, path: PathBuf) {
         let spec = SpecState::new(name, path);
         self.changed.insert(name.to_owned());
@@ -127,7 +128,7 @@ impl Specs {
         });
     }
 
-    /// Takes the names that changed since the last call.
+    /// Returns and clears the names of the specs that changed since the last call.
     pub(super) fn take_changed_names(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }
@@ -148,7 +149,7 @@ impl Specs {
         self.slots_free_at().is_none().then_some(next)
     }
 
-    /// Returns the time when a check slot becomes free, if all are taken.
+    /// Returns the time when a slot for a check becomes free, if all are in use.
     fn slots_free_at(&self) -> Option<Instant> {
         let (began, _) = self.sets.being_checked.iter().rev().nth(MAX_CONCURRENT_CHECKS - 1)?;
         let until = *began + SLOW_CHECK;

@@ -44,7 +44,7 @@ struct EventLoop {
     /// Resolved paths of the spec directory.
     specs_paths: Vec<PathBuf>,
     runs: DaemonRuns,
-    /// End of the grace period.
+    /// End of the grace period, during shutdown.
     deadline: Option<Instant>,
     /// Socket for `hqdl status`, until shutdown.
     #[cfg(unix)]
@@ -155,7 +155,8 @@ fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure
 }
 
 impl EventLoop {
-    /// Handles events until all work has ended after a stop, or the grace period is over.
+    /// Handles events until a shutdown is complete: all work has ended, or the grace period is
+    /// over.
     async fn run_loop(
         &mut self,
         queue: &mut mpsc::Receiver<DaemonEvent>,
@@ -230,7 +231,7 @@ impl EventLoop {
 
     /// Returns the time of the next timer.
     fn next_wake(&self) -> Option<Instant> {
-        // During shutdown, wake up often to notice that clients have left.
+        // During shutdown, wake up often to notice that clients have disconnected.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
         self.specs.next_wake().into_iter().chain(ending).min()
     }

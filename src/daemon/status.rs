@@ -51,7 +51,7 @@ pub struct SpecStatus {
     pub retried_failure: Option<Arc<Failure>>,
     /// Reports of the columns.
     pub columns: Arc<Vec<ColumnReport>>,
-    /// Plan of the missing cells with their price, if the spec waits for approval.
+    /// Plan of the missing cells with their cost, if the spec waits for approval.
     pub plan: Option<Arc<Json>>,
     /// Reason why the spec waits for approval.
     pub held: Option<String>,
@@ -81,7 +81,6 @@ pub enum RunState {
 }
 
 impl RunState {
-    /// Returns the name in JSON and on the page.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -116,7 +115,6 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns the name in JSON and on the page.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

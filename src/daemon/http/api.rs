@@ -113,7 +113,7 @@ impl WantedCells {
     }
 }
 
-/// Handles `POST /v1/plan`: returns what a run would ask, and its price.
+/// Handles `POST /v1/plan`: returns what a run would ask, and its cost.
 pub(super) async fn plan_run(
     State(state): State<HttpState>,
     headers: HeaderMap,
@@ -190,7 +190,7 @@ fn unknown_run_refusal(id: u64) -> HttpRefusal {
     )
 }
 
-/// Handles `DELETE /v1/runs/{run}`: ends the run; all answers are kept.
+/// Handles `DELETE /v1/runs/{run}`: interrupts the run; all answers are kept.
 pub(super) async fn interrupt_run(
     State(state): State<HttpState>,
     Path(id): Path<String>,
@@ -223,7 +223,7 @@ pub(super) async fn start_run(
     Ok((StatusCode::OK, axum::Json(run.to_json())))
 }
 
-/// A run that was started for a client.
+/// A run that a client started.
 pub(super) struct StartedRun {
     pub(super) id: u64,
     ended: oneshot::Receiver<()>,

@@ -20,11 +20,11 @@ use hyper::body::{Frame, SizeHint};
 use super::reply::HttpRefusal;
 use crate::daemon::ClientLimits;
 
-/// Period of the byte limit.
+/// Period to which the byte limit applies.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Number of bytes that the limiter charges as one cell.
+/// Number of bytes that count as one unit of the rate limiter.
 const CELL: u64 = 1000;
-/// Number of clients at which the idle ones are removed.
+/// Number of clients above which the idle ones are removed.
 const MAX_CLIENTS: usize = 4096;
 /// `Retry-After` for a client that has too many open streams.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
@@ -174,8 +174,8 @@ impl ClientShare {
         })
     }
 
-    /// Charges the bytes that earlier responses sent. It does not cut off a stream that exceeds the
-    /// limit, but rejects later requests until the limit admits them.
+    /// Charges the bytes of earlier responses. A stream that exceeds the limit is not cut off;
+    /// instead, later requests are rejected until the limit admits them.
     fn charge_bytes(&self) -> Result<(), LimitExceeded> {
         let Some(limiter) = &self.bytes else { return Ok(()) };
         let most = count_limiter_cells(self.limits);

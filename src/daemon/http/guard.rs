@@ -47,7 +47,7 @@ pub(super) async fn check_request(
     response
 }
 
-/// Returns whether a route is one of MCP, whose every request can be a stream.
+/// Returns true if a route belongs to MCP. Every request to such a route can become a stream.
 fn is_mcp(route: &str) -> bool {
     super::mcp::PATHS.contains(&route)
 }

@@ -38,7 +38,7 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const MAX_SESSIONS: usize = 256;
 /// Maximum number of sessions of one client.
 const MAX_CLIENT_SESSIONS: usize = 32;
-/// Length of the name of a session, which the person who approves a plan sees.
+/// Length of a session's name, which is shown to the person who approves a plan.
 const SESSION_NAME: usize = 8;
 
 type McpService = StreamableHttpService<McpServer<DaemonHost>, LocalSessionManager>;
@@ -103,7 +103,8 @@ impl SessionOwners {
         }
     }
 
-    /// Fails if a client, or all together, have too many sessions. Forgets those that ended.
+    /// Removes the sessions that have ended, and fails if the client or the whole daemon still has
+    /// too many.
     async fn check_count(
         &self,
         client: DaemonClient,
@@ -128,7 +129,7 @@ impl SessionOwners {
 pub(super) fn build_mcp_router(state: &HttpState) -> Router<HttpState> {
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(SESSION_TIMEOUT);
-    // A client that has left cannot resume its call, so it gets no event ids.
+    // A client that disconnected cannot resume its call, so events need no ids.
     manager.session_config.sse_retry = None;
     let manager = Arc::new(manager);
     let config = StreamableHttpServerConfig::default().disable_allowed_hosts().with_sse_retry(None);
@@ -152,7 +153,8 @@ struct MessageMethod {
     method: String,
 }
 
-/// Handles a request of the transport. When the client closes the connection, its calls end.
+/// Handles a request of the transport. If the client closes the connection, its calls are
+/// cancelled.
 async fn serve_request(
     State(state): State<HttpState>,
     Extension(mcp): Extension<McpState>,
@@ -184,7 +186,7 @@ async fn serve_request(
     parts.extensions.insert(HttpConnection { spec, client: client_name, open });
     let is_delete = parts.method == Method::DELETE;
     let mut response = mcp.service.handle(Request::from_parts(parts, Body::from(bytes))).await;
-    // The Python SDK takes 202 for a failure.
+    // The Python SDK treats 202 as a failure.
     if is_delete && response.status() == StatusCode::ACCEPTED {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
@@ -199,7 +201,7 @@ fn find_session(headers: &HeaderMap) -> Option<String> {
     Some(headers.get(SESSION_HEADER)?.to_str().ok()?.to_owned())
 }
 
-/// Keeps a value until the body was sent, or the client closed the connection.
+/// Keeps a value until the body has been sent or the client has closed the connection.
 fn hold_while_sent(body: Body, held: impl Send + 'static) -> Body {
     Body::from_stream(body.into_data_stream().map(move |bytes| {
         let _ = &held;

@@ -86,7 +86,7 @@ pub(super) struct PreparedQuery {
     active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.
     changed_spec: Option<Spec>,
-    /// Whether the query may send requests: it, or all queries, were approved.
+    /// Whether the query may send requests, because this query or every query is approved.
     is_approved: bool,
     target: PathBuf,
     sql: String,
@@ -172,7 +172,7 @@ pub(super) async fn explain_request(
 }
 
 /// Runs a query and collects its rows in `sink`, for the page. `is_approved` means that a person
-/// saw the price.
+/// has seen the cost.
 pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     state: &HttpState,
     asked: AskedQuery,
@@ -193,7 +193,7 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     .await
 }
 
-/// Runs blocking work on its own thread.
+/// Runs blocking work in a separate thread.
 pub(super) async fn run_blocking<T: Send + 'static>(
     permit: OwnedSemaphorePermit,
     client_guard: ClientGuard,
@@ -295,7 +295,7 @@ impl Drop for WaitingGuard<'_> {
     }
 }
 
-/// Reads and checks everything except the query itself.
+/// Reads and checks everything that a query needs, except the query itself.
 fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, HttpRefusal> {
     let (name, active_spec, bare) = match (&asked.spec, &asked.db) {
         (Some(name), _) => (name.clone(), state.active_spec(Some(name))?.1, false),

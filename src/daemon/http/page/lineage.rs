@@ -157,7 +157,7 @@ fn describe_coverage(status: &SpecStatus, expansion: &Expansion, column: &str) -
     format!("{with_value} of {all} cells")
 }
 
-/// Returns the queries that read an expansion, those of clients first.
+/// Returns the queries that read an expansion: clients' queries first, then the spec's examples.
 fn find_queries(
     spec: &Spec,
     expansion: &Expansion,

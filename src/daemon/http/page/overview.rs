@@ -130,7 +130,8 @@ fn render_column_meters(spec: &SpecStatus) -> Markup {
     }
 }
 
-/// Renders the spending of the last 30 days, the price to finish and the last run.
+/// Renders the spending of the last 30 days, the estimated cost of the missing cells, and the last
+/// run.
 fn render_cost_section(
     spec: &SpecStatus,
     status: &DaemonStatus,

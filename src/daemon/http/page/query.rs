@@ -137,13 +137,13 @@ async fn run_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, H
         return explain_request(state, request).await.map(QueryOutcome::Explained);
     }
     if form.action == "save" {
-        // Only a query that can run is saved.
+        // Save a query only if it can run.
         explain_request(state, request).await?;
         let sql = form.sql.replace("\r\n", "\n").trim().to_owned();
         let example = ExampleTable { question: form.title.trim().to_owned(), sql };
         return add_example(state, &form.spec, example).await.map(QueryOutcome::Saved);
     }
-    // If the query costs something, show the price first.
+    // If the query costs something, show the cost first.
     if form.action != "spend" {
         let meta = explain_request(state, request.clone()).await?;
         if meta.values_asked > 0 || !meta.unbounded.is_empty() {
@@ -322,7 +322,7 @@ pub(super) fn render_rows_table(preview: &RowsPreview) -> Markup {
 /// Renders the chart that the types of the columns choose, if there is one.
 pub(super) fn render_default_chart(preview: &RowsPreview) -> Markup {
     let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
-    // Bars that count rows say little if nearly every row has its own label.
+    // Bars that count rows are not useful if nearly every row has its own label.
     let chart = rows.choose_chart(ChartChoice::default());
     let chart = chart.filter(|chart| chart.kind != ChartKind::Bar || chart.y.is_some());
     html! { @if let Some(chart) = &chart {
@@ -362,7 +362,7 @@ fn render_chart_section(
     }
 }
 
-/// Renders the buttons that save a chart, which the script shows.
+/// Renders the buttons that save a chart. The script makes them visible.
 fn render_chart_tools() -> Markup {
     html! { div.chart-tools {
         button.slight type="button" data-save="svg" { "Save as SVG" }
@@ -383,7 +383,7 @@ pub(super) fn render_usage_section(meta: &Meta) -> Markup {
     }
 }
 
-/// Formats the notes on a query's price in parentheses; empty if the query costs nothing.
+/// Formats the notes on a query's cost in parentheses; empty if the query costs nothing.
 pub(super) fn price_notes(meta: &Meta) -> String {
     let notes = if meta.cost_usd > 0.0 { meta.price_notes.join("; ") } else { String::new() };
     if notes.is_empty() { notes } else { format!(" ({notes})") }
@@ -419,7 +419,7 @@ pub(super) fn render_routes_section(meta: &Meta) -> Markup {
     }
 }
 
-/// Renders the rules of a query's plan, and below them its SELECTs with their conditions and rules.
+/// Renders the rules of a query's plan, followed by its SELECTs with their conditions and rules.
 fn render_plan_tree(meta: &Meta) -> Markup {
     let rule = |name: &str, is_used: bool, why: &str| {
         html! { li { span.badge.ok[is_used] { @if is_used { "used" } @else { "not used" } } " " strong { (name) } ": " (why) } }

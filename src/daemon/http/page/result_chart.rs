@@ -226,7 +226,7 @@ impl ResultRows<'_> {
             }
         }
         let most = counts.iter().copied().max().unwrap_or(1);
-        // A smaller maximum would get ticks between whole numbers.
+        // With a smaller maximum, the scale would have ticks between whole numbers.
         let y = ValueScale::covering(0.0, f64::from(most.max(4)), 4.0);
         let content = html! {
             @for (n, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {

@@ -242,7 +242,7 @@ fn store_review(
     Ok(review.find_next_open(at + 1))
 }
 
-/// Runs work on a spec's files on its own thread.
+/// Runs work on a spec's files in a separate thread.
 async fn read_with_spec<T: Send + 'static>(
     state: &HttpState,
     name: &str,

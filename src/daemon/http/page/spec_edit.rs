@@ -1,5 +1,6 @@
-//! The page that shows the text of a spec. If the daemon runs with `--edit`, it checks the text while
-//! it is written, previews the first cells with their prompt and price, and saves it.
+//! The page that shows the text of a spec. If the daemon runs with `--edit`, the page checks the
+//! text while the user types, previews the first cells with their prompt and cost, and saves the
+//! text.
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -52,10 +53,10 @@ pub(super) struct EditForm {
     action: String,
 }
 
-/// Plan and prompts of a checked text.
+/// Plan and prompts for a text that passed its check.
 struct SpecPreview {
     plan: Plan,
-    /// Maximum cost of the plan in USD, with what its last request reserves.
+    /// Maximum cost of the plan in USD, including the reservation of its last request.
     max_usd: f64,
     prompts: Vec<SamplePrompt>,
     /// Maximum number of rows per table.
@@ -80,7 +81,7 @@ pub(super) async fn submit_editor(
     let form: EditForm = read_form(request).await?;
     let mut editor = SpecEditor::open(&state, &name)?;
     if editor.can_edit {
-        // Forms end their lines as Windows does.
+        // Browsers submit text with Windows line endings.
         let has_windows_ends = editor.text.contains("\r\n");
         editor.shown = form.text.replace("\r\n", "\n");
         if has_windows_ends {
@@ -91,7 +92,7 @@ pub(super) async fn submit_editor(
     } else if form.action != "preview" {
         return Err(refuse_edit().into());
     }
-    // Each answer contains the user's text.
+    // Every response contains the user's text, so that no edit is lost.
     let answer = match editor.submit(&state, &form.action).await {
         Ok((status, content)) => (status, editor.render(&content)),
         Err(HttpRefusal { status, failure }) => (status, editor.render(&render_failure(&failure))),
@@ -169,8 +170,8 @@ fn refuse_edit() -> HttpRefusal {
     )
 }
 
-/// Checks the text of a spec. Returns its warnings, and the preview if it is wanted. Sends no request.
-/// The SQL of the text ends at a time limit, and if the interrupt becomes true.
+/// Checks the text of a spec. Returns its warnings, and a preview if requested. Sends no request.
+/// The text's SQL is aborted at a time limit, or if the interrupt becomes true.
 fn check_text(
     path: &FilePath,
     text: String,
@@ -289,7 +290,7 @@ impl SpecEditor {
     }
 
     fn render(&self, outcome: &Markup) -> Page {
-        // A page that may not edit shows no key or password that someone has written into the spec.
+        // Without `--edit`, hide keys and passwords that the spec contains.
         let text = if self.can_edit { self.shown.clone() } else { mask_secrets(&self.shown) };
         render_page(
             &self.name,
@@ -300,7 +301,7 @@ impl SpecEditor {
                 form.live #spec-editor method="post" action=(format!("{}/edit", spec_path(&self.name)))
                     data-check=[self.can_edit.then(|| format!("{}/check", spec_path(&self.name)))] {
                     input type="hidden" name="base" value=(self.base);
-                    // A browser drops the first line end of a text box.
+                    // Browsers drop a newline at the start of a text area.
                     div.editor {
                         textarea.toml name="text" rows="24" readonly[!self.can_edit] aria-label="TOML of the spec" spellcheck="false" autocapitalize="off" { "\n" (text) }
                     }

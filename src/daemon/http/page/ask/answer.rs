@@ -1,5 +1,5 @@
-//! Does the work of the Ask page: writes, prices, runs and relaxes queries. Each function spends at
-//! most the price that the page has shown.
+//! Does the work of the Ask page: writes, plans, runs and relaxes queries. Each function spends at
+//! most the cost that the page has shown.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::problem::Problems;
 use crate::query::{Dialect, Meta, QueryError, Request};
 use crate::spec::is_server;
 
-/// Time limit for the database's work in one pass, because a query that a model wrote may never end.
+/// Time limit for the database's work in one pass. A query that a model wrote might never finish.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Result of a submitted question or query.
@@ -37,16 +37,16 @@ pub(in crate::daemon::http) enum AskResult {
     Failed { failure: Failure, sql: Option<String> },
 }
 
-/// A query with its price.
+/// A query with its maximum cost.
 pub(in crate::daemon::http) struct Planned {
     pub(super) plan: AskPlan,
     /// Queries that failed and were repaired.
     pub(super) repairs: Vec<FailedQuery>,
-    /// Note of the page about the plan.
+    /// Note that the page shows about the plan.
     pub(super) note: Option<String>,
-    /// Whether the query was relaxed, now or before.
+    /// Whether this query, or an earlier one that it is based on, was relaxed.
     pub(super) is_relaxed: bool,
-    /// Cost of writing the query in USD, if it was written now.
+    /// Cost of writing the query in USD, if this request wrote it.
     pub(super) writing_usd: Option<f64>,
 }
 
@@ -61,7 +61,7 @@ pub(in crate::daemon::http) struct AskAnswer {
     pub(super) turn: Turn,
 }
 
-/// Query of the form, with the price that the page has shown for it.
+/// A query in a form, with the cost that the page has shown for it.
 pub(super) struct ShownQuery {
     pub(super) sql: String,
     pub(super) dialect: Dialect,
@@ -74,13 +74,13 @@ pub(super) struct ShownQuery {
     pub(super) plan_id: String,
 }
 
-/// Action for a question.
+/// Action that the user has chosen for a question.
 pub(super) enum AskAction {
-    /// Write a query; `rewrites` ignores stored queries.
+    /// Write a query. With `rewrites`, ignore stored queries.
     Write { rewrites: bool },
-    /// Price a query that was edited.
+    /// Compute the cost of a query that the user edited.
     Price(ShownQuery),
-    /// Run a query whose price was shown.
+    /// Run a query whose cost was shown.
     Run(ShownQuery),
     /// Write a query with a weaker condition.
     Relax(ShownQuery),
@@ -157,7 +157,7 @@ impl AskJob {
         }
     }
 
-    /// Writes a query. Runs it at once if it is free.
+    /// Writes a query. Runs it at once if it costs nothing and the database is a local file.
     fn write(&self, rewrites: bool) -> Result<AskResult, Failure> {
         #[expect(
             clippy::redundant_closure_for_method_calls,
@@ -197,7 +197,7 @@ impl AskJob {
         Ok(AskResult::Planned(Box::new(planned)))
     }
 
-    /// Writes a query with a weaker condition in place of one without rows.
+    /// Writes a query with a weaker condition, to replace one that returned no rows.
     fn relax(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
         let before = self.plan(shown)?;
         let (relaxed, repairs, usd) = self.use_asker(false, |asker| asker.relax(&before.plan))?;
@@ -239,7 +239,7 @@ impl AskJob {
         Ok((written.map_err(|error| self.to_failure(error))?, repairs, usage.cost_usd))
     }
 
-    /// Checks and prices a query. Sends no request.
+    /// Checks a query and computes its maximum cost. Sends no request.
     fn plan(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
         let request = self.build_request(&shown.sql, shown.dialect);
         let planning_model = model::connect_for_planning(&self.active.spec)?;
@@ -252,8 +252,8 @@ impl AskJob {
         Ok(Planned { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
     }
 
-    /// Sets the identity of a plan. It does not depend on how the query was written, nor on the
-    /// white space that a form loses.
+    /// Sets the identity of a plan. The identity does not depend on how the query was created, or
+    /// on white space that an HTML form changes.
     fn identify_plan(&self, plan: &mut AskPlan) -> Result<(), Failure> {
         let (_, schema_hash) = ask::describe_tables(&self.target, &self.active.spec, false)?;
         let sql = plan.sql.trim().replace("\r\n", "\n");
@@ -262,8 +262,8 @@ impl AskJob {
         Ok(())
     }
 
-    /// Runs a query if it still has the price that the page has shown; otherwise shows its new
-    /// price. A query without a known price must be the one that the page has shown, because no
+    /// Runs a query if its cost is still the one that the page has shown; otherwise shows the new
+    /// cost. A query of unknown cost must be exactly the one that the page has shown, because no
     /// budget limits it.
     fn run_shown(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
         let planned = self.plan(shown)?;
@@ -338,7 +338,7 @@ fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<St
     Ok(ask::describe_search(&Database::open(target)?, &cards, meta))
 }
 
-/// Returns what the writing of a query cost, in words.
+/// Returns the cost of writing a query, in words.
 pub(super) fn describe_writing(planned: &Planned) -> Option<String> {
     let usd = planned.writing_usd?;
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };

@@ -1,6 +1,6 @@
-//! The Ask page: a model writes a query for a question in plain words. The page shows the query with
-//! its price, and runs it once the price is approved. The conversation is part of the form, so that
-//! the page needs no script and no session.
+//! The Ask page: a model writes a query for a question in plain words. The page shows the query
+//! with its maximum cost, and runs it once the user approves the cost. The conversation is part of
+//! the form, so that the page needs no script and no session.
 
 mod answer;
 mod presses;
@@ -56,14 +56,14 @@ pub(super) struct AskForm {
     /// The model's assumptions about `written`, the query that it wrote.
     assumptions: String,
     written: String,
-    /// Prices on the buttons.
+    /// Costs shown on the buttons.
     run_price: String,
     /// Identity of the plan that the page has shown.
     plan_id: String,
     writing_price: String,
-    /// Identifies the page, so that a form sent twice is worked on once.
+    /// Identifies the page, so that a form that is submitted twice is processed once.
     press: String,
-    /// Identifies the form whose rows are to be kept.
+    /// Key of the form whose query the user keeps as an example.
     answer: String,
     #[serde(rename = "do")]
     action: String,
@@ -81,7 +81,7 @@ impl AskForm {
         Ok(turns.into_iter().skip(skipped).collect())
     }
 
-    /// Returns what to do, or a note if the price of writing was not shown.
+    /// Returns the action to take, or a note if the page has not shown the current cost of writing.
     fn to_action(&self, writing_price: &str) -> Result<AskAction, String> {
         let shown = ShownQuery {
             sql: self.sql.clone(),
@@ -129,7 +129,7 @@ pub(super) async fn submit_ask(
     request: Request,
 ) -> Result<Response, ErrorPage> {
     let mut form: AskForm = read_form(request).await?;
-    // Forms end their lines as Windows does.
+    // Browsers submit text with Windows line endings.
     form.sql = form.sql.replace("\r\n", "\n");
     let mut page = AskPage::open(&state, &form)?;
     if form.action == "keep" {
@@ -206,7 +206,7 @@ async fn keep_answer(state: &HttpState, mut page: AskPage<'_>) -> Result<Respons
     Ok(page.render(outcome.as_deref()).into_response())
 }
 
-/// Everything that the page shows, except the outcome of the form.
+/// Everything that the page shows, except the result of the submitted form.
 struct AskPage<'f> {
     form: &'f AskForm,
     /// Names of all specs.
@@ -514,7 +514,7 @@ impl<'f> AskPage<'f> {
     }
 }
 
-/// Renders what the script shows while a form is being answered.
+/// Renders the status that the script shows while a form is being processed.
 fn render_live_status() -> Markup {
     html! { button.cancel type="button" hidden { "Cancel" } span.status.quiet role="status" {} }
 }
