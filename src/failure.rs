@@ -70,7 +70,7 @@ impl Failure {
         Some(Self::Message { message, hint, exit })
     }
 
-    /// Returns the failure of a line of stdin.
+    /// Adds the line number of stdin to a failure that has the exit code for wrong input.
     #[must_use]
     pub fn at_line(self, number: usize) -> Self {
         match self {
@@ -81,8 +81,7 @@ impl Failure {
         }
     }
 
-    /// Returns the failure with advice for a program that sends requests, which has fields instead
-    /// of command-line options.
+    /// Replaces command-line options in the message and hint by the fields of an HTTP request.
     #[must_use]
     pub fn for_requests(self) -> Self {
         match self {
@@ -155,7 +154,7 @@ pub(crate) fn check_budget(budget: Option<f64>) -> Result<(), Failure> {
     }
 }
 
-/// Command-line options and commands in messages, and what requests have instead.
+/// Command-line options and commands in messages, with the request fields that replace them.
 const REQUEST_FIELDS: [(&str, &str); 22] = [
     (
         "run this again with a larger --budget to continue",
@@ -187,7 +186,7 @@ const REQUEST_FIELDS: [(&str, &str); 22] = [
     (", or pass --output, to write", ", to write"),
 ];
 
-/// Replaces command-line options in a text.
+/// Replaces command-line options in a text by request fields.
 fn name_request_fields(text: &str) -> String {
     REQUEST_FIELDS.iter().fold(text.to_owned(), |text, (option, field)| text.replace(option, field))
 }

@@ -1,4 +1,4 @@
-//! The work of the tools that write: filling tables, overrides and audits. Also suggestions.
+//! Implements `suggest` and the tools that write: filling tables, overrides and audits.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::spec::Expansion;
 use crate::spec::checker::Checker;
 use crate::suggest::suggest_columns;
 
-/// Source of an assistant's answers in an audit. Its prefix makes them answers of a model.
+/// Source of an assistant's answers in an audit. The prefix marks them as answers of a model.
 const ASSISTANT_SOURCE: &str = "model:assistant";
 
 /// Plan of a run that fills cells.
 pub struct FillPlan {
     /// Maximum cost of the run.
     pub max_cost: MaxCost,
-    /// The cells to ask for, requests, tokens and price.
+    /// The cells to ask for, and the requests, tokens and cost.
     pub explained: Json,
 }
 

@@ -89,8 +89,8 @@ impl<H: McpHost> RunningCall<'_, H> {
         Ok(CallToolResult::structured(result).into())
     }
 
-    /// Runs blocking work in a thread. The work is interrupted when the client cancels the call or
-    /// leaves, and when the process ends.
+    /// Runs blocking work in a thread. The work is interrupted if the client cancels the call or
+    /// disconnects, and when the process ends.
     async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ServerContext, WorkControl) -> Result<T, Failure> + Send + 'static,
@@ -237,7 +237,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         let record = self.context.record_plan(&plan, name_client(self.call))?;
         let is_free = matches!(plan.max_cost, MaxCost::Nothing) && !self.context.is_replay();
         let plan = Arc::new(plan);
-        // Only a person may let a query run on a server.
+        // Reading stored answers needs no approval, except on a database server.
         if !self.context.is_on_server() {
             let plan = Arc::clone(&plan);
             let run = move |context: &ServerContext, control| {
@@ -400,7 +400,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         }
     }
 
-    /// Plans a written query like one that the assistant wrote, so that both have the same price.
+    /// Plans a written query as if the assistant had written it, so that both have the same plan.
     async fn replan(&self, plan: AskPlan) -> Result<AskPlan, Failure> {
         let assumptions = plan.assumptions;
         let planned = self.plan_sql(plan.sql, plan.dialect).await?;
@@ -417,7 +417,7 @@ struct ProgressReporter {
 }
 
 impl ProgressReporter {
-    /// Returns a reporter, and the listener that counts for it.
+    /// Returns a reporter, and the listener that updates its counts.
     fn new() -> (Self, Listener) {
         let (send, counts) = watch::channel((0, 0));
         let listener = move |event: &Event| match event {
@@ -428,7 +428,7 @@ impl ProgressReporter {
         (Self { counts, sent: None }, Arc::new(listener))
     }
 
-    /// Sends a notification for each change. Does not end.
+    /// Sends a notification for each change. Never returns.
     async fn report_changes(&mut self, call: &ToolCall) {
         while self.counts.changed().await.is_ok() {
             self.report(call).await;
@@ -437,7 +437,7 @@ impl ProgressReporter {
         std::future::pending::<()>().await;
     }
 
-    /// Sends a notification if the client asked for them and does not know the counts yet.
+    /// Sends a notification if the client has asked for progress and more cells were answered.
     async fn report(&mut self, call: &ToolCall) {
         let Some(token) = call.meta.get_progress_token() else { return };
         let (done, all) = *self.counts.borrow_and_update();
@@ -449,7 +449,7 @@ impl ProgressReporter {
         let notification = ProgressNotificationParam::new(token.clone(), done as f64)
             .with_total(all as f64)
             .with_message(format!("{done} of {all} cells"));
-        // A client that does not read misses notifications.
+        // A client that does not read loses notifications.
         let _ = call.peer.notify_progress(notification).await;
     }
 }

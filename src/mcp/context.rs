@@ -62,7 +62,7 @@ pub struct ServerContext {
     pub edits: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Connects the work in a thread with its call.
+/// Controls the work of a call from outside its thread, and reports its progress.
 #[derive(Clone)]
 pub struct WorkControl {
     /// Becomes true when the work must end.
@@ -138,7 +138,7 @@ impl ServerContext {
         self.spec.is_replay()
     }
 
-    /// Returns whether a query can do what the role of a database server may do.
+    /// Returns whether the database is on a server, where a query can do whatever its role may do.
     pub fn is_on_server(&self) -> bool {
         is_server(&self.target)
     }
@@ -384,7 +384,7 @@ impl ServerContext {
     ) -> Result<WrittenQuery, Failure> {
         let (mut writing_spec, limit) = ask::limit_sql_generation_cost(&self.spec)?;
         if matches!(allowance, WritingAllowance::Nothing) && !self.is_replay() {
-            // A budget of 0 USD allows requests to a free model.
+            // With a budget of 0 USD alone, hqdl would still send requests to a free model.
             writing_spec.limits.budget_tokens = Some(0);
         }
         let asked = AskQuestion {
@@ -431,7 +431,7 @@ impl ServerContext {
     ) -> Result<Option<Json>, Failure> {
         let mut spec = self.spec.clone();
         if !spec.is_replay() {
-            // A budget of 0 USD allows requests to a free model.
+            // With a budget of 0 USD alone, hqdl would still send requests to a free model.
             spec.limits.budget_tokens = Some(0);
         }
         let request = Request { spec: &spec, ..self.request(&plan.sql, plan.dialect, control) };
@@ -489,7 +489,7 @@ fn run_request(
     limit_usd: Option<f64>,
     position: PagePosition,
 ) -> Result<Json, QueryError> {
-    // A query without calls may end early, because nothing but its rows is reported.
+    // A query without calls may end early, because only its rows are reported.
     let is_plain = plan.explained.routes.is_empty();
     let mut page = RowPage::new(position.offset, position.limit, is_plain);
     let meta = match ask::run_within_limit(request, limit_usd, &mut page) {

@@ -1,5 +1,5 @@
-//! Decides whether a plan may run: it costs nothing, the amount that needs no approval covers it,
-//! or a person has approved it.
+//! Decides whether a plan may run. A plan may run if it costs nothing, if the allowance without
+//! approval covers its cost, or if a person has approved it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -52,7 +52,7 @@ pub enum Decision {
     AskClient(InputRequiredResult),
 }
 
-/// Questions that clients were asked to pass on, by the id of the plan.
+/// Questions that clients have been asked to show to the user, by plan id.
 #[derive(Default)]
 pub struct PendingQuestions(Mutex<HashMap<String, (PlanRecord, Instant)>>);
 
@@ -69,7 +69,8 @@ impl PendingQuestions {
         pending.insert(plan.id(), (plan.clone(), Instant::now()));
     }
 
-    /// Returns whether the answer to a question approves this plan. A question has one answer.
+    /// Returns whether the answer to a question approves this plan. Each question can be answered
+    /// once.
     fn take_answer(&self, plan: &PlanRecord, params: &CallToolRequestParams) -> Option<bool> {
         let id = plan.id();
         let answers = params.input_responses.as_ref()?;
@@ -123,7 +124,7 @@ pub async fn authorize(
             Err(error) => return Err(Failure::wrong_input(error.to_string(), "")),
         }
     }
-    // --max-usd cannot limit a price that is not known, so a person must approve the plan.
+    // --max-usd cannot limit an unknown cost, so a person must approve the plan.
     let is_short = describe_question(plan).len() <= MAX_QUESTION_BYTES;
     // An override takes effect only after approval outside the assistant.
     let can_ask = plan.max_usd.is_some() && !matches!(plan.work, PlannedWork::Override(_));
@@ -206,8 +207,8 @@ fn uses_input_results(call: &ToolCall) -> bool {
     version.is_some_and(|v| v.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-/// Returns the question that a client shows: the price first, and indented lines of texts that the
-/// assistant wrote.
+/// Returns the question that a client shows. The cost comes first; texts by the assistant are
+/// indented.
 fn describe_question(plan: &PlanRecord) -> String {
     let mut message = format!("Approve this plan? The cost is {}.", plan.describe_price());
     for (name, text) in plan.describe() {
