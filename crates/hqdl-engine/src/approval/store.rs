@@ -1,5 +1,5 @@
-//! Plans that wait for approval, and approvals, as files of a directory. `hqdl mcp` and
-//! `hqdl approve` are different processes.
+//! Stores plans that wait for approval, and approvals, as files in a directory, because `hqdl mcp`
+//! and `hqdl approve` are separate processes.
 
 use std::fs;
 use std::io;
@@ -128,8 +128,8 @@ pub struct PlanRecord {
 }
 
 impl PlanRecord {
-    /// Returns the hash of everything that an approval is bound to, except the price, which it
-    /// limits.
+    /// Returns the hash of everything that an approval applies to. The cost is not part of it,
+    /// because an approval only limits the cost.
     fn digest(&self) -> String {
         let work = format!("{:?}", self.work);
         let mut hasher = blake3::Hasher::new();
@@ -153,7 +153,7 @@ impl PlanRecord {
             .map_or_else(|| "not known".to_owned(), |usd| format!("at most {}", format_usd(usd)))
     }
 
-    /// Returns the names and values that the approver sees, and the price last. Replaces characters
+    /// Returns the names and values that the approver sees, with the cost last. Replaces characters
     /// that are invisible or change what a terminal shows.
     #[must_use]
     pub fn describe(&self) -> Vec<(&'static str, String)> {
@@ -173,8 +173,8 @@ impl PlanRecord {
         lines.into_iter().map(|(name, text)| (name, safe(text))).collect()
     }
 
-    /// Returns whether an approval of `approved` covers this plan: it must be the same plan, at the
-    /// same or a lower price.
+    /// Returns whether the approval of `approved` also covers this plan: it must be the same plan,
+    /// at the same or a lower cost.
     #[must_use]
     pub fn is_covered_by(&self, approved: &Self) -> bool {
         let is_cheaper = match (self.max_usd, approved.max_usd) {
@@ -186,7 +186,8 @@ impl PlanRecord {
     }
 }
 
-/// Returns whether a text has the form of a plan's id. Only such a text is part of a path.
+/// Returns whether a text has the form of a plan's id. Only a text in this form may become part of
+/// a path.
 #[must_use]
 pub fn is_plan_id(text: &str) -> bool {
     text.len() == ID_LENGTH
@@ -210,7 +211,7 @@ pub enum ApprovalError {
     /// The approval is too old.
     #[error("the approval has expired: it was given more than {APPROVAL_MINUTES} minutes ago")]
     Expired,
-    /// The approval is for another query, schema, model or price.
+    /// The approval is for another query, schema or model, or for a lower cost.
     #[error("the plan changed after it was approved: its query, schema, model or price differs")]
     Changed,
     /// A file cannot be read or written.
@@ -237,7 +238,7 @@ impl PlanStore {
         Ok(store)
     }
 
-    /// Deletes old files, or all of them. Other names than those of plans are left alone.
+    /// Deletes old files, or all of them. Leaves files whose names do not begin with a plan's id.
     fn delete_files(&self, all: bool) -> Result<(), FileError> {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -293,8 +294,8 @@ impl PlanStore {
         Ok(write_json(&self.path(&shown.id(), "approval")?, &approval)?)
     }
 
-    /// Uses up the approval of a plan, if there is one. If several callers try at once, only one
-    /// succeeds.
+    /// Uses up the approval of a plan. Returns false if the plan has not been approved. If several
+    /// callers try at once, only one succeeds.
     ///
     /// # Errors
     /// [`ApprovalError`] if there is an approval that is not valid for this plan.

@@ -1,6 +1,6 @@
-//! Earlier questions of a conversation, as the model sees them: their queries, never their rows.
-//! A query can select from an earlier one, so the model needs no rows, and an answer that was
-//! stored for a conversation is found again when the data has changed.
+//! Earlier questions of a conversation, as the model sees them: their queries, never their rows. A
+//! query can select from an earlier one, so the model needs no rows, and a stored answer is still
+//! found after the data has changed.
 
 use serde::{Deserialize, Serialize};
 

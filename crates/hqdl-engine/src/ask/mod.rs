@@ -327,7 +327,7 @@ impl<'a> Asker<'a> {
         [self.question.as_str(), self.earlier.as_deref().unwrap_or_default()].join(" ")
     }
 
-    /// Writes a new query in place of one that failed when it ran.
+    /// Writes a new query to replace one that failed when it ran.
     ///
     /// # Errors
     /// Errors of [`Self::plan`].
@@ -341,9 +341,9 @@ impl<'a> Asker<'a> {
         self.check_statement(statement)
     }
 
-    /// Writes a query with a weaker condition in place of one without rows. Returns `None` if
-    /// nothing can be relaxed, the relaxed query is rejected, or the maximum number of relaxations
-    /// was reached.
+    /// Writes a query with a weaker condition, to replace one that returned no rows. Returns `None`
+    /// if nothing can be relaxed, the relaxed query is rejected, or the maximum number of
+    /// relaxations was reached.
     ///
     /// # Errors
     /// Errors of [`Self::plan`].
@@ -414,7 +414,7 @@ impl<'a> Asker<'a> {
     }
 
     fn rewrite(&mut self, sql: &str, problem: &str) -> Result<Option<WrittenStatement>, AskError> {
-        // The digest distinguishes long texts that begin the same.
+        // The digest distinguishes long texts with the same beginning.
         let shorten = |text: &str| match text.char_indices().nth(MAX_REPAIR_CHARS) {
             None => text.to_owned(),
             Some((end, _)) => {

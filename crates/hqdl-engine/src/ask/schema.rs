@@ -301,7 +301,7 @@ pub fn format_name(name: &str) -> String {
 }
 
 /// Returns the hash of the schema: the definitions of all tables, without their rows, and the other
-/// text and settings that decide what the model is shown.
+/// text and settings that determine what the model sees.
 #[must_use]
 pub fn hash_schema(cards: &[TableCard], shown: &str) -> String {
     let mut hasher = blake3::Hasher::new();

@@ -24,7 +24,7 @@ const MAX_VALUES: usize = 300_000;
 const MAX_VALUE_CHARS: usize = 80;
 /// Maximum number of a question's words that are searched.
 const MAX_WORDS: usize = 60;
-/// Candidates per word.
+/// Maximum number of candidates per word.
 const CANDIDATES: usize = 40;
 /// Minimum share of a word's trigrams that a matching value must contain.
 const MIN_CONTAINMENT: f64 = 0.6;

@@ -18,7 +18,7 @@ use hqdl_values::key::Entity;
 
 /// Maximum number of confusions that a report lists.
 const MAX_PAIRS: usize = 10;
-/// Half-width of the accuracy's interval that the suggested number of rows reaches.
+/// Half-width of the accuracy interval for which the report suggests a number of rows.
 const TARGET_HALF_WIDTH: f64 = 0.05;
 
 /// Report on a column.
@@ -32,14 +32,14 @@ pub struct ColumnAudit {
     pub rows: u64,
     /// Number of rows of the expansion.
     pub population: u64,
-    /// Rows of the sample that have the true value.
+    /// Number of rows whose answer equals the true value.
     pub right: u64,
-    /// Rows whose truth cannot be known. The lower bound of the accuracy counts them as wrong, the
-    /// upper bound as correct.
+    /// Number of rows whose truth cannot be known. The lower bound of the accuracy counts them as
+    /// wrong, the upper bound as right.
     pub cannot_be_known: u64,
     /// Estimated accuracy and the bounds of its exact interval, as shares of the expansion's rows.
     pub accuracy: Option<[f64; 3]>,
-    /// Number of correct rows and of all sampled rows, by state of the answer.
+    /// Number of right answers and of all rows, by state of the answer.
     pub states: BTreeMap<String, (u64, u64)>,
     /// Most frequent pairs of a truth and a different answer.
     pub confusions: Vec<Confusion>,

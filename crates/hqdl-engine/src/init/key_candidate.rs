@@ -75,8 +75,8 @@ impl KeyCandidate {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).map(|c| c.name.as_str()).collect()
     }
 
-    /// Replaces `best` if this key has fewer repeats. On a tie, the earlier key stays, because it
-    /// is smaller.
+    /// Replaces `best` by this key if this key has fewer repeats. On a tie, `best` stays, because
+    /// it was tried first.
     fn replace_if_better(self, best: &mut Option<Self>) {
         if best.as_ref().is_none_or(|b| self.sample.count_repeats() < b.sample.count_repeats()) {
             *best = Some(self);

@@ -31,7 +31,7 @@ pub(super) struct Estimator<'a> {
     pub(super) confidence: f64,
 }
 
-/// An interval, and how it was computed.
+/// An interval, and the name of the method that computed it.
 pub(super) type AggregateEstimate = (Interval, &'static str);
 
 /// Rows of one entity.
@@ -337,7 +337,7 @@ fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
     }
 }
 
-/// Formats a number of rows with its verb.
+/// Formats a number of rows with the matching singular or plural phrase.
 fn format_row_count(rows: u64, one: &str, many: &str) -> String {
     format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
 }

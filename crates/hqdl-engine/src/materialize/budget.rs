@@ -37,7 +37,8 @@ impl<'w> Materializer<'w> {
         }
         let with_cost = |(n, coverage): (usize, CoverageReport<'w>)| {
             let priced = self.compute_key_coverage(n, coverage.keys, true)?;
-            // Whatever was answered since the first walk is looked up again when it is published.
+            // Answers that arrived since the first walk are looked up again when they are
+            // published.
             let CoverageReport { unvisited, last_row, .. } = coverage;
             Ok::<_, MaterializeError>(CoverageReport { unvisited, last_row, ..priced })
         };

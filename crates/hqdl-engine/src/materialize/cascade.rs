@@ -148,8 +148,8 @@ impl Materializer<'_> {
         Err(AuditError::in_request(message, "remove `shots = \"overrides\"` or the target"))
     }
 
-    /// Returns why a model must still answer an overridden cell, and the model, if the cell is in
-    /// the sample of a calibration.
+    /// If a cell is in the sample of a calibration, returns the reason why a model must still
+    /// answer it although it is overridden, and that model.
     pub(super) fn find_unanswered_sampled(
         &self,
         n: usize,
@@ -282,7 +282,8 @@ impl Materializer<'_> {
         None
     }
 
-    /// Returns the thresholds of an expansion's calibrated columns; with `priced`, also their prices.
+    /// Returns the thresholds of an expansion's calibrated columns; with `priced`, also their
+    /// costs.
     pub(super) fn plan_cascades(&self, n: usize, priced: bool) -> Vec<CascadePlan> {
         let expansion = &self.spec.expansions[n];
         let mut plans = Vec::new();
@@ -323,9 +324,10 @@ impl Materializer<'_> {
         plans
     }
 
-    /// Returns the likely price of a model's answer to a column's cell, from that of the first rows.
+    /// Returns the likely cost of a model's answer to a column's cell, estimated from the first
+    /// rows.
     fn price_cell(&self, n: usize, column: usize, model: usize) -> Option<f64> {
-        /// Number of rows whose price is computed.
+        /// Number of rows whose cost is computed.
         const ROWS: u64 = 100;
         let (expansion, choice) = (&self.spec.expansions[n], &self.models[n].choices()[model]);
         let mut plan = ExpansionPlan { price: Some(choice.price?), ..ExpansionPlan::default() };

@@ -173,7 +173,8 @@ impl<'w> Materializer<'w> {
             .collect();
         match inapplicable.first() {
             Some((_, error)) if inapplicable.len() == coverages.len() => {
-                // hqdl writes the condition in parentheses.
+                // hqdl puts the condition in parentheses, so an incomplete one fails at hqdl's own
+                // `)`.
                 let has_own = self.selection.filter.as_deref().is_some_and(|f| f.contains(')'));
                 let error = match *error {
                     "near \")\": syntax error" if !has_own => "the condition ends too early",
@@ -309,7 +310,7 @@ impl<'w> Materializer<'w> {
             let asked = key_cells.model_of(*column);
             let Some(rule) = &models.second else { return false };
             if !key_cells.to_request.contains(column) {
-                // The threshold of a calibrated column may leave out cells that are known now.
+                // The threshold of a calibrated column may later exclude cells that are known now.
                 return rule.to == model
                     && self.is_undecided(n, *column)
                     && self.columns[n][*column]

@@ -55,7 +55,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     n: usize,
     plan: ExpansionPlan,
     model_plans: Vec<ExpansionPlan>,
-    /// For each model of the expansion; empty if the cost is not computed.
+    /// Costs by model of the expansion; empty if they are not computed.
     costs: Vec<CostWalk<'b>>,
     possible_cells: Vec<u64>,
     cells: Vec<Tally>,
@@ -81,7 +81,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
 /// Cost of requesting the missing cells from one model.
 struct CostWalk<'e> {
     requests: RequestCost<'e>,
-    /// Cost of the second answers to cells that have no first answer yet.
+    /// Cost of second answers to cells that have no first answer yet.
     possible: Option<PossibleCost<'e>>,
 }
 

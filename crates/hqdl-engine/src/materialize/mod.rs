@@ -68,7 +68,7 @@ pub enum MaterializeError {
     /// The audit of a column with a `target_truth` cannot be used.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// The stronger model does not reach a `target_truth`.
+    /// The stronger model's answers are too often wrong to reach a `target_truth`.
     #[error("{0}")]
     TargetRefused(String),
     /// The overrides file is invalid.
@@ -198,7 +198,7 @@ pub struct Materializer<'w> {
     has_batch_jobs: Cell<bool>,
     /// Change counter of the database when the coverage was computed.
     version: Cell<i64>,
-    /// Calibrations per expansion and column, of those that have a target.
+    /// Calibration of each column that has a target, per expansion and column.
     calibrations: RefCell<Vec<Vec<Option<Calibration>>>>,
     /// Number of missing cells in unanswered export files, by batch job. `None` if these cells are
     /// requested anyway.

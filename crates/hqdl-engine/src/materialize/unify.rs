@@ -22,7 +22,7 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// States of first answers that a second answer replaces. An error is not an answer.
+/// States of a first answer that a second answer replaces. A failed request is not an answer.
 const SUPERSEDED_STATES: [State; 4] =
     [State::Unknown, State::NotInList, State::Invalid, State::Refused];
 

@@ -24,7 +24,7 @@ pub(super) fn named_passages(
     parts.into_iter().map(|part| Passage::new(&name, part)).collect()
 }
 
-/// Returns the first passages that fit into a number of tokens, each once.
+/// Returns the leading passages that fit into a number of tokens, without duplicates.
 pub(super) fn take_passages(
     passages: impl Iterator<Item = Passage>,
     tokenizer: Tokenizer,
