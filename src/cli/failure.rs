@@ -6,7 +6,6 @@ use std::process::ExitCode;
 pub use crate::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
 
 impl Failure {
-    /// Prints the failure and returns the exit code.
     pub fn print_error(&self, as_json: bool) -> ExitCode {
         let colour = std::io::stderr().is_terminal();
         match self {

@@ -179,7 +179,6 @@ fn choose_database_path(db: &Path, spec: Option<&Path>) -> String {
     path.display().to_string()
 }
 
-/// Returns the relative path from a folder to a file.
 fn compute_relative_path(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(a, b)| a == b).count();
     let up = folder.components().skip(shared).map(|_| Component::ParentDir);

@@ -19,7 +19,6 @@ use crate::session::Session;
 use crate::spec::{Provider, UncheckedSpec};
 use crate::value::Value;
 
-/// Returns the parser of `--dialect`.
 fn dialect_parser() -> impl TypedValueParser<Value = Dialect> {
     let values = Dialect::ALL.map(|(name, dialect)| {
         PossibleValue::new(name).help(match dialect {

@@ -69,7 +69,6 @@ pub fn to_overrides(flags: &ModelFlags) -> SpecOverrides {
     }
 }
 
-/// Returns the cache that the flags select.
 pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
     if flags.no_cache {
         return Cache::Temporary;

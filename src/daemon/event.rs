@@ -21,7 +21,6 @@ pub(super) enum DaemonEvent {
     CompareFiles,
     /// The system cannot report all changes, for this reason.
     WatchFailed(String),
-    /// A timer expired.
     TimerExpired,
     /// A client requests a run.
     StartRun(Box<StartRun>),
@@ -31,7 +30,6 @@ pub(super) enum DaemonEvent {
     SpecChecked(Box<SpecChecked>),
     /// A run has new progress.
     RunProgressed(u64),
-    /// A run has ended.
     RunEnded(Box<RunResult>),
     /// A signal requests that the daemon read all specs again.
     Reload,
@@ -49,7 +47,6 @@ pub(super) struct StartRun {
     pub(super) budget: Option<f64>,
     /// Time limit of the database for the selection's SQL.
     pub(super) timeout: Option<Duration>,
-    /// Cause of the run.
     pub(super) cause: Cause,
     /// Receives the run's number, or the reason why it was rejected.
     pub(super) started: oneshot::Sender<Result<u64, Failure>>,

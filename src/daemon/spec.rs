@@ -310,7 +310,6 @@ impl SpecState {
         }
     }
 
-    /// Applies the result of a run.
     pub(super) fn apply_result(&mut self, ended: RunResult, is_listed: bool) {
         let now = Instant::now();
         self.running = None;

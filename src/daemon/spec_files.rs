@@ -49,7 +49,6 @@ pub(super) enum FileFingerprint {
 }
 
 impl FileFingerprint {
-    /// Returns the fingerprint of a file.
     pub(super) fn read(path: &Path) -> Self {
         if is_server(path) {
             return Self::Server(servers::last_counter(path));

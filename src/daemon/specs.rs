@@ -59,7 +59,6 @@ impl Sets {
         spec.held_until().map(|until| self.held.remove(&(until, name.clone())));
     }
 
-    /// Adds a spec to the sets of its state.
     fn add_spec(&mut self, spec: &SpecState) {
         let name = || spec.name.clone();
         if spec.check_cause.is_some() && spec.reading_since.is_none() {

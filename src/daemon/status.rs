@@ -82,6 +82,7 @@ pub enum RunState {
 
 impl RunState {
     #[must_use]
+    /// Returns the name in JSON and on the page.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",

@@ -22,7 +22,6 @@ const MAX_CELL_BYTES: usize = 10_000;
 pub struct RowPage {
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// Rows of the page.
     pub rows: Vec<Vec<Json>>,
     /// Whether rows follow after the page.
     pub has_more: bool,

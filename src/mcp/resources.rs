@@ -9,7 +9,6 @@ use crate::failure::Failure;
 use crate::format::{io_reason, on_one_line};
 use crate::spec::mask_secrets;
 
-/// The guide to queries.
 const GUIDE: &str = include_str!("../../docs/guides/queries.md");
 /// A resource: URI, name, description and media type.
 type ResourceRow = (&'static str, &'static str, &'static str, &'static str);
@@ -64,7 +63,6 @@ const PROMPTS: [ReadyPrompt; 3] = [
     },
 ];
 
-/// Returns all resources.
 pub fn list_resources() -> Vec<Resource> {
     let resource = |(uri, name, about, kind): ResourceRow| {
         Resource::new(uri, name).with_description(about).with_mime_type(kind)
@@ -98,7 +96,6 @@ fn read_spec(context: &ServerContext) -> Result<String, Failure> {
     Ok(mask_secrets(&text))
 }
 
-/// Returns all prompts.
 pub fn list_prompts() -> Vec<Prompt> {
     let prompt = |row: &ReadyPrompt| {
         let argument = PromptArgument::new(row.argument).with_description(row.argument_about);

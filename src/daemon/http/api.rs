@@ -230,7 +230,6 @@ pub(super) struct StartedRun {
 }
 
 impl StartedRun {
-    /// Waits for the end of the run.
     pub(super) async fn wait_for_end(
         self,
         state: &HttpState,

@@ -64,7 +64,6 @@ fn find_client(state: &HttpState, request: &Request) -> DaemonClient {
     }
 }
 
-/// Adds security headers to a response.
 pub(super) async fn add_security_headers(request: Request, next: Next) -> Response<Body> {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();

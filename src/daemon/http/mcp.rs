@@ -30,7 +30,6 @@ use crate::mcp::host::{McpHost, WorkPermit};
 
 /// Paths of the transport.
 pub(super) const PATHS: [&str; 2] = ["/mcp", "/mcp/{spec}"];
-/// Header with the id of a session.
 const SESSION_HEADER: &str = "mcp-session-id";
 /// Time after which an idle session ends.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60 * 60);
@@ -147,7 +146,6 @@ pub(super) fn build_mcp_router(state: &HttpState) -> Router<HttpState> {
     router.layer(Extension(mcp))
 }
 
-/// The method of a message.
 #[derive(Deserialize)]
 struct MessageMethod {
     method: String,

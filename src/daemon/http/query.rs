@@ -81,7 +81,6 @@ pub(super) struct AskedQuery {
 
 /// A query with everything needed to run it.
 pub(super) struct PreparedQuery {
-    /// Name of the spec.
     spec_name: String,
     active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.

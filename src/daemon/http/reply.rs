@@ -101,7 +101,6 @@ pub(super) async fn reject_method(uri: Uri) -> HttpRefusal {
     )
 }
 
-/// Returns the failure for an unknown spec.
 pub(in crate::daemon) fn unknown_spec_failure<'a>(
     name: &str,
     all: impl Iterator<Item = &'a String>,

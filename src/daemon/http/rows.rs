@@ -149,7 +149,6 @@ pub(super) struct ChunkWriter {
 }
 
 impl ChunkWriter {
-    /// Returns a writer, and the receiver of its chunks.
     pub(super) fn new(runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
         let (chunks, receive) = mpsc::channel(MAX_CHUNKS_AHEAD);
         (Self { chunks, runtime, chunk: Vec::new() }, receive)

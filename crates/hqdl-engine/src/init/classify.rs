@@ -81,7 +81,6 @@ const NON_NAME_WORDS: [&str; 22] = [
 /// Minimum length of a hexadecimal text to be a code rather than a word.
 const MIN_CODE_LENGTH: usize = 16;
 
-/// Kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextKind {
     /// Only white space and punctuation.
@@ -92,7 +91,6 @@ pub enum TextKind {
     Other,
 }
 
-/// Classifies a text.
 pub fn classify_text(text: &str) -> TextKind {
     let text = text.trim();
     let digit = text.chars().any(char::is_numeric);

@@ -70,7 +70,6 @@ impl KeyCandidate {
         self.columns.iter().any(is_thing) || self.is_named(table) || self.is_unique()
     }
 
-    /// Returns the column names.
     pub fn column_names<'t>(&self, table: &'t SampledTable) -> Vec<&'t str> {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).map(|c| c.name.as_str()).collect()
     }

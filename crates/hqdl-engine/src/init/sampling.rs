@@ -71,7 +71,6 @@ pub struct SampledColumn {
 pub enum ValueKind {
     /// Short texts that may be names.
     Name,
-    /// Numbers.
     Number,
     /// Ids, dates, links, long texts, blobs or no values.
     Other,

@@ -34,7 +34,6 @@ pub(super) struct Estimator<'a> {
 /// An interval, and the name of the method that computed it.
 pub(super) type AggregateEstimate = (Interval, &'static str);
 
-/// Rows of one entity.
 #[derive(Default)]
 struct EntityRows {
     rows: u64,

@@ -27,7 +27,6 @@ pub struct Shape {
     pub population: Vec<String>,
     /// Conditions on expanded columns.
     pub condition: Vec<String>,
-    /// GROUP BY.
     pub groups: Vec<Group>,
     /// Sums and counts that make up the aggregates.
     pub leaves: Vec<Leaf>,

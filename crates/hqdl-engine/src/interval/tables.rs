@@ -38,7 +38,6 @@ struct FromTable {
 }
 
 enum FromTableKind {
-    /// Table of an expansion.
     Expansion(usize),
     /// Another table.
     Source(String),

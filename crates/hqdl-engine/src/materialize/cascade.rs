@@ -167,7 +167,6 @@ impl Materializer<'_> {
         }
     }
 
-    /// Draws the samples.
     fn draw_samples(
         keys: &Keys<'_>,
         calibrations: &mut [Option<Calibration>],

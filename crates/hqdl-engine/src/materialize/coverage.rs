@@ -78,7 +78,6 @@ pub(super) struct CoverageReport<'db> {
 
 /// Differences between the published tables and a coverage report.
 pub(super) struct TableDifferences {
-    /// Checksums of the published tables.
     pub(super) published: Checksums,
     /// Buckets whose checksums differ.
     pub(super) buckets: BTreeSet<usize>,

@@ -138,7 +138,6 @@ impl ResultRows<'_> {
         is_drawable.then_some(ResultChart { kind, x, y })
     }
 
-    /// Draws a chart.
     pub(super) fn draw_rows(&self, chart: &ResultChart) -> Markup {
         match chart.kind {
             ChartKind::Bar => draw_bars(&self.title(chart), &self.collect_bar_marks(chart)),
