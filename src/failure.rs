@@ -72,7 +72,7 @@ impl Failure {
 
     /// Adds the line number of stdin to a failure that has the exit code for wrong input.
     #[must_use]
-    pub fn at_line(self, number: usize) -> Self {
+    pub fn with_line_number(self, number: usize) -> Self {
         match self {
             Self::Message { message, hint, exit: exit @ WRONG_INPUT } => {
                 Self::Message { message: format!("stdin, line {number}: {message}"), hint, exit }
@@ -83,16 +83,16 @@ impl Failure {
 
     /// Replaces command-line options in the message and hint by the fields of an HTTP request.
     #[must_use]
-    pub fn for_requests(self) -> Self {
+    pub fn with_request_fields(self) -> Self {
         match self {
             Self::Message { message, hint, exit } => Self::Message {
-                message: name_request_fields(&message),
-                hint: name_request_fields(&hint),
+                message: replace_option_names(&message),
+                hint: replace_option_names(&hint),
                 exit,
             },
             Self::Problems(mut problems) => {
                 for problem in &mut problems.problems {
-                    problem.help = problem.help.as_deref().map(name_request_fields);
+                    problem.help = problem.help.as_deref().map(replace_option_names);
                 }
                 Self::Problems(problems)
             }
@@ -187,7 +187,7 @@ const REQUEST_FIELDS: [(&str, &str); 22] = [
 ];
 
 /// Replaces command-line options in a text by request fields.
-fn name_request_fields(text: &str) -> String {
+fn replace_option_names(text: &str) -> String {
     REQUEST_FIELDS.iter().fold(text.to_owned(), |text, (option, field)| text.replace(option, field))
 }
 

@@ -153,7 +153,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             if let (true, Some(spec)) = (options.keep, &options.ask.spec) {
                 let turn = answered.to_turn();
                 if turn.rows == 0 || !turn.can_be_example {
-                    return Err(cannot_keep(turn.rows));
+                    return Err(cannot_keep_failure(turn.rows));
                 }
                 keep_example(spec, &session.database, turn, output_options)?;
             }
@@ -163,7 +163,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Returns the failure for a query that cannot be an example of its question.
-pub fn cannot_keep(rows: u64) -> Failure {
+pub fn cannot_keep_failure(rows: u64) -> Failure {
     let reason =
         if rows == 0 { "it returned no rows" } else { "it was relaxed, or is in the dialect suql" };
     Failure::wrong_input(
@@ -319,7 +319,7 @@ impl<'s> AskRun<'s> {
             rewrites: self.flags.rewrite,
             before_request: &announce,
         };
-        let mut asker = Asker::new(question).map_err(|error| self.failure_for(error))?;
+        let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
         asker.continue_conversation(earlier);
         let outcome = self.answer(&mut asker, interrupt);
         let repairs = std::mem::take(&mut asker.repairs);
@@ -353,7 +353,7 @@ impl<'s> AskRun<'s> {
         })
     }
 
-    fn failure_for(&self, error: AskError) -> Failure {
+    fn to_failure(&self, error: AskError) -> Failure {
         match error {
             AskError::InvalidQuestion(message) => {
                 Failure::wrong_input(message, "ask one question in a few sentences")
@@ -384,7 +384,7 @@ impl<'s> AskRun<'s> {
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let mut written = asker.plan().map_err(|error| self.failure_for(error))?;
+        let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
         let mut relaxed: Vec<String> = Vec::new();
         let mut empty: Option<Answered> = None;
         loop {
@@ -420,7 +420,7 @@ impl<'s> AskRun<'s> {
                 Ok(meta) => result.meta = meta,
                 Err(QueryError::Sql(problem)) => {
                     let repaired = asker.repair(&plan.sql, &problem);
-                    written = repaired.map_err(|error| self.failure_for(error))?;
+                    written = repaired.map_err(|error| self.to_failure(error))?;
                     continue;
                 }
                 Err(error) => return Err(to_run_failure(error)),
@@ -459,7 +459,7 @@ impl<'s> AskRun<'s> {
             Ok(next) => next,
             Err(error) => {
                 if !self.output_options.quiet {
-                    let message = self.failure_for(error).message();
+                    let message = self.to_failure(error).message();
                     anstream::eprintln!("note: no relaxed query was written: {message}");
                 }
                 None
@@ -482,8 +482,8 @@ impl<'s> AskRun<'s> {
             Written::Failed(failed) => {
                 let message = format!(
                     "the model wrote no query that runs; the last one was\n{}\nerror: {}\n{REWRITE_HINT}",
-                    to_safe_lines(&failed.sql),
-                    to_safe_lines(&failed.error)
+                    strip_control_characters(&failed.sql),
+                    strip_control_characters(&failed.error)
                 );
                 (message, json!({ "event": "failed", "sql": failed.sql, "error": failed.error }))
             }
@@ -517,7 +517,7 @@ impl<'s> AskRun<'s> {
         if self.output_options.quiet || self.output_options.json {
             return;
         }
-        let sql = to_safe_lines(&plan.sql).replace('\n', "\n           ");
+        let sql = strip_control_characters(&plan.sql).replace('\n', "\n           ");
         let bound = meta::format_bound(&plan.explained, &self.session.spec);
         anstream::eprint!("{:<10} {sql}\n{bound}", "query");
         if let Some(assumptions) = &plan.assumptions {
@@ -585,14 +585,15 @@ impl<'s> AskRun<'s> {
 /// Prints a query. On a terminal, omits control characters.
 pub fn print_sql(sql: &str) {
     let mut stdout = std::io::stdout();
-    let text = if stdout.is_terminal() { to_safe_lines(sql) } else { sql.trim().to_owned() };
+    let text =
+        if stdout.is_terminal() { strip_control_characters(sql) } else { sql.trim().to_owned() };
     // A reader may close the pipe early.
     let _ = writeln!(stdout, "{text}");
 }
 
 /// Removes control characters from model output, because they could change other parts of the
 /// terminal.
-fn to_safe_lines(text: &str) -> String {
+fn strip_control_characters(text: &str) -> String {
     text.trim().lines().map(on_one_line).collect::<Vec<_>>().join("\n")
 }
 
@@ -650,7 +651,7 @@ impl Answered {
             anstream::println!("{}", self.to_json());
             return Ok(true);
         }
-        let mut rows = rows::stdout_writer(format);
+        let mut rows = rows::new_stdout_writer(format);
         match self.write_rows(rows.as_mut()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
             Err(e) => return Err(QueryError::Output(e).into()),

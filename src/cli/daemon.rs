@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::mcp::{approve_command, open_plans};
+use super::mcp::{build_approve_command, open_plans};
 use super::{CacheFlags, OutputOptions, log, session};
 use crate::approval::SpendingLimits;
 use crate::daemon::{self, ClientLimits, Settings, TOKEN};
@@ -204,7 +204,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             max_usd: options.assistant.max_usd,
         },
         plans: open_plans(&options.cache)?,
-        approve_command: approve_command(&options.cache),
+        approve_command: build_approve_command(&options.cache),
         spend: !options.no_spend,
         edit: options.edit,
         poll: options.poll.map(Duration::from_secs),

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
 use super::failure::{Failure, INCOMPLETE};
-use super::progress::{Progress, format_duration, parenthesize};
+use super::progress::{Progress, format_duration, parenthesize_notes};
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::cell::State;
 use crate::format::{count_noun, format_thousands};
@@ -108,7 +108,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             _ => session.connect_model()?,
         };
         let run_mode = if options.batch { RunMode::Batch } else { RunMode::Live };
-        let materializer = session.materializer(model, &selection, run_mode)?;
+        let materializer = session.new_materializer(model, &selection, run_mode)?;
         if output_options.verbose {
             anstream::eprintln!("database   {}", session.spec.database.display());
             anstream::eprintln!("model      {}", materializer.model_name());
@@ -170,7 +170,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 /// it.
 fn print_failed_cells(report: &Report) {
     let failed = report.cells.count_failed() - report.cells.get(State::Error);
-    if failed > 0 && report.only_failure().is_none() {
+    if failed > 0 && report.find_common_failure().is_none() {
         anstream::eprintln!(
             "note: {} got no valid answer; `hqdl why` shows the reason, and --retry-failed asks again",
             count_noun(failed, "cell")
@@ -344,7 +344,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     } else {
         format!("unknown: set `price` in {}", spec.find_unpriced_table())
     };
-    anstream::println!("cost       {cost}{}", parenthesize(&report.price_notes()));
+    anstream::println!("cost       {cost}{}", parenthesize_notes(&report.price_notes()));
     if report.in_doubt.requests > 0 {
         let upper_bound = if report.has_price {
             format!("${:.4}", report.in_doubt.max_spent.usd)

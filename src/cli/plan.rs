@@ -45,7 +45,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     session::print_warnings(&session.warnings, output_options);
     session::print_cache_location(session.facts()?, output_options);
     if options.show_prompt {
-        return show_prompts(&session, output_options);
+        return print_prompts(&session, output_options);
     }
     let run_mode = if options.batch { RunMode::Batch } else { RunMode::Live };
     let (plan, warnings) = session.plan_requests(&options.select.to_selection(), run_mode)?;
@@ -62,7 +62,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Prints the prompt for the first rows of each expansion.
-fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+fn print_prompts(session: &Session, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     for SamplePrompt { expansion, title, system, user } in
         build_sample_prompts(&session.spec, &session.database, session.facts()?, None)?
     {
@@ -161,10 +161,10 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
             plan.cost_usd.likely,
             plan.cost_usd.low,
             plan.cost_usd.max,
-            progress::parenthesize(&plan.price_notes)
+            progress::parenthesize_notes(&plan.price_notes)
         );
     } else {
-        let notes = progress::parenthesize(&plan.price_notes);
+        let notes = progress::parenthesize_notes(&plan.price_notes);
         let table = spec.find_unpriced_table();
         anstream::println!("cost      unknown: set `price` in {table}{notes}");
     }

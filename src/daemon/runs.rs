@@ -44,7 +44,7 @@ impl DaemonRun {
 
 impl DaemonRuns {
     /// Reserves and returns the number of the next run.
-    pub(super) fn next_id(&mut self) -> u64 {
+    pub(super) fn reserve_run_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
@@ -93,7 +93,7 @@ impl DaemonRuns {
         run.is_some_and(|r| !r.interrupt.send_replace(true))
     }
 
-    pub(super) fn interrupt_all(&self) {
+    pub(super) fn interrupt_all_runs(&self) {
         for run in &self.running {
             run.interrupt.send_replace(true);
         }
@@ -102,7 +102,7 @@ impl DaemonRuns {
     pub(super) fn update_progress(&mut self, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         if let Some(run) = self.running.iter_mut().find(|r| r.status.id == id) {
             copy_counters(run);
-            run.progress.notify_later(id, events);
+            run.progress.notify_after_delay(id, events);
         }
     }
 

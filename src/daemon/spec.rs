@@ -193,7 +193,7 @@ impl SpecState {
     }
 
     /// Returns the end of the hold, if it ends by itself.
-    pub(super) fn held_until(&self) -> Option<Timestamp> {
+    pub(super) fn hold_end(&self) -> Option<Timestamp> {
         self.held.as_ref()?.until
     }
 
@@ -204,7 +204,7 @@ impl SpecState {
     }
 
     /// Returns the cause of a new check if a file changed since the last one.
-    pub(super) fn cause_of_change(&self) -> Option<Cause> {
+    pub(super) fn find_change_cause(&self) -> Option<Cause> {
         let at = self
             .files
             .iter()
@@ -255,7 +255,7 @@ impl SpecState {
     pub(super) fn next_run(
         &mut self,
         spend: bool,
-        next_id: impl FnOnce() -> u64,
+        reserve_run_id: impl FnOnce() -> u64,
     ) -> Option<RunStart> {
         let active_spec = Arc::clone(self.active_spec.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
@@ -283,7 +283,7 @@ impl SpecState {
         let spend = spend && self.held.is_none();
         self.is_full_run = true;
         self.due = None;
-        let id = next_id();
+        let id = reserve_run_id();
         self.running = Some(id);
         let order = order(id, cause, Selection::default(), None, None, spend);
         Some(RunStart { order, ended: None })
@@ -304,7 +304,7 @@ impl SpecState {
     }
 
     /// Holds the spec after a client cancelled its run, unless the run was partial.
-    pub(super) fn hold_after_cancel(&mut self) {
+    pub(super) fn hold_after_cancellation(&mut self) {
         if self.is_full_run {
             self.held = Some(Hold::until_approved("a client stopped the run"));
         }
@@ -341,7 +341,7 @@ impl SpecState {
                             "{missing}, and the daemon sends no requests on its own"
                         ))
                     })),
-                    // Otherwise the previous hold is obsolete.
+                    // An interrupted run keeps the hold; any other run makes it obsolete.
                     _ if ended.interrupted => self.held.take(),
                     _ => None,
                 };

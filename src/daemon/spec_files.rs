@@ -70,7 +70,7 @@ impl FileFingerprint {
 
 /// Returns the paths by which the system reports a file: the path with its directory resolved, and
 /// the fully resolved path.
-pub(super) fn reported_paths(file: &Path) -> [PathBuf; 2] {
+pub(super) fn resolve_reported_paths(file: &Path) -> [PathBuf; 2] {
     FILE_CHECK_COUNT.fetch_add(1, Ordering::Relaxed);
     let resolved = file.ancestors().skip(1).find_map(|dir| {
         let rest = file.strip_prefix(dir).ok()?;

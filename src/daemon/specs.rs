@@ -56,7 +56,7 @@ impl Sets {
         self.startable.remove(name);
         spec.reading_since.map(|at| self.being_checked.remove(&(at, name.clone())));
         spec.due.map(|(at, _)| self.due.remove(&(at, name.clone())));
-        spec.held_until().map(|until| self.held.remove(&(until, name.clone())));
+        spec.hold_end().map(|until| self.held.remove(&(until, name.clone())));
     }
 
     fn add_spec(&mut self, spec: &SpecState) {
@@ -72,7 +72,7 @@ impl Sets {
         }
         spec.reading_since.map(|at| self.being_checked.insert((at, name())));
         spec.due.map(|(at, _)| self.due.insert((at, name())));
-        spec.held_until().map(|until| self.held.insert((until, name())));
+        spec.hold_end().map(|until| self.held.insert((until, name())));
     }
 }
 
@@ -145,24 +145,24 @@ impl Specs {
     /// Returns the next spec to check, if a slot is free.
     pub(super) fn next_unchecked_spec(&self) -> Option<&str> {
         let next = self.sets.unchecked.first()?;
-        self.slots_free_at().is_none().then_some(next)
+        self.next_slot_time().is_none().then_some(next)
     }
 
     /// Returns the time when a slot for a check becomes free, if all are in use.
-    fn slots_free_at(&self) -> Option<Instant> {
+    fn next_slot_time(&self) -> Option<Instant> {
         let (began, _) = self.sets.being_checked.iter().rev().nth(MAX_CONCURRENT_CHECKS - 1)?;
         let until = *began + SLOW_CHECK;
         (until > Instant::now()).then_some(until)
     }
 
     /// Returns the time of the next timer.
-    pub(super) fn next_wake(&self) -> Option<Instant> {
+    pub(super) fn next_timer(&self) -> Option<Instant> {
         let due = self.sets.due.first().map(|(at, _)| *at);
         let held = self.sets.held.first().map(|(until, _)| {
             let left = until.duration_since(Timestamp::now());
             Instant::now() + Duration::try_from(left).unwrap_or_default().min(DATE_CHECK_INTERVAL)
         });
-        let slot = self.slots_free_at().filter(|_| !self.sets.unchecked.is_empty());
+        let slot = self.next_slot_time().filter(|_| !self.sets.unchecked.is_empty());
         [due, held, slot].into_iter().flatten().min()
     }
 

@@ -81,8 +81,8 @@ pub enum RunState {
 }
 
 impl RunState {
-    #[must_use]
     /// Returns the name in JSON and on the page.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -254,7 +254,7 @@ impl SpecStatus {
         all
     }
 
-    /// Returns the number of cells that show a value.
+    /// Returns the number of cells that have a value.
     #[must_use]
     pub fn count_cells_with_value(&self) -> u64 {
         let cells = self.count_cells();
@@ -283,7 +283,7 @@ impl SpecStatus {
         let active_spec = self.active_spec.as_ref();
         json!({
             "name": self.name, "path": self.path, "state": self.state_name(), "in_force": active_spec.is_some(),
-            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| Failure::clone(p).for_requests().to_json()),
+            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| Failure::clone(p).with_request_fields().to_json()),
             "warnings": active_spec.map(|l| l.warnings.to_json()),
             "database": active_spec.map(|l| &l.spec.database),
             "target": active_spec.map(|l| l.spec.target()),
@@ -293,7 +293,7 @@ impl SpecStatus {
     }
 }
 
-/// Returns the share of a column's cells that show a value.
+/// Returns the share of a column's cells that have a value.
 #[must_use]
 pub fn compute_coverage(column: &ColumnReport) -> f64 {
     let all = column.cells.total() + column.unasked;
@@ -320,7 +320,7 @@ impl RunStatus {
             "price_notes": self.usage.price_note().into_iter().collect::<Vec<_>>(),
             "budget_usd": self.budget, "failed_requests": self.failed, "last_error": self.last_error,
             "last_warning": self.last_warning,
-            "error": self.failure.as_ref().map(|f| Failure::clone(f).for_requests().to_json()), "report": self.report,
+            "error": self.failure.as_ref().map(|f| Failure::clone(f).with_request_fields().to_json()), "report": self.report,
         })
     }
 }

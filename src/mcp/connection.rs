@@ -32,7 +32,7 @@ impl HttpConnection {
 }
 
 /// Waits until the client cancels a call or disconnects.
-pub async fn wait_for_cancel(call: &ToolCall) {
+pub async fn wait_for_cancellation(call: &ToolCall) {
     let left = async {
         match HttpConnection::find(call) {
             Some(connection) => while connection.open.clone().changed().await.is_ok() {},
@@ -47,7 +47,7 @@ pub async fn wait_for_cancel(call: &ToolCall) {
 
 /// Returns the client's name and version, and its HTTP connection, for the person who approves. The
 /// client chooses the name, but not the connection.
-pub fn name_client(call: &ToolCall) -> String {
+pub fn describe_client(call: &ToolCall) -> String {
     let name = call.client_info().map_or_else(
         || "an unnamed client".to_owned(),
         |info| format!("{} {}", info.name, info.version),

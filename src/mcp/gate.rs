@@ -11,7 +11,7 @@ use rmcp::model::{
 };
 use serde_json::{Value as Json, json};
 
-use super::connection::{ToolCall, wait_for_cancel};
+use super::connection::{ToolCall, wait_for_cancellation};
 use super::context::ServerContext;
 use crate::approval::{
     APPROVAL_MINUTES, ApprovalError, LimitReached, PlanRecord, PlannedWork, SpendingReservation,
@@ -102,7 +102,7 @@ pub async fn authorize(
 ) -> Result<Decision, Failure> {
     let unlimited = Decision::Granted(Grant { limit_usd: None, reservation: None });
     let is_query = matches!(plan.work, PlannedWork::Query { .. });
-    let needs_person = plan.work.writes() || context.is_on_server() && is_query;
+    let needs_person = plan.work.changes_data() || context.is_on_server() && is_query;
     if context.is_replay() && !needs_person {
         return Ok(unlimited);
     }
@@ -114,8 +114,8 @@ pub async fn authorize(
         }
     }
     let mut problem = None;
-    if plan.max_usd.is_none_or(|usd| usd <= context.ledger.left_usd()) {
-        match context.plans.take_approval(plan, jiff::Timestamp::now().as_second()) {
+    if plan.max_usd.is_none_or(|usd| usd <= context.ledger.remaining_usd()) {
+        match context.plans.use_approval(plan, jiff::Timestamp::now().as_second()) {
             Ok(true) => return Ok(grant_approved(context, plan)),
             Ok(false) => {}
             Err(error @ (ApprovalError::Expired | ApprovalError::Changed)) => {
@@ -143,7 +143,7 @@ pub async fn authorize(
                 );
                 let answer = tokio::select! {
                     answer = asked => answer.ok(),
-                    () = wait_for_cancel(call) => None,
+                    () = wait_for_cancellation(call) => None,
                 };
                 if answer.as_ref().is_some_and(is_accepted) {
                     return Ok(grant_approved(context, plan));
@@ -179,7 +179,7 @@ fn refuse_limit(context: &ServerContext, plan: &PlanRecord, reached: LimitReache
 
 fn describe_refusal(context: &ServerContext, plan: &PlanRecord, problem: Option<String>) -> Json {
     let id = plan.id();
-    let price = plan.describe_price();
+    let price = plan.describe_max_cost();
     let (what, tool) = match plan.work {
         PlannedWork::Query { .. } => (format!("running the query costs {price}"), "query"),
         PlannedWork::Question { .. } => (format!("writing the SQL costs {price}"), "query"),
@@ -210,7 +210,7 @@ fn uses_input_results(call: &ToolCall) -> bool {
 /// Returns the question that a client shows. The cost comes first; texts by the assistant are
 /// indented.
 fn describe_question(plan: &PlanRecord) -> String {
-    let mut message = format!("Approve this plan? The cost is {}.", plan.describe_price());
+    let mut message = format!("Approve this plan? The cost is {}.", plan.describe_max_cost());
     for (name, text) in plan.describe() {
         message.push_str(&format!("\n{name}: {}", text.replace('\n', "\n    ")));
     }

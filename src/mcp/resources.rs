@@ -28,7 +28,7 @@ struct ReadyPrompt {
     about: &'static str,
     argument: &'static str,
     argument_about: &'static str,
-    /// `{}` is the argument.
+    /// Text of the prompt; `{}` is replaced by the argument.
     text: &'static str,
 }
 
@@ -76,7 +76,7 @@ pub fn read_resource(
     uri: &str,
 ) -> Result<Option<(String, &'static str)>, Failure> {
     let text = match uri {
-        uri if uri == SCHEMA.0 => (format!("{:#}", context.describe(&[])?), SCHEMA.3),
+        uri if uri == SCHEMA.0 => (format!("{:#}", context.describe_database(&[])?), SCHEMA.3),
         uri if uri == SPEC.0 => (read_spec(context)?, SPEC.3),
         uri if uri == GUIDE_ROW.0 => (GUIDE.to_owned(), GUIDE_ROW.3),
         _ => return Ok(None),

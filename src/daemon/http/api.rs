@@ -33,7 +33,7 @@ use crate::session::override_cell;
 type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
 
 /// Handles `GET /healthz`.
-pub(super) async fn show_health() -> &'static str {
+pub(super) async fn get_health() -> &'static str {
     "ok\n"
 }
 
@@ -128,13 +128,13 @@ pub(super) async fn plan_run(
     let plan = run_blocking(permit, client_guard, move || {
         let guard = Guard::open_for_sql(&active_spec.spec.database, Some(timeout), interrupt);
         let guard = guard.map_err(Failure::from)?;
-        let planned = plan_json(&name, &active_spec, &wanted, &facts, guard.database());
+        let planned = plan_to_json(&name, &active_spec, &wanted, &facts, guard.database());
         Ok(planned.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
     });
     Ok(axum::Json(plan.await?))
 }
 
-fn plan_json(
+fn plan_to_json(
     name: &str,
     active_spec: &ActiveSpec,
     wanted: &WantedCells,
@@ -214,7 +214,7 @@ pub(super) async fn start_run(
     let timeout = parse_timeout(wanted.timeout)?;
     let timeout = wanted.filter.as_ref().map(|_| timeout);
     let _permit = if wanted.wait { Some(state.acquire_wait_permit()?) } else { None };
-    let started = state.begin_run(&name, selection, wanted.budget, timeout).await?;
+    let started = state.request_run(&name, selection, wanted.budget, timeout).await?;
     if !wanted.wait {
         let body = json!({ "run": started.id, "spec": name });
         return Ok((StatusCode::ACCEPTED, axum::Json(body)));
@@ -241,7 +241,7 @@ impl StartedRun {
 }
 
 impl HttpState {
-    /// Interrupts a run through the loop.
+    /// Asks the loop to interrupt a run.
     pub(super) async fn request_interrupt(&self, id: u64) -> Result<(), HttpRefusal> {
         let (reply, interrupted) = oneshot::channel();
         let _ = self.context.events.send(DaemonEvent::InterruptRun(id, reply)).await;
@@ -255,8 +255,8 @@ impl HttpState {
         }
     }
 
-    /// Starts a run through the loop.
-    pub(super) async fn begin_run(
+    /// Asks the loop to start a run.
+    pub(super) async fn request_run(
         &self,
         spec: &str,
         selection: Selection,

@@ -104,7 +104,7 @@ impl SessionOwners {
 
     /// Removes the sessions that have ended, and fails if the client or the whole daemon still has
     /// too many.
-    async fn check_count(
+    async fn check_session_count(
         &self,
         client: DaemonClient,
         manager: &LocalSessionManager,
@@ -171,7 +171,7 @@ async fn serve_request(
     let bytes = if is_post { read_bytes(body).await? } else { Bytes::new() };
     let message = Json::<MessageMethod>::from_bytes(&bytes);
     if session.is_none() && message.is_ok_and(|message| message.method == "initialize") {
-        mcp.sessions.check_count(client, &mcp.manager).await?;
+        mcp.sessions.check_session_count(client, &mcp.manager).await?;
     }
     let (connected, open) = watch::channel(());
     let client_name = match &session {
@@ -192,7 +192,7 @@ async fn serve_request(
         mcp.sessions.lock().insert(session, client);
     }
     let response = response.map(Body::new);
-    Ok(if is_post { response.map(|body| hold_while_sent(body, connected)) } else { response })
+    Ok(if is_post { response.map(|body| keep_until_sent(body, connected)) } else { response })
 }
 
 fn find_session(headers: &HeaderMap) -> Option<String> {
@@ -200,7 +200,7 @@ fn find_session(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Keeps a value until the body has been sent or the client has closed the connection.
-fn hold_while_sent(body: Body, held: impl Send + 'static) -> Body {
+fn keep_until_sent(body: Body, held: impl Send + 'static) -> Body {
     Body::from_stream(body.into_data_stream().map(move |bytes| {
         let _ = &held;
         bytes

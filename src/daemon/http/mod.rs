@@ -184,7 +184,7 @@ fn build_router(state: HttpState) -> Router {
             get(api::list_overrides).post(api::set_override).delete(api::unset_override),
         )
         .route("/v1/openapi.json", get(openapi::get_openapi_document))
-        .route("/healthz", get(api::show_health))
+        .route("/healthz", get(api::get_health))
         .route("/metrics", get(api::get_metrics));
     page::add_page_routes(api)
         .merge(mcp::build_mcp_router(&state))

@@ -81,7 +81,7 @@ impl SpendingLedger {
 
     /// Returns the USD that approved plans may still spend.
     #[must_use]
-    pub fn left_usd(&self) -> f64 {
+    pub fn remaining_usd(&self) -> f64 {
         let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         (self.limits.max_usd - spent.total).max(0.0)
     }

@@ -68,9 +68,9 @@ pub struct CellOverride {
 }
 
 impl PlannedWork {
-    /// Returns whether a person must approve the work even if it costs nothing.
+    /// Returns whether the work changes data. If so, a person must approve it even if it is free.
     #[must_use]
-    pub fn writes(&self) -> bool {
+    pub fn changes_data(&self) -> bool {
         matches!(self, Self::Materialize(_) | Self::Override(_))
     }
 
@@ -130,7 +130,7 @@ pub struct PlanRecord {
 impl PlanRecord {
     /// Returns the hash of everything that an approval applies to. The cost is not part of it,
     /// because an approval only limits the cost.
-    fn digest(&self) -> String {
+    fn compute_digest(&self) -> String {
         let work = format!("{:?}", self.work);
         let mut hasher = blake3::Hasher::new();
         for part in [&work, &self.spec, &self.database, &self.schema, &self.model, &self.client] {
@@ -143,12 +143,12 @@ impl PlanRecord {
     /// Returns the plan's id.
     #[must_use]
     pub fn id(&self) -> String {
-        self.digest()[..ID_LENGTH].to_owned()
+        self.compute_digest()[..ID_LENGTH].to_owned()
     }
 
     /// Returns the maximum cost of the plan, in words.
     #[must_use]
-    pub fn describe_price(&self) -> String {
+    pub fn describe_max_cost(&self) -> String {
         self.max_usd
             .map_or_else(|| "not known".to_owned(), |usd| format!("at most {}", format_usd(usd)))
     }
@@ -157,11 +157,11 @@ impl PlanRecord {
     /// that are invisible or change what a terminal shows.
     #[must_use]
     pub fn describe(&self) -> Vec<(&'static str, String)> {
-        let price = self.describe_price();
+        let price = self.describe_max_cost();
         let work = self.work.describe();
         let mut lines: Vec<(&str, &str)> =
             work.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        lines.extend(self.work.writes().then_some(("spec", self.spec.as_str())));
+        lines.extend(self.work.changes_data().then_some(("spec", self.spec.as_str())));
         lines.extend(self.routes.iter().map(|route| ("call", route.as_str())));
         lines.push(("database", &self.database));
         lines.push(("model", &self.model));
@@ -182,7 +182,7 @@ impl PlanRecord {
             (Some(_), None) => true,
             (None, approved) => approved.is_none(),
         };
-        self.digest() == approved.digest() && is_cheaper
+        self.compute_digest() == approved.compute_digest() && is_cheaper
     }
 }
 
@@ -299,7 +299,7 @@ impl PlanStore {
     ///
     /// # Errors
     /// [`ApprovalError`] if there is an approval that is not valid for this plan.
-    pub fn take_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
+    pub fn use_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
         let path = self.path(&plan.id(), "approval")?;
         let Some(approval) = read_json::<Approval>(&path)? else { return Ok(false) };
         let age = now - approval.approved_at;

@@ -9,7 +9,7 @@ use hqdl_values::tokens::Tokenizer;
 
 /// Maximum number of earlier questions in a prompt.
 const MAX_TURNS: usize = 8;
-/// Additional rule of a question with earlier ones.
+/// Additional rule in the prompt of a question that has earlier questions.
 pub const CONVERSATION_RULE: &str = "
 Conversation:
 - `earlier` lists the earlier questions of this conversation with their queries, oldest first. The question may refer to \

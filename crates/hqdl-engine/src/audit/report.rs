@@ -10,7 +10,7 @@ use super::Audit;
 use super::error::AuditError;
 use super::frame::{FrameRow, collect_frame};
 use super::sheet::{Evidence, format_cell};
-use crate::truth::canonical_values;
+use crate::truth::canonicalize_values;
 use hqdl_database::Database;
 use hqdl_spec::Expansion;
 use hqdl_values::cell::CellValue;
@@ -183,7 +183,7 @@ impl Audit {
                 report.cannot_be_known += 1;
                 continue;
             };
-            let is_right = is_same(answer, value);
+            let is_right = has_same_values(answer, value);
             let by_state = report.states.entry(state.clone()).or_default();
             by_state.0 += u64::from(is_right);
             by_state.1 += 1;
@@ -197,7 +197,7 @@ impl Audit {
                 *pairs.entry((format_cell(value), shown)).or_default() += 1;
             }
         }
-        report.confusions = most_frequent_confusions(pairs);
+        report.confusions = list_top_confusions(pairs);
         report.set_accuracy(&strata, unknown, confidence);
         Some(report)
     }
@@ -232,11 +232,11 @@ impl ColumnAudit {
 }
 
 /// Returns whether two cells have the same values.
-pub(crate) fn is_same(a: &CellValue, b: &CellValue) -> bool {
-    *a != CellValue::Nothing && canonical_values(a) == canonical_values(b)
+pub(crate) fn has_same_values(a: &CellValue, b: &CellValue) -> bool {
+    *a != CellValue::Nothing && canonicalize_values(a) == canonicalize_values(b)
 }
 
-fn most_frequent_confusions(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {
+fn list_top_confusions(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {
     let to_confusion = |((truth, answer), rows)| Confusion { truth, answer, rows };
     let mut all: Vec<Confusion> = pairs.into_iter().map(to_confusion).collect();
     all.sort_by_key(|pair| std::cmp::Reverse(pair.rows));

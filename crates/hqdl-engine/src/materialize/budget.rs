@@ -12,7 +12,7 @@ use hqdl_values::tokens::Tokenizer;
 
 impl<'w> Materializer<'w> {
     /// Adds the cost, the duration and the remaining budget to a plan.
-    pub(super) fn price_plan(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
+    pub(super) fn add_plan_costs(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
         let is_replayed = self.spec.model.provider == Provider::Replay;
         let throughput = (!is_replayed)
             .then(|| ThroughputEstimate::from_history(self.facts.history(), &self.spec.model));
@@ -53,7 +53,7 @@ impl<'w> Materializer<'w> {
         }
         let mut plan =
             Plan { expansions, is_counted: self.has_exact_token_counts(), ..Plan::default() };
-        self.price_plan(&mut plan)?;
+        self.add_plan_costs(&mut plan)?;
         if let Some(warning) = plan.budget_warning() {
             listener(&Event::Warning(warning));
         }

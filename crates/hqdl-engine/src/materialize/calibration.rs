@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::audit::is_same;
+use crate::audit::has_same_values;
 use hqdl_facts::CascadeCell;
 use hqdl_spec::{CascadeTarget, TargetBasis};
 use hqdl_statistics::{CascadeChoice, CascadeLevel, CascadeSample};
@@ -82,7 +82,7 @@ pub(super) enum Promise {
 
 impl Promise {
     /// Returns true if the published cells reach the target.
-    pub(super) fn holds(self) -> bool {
+    pub(super) fn is_kept(self) -> bool {
         matches!(self, Self::AllEscalated | Self::Kept { .. })
     }
 }
@@ -162,7 +162,7 @@ impl Calibration {
             return;
         };
         let is_wrong =
-            |value: &CellValue| truth.as_ref().is_none_or(|truth| !is_same(value, truth));
+            |value: &CellValue| truth.as_ref().is_none_or(|truth| !has_same_values(value, truth));
         let (is_first_wrong, is_second_wrong) = (is_wrong(&first), is_wrong(&second));
         for (accepted, wrong) in self.wrong.iter_mut().enumerate() {
             let is_accepted = level.is_some_and(|level| level < accepted);
@@ -175,9 +175,9 @@ impl Calibration {
         self.unanswered == 0 && self.missing_sampled == 0
     }
 
-    /// Decides which cells outside the sample are accepted. Does nothing while the sample is
+    /// Chooses which cells outside the sample are accepted. Does nothing while the sample is
     /// incomplete.
-    pub(super) fn decide(&mut self) {
+    pub(super) fn choose_threshold(&mut self) {
         if self.missing_sampled > 0 {
             return;
         }

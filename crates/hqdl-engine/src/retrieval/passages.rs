@@ -12,8 +12,8 @@ pub(super) const MAX_PASSAGE_TOKENS: u64 = 200;
 /// Maximum length of a document's name in a prompt, in characters.
 const MAX_NAME_CHARS: usize = 120;
 
-/// Returns the passages of a document.
-pub(super) fn named_passages(
+/// Splits a document into passages.
+pub(super) fn split_document(
     name: &str,
     text: &str,
     tokenizer: Tokenizer,
@@ -25,7 +25,7 @@ pub(super) fn named_passages(
 }
 
 /// Returns the leading passages that fit into a number of tokens, without duplicates.
-pub(super) fn take_passages(
+pub(super) fn select_passages(
     passages: impl Iterator<Item = Passage>,
     tokenizer: Tokenizer,
     max_tokens: u64,

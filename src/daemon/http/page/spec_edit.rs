@@ -90,7 +90,7 @@ pub(super) async fn submit_editor(
         // The file may have changed since the user opened it.
         editor.base.clone_from(&form.base);
     } else if form.action != "preview" {
-        return Err(refuse_edit().into());
+        return Err(read_only_refusal().into());
     }
     // Every response contains the user's text, so that no edit is lost.
     let answer = match editor.submit(&state, &form.action).await {
@@ -108,7 +108,7 @@ pub(super) async fn check_spec(
 ) -> Result<axum::Json<Json>, ErrorPage> {
     let form: EditForm = read_form(request).await?;
     if !state.context.settings.edit {
-        return Err(refuse_edit().into());
+        return Err(read_only_refusal().into());
     }
     let path = PathBuf::from(&find_spec(&state, &name)?.path);
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -137,7 +137,7 @@ pub(super) async fn add_example(
     example: ExampleTable,
 ) -> Result<String, HttpRefusal> {
     if !state.context.settings.edit {
-        return Err(refuse_edit());
+        return Err(read_only_refusal());
     }
     if example.question.is_empty() {
         return Err(HttpRefusal::bad_request("the question is empty", "write it out in full"));
@@ -152,17 +152,17 @@ pub(super) async fn add_example(
         let add = |text: &str| edit::add_example(text, &example);
         edit_spec(FilePath::new(&path), &database, add)
     });
-    edited.await.map_err(|_| report_bug())??;
+    edited.await.map_err(|_| bug_refusal())??;
     drop(lock);
     Ok(message)
 }
 
-fn report_bug() -> HttpRefusal {
+fn bug_refusal() -> HttpRefusal {
     HttpRefusal::bad_request("this is a bug in hqdl", "")
 }
 
 /// A text may name any database and folder of the machine, so only a daemon that may edit checks one.
-fn refuse_edit() -> HttpRefusal {
+fn read_only_refusal() -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::FORBIDDEN,
         "the page may not change specs".to_owned(),
@@ -281,7 +281,7 @@ impl SpecEditor {
             drop(lock);
             saved
         });
-        let is_saved = saved.await.map_err(|_| report_bug())??;
+        let is_saved = saved.await.map_err(|_| bug_refusal())??;
         if is_saved {
             self.text.clone_from(&self.shown);
             self.base = blake3::hash(self.text.as_bytes()).to_hex().to_string();

@@ -68,8 +68,8 @@ pub(super) struct ShownQuery {
     pub(super) is_relaxed: bool,
     /// The model's assumptions, if it wrote the query.
     pub(super) assumptions: Option<String>,
-    /// Price on the button, as [`describe_price`] formats it.
-    pub(super) price: String,
+    /// Price on the button, as [`describe_max_cost`] formats it.
+    pub(super) cost: String,
     /// Identity of the plan that the page has shown.
     pub(super) plan_id: String,
 }
@@ -90,7 +90,7 @@ pub(super) enum AskAction {
 ///
 /// # Errors
 /// Returns a [`Failure`] if the spec limits the cost, but the model's price is not known.
-pub(super) fn describe_writing_price(active: &ActiveSpec) -> Result<String, Failure> {
+pub(super) fn describe_max_writing_cost(active: &ActiveSpec) -> Result<String, Failure> {
     if active.spec.is_replay() {
         return Ok("free, from recordings".to_owned());
     }
@@ -103,7 +103,7 @@ pub(super) fn describe_writing_price(active: &ActiveSpec) -> Result<String, Fail
 }
 
 /// Returns the maximum cost of a query, in words.
-pub(super) fn describe_price(cost: &MaxCost) -> String {
+pub(super) fn describe_max_cost(cost: &MaxCost) -> String {
     match cost {
         MaxCost::Nothing => "free".to_owned(),
         MaxCost::Usd(usd) => format!("for at most {}", format_usd_bound(*usd)),
@@ -127,7 +127,7 @@ pub(super) struct AskJob {
 
 impl AskJob {
     /// Answers the question. Blocks.
-    pub(super) fn answer(&self, action: AskAction) -> AskResult {
+    pub(super) fn answer_question(&self, action: AskAction) -> AskResult {
         let sql = match &action {
             AskAction::Write { .. } => None,
             AskAction::Price(shown) | AskAction::Run(shown) | AskAction::Relax(shown) => {
@@ -135,12 +135,12 @@ impl AskJob {
             }
         };
         let outcome = match action {
-            AskAction::Write { rewrites } => self.write(rewrites),
+            AskAction::Write { rewrites } => self.write_query(rewrites),
             AskAction::Price(shown) => {
-                self.plan(&shown).map(|planned| AskResult::Planned(Box::new(planned)))
+                self.plan_query(&shown).map(|planned| AskResult::Planned(Box::new(planned)))
             }
-            AskAction::Run(shown) => self.run_shown(&shown),
-            AskAction::Relax(shown) => self.relax(&shown),
+            AskAction::Run(shown) => self.run_shown_query(&shown),
+            AskAction::Relax(shown) => self.relax_query(&shown),
         };
         outcome.unwrap_or_else(|failure| AskResult::Failed { failure, sql })
     }
@@ -151,19 +151,19 @@ impl AskJob {
             dialect,
             timeout: Some(TIMEOUT),
             command: "ask",
-            listener: self.context.metrics.usage_listener(),
+            listener: self.context.metrics.new_usage_listener(),
             interrupt: self.interrupt.clone(),
             ..Request::new(&self.active.spec, &self.target, &self.context.facts, sql)
         }
     }
 
     /// Writes a query. Runs it at once if it costs nothing and the database is a local file.
-    fn write(&self, rewrites: bool) -> Result<AskResult, Failure> {
+    fn write_query(&self, rewrites: bool) -> Result<AskResult, Failure> {
         #[expect(
             clippy::redundant_closure_for_method_calls,
             reason = "the method does not have the lifetime that the function needs"
         )]
-        let (written, repairs, usd) = self.use_asker(rewrites, |asker| asker.plan())?;
+        let (written, repairs, usd) = self.with_asker(rewrites, |asker| asker.plan())?;
         let plan = match written {
             Written::Plan(mut plan) => {
                 self.identify_plan(&mut plan)?;
@@ -192,15 +192,15 @@ impl AskJob {
         let planned =
             Planned { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
-            return self.run(planned);
+            return self.run_query(planned);
         }
         Ok(AskResult::Planned(Box::new(planned)))
     }
 
     /// Writes a query with a weaker condition, to replace one that returned no rows.
-    fn relax(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
-        let before = self.plan(shown)?;
-        let (relaxed, repairs, usd) = self.use_asker(false, |asker| asker.relax(&before.plan))?;
+    fn relax_query(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
+        let before = self.plan_query(shown)?;
+        let (relaxed, repairs, usd) = self.with_asker(false, |asker| asker.relax(&before.plan))?;
         let Some(mut plan) = relaxed else {
             let note = Some("The model found no condition that can be relaxed.".to_owned());
             return Ok(AskResult::Planned(Box::new(Planned { note, ..before })));
@@ -209,14 +209,14 @@ impl AskJob {
         let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
         let planned = Planned { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
-            return self.run(planned);
+            return self.run_query(planned);
         }
         Ok(AskResult::Planned(Box::new(planned)))
     }
 
     /// Opens an asker for the question and calls a function that writes SQL. Also returns the
     /// repaired queries and the cost of the requests in USD.
-    fn use_asker<T>(
+    fn with_asker<T>(
         &self,
         rewrites: bool,
         write: impl FnOnce(&mut Asker<'_>) -> Result<T, AskError>,
@@ -240,7 +240,7 @@ impl AskJob {
     }
 
     /// Checks a query and computes its maximum cost. Sends no request.
-    fn plan(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
+    fn plan_query(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
         let request = self.build_request(&shown.sql, shown.dialect);
         let planning_model = model::connect_for_planning(&self.active.spec)?;
         let limits = CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
@@ -265,21 +265,21 @@ impl AskJob {
     /// Runs a query if its cost is still the one that the page has shown; otherwise shows the new
     /// cost. A query of unknown cost must be exactly the one that the page has shown, because no
     /// budget limits it.
-    fn run_shown(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
-        let planned = self.plan(shown)?;
-        let price = describe_price(&planned.plan.max_cost);
+    fn run_shown_query(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
+        let planned = self.plan_query(shown)?;
+        let price = describe_max_cost(&planned.plan.max_cost);
         let is_unknown = matches!(planned.plan.max_cost, MaxCost::Unknown(_));
-        let note = if price != shown.price {
+        let note = if price != shown.cost {
             format!("This query now runs {price}. Approve the new cost.")
         } else if is_unknown && planned.plan.id != shown.plan_id {
             format!("This is another query, which runs {price}. Approve it.")
         } else {
-            return self.run(planned);
+            return self.run_query(planned);
         };
         Ok(AskResult::Planned(Box::new(Planned { note: Some(note), ..planned })))
     }
 
-    fn run(&self, planned: Planned) -> Result<AskResult, Failure> {
+    fn run_query(&self, planned: Planned) -> Result<AskResult, Failure> {
         let plan = &planned.plan;
         let limit = match plan.max_cost {
             MaxCost::Nothing => Some(0.0),
@@ -295,7 +295,7 @@ impl AskJob {
                 return Ok(AskResult::Failed { failure, sql: Some(plan.sql.clone()) });
             }
         };
-        self.context.metrics.count_reused(meta.values_reused);
+        self.context.metrics.count_reused_values(meta.values_reused);
         self.context.uses.count_query(&self.spec, &plan.sql, &meta);
         let searched = describe_search(&self.target, &self.active, &meta)?;
         let turn = Turn {
@@ -339,7 +339,7 @@ fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<St
 }
 
 /// Returns the cost of writing a query, in words.
-pub(super) fn describe_writing(planned: &Planned) -> Option<String> {
+pub(super) fn describe_writing_cost(planned: &Planned) -> Option<String> {
     let usd = planned.writing_usd?;
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };
     let repairs = planned.repairs.len() as u64;

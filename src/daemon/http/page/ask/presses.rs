@@ -57,7 +57,7 @@ impl<T: Send + Sync + 'static> Presses<T> {
     /// Returns the result of a form's work. The first request starts the work, and later requests
     /// wait for it. `start` receives a signal that interrupts the work if no client waits for it.
     /// Returns `None` if the work panicked.
-    pub(super) async fn join<W>(
+    pub(super) async fn run_once<W>(
         &self,
         key: &str,
         clients: &Clients,
@@ -150,7 +150,7 @@ mod tests {
     use crate::daemon::clients::Clients;
 
     #[tokio::test]
-    async fn a_form_sent_twice_is_worked_on_once() {
+    async fn a_form_sent_twice_is_processed_once() {
         let (presses, clients) = (Presses::<u32>::default(), Clients::default());
         let count = Arc::new(AtomicU32::new(0));
         let join = |key: &'static str| {
@@ -160,7 +160,7 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     count.fetch_add(1, Ordering::Relaxed) + 1
                 };
-                *presses.join(key, &clients, work).await.unwrap()
+                *presses.run_once(key, &clients, work).await.unwrap()
             }
         };
         let (one, two) = tokio::join!(join("a"), join("a"));
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(join("b").await, 2);
         assert_eq!(presses.find_result("b").as_deref(), Some(&2));
         for n in 0..2 * MAX_PRESSES {
-            presses.join(&n.to_string(), &clients, |_| async { 0 }).await.unwrap();
+            presses.run_once(&n.to_string(), &clients, |_| async { 0 }).await.unwrap();
         }
         assert_eq!(presses.find_result("b"), None);
     }
@@ -180,7 +180,7 @@ mod tests {
             interrupt.wait_for(|i| *i).await.is_ok()
         };
         let patience = 4 * ABANDON_TICKS * TICK;
-        let left = tokio::time::timeout(patience, presses.join("a", &clients, work));
+        let left = tokio::time::timeout(patience, presses.run_once("a", &clients, work));
         assert!(left.await.is_err(), "a client that waits is not left alone");
         tokio::time::sleep(patience).await;
         assert_eq!(clients.count(), 0);
