@@ -527,7 +527,8 @@ fn materialize(
     let mut previous: Vec<Report> = Vec::new();
     let mut report = loop {
         let (session, _cache) = settings.open_session(budget)?;
-        let materializer = session.new_materializer(session.connect_model()?, selection, run_mode)?;
+        let materializer =
+            session.new_materializer(session.connect_model()?, selection, run_mode)?;
         let report = materializer
             .materialize(&command, &context.listener, &context.interrupt)
             .unwrap_or_else(|failed| Report { failure: Some(failed), ..Report::default() });

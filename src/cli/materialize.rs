@@ -147,7 +147,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     progress.finish();
     earlier.iter().for_each(|before| report.merge_previous_report(before));
     let seconds = progress.elapsed_seconds();
-    // Print no summary if the run ended before its first request.
+    // Print no summary if the run was stopped before it got any answer.
     let nothing = report.stop_reason.is_some() && report.requested.total() == 0;
     let began = report.usage.requests > 0 || report.failure.is_none() && !nothing;
     // With --json, `done` is always the last line.

@@ -303,7 +303,7 @@ impl EventLoop {
     /// Updates the list of specs.
     fn rescan_specs(&mut self, cause: Cause) {
         let directory = self.context.settings.specs.clone();
-        // Watch the directory itself, and the place where it would be created.
+        // Watch the directory itself, and its parent, where it may be created or replaced.
         let inside = directory.join("x.toml");
         self.files.set_files(SPECS_DIRECTORY, [inside.as_path(), directory.as_path()].into_iter());
         self.specs_paths =

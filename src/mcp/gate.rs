@@ -124,9 +124,8 @@ pub async fn authorize(
             Err(error) => return Err(Failure::wrong_input(error.to_string(), "")),
         }
     }
-    // --max-usd cannot limit an unknown cost, so a person must approve the plan.
     let is_short = describe_question(plan).len() <= MAX_QUESTION_BYTES;
-    // An override takes effect only after approval outside the assistant.
+    // A plan of unknown cost, which --max-usd cannot limit, and an override need `hqdl approve`.
     let can_ask = plan.max_usd.is_some() && !matches!(plan.work, PlannedWork::Override(_));
     if can_ask && is_short && can_elicit(call) {
         match pending.take_answer(plan, params) {

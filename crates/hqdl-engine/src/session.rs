@@ -82,7 +82,7 @@ impl SpecOverrides {
         match self.provider {
             Some(provider) => model.provider = provider,
             None if !self.recordings.is_empty() => model.provider = Provider::Replay,
-            // Recordings have no endpoint.
+            // A base URL means an endpoint, so recordings no longer apply.
             None if self.base_url.is_some() => model.provider = Provider::Openai,
             None => {}
         }

@@ -131,7 +131,7 @@ impl ClientShares {
         client: DaemonClient,
         is_stream: bool,
     ) -> Result<AdmittedRequest, LimitExceeded> {
-        let share = self.find_share(client);
+        let share = self.get_or_create_share(client);
         share.charge_request()?;
         share.charge_bytes()?;
         if is_stream {
@@ -140,7 +140,7 @@ impl ClientShares {
         Ok(AdmittedRequest { share, is_stream })
     }
 
-    fn find_share(&self, client: DaemonClient) -> Arc<ClientShare> {
+    fn get_or_create_share(&self, client: DaemonClient) -> Arc<ClientShare> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if table.len() >= MAX_CLIENTS && !table.contains_key(&client) {
             table.retain(|_, share| share.is_active());

@@ -222,7 +222,7 @@ impl DescriptionBuilder<'_> {
         let index = TextIndex::index_texts(self.examples.iter().map(|e| e.question.as_str()))?;
         let scores = index.compute_similarities(question)?;
         let mut ranked: Vec<(usize, &ExampleTable)> = self.examples.iter().enumerate().collect();
-        // The scores are finite, so the cast is safe. The sort is stable, so ties keep the
+        // The scores are finite, so the cast is safe. The sort is stable, so ties stay in the
         // spec's order.
         ranked.sort_by_key(|(n, _)| Reverse((scores[*n] * 1e6) as i64));
         Ok(ranked.into_iter().map(|(_, example)| example).take(MAX_EXAMPLES).collect())

@@ -76,7 +76,8 @@ impl Materializer<'_> {
             if report.has_stopped() {
                 break;
             }
-            // The sample is answered now. It decides which other cells need a second answer.
+            // The models have now answered the sample, which decides which other cells need a
+            // second answer.
             if self.calibrate_after_sample(n)? {
                 let coverage = self.compute_coverage(n, false)?;
                 self.ask_second_models(n, run, model_run, &coverage, report, &mut escalated)?;
