@@ -9,7 +9,7 @@ const MAX_QUERIES: usize = 500;
 /// Maximum length of a remembered query, in bytes.
 const MAX_SQL_BYTES: usize = 16 << 10;
 
-/// A query with the number of times that it was run.
+/// A query, and how often clients ran it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueryUse {
     /// Name of the spec.
@@ -20,7 +20,7 @@ pub(super) struct QueryUse {
     pub(super) count: u64,
 }
 
-/// The queries that were run most recently, the latest last.
+/// The most recent queries; the latest one is last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct QueryUses(Arc<Mutex<Vec<QueryUse>>>);
 

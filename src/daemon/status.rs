@@ -47,7 +47,7 @@ pub struct SpecStatus {
     pub(super) active_spec: Option<Arc<ActiveSpec>>,
     /// Failure of the last check; the current file is not active then.
     pub problem: Option<Arc<Failure>>,
-    /// Failure of the last run; it is retried after a pause.
+    /// Failure of the last run, if the daemon is going to retry the run.
     pub retried_failure: Option<Arc<Failure>>,
     /// Reports of the columns.
     pub columns: Arc<Vec<ColumnReport>>,

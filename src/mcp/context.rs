@@ -87,7 +87,7 @@ pub enum WritingAllowance {
 pub enum WrittenQuery {
     /// The query.
     Sql(Box<AskPlan>),
-    /// Generating SQL may cost up to this limit.
+    /// Writing SQL needs requests, which may cost up to this limit.
     Costs(SqlGenerationLimit),
     /// There is no query, for this reason.
     Failed(String),

@@ -33,9 +33,10 @@ pub(super) struct CoverageReport<'db> {
     pub(super) keys: Keys<'db>,
     /// The plan without the cost of its requests.
     pub(super) plan: ExpansionPlan,
-    /// The plan of each model, with the cells that it is asked for; the cost may not be computed.
+    /// The plan of each model, with the cells that the model is asked for. The cost is not always
+    /// computed.
     pub(super) model_plans: Vec<ExpansionPlan>,
-    /// Maximum number of cells without a first answer that each model may answer again.
+    /// Maximum number of second answers per model, to cells that have no first answer yet.
     pub(super) possible_cells: Vec<u64>,
     /// Known cells by state, per column.
     pub(super) cells: Vec<Tally>,

@@ -24,9 +24,9 @@ struct LineageQuery {
     /// The question of an example, or the text of the query.
     label: String,
     sql: String,
-    /// Number of times that it was run; `None` for an example of the spec.
+    /// Number of times that clients ran the query; `None` for an example of the spec.
     count: Option<u64>,
-    /// Columns of the expansion that it reads.
+    /// Columns of the expansion that the query reads.
     columns: Vec<String>,
 }
 
