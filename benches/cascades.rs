@@ -106,7 +106,7 @@ fn load_recording(swan: &Path, model: &str, shots: &str) -> Recording {
     let session = Session::open(spec, &overrides, Cache::Temporary).expect("a sound spec");
     let model = session.connect_model().expect("recordings");
     let selection = Selection::default();
-    let work = session.materializer(model, &selection, RunMode::Live).expect("work");
+    let work = session.new_materializer(model, &selection, RunMode::Live).expect("work");
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
     let listener: hqdl::generate::Listener = Arc::new(|_| {});
     let report = work.materialize("bench", &listener, &interrupt).expect("a report");

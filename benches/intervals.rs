@@ -112,7 +112,7 @@ fn load_heroes(swan: &Path, recording: &Path) -> Vec<Hero> {
     let session = Session::open(spec, &overrides, Cache::Temporary).expect("a sound spec");
     let model = session.connect_model().expect("recordings");
     let selection = Selection::default();
-    let work = session.materializer(model, &selection, RunMode::Live).expect("work");
+    let work = session.new_materializer(model, &selection, RunMode::Live).expect("work");
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
     let listener: hqdl::generate::Listener = Arc::new(|_| {});
     work.materialize("bench", &listener, &interrupt).expect("a report");

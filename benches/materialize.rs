@@ -86,7 +86,8 @@ fn run(spec: &Path, facts: &Facts) -> Report {
     let cache = Cache::Open(facts.clone());
     let session = Session::open(draft, &SpecOverrides::default(), cache).expect("a sound spec");
     let selection = Selection::default();
-    let work = session.materializer(Arc::new(Instant), &selection, RunMode::Live).expect("work");
+    let work =
+        session.new_materializer(Arc::new(Instant), &selection, RunMode::Live).expect("work");
     let listener: Listener = Arc::new(|_| {});
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
     work.materialize("bench", &listener, &interrupt).expect("a report")

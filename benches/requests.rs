@@ -84,7 +84,7 @@ fn latency(bencher: Bencher) {
         let session = session.expect("a sound spec");
         let model = session.connect_model().expect("a model");
         let selection = Selection::default();
-        let work = session.materializer(model, &selection, RunMode::Live).expect("work");
+        let work = session.new_materializer(model, &selection, RunMode::Live).expect("work");
         let listener: Listener = Arc::new(|_| {});
         let (_keep, interrupt) = tokio::sync::watch::channel(false);
         let began = Instant::now();

@@ -70,9 +70,9 @@ impl Failure {
         Some(Self::Message { message, hint, exit })
     }
 
-    /// Returns the failure of a line of stdin.
+    /// Adds the line number of stdin to a failure that has the exit code for wrong input.
     #[must_use]
-    pub fn at_line(self, number: usize) -> Self {
+    pub fn with_line_number(self, number: usize) -> Self {
         match self {
             Self::Message { message, hint, exit: exit @ WRONG_INPUT } => {
                 Self::Message { message: format!("stdin, line {number}: {message}"), hint, exit }
@@ -81,19 +81,18 @@ impl Failure {
         }
     }
 
-    /// Returns the failure with advice for a program that sends requests, which has fields instead
-    /// of command-line options.
+    /// Replaces command-line options in the message and hint by the fields of an HTTP request.
     #[must_use]
-    pub fn for_requests(self) -> Self {
+    pub fn with_request_fields(self) -> Self {
         match self {
             Self::Message { message, hint, exit } => Self::Message {
-                message: name_request_fields(&message),
-                hint: name_request_fields(&hint),
+                message: replace_option_names(&message),
+                hint: replace_option_names(&hint),
                 exit,
             },
             Self::Problems(mut problems) => {
                 for problem in &mut problems.problems {
-                    problem.help = problem.help.as_deref().map(name_request_fields);
+                    problem.help = problem.help.as_deref().map(replace_option_names);
                 }
                 Self::Problems(problems)
             }
@@ -155,7 +154,7 @@ pub(crate) fn check_budget(budget: Option<f64>) -> Result<(), Failure> {
     }
 }
 
-/// Command-line options and commands in messages, and what requests have instead.
+/// Command-line options and commands in messages, with the request fields that replace them.
 const REQUEST_FIELDS: [(&str, &str); 22] = [
     (
         "run this again with a larger --budget to continue",
@@ -187,8 +186,8 @@ const REQUEST_FIELDS: [(&str, &str); 22] = [
     (", or pass --output, to write", ", to write"),
 ];
 
-/// Replaces command-line options in a text.
-fn name_request_fields(text: &str) -> String {
+/// Replaces command-line options in a text by request fields.
+fn replace_option_names(text: &str) -> String {
     REQUEST_FIELDS.iter().fold(text.to_owned(), |text, (option, field)| text.replace(option, field))
 }
 

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! [`generate`] turns prompts into answers one request at a time; [`dispatch`] does so through the
-//! Batch API. [`query`] is the other path. It ends in the same generation:
+//! Batch API. [`query`] is the other path. It generates answers in the same way:
 //!
 //! ```text
 //! scan → parse → routes → rewrite → (run → demand → ask)* → rows

@@ -51,8 +51,8 @@ pub fn edit_spec(
     Err(Failure::wrong_input(message, "nothing was added; try again"))
 }
 
-/// Replaces the text of a spec whose present text has this hash. Returns false, and writes nothing,
-/// if it has another one. The caller has checked the new text.
+/// Replaces the text of a spec if its current text has this hash. Otherwise writes nothing and
+/// returns false. The caller has checked the new text.
 pub fn save_spec(
     path: &Path,
     expected: blake3::Hash,
@@ -71,9 +71,9 @@ pub fn save_spec(
     })
 }
 
-/// Locks the directory of a file against other hqdl processes, until the result is dropped. The file
-/// itself is replaced, so a lock on it would end. Where directories cannot be locked, the comparison
-/// before the replacement is the only protection.
+/// Locks the directory of a file against other hqdl processes, until the result is dropped. The
+/// file itself cannot be locked, because it is replaced. Where directories cannot be locked, the
+/// comparison before the replacement is the only protection.
 ///
 /// # Errors
 /// [`ErrorKind::TimedOut`] if another program keeps the lock.
@@ -101,7 +101,8 @@ fn replace_text(file: &Path, expected: &str, text: &str) -> Result<bool> {
     if permissions.readonly() {
         return Err(Error::new(ErrorKind::PermissionDenied, "the file is read-only"));
     }
-    // Each process has a part file of its own, so that one left by a killed process is no obstacle.
+    // Each process uses its own temporary file, so that a file left by a killed process does no
+    // harm.
     let part = file.with_extension(format!("toml.{}.part", std::process::id()));
     let replace = || {
         let mut written = fs::File::create_new(&part)?;
@@ -114,7 +115,7 @@ fn replace_text(file: &Path, expected: &str, text: &str) -> Result<bool> {
     };
     let replaced = replace();
     if !matches!(replaced, Ok(true)) {
-        // The error of the replacement is the one to report.
+        // Ignore this error, and report that of the replacement.
         let _ = fs::remove_file(&part);
     }
     replaced

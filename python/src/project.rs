@@ -16,7 +16,7 @@ use hqdl::materialize::{Report, RunMode, Selection};
 use hqdl::model::{self, Model, SetupError};
 use hqdl::problem::Problems;
 use hqdl::query::{self, Dialect, Meta, Param, QueryError, RefreshScope, Request, ValueQuestion};
-use hqdl::session::{Cache, Session, SpecOverrides, override_cell, user_cache};
+use hqdl::session::{Cache, Session, SpecOverrides, override_cell, user_cache_dir};
 use hqdl::spec::{PriceTable, Provider, Spec, Type, UncheckedSpec};
 use hqdl::value::Value;
 use pyo3::prelude::*;
@@ -242,7 +242,7 @@ impl Project {
                 (None, None) => DataSource::Values,
             };
             let facts = if keep {
-                let cache = cache.map_or_else(user_cache, Ok)?;
+                let cache = cache.map_or_else(user_cache_dir, Ok)?;
                 let is_server = hqdl::facts::is_server(&cache);
                 FactLocation::Cache(if is_server { cache } else { absolute(cache) })
             } else {
@@ -527,7 +527,8 @@ fn materialize(
     let mut previous: Vec<Report> = Vec::new();
     let mut report = loop {
         let (session, _cache) = settings.open_session(budget)?;
-        let materializer = session.materializer(session.connect_model()?, selection, run_mode)?;
+        let materializer =
+            session.new_materializer(session.connect_model()?, selection, run_mode)?;
         let report = materializer
             .materialize(&command, &context.listener, &context.interrupt)
             .unwrap_or_else(|failed| Report { failure: Some(failed), ..Report::default() });

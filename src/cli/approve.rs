@@ -1,4 +1,4 @@
-//! `hqdl approve`
+//! Implements `hqdl approve`.
 
 use std::io::{BufRead, IsTerminal};
 use std::process::ExitCode;
@@ -95,7 +95,7 @@ pub fn read_approval() -> bool {
 /// Reads the user's answer like [`read_approval`]. Returns `None` if the user presses Ctrl-C first.
 pub fn read_approval_or_interrupt(interrupt: &watch::Receiver<bool>) -> Option<bool> {
     let (sender, answers) = channel();
-    // Nothing can end a read of stdin, so another thread waits for it.
+    // A blocking read of stdin cannot be cancelled, so a separate thread does it.
     std::thread::spawn(move || sender.send(read_approval()));
     interrupt::run_prompt(|| {
         loop {

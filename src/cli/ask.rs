@@ -33,8 +33,8 @@ use crate::spec_file;
 use crate::suggest::edit;
 use crate::usage::Usage;
 
-/// Default time limit for the database's work in one pass, because a query that a model wrote may
-/// never end.
+/// Default time limit for the database's work in one pass. A query that a model wrote might never
+/// finish.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
@@ -103,7 +103,7 @@ impl AskFlags {
         Ok(self.format.unwrap_or(RowsFormat::Table))
     }
 
-    /// Opens the spec or database. Returns the database to query.
+    /// Opens the spec or database. Returns the session and the path of the database to query.
     pub fn open(
         &self,
         command: &str,
@@ -119,7 +119,7 @@ impl AskFlags {
     }
 }
 
-/// Action to take on a plan.
+/// What the command does with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanUse<'a> {
     /// Run the query after approval.
@@ -153,7 +153,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             if let (true, Some(spec)) = (options.keep, &options.ask.spec) {
                 let turn = answered.to_turn();
                 if turn.rows == 0 || !turn.can_be_example {
-                    return Err(cannot_keep(turn.rows));
+                    return Err(cannot_keep_failure(turn.rows));
                 }
                 keep_example(spec, &session.database, turn, output_options)?;
             }
@@ -163,7 +163,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Returns the failure for a query that cannot be an example of its question.
-pub fn cannot_keep(rows: u64) -> Failure {
+pub fn cannot_keep_failure(rows: u64) -> Failure {
     let reason =
         if rows == 0 { "it returned no rows" } else { "it was relaxed, or is in the dialect suql" };
     Failure::wrong_input(
@@ -211,13 +211,13 @@ fn announce_limit(limit: SqlGenerationLimit, spec: &Spec, output_options: Output
     anstream::eprintln!("asking {} for SQL, {limit}", spec.model.name);
 }
 
-/// Advice after a question without a query.
+/// Hint for a question that got no query.
 const REWRITE_HINT: &str = "help: reword the question or try another model; hqdl stores the model's reply, and --rewrite asks again";
 
 /// Outcome of a question.
 pub enum AskOutcome {
     Answered(Box<Answered>),
-    /// Everything was printed; contains the exit code.
+    /// The output is complete; contains the exit code.
     Stopped(u8),
 }
 
@@ -238,13 +238,13 @@ pub struct Answered {
 /// USD spent by the questions of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SpentUsd {
-    /// On requests for SQL.
+    /// USD spent on requests for SQL.
     pub writing: f64,
-    /// On running queries.
+    /// USD spent on running queries.
     pub queries: f64,
 }
 
-/// Answers questions; its state does not depend on the question.
+/// Answers the questions of a command. Its fields are the same for every question.
 pub struct AskRun<'s> {
     flags: &'s AskFlags,
     plan_use: PlanUse<'s>,
@@ -255,7 +255,7 @@ pub struct AskRun<'s> {
     /// Reason why the model could not be connected.
     connect_failure: Option<Failure>,
     planning_model: Arc<dyn Model>,
-    /// Copy of the spec that limits the requests for SQL, and the limit.
+    /// Copy of the spec that limits the requests for SQL, and that limit.
     writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
 }
@@ -319,7 +319,7 @@ impl<'s> AskRun<'s> {
             rewrites: self.flags.rewrite,
             before_request: &announce,
         };
-        let mut asker = Asker::new(question).map_err(|error| self.failure_for(error))?;
+        let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
         asker.continue_conversation(earlier);
         let outcome = self.answer(&mut asker, interrupt);
         let repairs = std::mem::take(&mut asker.repairs);
@@ -353,7 +353,7 @@ impl<'s> AskRun<'s> {
         })
     }
 
-    fn failure_for(&self, error: AskError) -> Failure {
+    fn to_failure(&self, error: AskError) -> Failure {
         match error {
             AskError::InvalidQuestion(message) => {
                 Failure::wrong_input(message, "ask one question in a few sentences")
@@ -384,7 +384,7 @@ impl<'s> AskRun<'s> {
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let mut written = asker.plan().map_err(|error| self.failure_for(error))?;
+        let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
         let mut relaxed: Vec<String> = Vec::new();
         let mut empty: Option<Answered> = None;
         loop {
@@ -404,7 +404,8 @@ impl<'s> AskRun<'s> {
             match (self.require_approval(&plan, asker, interrupt), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
                 (Ok(Some(INTERRUPTED)), _) => return Ok(AskOutcome::Stopped(INTERRUPTED)),
-                // The user approved the query without rows, but not its relaxation.
+                // The relaxed query was not approved, so the answer is the original query without
+                // rows.
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
                 (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
                 (Err(failure), None) => {
@@ -419,7 +420,7 @@ impl<'s> AskRun<'s> {
                 Ok(meta) => result.meta = meta,
                 Err(QueryError::Sql(problem)) => {
                     let repaired = asker.repair(&plan.sql, &problem);
-                    written = repaired.map_err(|error| self.failure_for(error))?;
+                    written = repaired.map_err(|error| self.to_failure(error))?;
                     continue;
                 }
                 Err(error) => return Err(to_run_failure(error)),
@@ -458,7 +459,7 @@ impl<'s> AskRun<'s> {
             Ok(next) => next,
             Err(error) => {
                 if !self.output_options.quiet {
-                    let message = self.failure_for(error).message();
+                    let message = self.to_failure(error).message();
                     anstream::eprintln!("note: no relaxed query was written: {message}");
                 }
                 None
@@ -466,7 +467,7 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Prints the reason why there is no query.
+    /// Prints why no query was written.
     fn report_missing_query(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {
@@ -481,8 +482,8 @@ impl<'s> AskRun<'s> {
             Written::Failed(failed) => {
                 let message = format!(
                     "the model wrote no query that runs; the last one was\n{}\nerror: {}\n{REWRITE_HINT}",
-                    to_safe_lines(&failed.sql),
-                    to_safe_lines(&failed.error)
+                    strip_control_characters(&failed.sql),
+                    strip_control_characters(&failed.error)
                 );
                 (message, json!({ "event": "failed", "sql": failed.sql, "error": failed.error }))
             }
@@ -511,12 +512,12 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Shows the query, its routes and its price on stderr.
+    /// Shows the query, its routes and its cost on stderr.
     fn show_plan(&self, plan: &AskPlan) {
         if self.output_options.quiet || self.output_options.json {
             return;
         }
-        let sql = to_safe_lines(&plan.sql).replace('\n', "\n           ");
+        let sql = strip_control_characters(&plan.sql).replace('\n', "\n           ");
         let bound = meta::format_bound(&plan.explained, &self.session.spec);
         anstream::eprint!("{:<10} {sql}\n{bound}", "query");
         if let Some(assumptions) = &plan.assumptions {
@@ -524,8 +525,8 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Asks for approval if the plan may cost more than the user allowed. Returns the exit code if
-    /// the user declines or presses Ctrl-C.
+    /// Asks for approval if the plan may cost more than the user has allowed. Returns the exit code
+    /// if the user declines or presses Ctrl-C.
     fn require_approval(
         &self,
         plan: &AskPlan,
@@ -581,17 +582,18 @@ impl<'s> AskRun<'s> {
     }
 }
 
-/// Prints a query as it is, or without control characters on a terminal.
+/// Prints a query. On a terminal, omits control characters.
 pub fn print_sql(sql: &str) {
     let mut stdout = std::io::stdout();
-    let text = if stdout.is_terminal() { to_safe_lines(sql) } else { sql.trim().to_owned() };
+    let text =
+        if stdout.is_terminal() { strip_control_characters(sql) } else { sql.trim().to_owned() };
     // A reader may close the pipe early.
     let _ = writeln!(stdout, "{text}");
 }
 
 /// Removes control characters from model output, because they could change other parts of the
 /// terminal.
-fn to_safe_lines(text: &str) -> String {
+fn strip_control_characters(text: &str) -> String {
     text.trim().lines().map(on_one_line).collect::<Vec<_>>().join("\n")
 }
 
@@ -649,7 +651,7 @@ impl Answered {
             anstream::println!("{}", self.to_json());
             return Ok(true);
         }
-        let mut rows = rows::stdout_writer(format);
+        let mut rows = rows::new_stdout_writer(format);
         match self.write_rows(rows.as_mut()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
             Err(e) => return Err(QueryError::Output(e).into()),

@@ -109,17 +109,17 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let filled = audit.fill_from_reference(&session.spec, n, reference)?;
         let file = sheet_path(&session.spec, expansion);
         let what = format!("filled {}", count_noun(filled, "cell"));
-        print_step(output_options, "filled", &what, filled, &file);
+        report_step(output_options, "filled", &what, filled, &file);
     } else if options.ask_model {
         let filled = ask_other_model(options, n, &mut audit, output_options)?;
         let file = sheet_path(&session.spec, expansion);
         let what = format!("filled {}", count_noun(filled, "cell"));
-        print_step(output_options, "filled", &what, filled, &file);
+        report_step(output_options, "filled", &what, filled, &file);
     } else if options.apply {
         let applied = audit.apply_truths(&session.spec, expansion)?;
         let file = session.spec.overrides_path();
         let what = format!("wrote {}", count_noun(applied, "override"));
-        print_step(output_options, "applied", &what, applied, &file);
+        report_step(output_options, "applied", &what, applied, &file);
     } else {
         ask_person(&session, expansion, &mut audit)?;
     }
@@ -174,12 +174,13 @@ fn fill_from_model(
     let expansion = session.spec.expansions[expansion].clone();
     let selection = Selection {
         columns: Some(audit.draw.columns.clone()),
-        filter: Some(audit.sampled_rows_condition(&expansion)),
+        filter: Some(audit.build_sample_condition(&expansion)),
         ..Selection::default()
     };
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
     let (progress, listener) = Progress::new(output_options);
-    let materializer = session.materializer(session.connect_model()?, &selection, RunMode::Live)?;
+    let materializer =
+        session.new_materializer(session.connect_model()?, &selection, RunMode::Live)?;
     let name = materializer.model_name().to_owned();
     let mut report = materializer.materialize(&command, &listener, &interrupt)?;
     drop(materializer);
@@ -204,8 +205,8 @@ fn open_published_database(session: &Session) -> Result<Database, Failure> {
     Ok(Database::open(target)?)
 }
 
-/// Returns the expansion that has the named columns. Without names, returns the only expansion with
-/// an audit, or the only expansion.
+/// Returns the expansion that has the named columns. Without names, returns the only audited
+/// expansion, or the spec's only expansion.
 fn find_expansion<'s>(
     session: &'s Session,
     columns: &[String],
@@ -253,7 +254,7 @@ fn draw_sample(
     let sample = options.sample as usize;
     let mut request = DrawRequest {
         sample,
-        seed: options.seed.unwrap_or_else(random_seed),
+        seed: options.seed.unwrap_or_else(generate_seed),
         ..DrawRequest::default()
     };
     let (mut n, mut chosen) = (None, Vec::new());
@@ -309,7 +310,7 @@ fn draw_sample(
     Ok(ExitCode::SUCCESS)
 }
 
-fn random_seed() -> u64 {
+fn generate_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(since.subsec_nanos()) ^ since.as_secs()
 }
@@ -326,7 +327,7 @@ fn to_failure(error: QueryError, sql: &str) -> Failure {
     }
 }
 
-fn print_step(
+fn report_step(
     output_options: OutputOptions,
     event: &str,
     what: &str,
@@ -438,7 +439,7 @@ fn format_accuracy(column: &ColumnAudit) -> String {
     )
 }
 
-/// Prints a column's results by state, and its confusions.
+/// Prints how many of a column's answers are right, by state, and which values the model confused.
 fn print_column(column: &ColumnAudit) {
     if column.rows == 0 {
         return;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use serde_json::{Value as Json, json};
 
 use super::failure::{Failure, INCOMPLETE};
-use super::progress::parenthesize;
+use super::progress::parenthesize_notes;
 use super::{CacheFlags, OutputOptions, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
@@ -56,7 +56,7 @@ enum Command {
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let cache = session::select_cache(&options.cache, "cache");
     if let Cache::Dir { dir: Some(dir), .. } = &cache
-        // A program may list the facts of a cache before anything is stored in it.
+        // Importing into a cache that does not exist yet is not an error, nor is listing its facts.
         && !matches!(options.command, Command::Import { .. } | Command::List { .. })
         && let Err(error) = std::fs::metadata(dir.join("journal.sqlite"))
     {
@@ -242,7 +242,7 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
     anstream::println!(
         "cost      ${:.4}{}",
         totals.cost_usd,
-        parenthesize(totals.price_note().as_slice())
+        parenthesize_notes(totals.price_note().as_slice())
     );
     if totals.in_doubt_usd > 0.0 {
         anstream::println!(

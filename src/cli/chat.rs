@@ -1,11 +1,11 @@
-//! Implements `hqdl chat`: questions on stdin, each of which may refer to the earlier ones.
+//! Implements `hqdl chat`: reads questions from stdin, each of which may refer to earlier ones.
 
 use std::io::{BufRead, IsTerminal, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
 use super::ask::{
-    Answered, AskFlags, AskOutcome, AskRun, PlanUse, cannot_keep, keep_example, print_sql,
+    Answered, AskFlags, AskOutcome, AskRun, PlanUse, cannot_keep_failure, keep_example, print_sql,
 };
 use super::failure::{Failure, INTERRUPTED};
 use super::rows::{self, RowsFormat};
@@ -18,7 +18,7 @@ use crate::session::Session;
 
 /// Maximum length of a line in bytes; hqdl rejects longer lines.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// Message at the first Ctrl-C.
+/// Message printed at the first Ctrl-C.
 const STOPPING: &str = "press Ctrl-C again to stop at once, or Enter to end the conversation";
 const HELP: &str = "\
 /sql             print the last query
@@ -59,11 +59,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         has_failed: false,
         exit_code: 0,
     };
-    chat.talk()
+    chat.run_conversation()
 }
 
-/// Opens the stored conversations. They are on this machine even if the cache is on a server.
-/// Returns `None` for `--no-cache`, which stores no conversations.
+/// Opens the stored conversations. They are stored on this machine, even if the cache is on a
+/// server. Returns `None` for `--no-cache`, which stores no conversations.
 fn open_store(flags: &CacheFlags) -> Result<Option<ConversationStore>, Failure> {
     if flags.no_cache {
         return Ok(None);
@@ -125,7 +125,7 @@ struct Chat<'s> {
     id: String,
     conversation: Conversation,
     last: Option<Answered>,
-    /// Whether the last question was not answered.
+    /// Whether the last question failed.
     has_failed: bool,
     /// Exit code of the last question that failed.
     exit_code: u8,
@@ -139,7 +139,7 @@ enum Next {
 }
 
 impl Chat<'_> {
-    fn talk(&mut self) -> Result<ExitCode, Failure> {
+    fn run_conversation(&mut self) -> Result<ExitCode, Failure> {
         let is_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let interrupt = interrupt::watch_ctrl_c(Some(STOPPING));
         self.print_note("ask a question, or /help");
@@ -158,7 +158,7 @@ impl Chat<'_> {
             let next = match line.trim() {
                 "" => Ok(Next::Continue),
                 command if command.starts_with('/') => self.run_command(command),
-                question => self.ask(question, &interrupt),
+                question => self.answer_question(question, &interrupt),
             };
             match next {
                 Ok(Next::Continue) => {}
@@ -184,7 +184,7 @@ impl Chat<'_> {
         }
     }
 
-    fn ask(
+    fn answer_question(
         &mut self,
         question: &str,
         interrupt: &tokio::sync::watch::Receiver<bool>,
@@ -201,7 +201,7 @@ impl Chat<'_> {
                 self.conversation.turns.push(answered.to_turn());
                 self.last = Some(*answered);
                 self.has_failed = false;
-                self.save()?;
+                self.save_conversation()?;
                 if !is_open {
                     return Ok(Next::End);
                 }
@@ -210,7 +210,7 @@ impl Chat<'_> {
         Ok(Next::Continue)
     }
 
-    fn save(&self) -> Result<(), Failure> {
+    fn save_conversation(&self) -> Result<(), Failure> {
         match &self.store {
             Some(store) => store.save(&self.id, &self.conversation).map_err(|e| to_failure(&e)),
             None => Ok(()),
@@ -234,13 +234,13 @@ impl Chat<'_> {
             }
             "/undo" if self.has_failed => self.has_failed = false,
             "/undo" => {
-                let undone = self.conversation.turns.pop().ok_or_else(no_answer)?;
+                let undone = self.conversation.turns.pop().ok_or_else(no_answer_failure)?;
                 self.last = None;
-                self.save()?;
+                self.save_conversation()?;
                 self.print_note(&format!("forgot: {}", on_one_line(&undone.question)));
             }
-            "/keep" => self.keep(argument)?,
-            "/export" => self.export(Path::new(argument))?,
+            "/keep" => self.keep_example(argument)?,
+            "/export" => self.export_rows(Path::new(argument))?,
             _ => {
                 let message = format!("there is no command {command}");
                 return Err(Failure::wrong_input(message, "/help lists the commands"));
@@ -257,15 +257,15 @@ impl Chat<'_> {
                 "ask it again, or /undo to return to the one before it",
             ));
         }
-        self.conversation.turns.last().ok_or_else(no_answer)
+        self.conversation.turns.last().ok_or_else(no_answer_failure)
     }
 
     /// Adds the last query to the spec. A follow-up question must be written out in full, because
     /// it cannot be understood without the earlier ones.
-    fn keep(&self, question: &str) -> Result<(), Failure> {
+    fn keep_example(&self, question: &str) -> Result<(), Failure> {
         let last = self.last_turn()?;
         if last.rows == 0 || !last.can_be_example {
-            return Err(cannot_keep(last.rows));
+            return Err(cannot_keep_failure(last.rows));
         }
         let Some(spec) = &self.options.ask.spec else {
             let hint = "start the chat with --spec SPEC";
@@ -285,7 +285,7 @@ impl Chat<'_> {
         keep_example(spec, &self.session.database, turn, self.output_options)
     }
 
-    fn export(&self, path: &Path) -> Result<(), Failure> {
+    fn export_rows(&self, path: &Path) -> Result<(), Failure> {
         let none = || Failure::wrong_input("there are no rows to export", "ask a question first");
         let answered = self.last.as_ref().ok_or_else(none)?;
         let format = match path.extension().and_then(|e| e.to_str()) {
@@ -307,14 +307,14 @@ impl Chat<'_> {
             Failure::wrong_input(message, "name a new file in a directory that exists")
         };
         let file = std::fs::File::create_new(path).map_err(|e| failed(&e))?;
-        let mut out = rows::row_writer(format, Box::new(std::io::BufWriter::new(file)), false);
+        let mut out = rows::new_row_writer(format, Box::new(std::io::BufWriter::new(file)), false);
         answered.write_rows(out.as_mut()).map_err(|e| failed(&e))?;
         self.print_note(&format!("wrote {}", path.display()));
         Ok(())
     }
 }
 
-fn no_answer() -> Failure {
+fn no_answer_failure() -> Failure {
     Failure::wrong_input("no question has been answered yet", "ask one first")
 }
 

@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::mcp::{approve_command, open_plans};
+use super::mcp::{build_approve_command, open_plans};
 use super::{CacheFlags, OutputOptions, log, session};
 use crate::approval::SpendingLimits;
 use crate::daemon::{self, ClientLimits, Settings, TOKEN};
@@ -39,11 +39,12 @@ pub struct Options {
     /// Host name that clients may use for this machine, in addition to its addresses.
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// Send no request without approval: plan, publish what is known, and wait. A query with
-    /// `budget`, and a run that is started over HTTP or on the page, are approved.
+    /// Send no request without approval: only plan, and publish stored answers. A query with
+    /// `budget` and a run started over HTTP or on the page count as approved.
     #[arg(long)]
     no_spend: bool,
-    /// Let the page change specs: edit them, and keep questions with their queries as examples.
+    /// Allow changes of specs on the page: editing them, and keeping questions with their queries
+    /// as examples.
     #[arg(long)]
     edit: bool,
     /// Check the files at this interval (2 if omitted, at most 3600), for file systems without
@@ -143,7 +144,7 @@ fn check_specs_path(path: &Path, quiet: bool) -> Result<(), Failure> {
             || Failure::wrong_input(format!("{} does not end in .toml", path.display()), hint),
             Failure::from,
         )),
-        // A directory may be mounted later.
+        // Accept it, because a directory may be mounted later.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             if !quiet {
                 let path = path.display();
@@ -203,7 +204,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             max_usd: options.assistant.max_usd,
         },
         plans: open_plans(&options.cache)?,
-        approve_command: approve_command(&options.cache),
+        approve_command: build_approve_command(&options.cache),
         spend: !options.no_spend,
         edit: options.edit,
         poll: options.poll.map(Duration::from_secs),

@@ -27,7 +27,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     } else {
         input.build_plain_query(interrupt::watch_ctrl_c(None)).explain()
     };
-    let meta = explained.map_err(|error| input.failure_for(error, None))?;
+    let meta = explained.map_err(|error| input.to_failure(error, None))?;
     if output_options.json {
         anstream::println!("{}", meta.explained_to_json());
     } else {

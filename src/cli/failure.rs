@@ -1,4 +1,4 @@
-//! Prints a failure on the terminal and returns the exit code of the process.
+//! Prints failures of commands.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -6,7 +6,8 @@ use std::process::ExitCode;
 pub use crate::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
 
 impl Failure {
-    /// Prints the failure and returns the exit code.
+    /// Prints the failure on stderr; with `as_json`, also prints an event on stdout. Returns the exit
+    /// code.
     pub fn print_error(&self, as_json: bool) -> ExitCode {
         let colour = std::io::stderr().is_terminal();
         match self {

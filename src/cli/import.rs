@@ -69,7 +69,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     session::print_warnings(&session.warnings, output_options);
     session::print_cache_location(session.facts()?, output_options);
     let selection = Selection::default();
-    let materializer = session.materializer(
+    let materializer = session.new_materializer(
         model::connect_for_planning(&session.spec)?,
         &selection,
         RunMode::CachedOnly,

@@ -45,7 +45,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let message = format!("cannot write {}: {}", path.display(), crate::format::io_reason(e));
         Failure::wrong_input(message, "choose another file with --spec")
     };
-    // Check before hqdl creates any file.
+    // Check this before creating any file.
     if let Some(spec) = options.spec.as_ref().filter(|spec| spec.exists()) {
         let (message, hint) = if spec.is_dir() {
             ("is a directory", "name a file in it with --spec")
@@ -102,7 +102,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the price, then asks a model for advice about the tables.
+/// Prints the maximum cost, then asks a model for advice about the tables.
 fn ask_for_advice(
     spec_draft: &mut SpecDraft<'_>,
     path: &Path,
@@ -179,7 +179,6 @@ fn choose_database_path(db: &Path, spec: Option<&Path>) -> String {
     path.display().to_string()
 }
 
-/// Returns the relative path from a folder to a file.
 fn compute_relative_path(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(a, b)| a == b).count();
     let up = folder.components().skip(shared).map(|_| Component::ParentDir);

@@ -19,8 +19,7 @@ use crate::session::Session;
 use crate::spec::{Provider, UncheckedSpec};
 use crate::value::Value;
 
-/// Returns the parser of `--dialect`.
-fn dialect_parser() -> impl TypedValueParser<Value = Dialect> {
+fn build_dialect_parser() -> impl TypedValueParser<Value = Dialect> {
     let values = Dialect::ALL.map(|(name, dialect)| {
         PossibleValue::new(name).help(match dialect {
             Dialect::Sqlite => "SQLite with BlendSQL ingredients",
@@ -53,7 +52,7 @@ pub struct Options {
     param: Vec<String>,
     /// SQL dialect of the query. `suql` accepts `PostgreSQL` syntax (`ILIKE`, `ANY`, `unnest`,
     /// `c::int`); the others accept the AI functions of the systems they are named after.
-    #[arg(long, value_parser = dialect_parser(), default_value = "sqlite", value_name = "DIALECT")]
+    #[arg(long, value_parser = build_dialect_parser(), default_value = "sqlite", value_name = "DIALECT")]
     dialect: Dialect,
     /// If a query compares a column of few distinct values with a word that is not among them, ask
     /// the model once which values the word means.
@@ -151,12 +150,12 @@ impl<'o> Input<'o> {
         Ok(())
     }
 
-    /// Connects to the model. A missing model or key matters only if the query must ask, so that
-    /// failure is the inner result.
+    /// Connects to the model. A missing model or key is the inner error, because it matters only if
+    /// the query sends requests.
     pub fn connect_model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // An unnamed model has the default name `replay`, so check the flags, not the name.
-        if settings.provider != Provider::Replay && self.is_nameless() {
+        if settings.provider != Provider::Replay && self.lacks_model_name() {
             return Ok(Err(Failure::wrong_input(
                 "this query needs a model, but none is named",
                 "pass --model NAME (and --base-url URL), or --recordings FILE",
@@ -170,11 +169,11 @@ impl<'o> Input<'o> {
     }
 
     /// Returns whether the database contains hqdl's tables, but no spec describes them.
-    pub fn lacks_spec_of_tables(&self) -> bool {
+    pub fn has_tables_without_spec(&self) -> bool {
         self.options.spec.is_none() && self.session.database.has_bookkeeping()
     }
 
-    fn is_nameless(&self) -> bool {
+    fn lacks_model_name(&self) -> bool {
         self.options.spec.is_none() && self.flags.model.as_deref().unwrap_or_default().is_empty()
     }
 
@@ -217,7 +216,7 @@ impl<'o> Input<'o> {
     }
 
     /// Converts a query's error to the failure to print.
-    pub fn failure_for(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
+    pub fn to_failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
         match (error, no_model) {
             (QueryError::Sql(mut problem), _) => {
                 if let Some(table) = problem.message.strip_prefix("no such table: ")

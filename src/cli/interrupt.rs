@@ -10,10 +10,10 @@ use super::failure::INTERRUPTED;
 /// Message at the first Ctrl-C, for a command that asks a model.
 pub const FINISHING: &str = "finishing the requests in flight; press Ctrl-C again to stop at once";
 
-/// Whether a prompt waits for the user. No request is in flight then.
+/// Whether a prompt is waiting for the user. No request is in flight while it waits.
 static IS_PROMPTING: AtomicBool = AtomicBool::new(false);
 
-/// Runs a prompt. A Ctrl-C meanwhile prints no message about requests.
+/// Runs a prompt. A Ctrl-C during the prompt prints no message about requests.
 pub fn run_prompt<T>(prompt: impl FnOnce() -> T) -> T {
     IS_PROMPTING.store(true, Ordering::SeqCst);
     let answer = prompt();
@@ -31,7 +31,7 @@ pub fn watch_ctrl_c(message: Option<&'static str>) -> watch::Receiver<bool> {
         };
         runtime.block_on(async {
             if tokio::signal::ctrl_c().await.is_ok() {
-                // Read the flag first, because the prompt ends when it sees the interrupt.
+                // Read the flag first: the interrupt ends the prompt, which resets the flag.
                 let message = if IS_PROMPTING.load(Ordering::SeqCst) { Some("") } else { message };
                 let _ = send.send(true);
                 if let Some(message) = message {

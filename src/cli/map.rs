@@ -42,7 +42,7 @@ pub struct Options {
 struct MapRequest {
     /// The question; `{}` is replaced by the value.
     question: String,
-    /// NULLs, numbers and texts; true and false become 1 and 0.
+    /// Values: NULL, numbers or texts; true and false become 1 and 0.
     values: Vec<Json>,
     /// Type of an answer: `bool`, `int`, `float`, `str`, `date`, or `list[…]`.
     #[serde(rename = "type")]
@@ -83,7 +83,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         };
         let response = answered.unwrap_or_else(|failure| {
             exit_code = failure.exit_code();
-            failure.at_line(number).for_requests().to_json()
+            failure.with_line_number(number).with_request_fields().to_json()
         });
         // The reader closed stdout.
         if writeln!(out, "{response}").and_then(|()| out.flush()).is_err() {

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
 use super::failure::{Failure, INCOMPLETE};
-use super::progress::{Progress, format_duration, parenthesize};
+use super::progress::{Progress, format_duration, parenthesize_notes};
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::cell::State;
 use crate::format::{count_noun, format_thousands};
@@ -101,14 +101,14 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut earlier: Vec<Report> = Vec::new();
     let mut report = loop {
         let model = match (&options.batch_file, session.spec.model.provider) {
-            // Writing files needs no key; only the user who submits them does.
+            // Writing batch files needs no API key; only submitting them does.
             (Some(_), provider) if provider != Provider::Replay => {
                 model::connect_for_export(&session.spec)?
             }
             _ => session.connect_model()?,
         };
         let run_mode = if options.batch { RunMode::Batch } else { RunMode::Live };
-        let materializer = session.materializer(model, &selection, run_mode)?;
+        let materializer = session.new_materializer(model, &selection, run_mode)?;
         if output_options.verbose {
             anstream::eprintln!("database   {}", session.spec.database.display());
             anstream::eprintln!("model      {}", materializer.model_name());
@@ -136,7 +136,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         if !report.is_database_replaced() || earlier.len() >= MAX_RESTARTS {
             break report;
         }
-        // Continue the same run over the new file.
+        // Continue the same run with the new file.
         let path = session.spec.database.display();
         listener(&Event::Warning(format!(
             "{path} was replaced by another file; hqdl reads the new one"
@@ -147,7 +147,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     progress.finish();
     earlier.iter().for_each(|before| report.merge_previous_report(before));
     let seconds = progress.elapsed_seconds();
-    // Print no summary if the run ended before its first request.
+    // Print no summary if the run was stopped before it got any answer.
     let nothing = report.stop_reason.is_some() && report.requested.total() == 0;
     let began = report.usage.requests > 0 || report.failure.is_none() && !nothing;
     // With --json, `done` is always the last line.
@@ -170,7 +170,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 /// it.
 fn print_failed_cells(report: &Report) {
     let failed = report.cells.count_failed() - report.cells.get(State::Error);
-    if failed > 0 && report.only_failure().is_none() {
+    if failed > 0 && report.find_common_failure().is_none() {
         anstream::eprintln!(
             "note: {} got no valid answer; `hqdl why` shows the reason, and --retry-failed asks again",
             count_noun(failed, "cell")
@@ -232,7 +232,7 @@ fn print_exported_files(
     );
 }
 
-/// Prints an earlier file, whose cells this export skipped.
+/// Prints an unanswered file of an earlier export, whose cells this export skipped.
 fn print_unanswered_file(file: &UnansweredFile, output_options: OutputOptions) {
     let is_there = file.path.as_ref().is_some_and(|p| p.exists());
     if output_options.json {
@@ -344,7 +344,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     } else {
         format!("unknown: set `price` in {}", spec.find_unpriced_table())
     };
-    anstream::println!("cost       {cost}{}", parenthesize(&report.price_notes()));
+    anstream::println!("cost       {cost}{}", parenthesize_notes(&report.price_notes()));
     if report.in_doubt.requests > 0 {
         let upper_bound = if report.has_price {
             format!("${:.4}", report.in_doubt.max_spent.usd)

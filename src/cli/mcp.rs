@@ -1,4 +1,4 @@
-//! `hqdl mcp`
+//! Implements `hqdl mcp`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,8 +50,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if let Some(assistant) = options.print_config {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("hqdl"));
         let given = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
-        let args = absolute_args(given);
-        let config = format_config(assistant, &program, &args, &absolute_variables(&args));
+        let args = make_args_absolute(given);
+        let config = format_config(assistant, &program, &args, &collect_absolute_variables(&args));
         anstream::println!("{config:#}");
         return Ok(ExitCode::SUCCESS);
     }
@@ -73,7 +73,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         model,
         plans: open_plans(&flags.cache)?,
         ledger: SpendingLedger::new(limits),
-        approve_command: approve_command(&flags.cache),
+        approve_command: build_approve_command(&flags.cache),
         timeout: options.timeout.unwrap_or(DEFAULT_TIMEOUT),
         rows_per_request: flags.rows_per_request,
         edits: std::sync::Arc::default(),
@@ -90,9 +90,9 @@ pub fn open_plans(flags: &CacheFlags) -> Result<PlanStore, Failure> {
 }
 
 /// Returns the command that approves a plan, without the plan's id.
-pub fn approve_command(flags: &CacheFlags) -> String {
+pub fn build_approve_command(flags: &CacheFlags) -> String {
     match flags.cache.as_ref().filter(|cache| !flags.no_cache && !is_server(cache)) {
-        Some(dir) => format!("hqdl approve --cache {}", quote_for_shell(&absolute(dir))),
+        Some(dir) => format!("hqdl approve --cache {}", quote_for_shell(&to_absolute_path(dir))),
         None => "hqdl approve".to_owned(),
     }
 }
@@ -106,18 +106,18 @@ fn quote_for_shell(text: &str) -> String {
     }
 }
 
-fn absolute(path: &Path) -> String {
+fn to_absolute_path(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned()
 }
 
-/// Returns the path as an absolute one. A URL of a server is returned unchanged.
-fn absolute_location(text: &str) -> String {
+/// Returns the absolute path of a file. A URL of a server is returned unchanged.
+fn to_absolute_location(text: &str) -> String {
     let path = Path::new(text);
-    if is_server(path) { text.to_owned() } else { absolute(path) }
+    if is_server(path) { text.to_owned() } else { to_absolute_path(path) }
 }
 
 /// Returns arguments without `--print-config`, and with absolute paths.
-fn absolute_args(given: impl Iterator<Item = String>) -> Vec<String> {
+fn make_args_absolute(given: impl Iterator<Item = String>) -> Vec<String> {
     let mut args = Vec::new();
     let mut flag = String::new();
     for arg in given {
@@ -134,8 +134,8 @@ fn absolute_args(given: impl Iterator<Item = String>) -> Vec<String> {
         }
         let is_path = PATH_FLAGS.contains(&flag.as_str());
         args.push(match value {
-            Some(value) if is_path => format!("{flag}={}", absolute_location(value)),
-            None if is_path && !is_flag => absolute_location(&arg),
+            Some(value) if is_path => format!("{flag}={}", to_absolute_location(value)),
+            None if is_path && !is_flag => to_absolute_location(&arg),
             _ => arg,
         });
     }
@@ -145,9 +145,9 @@ fn absolute_args(given: impl Iterator<Item = String>) -> Vec<String> {
 /// Returns the environment variables that set a path whose flag is absent from `args`, with
 /// absolute paths. The configuration must contain them, because the assistant starts the server
 /// without the user's environment.
-fn absolute_variables(args: &[String]) -> BTreeMap<&'static str, String> {
+fn collect_absolute_variables(args: &[String]) -> BTreeMap<&'static str, String> {
     let is_given = |flag: &str| args.iter().any(|arg| arg.split('=').next() == Some(flag));
     let variables = PATH_VARIABLES.iter().filter(|(_, flag)| !is_given(flag));
     let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    variables.filter_map(|(name, _)| Some((*name, absolute_location(&value(name)?)))).collect()
+    variables.filter_map(|(name, _)| Some((*name, to_absolute_location(&value(name)?)))).collect()
 }

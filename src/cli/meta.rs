@@ -1,6 +1,6 @@
 //! Formats a query's metadata for the terminal, for `--meta` and `explain`.
 
-use super::progress::{format_duration, parenthesize};
+use super::progress::{format_duration, parenthesize_notes};
 use crate::format::{count_noun, format_thousands, format_usd_bound};
 use crate::query::Meta;
 use crate::spec::Spec;
@@ -140,7 +140,7 @@ fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, at_most: &str) {
         format!("unknown: set `price` in {}", spec.find_unpriced_table())
     };
     let notes: &[String] = if meta.requests == 0 { &[] } else { &meta.price_notes };
-    push_line(out, "cost", &format!("{cost}{}", parenthesize(notes)));
+    push_line(out, "cost", &format!("{cost}{}", parenthesize_notes(notes)));
 }
 
 fn push_sql(out: &mut String, meta: &Meta) {

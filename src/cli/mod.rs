@@ -45,7 +45,7 @@ pub use examples::{EXAMPLES, wrap_example};
 use failure::Failure;
 
 use crate::facts::is_server;
-use crate::session::user_cache;
+use crate::session::user_cache_dir;
 use crate::spec::{PriceTable, Provider};
 
 /// Add columns to a `SQLite` or `PostgreSQL` database and fill them with answers from a language
@@ -169,7 +169,7 @@ struct ModelFlags {
     #[command(flatten)]
     cache: CacheFlags,
     /// API of the endpoint.
-    #[arg(long, value_parser = provider_parser())]
+    #[arg(long, value_parser = build_provider_parser())]
     provider: Option<Provider>,
     /// Model name, as the endpoint knows it.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -259,12 +259,12 @@ impl CacheFlags {
     fn local_dir(&self) -> Result<PathBuf, Failure> {
         let given = self.cache.as_ref().filter(|dir| !self.no_cache && !is_server(dir));
         let given = given.filter(|dir| !dir.as_os_str().is_empty());
-        Ok(given.map_or_else(user_cache, |dir| Ok(dir.clone()))?)
+        Ok(given.map_or_else(user_cache_dir, |dir| Ok(dir.clone()))?)
     }
 }
 
 /// Returns the parser of `--provider`, which lists the known names.
-fn provider_parser() -> impl TypedValueParser<Value = Provider> {
+fn build_provider_parser() -> impl TypedValueParser<Value = Provider> {
     PossibleValuesParser::new(Provider::ALL.map(Provider::name))
         .try_map(|name| Provider::from_name(&name).ok_or("no provider"))
 }
@@ -285,12 +285,12 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // clap reports help and version as errors, too.
         Err(error) => {
             let mut error = if error.use_stderr() {
-                without_variables(command()).try_get_matches_from(&args).err().unwrap_or(error)
+                remove_variables(command()).try_get_matches_from(&args).err().unwrap_or(error)
             } else {
                 error
             };
             if error.kind() == clap::error::ErrorKind::UnknownArgument {
-                // clap suggests `-- --option`, which is never meant here.
+                // clap suggests `-- --option`, but no command accepts options as values.
                 error.remove(clap::error::ContextKind::Suggested);
             }
             let _ = error.print();
@@ -346,10 +346,10 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Returns a command whose options are not read from environment variables. clap shows options
 /// that have a variable in the usage line of an error, as if they were required.
-fn without_variables(command: clap::Command) -> clap::Command {
+fn remove_variables(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| arg.env(clap::builder::Resettable::Reset))
-        .mut_subcommands(without_variables)
+        .mut_subcommands(remove_variables)
 }
 
 /// Returns the command line. Its help texts are the doc comments of its types without backticks,

@@ -45,7 +45,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     session::print_warnings(&session.warnings, output_options);
     session::print_cache_location(session.facts()?, output_options);
     if options.show_prompt {
-        return show_prompts(&session, output_options);
+        return print_prompts(&session, output_options);
     }
     let run_mode = if options.batch { RunMode::Batch } else { RunMode::Live };
     let (plan, warnings) = session.plan_requests(&options.select.to_selection(), run_mode)?;
@@ -62,7 +62,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Prints the prompt for the first rows of each expansion.
-fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+fn print_prompts(session: &Session, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     for SamplePrompt { expansion, title, system, user } in
         build_sample_prompts(&session.spec, &session.database, session.facts()?, None)?
     {
@@ -76,7 +76,7 @@ fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the cells of each column, with the model if the plan has several.
+/// Prints the number of cells to ask for in each column, with its model if the plan uses several.
 fn print_columns(plan: &Plan) {
     let has_models = plan.sum_by_model().len() > 1;
     let mut table = Table::new();
@@ -116,7 +116,7 @@ fn print_columns(plan: &Plan) {
     anstream::println!("{table}");
 }
 
-/// Prints the number of requests, with the part of each model if the plan has several.
+/// Prints the number of requests, by model if the plan uses several.
 fn print_requests(plan: &Plan) {
     let models = plan.sum_by_model();
     if let [only] = models.as_slice() {
@@ -161,10 +161,10 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
             plan.cost_usd.likely,
             plan.cost_usd.low,
             plan.cost_usd.max,
-            progress::parenthesize(&plan.price_notes)
+            progress::parenthesize_notes(&plan.price_notes)
         );
     } else {
-        let notes = progress::parenthesize(&plan.price_notes);
+        let notes = progress::parenthesize_notes(&plan.price_notes);
         let table = spec.find_unpriced_table();
         anstream::println!("cost      unknown: set `price` in {table}{notes}");
     }
@@ -176,7 +176,7 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
     anstream::println!("time      {about} {}", progress::format_duration(plan.seconds));
 }
 
-/// Prints the thresholds of a column with a target, with price and agreement.
+/// Prints the possible thresholds of a column with a target, with their cost and agreement.
 fn print_cascade(cascade: &CascadePlan) {
     if cascade.thresholds.is_empty() {
         return;

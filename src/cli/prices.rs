@@ -142,7 +142,7 @@ fn print_entries(
     format: RowsFormat,
     book: &PriceBook,
 ) -> std::io::Result<()> {
-    let mut out = rows::stdout_writer(format);
+    let mut out = rows::new_stdout_writer(format);
     let names: Vec<String> = columns.iter().map(|column| column.name.to_owned()).collect();
     out.write_columns(&names)?;
     for entry in entries {

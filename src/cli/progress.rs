@@ -237,7 +237,7 @@ fn format_usage(usage: &Usage) -> String {
 }
 
 /// Returns the notes in parentheses after a space, or nothing if there are none.
-pub fn parenthesize<S: std::borrow::Borrow<str>>(notes: &[S]) -> String {
+pub fn parenthesize_notes<S: std::borrow::Borrow<str>>(notes: &[S]) -> String {
     if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) }
 }
 

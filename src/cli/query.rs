@@ -51,13 +51,13 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut input_options = options.input.clone();
     let interval = parse_interval(options, &mut input_options)?;
     let input = Input::open(&input_options, "query", output_options)?;
-    if interval.is_some() && input.lacks_spec_of_tables() {
+    if interval.is_some() && input.has_tables_without_spec() {
         return Err(Failure::wrong_input(
             "--interval needs --spec",
             "name the spec that published the tables of this database; its audit measures the errors",
         ));
     }
-    let mut rows = rows::stdout_writer(format);
+    let mut rows = rows::new_stdout_writer(format);
     match run_query(&input, interval, rows.as_mut(), output_options) {
         Ok(meta) => Ok(print_notes(&meta, &input, options, output_options)),
         // A closed pipe (`| head`) is not an error.
@@ -134,7 +134,7 @@ fn run_query(
         QueryError::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {
             QueryExit::PipeClosed
         }
-        error => QueryExit::Failed(input.failure_for(error, no_model)),
+        error => QueryExit::Failed(input.to_failure(error, no_model)),
     })
 }
 

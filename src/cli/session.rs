@@ -8,7 +8,7 @@ use super::{CacheFlags, ModelFlags, OutputOptions};
 use crate::database::Database;
 use crate::facts::{Facts, FactsError, StatusCallback, is_server};
 use crate::problem::Problems;
-use crate::session::{Cache, Session, SpecOverrides, user_cache};
+use crate::session::{Cache, Session, SpecOverrides, user_cache_dir};
 use crate::spec::UncheckedSpec;
 
 /// Reads a spec, applies the flags and checks it.
@@ -46,7 +46,7 @@ pub fn open_draft(
         ));
     }
     if let Some(database) = flags.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
-        // The path comes from the flag, so the message names no spec.
+        // The path comes from a flag, so the error message must not name the spec.
         Database::open(database)?;
     }
     let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };
@@ -69,14 +69,13 @@ pub fn to_overrides(flags: &ModelFlags) -> SpecOverrides {
     }
 }
 
-/// Returns the cache that the flags select.
 pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
     if flags.no_cache {
         return Cache::Temporary;
     }
     let owner_description = format!("hqdl {command}");
     match server_url(flags) {
-        Some(url) => Cache::Server { url, owner_description, on_status: warning_printer() },
+        Some(url) => Cache::Server { url, owner_description, on_status: build_warning_printer() },
         None => {
             // An empty HQDL_CACHE counts as unset.
             let dir = flags.cache.clone().filter(|dir| !dir.as_os_str().is_empty());
@@ -92,7 +91,7 @@ pub fn server_url(flags: &CacheFlags) -> Option<String> {
 }
 
 /// Returns a callback that prints status messages on stderr.
-pub fn warning_printer() -> StatusCallback {
+pub fn build_warning_printer() -> StatusCallback {
     Arc::new(|line| anstream::eprintln!("warning: {line}"))
 }
 
@@ -108,7 +107,7 @@ pub fn print_cache_location(facts: &Facts, output_options: OutputOptions) {
 
 /// Returns the cache directory.
 pub fn cache_dir(flags: &CacheFlags) -> Result<PathBuf, FactsError> {
-    flags.cache.clone().map_or_else(user_cache, Ok)
+    flags.cache.clone().map_or_else(user_cache_dir, Ok)
 }
 
 /// Prints warnings, unless `--quiet` is set.

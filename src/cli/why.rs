@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::OutputOptions;
 use super::failure::Failure;
-use super::progress::parenthesize;
+use super::progress::parenthesize_notes;
 use crate::database::Database;
 use crate::database::provenance::CellProvenance;
 use crate::evidence::ShownEvidence;
@@ -129,7 +129,7 @@ fn print_provenance(cell: &CellProvenance) {
     if let (Some(input), Some(output), Some(cost)) =
         (cell.input_tokens, cell.output_tokens, cell.cost_usd)
     {
-        let notes = parenthesize(cell.price_note().as_slice());
+        let notes = parenthesize_notes(cell.price_note().as_slice());
         line(
             "cost share",
             Some(format!("{input:.1} tokens in, {output:.1} out, ${cost:.6}{notes}")),
@@ -143,15 +143,15 @@ fn print_evidence(evidence: &ShownEvidence) {
         anstream::println!("    {} {}", passage.id, passage.source);
         for quote in evidence.quotes.iter().filter(|quote| quote.passage == passage.id) {
             let item = quote.item.as_ref().map(|item| format!("{item}: ")).unwrap_or_default();
-            anstream::println!("      quoted     {item}\"{}\"", fold_lines(&quote.quote));
+            anstream::println!("      quoted     {item}\"{}\"", join_lines(&quote.quote));
         }
-        anstream::println!("      text       {}", fold_lines(&passage.text));
+        anstream::println!("      text       {}", join_lines(&passage.text));
     }
     if evidence.passages.is_empty() {
         anstream::println!("    no passage of the documents was found");
     }
 }
 
-fn fold_lines(text: &str) -> String {
+fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

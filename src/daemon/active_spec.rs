@@ -26,8 +26,8 @@ pub(super) struct ActiveSpec {
     model_inputs: String,
 }
 
-/// Result of reading a spec: the spec and the files it depends on, with their fingerprints from
-/// before reading.
+/// Result of reading a spec: the spec, and the files that it depends on. Their fingerprints were
+/// taken before the files were read.
 pub(super) struct SpecReading {
     pub(super) files: Vec<(PathBuf, FileFingerprint)>,
     pub(super) spec: Result<ActiveSpec, Failure>,

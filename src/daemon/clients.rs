@@ -18,9 +18,9 @@ struct ClientTable {
 
 impl Clients {
     /// Registers work for a client. When the returned guard is dropped, the interrupt becomes true,
-    /// so the work ends as soon as the client leaves.
+    /// so the work ends as soon as the client disconnects.
     pub(super) fn begin_work(&self) -> (ClientGuard, watch::Receiver<bool>) {
-        let mut table = self.table();
+        let mut table = self.lock_table();
         let (send, receive) = watch::channel(table.is_ending);
         table.next += 1;
         let id = table.next;
@@ -31,7 +31,7 @@ impl Clients {
 
     /// Interrupts all work, including work that is registered later.
     pub(super) fn interrupt_all_work(&self) {
-        let mut table = self.table();
+        let mut table = self.lock_table();
         table.is_ending = true;
         table.interrupts.values().for_each(|send| {
             send.send_replace(true);
@@ -40,10 +40,10 @@ impl Clients {
 
     /// Returns the number of clients with work in progress.
     pub(super) fn count(&self) -> usize {
-        self.table().interrupts.len()
+        self.lock_table().interrupts.len()
     }
 
-    fn table(&self) -> MutexGuard<'_, ClientTable> {
+    fn lock_table(&self) -> MutexGuard<'_, ClientTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,7 +57,7 @@ pub(super) struct ClientGuard {
 
 impl Drop for ClientGuard {
     fn drop(&mut self) {
-        if let Some(send) = self.clients.table().interrupts.remove(&self.id) {
+        if let Some(send) = self.clients.lock_table().interrupts.remove(&self.id) {
             send.send_replace(true);
         }
     }

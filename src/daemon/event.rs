@@ -13,33 +13,31 @@ use super::status::Cause;
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
 
-/// An event of the daemon's loop, which reacts to nothing else.
+/// An event for the daemon's loop. The loop has no other input.
 pub(super) enum DaemonEvent {
-    /// Files changed and have been quiet since.
+    /// Files changed, and then stayed unchanged for a short time.
     FilesChanged(Vec<PathBuf>),
     /// The loop must compare all files, because the system missed changes or cannot watch them.
     CompareFiles,
     /// The system cannot report all changes, for this reason.
     WatchFailed(String),
-    /// A timer expired.
     TimerExpired,
     /// A client requests a run.
     StartRun(Box<StartRun>),
     /// A client cancels a run. The reply is true if the run was in progress.
     InterruptRun(u64, oneshot::Sender<bool>),
-    /// A spec was read and checked.
+    /// A thread has read and checked a spec.
     SpecChecked(Box<SpecChecked>),
     /// A run has new progress.
     RunProgressed(u64),
-    /// A run has ended.
     RunEnded(Box<RunResult>),
-    /// Reread all specs.
+    /// A signal requests that the daemon read all specs again.
     Reload,
-    /// Shut down.
+    /// A signal requests a shutdown.
     Stop,
 }
 
-/// A requested run.
+/// A client's request for a run.
 pub(super) struct StartRun {
     /// Name of the spec.
     pub(super) spec: String,
@@ -49,7 +47,6 @@ pub(super) struct StartRun {
     pub(super) budget: Option<f64>,
     /// Time limit of the database for the selection's SQL.
     pub(super) timeout: Option<Duration>,
-    /// Cause of the run.
     pub(super) cause: Cause,
     /// Receives the run's number, or the reason why it was rejected.
     pub(super) started: oneshot::Sender<Result<u64, Failure>>,
@@ -69,7 +66,7 @@ pub(super) struct SpecChecked {
 pub(super) struct RunResult {
     pub(super) id: u64,
     pub(super) seconds: f64,
-    /// Reports of the columns; `None` if the run did not determine them.
+    /// Reports of the columns; `None` if the run ended before it computed them.
     pub(super) columns: Option<Vec<ColumnReport>>,
     pub(super) report: Option<Json>,
     pub(super) published: bool,
@@ -83,7 +80,7 @@ pub(super) struct RunResult {
     pub(super) follow_up: FollowUp,
 }
 
-/// Action of the daemon after a run.
+/// What the daemon does after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowUp {
     /// Do nothing.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::servers;
-use super::spec_files::{reported_paths, with_suffix};
+use super::spec_files::{resolve_reported_paths, with_suffix};
 use super::watch::Watch;
 
 /// Maps files to the specs that depend on them.
@@ -36,9 +36,9 @@ impl FileIndex {
     pub(super) fn set_files<'f>(&mut self, spec: &str, files: impl Iterator<Item = &'f Path>) {
         let mut current = SpecDependencies::default();
         for file in files {
-            let [linked, real] = reported_paths(file);
+            let [linked, real] = resolve_reported_paths(file);
             for name in [&linked, &real] {
-                current.directories.extend(nearest_directory(name).map(Path::to_owned));
+                current.directories.extend(find_nearest_directory(name).map(Path::to_owned));
             }
             for name in [linked, real, file.to_owned()] {
                 current.names.insert(with_suffix(&name, "-wal"));
@@ -83,10 +83,10 @@ impl FileIndex {
         }
     }
 
-    /// Returns the specs that the changed paths affect: paths of their files, of write-ahead logs,
-    /// or of parent directories.
-    pub(super) fn affected_specs(&self, paths: &[PathBuf]) -> BTreeSet<String> {
-        // Paths below a directory directly follow it in the order of the map.
+    /// Returns the specs that the changed paths affect. A path can name a file, its write-ahead
+    /// log, or one of its parent directories.
+    pub(super) fn find_affected_specs(&self, paths: &[PathBuf]) -> BTreeSet<String> {
+        // In the map's order, the paths below a directory directly follow it.
         let below = |path| self.specs.range::<PathBuf, _>(path..);
         let found =
             paths.iter().flat_map(|p| below(p).take_while(move |(name, _)| name.starts_with(p)));
@@ -112,6 +112,6 @@ impl FileIndex {
 }
 
 /// Returns the directory to watch for a file: its own, or the nearest existing ancestor.
-fn nearest_directory(file: &Path) -> Option<&Path> {
+fn find_nearest_directory(file: &Path) -> Option<&Path> {
     file.ancestors().skip(1).find(|dir| dir.is_dir())
 }

@@ -1,4 +1,4 @@
-//! Checks and runs specs, each job on its own thread. A thread reports its result to the loop as an
+//! Checks and runs specs, each in its own thread. A thread reports its result to the loop as an
 //! event.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -95,14 +95,14 @@ impl RunProgress {
     }
 
     /// Returns a listener that updates the counters and the metrics, and notifies the loop.
-    fn counting_listener(
+    fn new_counting_listener(
         self: &Arc<Self>,
         id: u64,
         metrics: &Arc<Metrics>,
         events: &mpsc::Sender<DaemonEvent>,
     ) -> Listener {
         let (progress, events) = (Arc::clone(self), events.clone());
-        let metrics_listener = metrics.usage_listener();
+        let metrics_listener = metrics.new_usage_listener();
         Arc::new(move |event: &generate::Event| {
             metrics_listener(event);
             let mut counters = progress.lock();
@@ -139,7 +139,11 @@ impl RunProgress {
 
     /// After a short delay, notifies the loop about events that were not reported yet. Without it,
     /// the last event before a long silence would never be shown.
-    pub(super) fn notify_later(self: &Arc<Self>, id: u64, events: &mpsc::Sender<DaemonEvent>) {
+    pub(super) fn notify_after_delay(
+        self: &Arc<Self>,
+        id: u64,
+        events: &mpsc::Sender<DaemonEvent>,
+    ) {
         let (progress, events) = (Arc::clone(self), events.clone());
         tokio::spawn(async move {
             tokio::time::sleep(PROGRESS_INTERVAL).await;
@@ -161,7 +165,7 @@ pub(super) fn start_run(
     metrics: &Arc<Metrics>,
     events: mpsc::Sender<DaemonEvent>,
 ) -> std::thread::JoinHandle<()> {
-    let listener = progress.counting_listener(order.id, metrics, &events);
+    let listener = progress.new_counting_listener(order.id, metrics, &events);
     let metrics = Arc::clone(metrics);
     std::thread::spawn(move || {
         let began = Instant::now();
@@ -174,7 +178,7 @@ pub(super) fn start_run(
             Err(_) => to_failed_result(bug_failure(), FollowUp::Hold),
         };
         drop(facts);
-        metrics.count_reused(ended.reused);
+        metrics.count_reused_values(ended.reused);
         ended.id = id;
         ended.seconds = began.elapsed().as_secs_f64();
         let _ = events.blocking_send(DaemonEvent::RunEnded(Box::new(ended)));
@@ -195,7 +199,7 @@ fn execute_run(
         (Err(_), false) => model::connect_for_planning(&spec)?,
         // Publish the known values before reporting that no model is available.
         (Err(why), true) => {
-            let published = execute_run(&disable_spending(order), facts, listener, interrupt)?;
+            let published = execute_run(&without_spending(order), facts, listener, interrupt)?;
             let missing = published.columns.iter().flatten().any(|c| c.unasked > 0);
             return Ok(if missing {
                 RunResult {
@@ -239,7 +243,7 @@ fn execute_run(
         }
     }
     let follow_up = match choose_follow_up(&report) {
-        FollowUp::Hold if is_daily_budget(&report, &spec, facts)? => FollowUp::NextDay,
+        FollowUp::Hold if is_daily_budget_reached(&report, &spec, facts)? => FollowUp::NextDay,
         follow_up => follow_up,
     };
     let has_columns = !report.columns.is_empty();
@@ -262,7 +266,7 @@ fn execute_run(
     })
 }
 
-fn disable_spending(order: &RunOrder) -> RunOrder {
+fn without_spending(order: &RunOrder) -> RunOrder {
     RunOrder {
         id: order.id,
         name: order.name.clone(),
@@ -294,14 +298,14 @@ fn choose_follow_up(report: &Report) -> FollowUp {
 }
 
 /// Returns true if the daily budget ended the run.
-fn is_daily_budget(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failure> {
+fn is_daily_budget_reached(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failure> {
     let (Some(day), Some(StopReason::Endpoint(ModelError::Budget(reached)))) =
         (spec.limits.budget_usd_per_day, report.stop_reason.as_deref())
     else {
         return Ok(false);
     };
     let is_its_own = reached.caps.usd == Some(day) && reached.caps.tokens.is_none();
-    // The run's own budget may have the same amount.
+    // The run's own budget may be equal to the daily one, so check today's spending too.
     Ok(is_its_own && facts.history().spent_today()? + reached.next.usd > day)
 }
 

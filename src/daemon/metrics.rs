@@ -83,12 +83,12 @@ impl Metrics {
     }
 
     /// Counts values that were already known.
-    pub(super) fn count_reused(&self, values: u64) {
+    pub(super) fn count_reused_values(&self, values: u64) {
         self.cache_hits.fetch_add(values, Ordering::Relaxed);
     }
 
     /// Returns a listener that counts the usage of one run or query, and logs its warnings.
-    pub(super) fn usage_listener(self: &Arc<Self>) -> Listener {
+    pub(super) fn new_usage_listener(self: &Arc<Self>) -> Listener {
         let metrics = Arc::clone(self);
         // A run reports cumulative usage, so count only the difference.
         let before = Mutex::new(Usage::default());

@@ -9,7 +9,7 @@ const MAX_QUERIES: usize = 500;
 /// Maximum length of a remembered query, in bytes.
 const MAX_SQL_BYTES: usize = 16 << 10;
 
-/// A query with the number of times that it was run.
+/// A query, and how often clients ran it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueryUse {
     /// Name of the spec.
@@ -20,12 +20,13 @@ pub(super) struct QueryUse {
     pub(super) count: u64,
 }
 
-/// The queries that were run most recently, the latest last.
+/// The most recent queries; the latest one is last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct QueryUses(Arc<Mutex<Vec<QueryUse>>>);
 
 impl QueryUses {
-    /// Counts a query that has run. Queries that differ only in white space are the same.
+    /// Counts a query that has run. Queries that differ only in white space count as the same
+    /// query.
     pub(super) fn count_query(&self, spec: &str, sql: &str, meta: &Meta) {
         if sql.len() > MAX_SQL_BYTES {
             return;

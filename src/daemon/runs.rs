@@ -18,7 +18,6 @@ const MAX_CONCURRENT: usize = 4;
 /// Maximum number of ended runs to keep.
 const MAX_REMEMBERED: usize = 200;
 
-/// All runs.
 #[derive(Default)]
 pub(super) struct DaemonRuns {
     last_id: u64,
@@ -45,7 +44,7 @@ impl DaemonRun {
 
 impl DaemonRuns {
     /// Reserves and returns the number of the next run.
-    pub(super) fn next_id(&mut self) -> u64 {
+    pub(super) fn reserve_run_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
@@ -94,18 +93,16 @@ impl DaemonRuns {
         run.is_some_and(|r| !r.interrupt.send_replace(true))
     }
 
-    /// Interrupts all runs.
-    pub(super) fn interrupt_all(&self) {
+    pub(super) fn interrupt_all_runs(&self) {
         for run in &self.running {
             run.interrupt.send_replace(true);
         }
     }
 
-    /// Updates the progress of a run.
     pub(super) fn update_progress(&mut self, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         if let Some(run) = self.running.iter_mut().find(|r| r.status.id == id) {
             copy_counters(run);
-            run.progress.notify_later(id, events);
+            run.progress.notify_after_delay(id, events);
         }
     }
 
@@ -168,7 +165,6 @@ impl DaemonRuns {
         self.past.iter().any(|r| r.id == id)
     }
 
-    /// Returns a listed run.
     pub(super) fn find_listed_run(&self, id: u64) -> Option<Arc<RunStatus>> {
         let running = self.running.iter().find(|r| r.status.id == id && r.is_listed());
         running

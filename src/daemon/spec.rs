@@ -177,7 +177,7 @@ impl SpecState {
 
     /// Schedules a run: now, or at the end of the rest period or of the pause after a failure.
     fn schedule_run(&mut self, cause: Cause) {
-        // A failed run in the source database changes that file. Its pause must hold even so.
+        // A failed run may change the database file itself. Such a change must not end the pause.
         if cause == Cause::Files && self.failures > 0 && self.due.is_some() {
             return;
         }
@@ -193,7 +193,7 @@ impl SpecState {
     }
 
     /// Returns the end of the hold, if it ends by itself.
-    pub(super) fn held_until(&self) -> Option<Timestamp> {
+    pub(super) fn hold_end(&self) -> Option<Timestamp> {
         self.held.as_ref()?.until
     }
 
@@ -204,7 +204,7 @@ impl SpecState {
     }
 
     /// Returns the cause of a new check if a file changed since the last one.
-    pub(super) fn cause_of_change(&self) -> Option<Cause> {
+    pub(super) fn find_change_cause(&self) -> Option<Cause> {
         let at = self
             .files
             .iter()
@@ -255,7 +255,7 @@ impl SpecState {
     pub(super) fn next_run(
         &mut self,
         spend: bool,
-        next_id: impl FnOnce() -> u64,
+        reserve_run_id: impl FnOnce() -> u64,
     ) -> Option<RunStart> {
         let active_spec = Arc::clone(self.active_spec.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
@@ -283,7 +283,7 @@ impl SpecState {
         let spend = spend && self.held.is_none();
         self.is_full_run = true;
         self.due = None;
-        let id = next_id();
+        let id = reserve_run_id();
         self.running = Some(id);
         let order = order(id, cause, Selection::default(), None, None, spend);
         Some(RunStart { order, ended: None })
@@ -303,15 +303,13 @@ impl SpecState {
         Some(copy)
     }
 
-    /// Holds the spec after a client cancelled its run. Cancelling a partial run does not hold the
-    /// spec.
-    pub(super) fn hold_after_cancel(&mut self) {
+    /// Holds the spec after a client cancelled its run, unless the run was partial.
+    pub(super) fn hold_after_cancellation(&mut self) {
         if self.is_full_run {
             self.held = Some(Hold::until_approved("a client stopped the run"));
         }
     }
 
-    /// Applies the result of a run.
     pub(super) fn apply_result(&mut self, ended: RunResult, is_listed: bool) {
         let now = Instant::now();
         self.running = None;
@@ -343,7 +341,7 @@ impl SpecState {
                             "{missing}, and the daemon sends no requests on its own"
                         ))
                     })),
-                    // Otherwise the previous hold is obsolete.
+                    // An interrupted run keeps the hold; any other run makes it obsolete.
                     _ if ended.interrupted => self.held.take(),
                     _ => None,
                 };

@@ -29,7 +29,7 @@ pub(super) fn find_specs(path: &Path) -> BTreeMap<String, PathBuf> {
 
 /// Returns the spec's name for a file, or `None` if it is not a spec file.
 pub(super) fn spec_name(path: &Path) -> Option<String> {
-    // Reading the file reports a name that is not UTF-8.
+    // A name that is not UTF-8 is reported when the file is read.
     let name = path.file_stem()?.to_string_lossy();
     let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
     toml.then(|| name.into_owned())
@@ -49,7 +49,6 @@ pub(super) enum FileFingerprint {
 }
 
 impl FileFingerprint {
-    /// Returns the fingerprint of a file.
     pub(super) fn read(path: &Path) -> Self {
         if is_server(path) {
             return Self::Server(servers::last_counter(path));
@@ -71,7 +70,7 @@ impl FileFingerprint {
 
 /// Returns the paths by which the system reports a file: the path with its directory resolved, and
 /// the fully resolved path.
-pub(super) fn reported_paths(file: &Path) -> [PathBuf; 2] {
+pub(super) fn resolve_reported_paths(file: &Path) -> [PathBuf; 2] {
     FILE_CHECK_COUNT.fetch_add(1, Ordering::Relaxed);
     let resolved = file.ancestors().skip(1).find_map(|dir| {
         let rest = file.strip_prefix(dir).ok()?;

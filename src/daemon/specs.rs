@@ -14,7 +14,8 @@ use super::status::Cause;
 
 /// Maximum number of concurrent checks.
 const MAX_CONCURRENT_CHECKS: usize = 4;
-/// A slower check does not count as concurrent, so that it does not block the others.
+/// Time after which a check no longer counts as concurrent, so that a slow one does not block the
+/// others.
 const SLOW_CHECK: Duration = Duration::from_secs(2);
 /// Maximum interval between checks of the date while a spec waits for the next day: the clock may
 /// be set, or stop during a suspend.
@@ -25,7 +26,7 @@ const DATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct Specs {
     states: BTreeMap<String, SpecState>,
     sets: Sets,
-    /// Specs that were changed, added or removed since the last publication.
+    /// Names of the specs that were changed, added or removed since the last publication.
     changed: BTreeSet<String>,
 }
 
@@ -34,15 +35,15 @@ pub(super) struct Specs {
 struct Sets {
     /// Specs that must be checked and have no check in progress.
     unchecked: BTreeSet<String>,
-    /// Check in progress, by its start.
+    /// Specs that are being checked, by the start of the check.
     being_checked: BTreeSet<(Instant, String)>,
-    /// Waiting for a run.
+    /// Specs that wait for a run.
     waiting: BTreeSet<String>,
-    /// Waiting for a run, with none in progress.
+    /// Specs that wait for a run and have none in progress.
     startable: BTreeSet<String>,
-    /// Scheduled runs, by time.
+    /// Scheduled runs, by start time.
     due: BTreeSet<(Instant, String)>,
-    /// On hold, by the end of the hold.
+    /// Specs on hold, by the end of the hold.
     held: BTreeSet<(Timestamp, String)>,
 }
 
@@ -55,10 +56,9 @@ impl Sets {
         self.startable.remove(name);
         spec.reading_since.map(|at| self.being_checked.remove(&(at, name.clone())));
         spec.due.map(|(at, _)| self.due.remove(&(at, name.clone())));
-        spec.held_until().map(|until| self.held.remove(&(until, name.clone())));
+        spec.hold_end().map(|until| self.held.remove(&(until, name.clone())));
     }
 
-    /// Adds a spec to the sets of its state.
     fn add_spec(&mut self, spec: &SpecState) {
         let name = || spec.name.clone();
         if spec.check_cause.is_some() && spec.reading_since.is_none() {
@@ -72,7 +72,7 @@ impl Sets {
         }
         spec.reading_since.map(|at| self.being_checked.insert((at, name())));
         spec.due.map(|(at, _)| self.due.insert((at, name())));
-        spec.held_until().map(|until| self.held.insert((until, name())));
+        spec.hold_end().map(|until| self.held.insert((until, name())));
     }
 }
 
@@ -89,7 +89,7 @@ impl Specs {
         self.states.keys()
     }
 
-    /// Adds a spec that was not checked yet.
+    /// Adds a spec that has not been checked yet.
     pub(super) fn insert(&mut self, name: &str, path: PathBuf) {
         let spec = SpecState::new(name, path);
         self.changed.insert(name.to_owned());
@@ -127,7 +127,7 @@ impl Specs {
         });
     }
 
-    /// Takes the names that changed since the last call.
+    /// Returns and clears the names of the specs that changed since the last call.
     pub(super) fn take_changed_names(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }
@@ -145,24 +145,24 @@ impl Specs {
     /// Returns the next spec to check, if a slot is free.
     pub(super) fn next_unchecked_spec(&self) -> Option<&str> {
         let next = self.sets.unchecked.first()?;
-        self.slots_free_at().is_none().then_some(next)
+        self.next_slot_time().is_none().then_some(next)
     }
 
-    /// Returns the time when a check slot becomes free, if all are taken.
-    fn slots_free_at(&self) -> Option<Instant> {
+    /// Returns the time when a slot for a check becomes free, if all are in use.
+    fn next_slot_time(&self) -> Option<Instant> {
         let (began, _) = self.sets.being_checked.iter().rev().nth(MAX_CONCURRENT_CHECKS - 1)?;
         let until = *began + SLOW_CHECK;
         (until > Instant::now()).then_some(until)
     }
 
     /// Returns the time of the next timer.
-    pub(super) fn next_wake(&self) -> Option<Instant> {
+    pub(super) fn next_timer(&self) -> Option<Instant> {
         let due = self.sets.due.first().map(|(at, _)| *at);
         let held = self.sets.held.first().map(|(until, _)| {
             let left = until.duration_since(Timestamp::now());
             Instant::now() + Duration::try_from(left).unwrap_or_default().min(DATE_CHECK_INTERVAL)
         });
-        let slot = self.slots_free_at().filter(|_| !self.sets.unchecked.is_empty());
+        let slot = self.next_slot_time().filter(|_| !self.sets.unchecked.is_empty());
         [due, held, slot].into_iter().flatten().min()
     }
 

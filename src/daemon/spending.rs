@@ -24,9 +24,9 @@ struct SpendingSums {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ColumnCost {
     pub(super) column: ColumnName,
-    /// Cost of today in USD.
+    /// Today's cost in USD.
     pub(super) today: f64,
-    /// Cost of all days in USD.
+    /// Cost of all requested days in USD.
     pub(super) usd: f64,
     /// Number of answered cells.
     pub(super) cells: u64,

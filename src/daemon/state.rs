@@ -16,7 +16,7 @@ use super::http::{self, HttpListener};
 use super::job;
 use super::runs::DaemonRuns;
 use super::spec::{AppliedCheck, RequestedRun, SpecState};
-use super::spec_files::{self, FileFingerprint, reported_paths};
+use super::spec_files::{self, FileFingerprint, resolve_reported_paths};
 use super::specs::Specs;
 use super::status::{Cause, DaemonStatus};
 #[cfg(unix)]
@@ -44,7 +44,7 @@ struct EventLoop {
     /// Resolved paths of the spec directory.
     specs_paths: Vec<PathBuf>,
     runs: DaemonRuns,
-    /// End of the grace period.
+    /// End of the grace period, during shutdown.
     deadline: Option<Instant>,
     /// Socket for `hqdl status`, until shutdown.
     #[cfg(unix)]
@@ -155,7 +155,8 @@ fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure
 }
 
 impl EventLoop {
-    /// Handles events until all work has ended after a stop, or the grace period is over.
+    /// Handles events until a shutdown is complete: all work has ended, or the grace period is
+    /// over.
     async fn run_loop(
         &mut self,
         queue: &mut mpsc::Receiver<DaemonEvent>,
@@ -163,7 +164,7 @@ impl EventLoop {
     ) {
         let mut watchdog = notify::watchdog_interval().map(interval);
         loop {
-            let wake = self.next_wake();
+            let wake = self.next_timer();
             let event = tokio::select! {
                 event = queue.recv() => event,
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => Some(DaemonEvent::TimerExpired),
@@ -199,12 +200,12 @@ impl EventLoop {
             DaemonEvent::CompareFiles => self.compare_all_files(),
             DaemonEvent::WatchFailed(why) => self.set_watch_error(why),
             DaemonEvent::TimerExpired => self.run_timers(),
-            DaemonEvent::StartRun(request) => self.request_run(*request),
+            DaemonEvent::StartRun(request) => self.handle_run_request(*request),
             DaemonEvent::InterruptRun(run, reply) => {
                 if let Some(name) = self.runs.find_spec_name(run) {
                     self.specs.change_spec(&name, |spec| {
                         if spec.running == Some(run) {
-                            spec.hold_after_cancel();
+                            spec.hold_after_cancellation();
                         }
                     });
                 }
@@ -229,10 +230,10 @@ impl EventLoop {
     }
 
     /// Returns the time of the next timer.
-    fn next_wake(&self) -> Option<Instant> {
-        // During shutdown, wake up often to notice that clients have left.
+    fn next_timer(&self) -> Option<Instant> {
+        // During shutdown, wake up often to notice that clients have disconnected.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
-        self.specs.next_wake().into_iter().chain(ending).min()
+        self.specs.next_timer().into_iter().chain(ending).min()
     }
 
     fn run_timers(&mut self) {
@@ -247,7 +248,7 @@ impl EventLoop {
         self.log_message("shutting down after the requests in flight");
         self.deadline = Some(Instant::now() + self.context.settings.grace);
         self.specs.change_all_specs(SpecState::cancel_pending_work);
-        self.runs.interrupt_all();
+        self.runs.interrupt_all_runs();
         self.context.clients.interrupt_all_work();
         #[cfg(unix)]
         drop(self.status_socket.take());
@@ -261,7 +262,7 @@ impl EventLoop {
     /// Checks the specs that the changed files affect.
     fn handle_changes(&mut self, paths: &[PathBuf]) {
         self.files.renew_watches(paths);
-        let mut affected = self.files.affected_specs(paths);
+        let mut affected = self.files.find_affected_specs(paths);
         if affected.remove(SPECS_DIRECTORY) {
             self.rescan_specs(Cause::Spec);
         } else {
@@ -278,23 +279,23 @@ impl EventLoop {
                 }
             }
         }
-        affected.iter().for_each(|name| self.compare_files(name));
+        affected.iter().for_each(|name| self.check_changed_files(name));
         self.update_watch_state();
     }
 
     fn compare_all_files(&mut self) {
         self.rescan_specs(Cause::Spec);
         let names: Vec<String> = self.specs.names().cloned().collect();
-        names.iter().for_each(|name| self.compare_files(name));
+        names.iter().for_each(|name| self.check_changed_files(name));
         self.update_watch_state();
     }
 
-    /// Checks a spec if one of its files changed.
-    fn compare_files(&mut self, name: &str) {
+    /// Schedules a check of a spec if one of its files has changed.
+    fn check_changed_files(&mut self, name: &str) {
         let Some(spec) = self.specs.get(name) else { return };
         // Watch first, so that later changes are reported.
         self.files.set_files(name, spec.files.iter().map(|(file, _)| file.as_path()));
-        if let Some(cause) = spec.cause_of_change() {
+        if let Some(cause) = spec.find_change_cause() {
             self.schedule_check(name, cause);
         }
     }
@@ -302,11 +303,11 @@ impl EventLoop {
     /// Updates the list of specs.
     fn rescan_specs(&mut self, cause: Cause) {
         let directory = self.context.settings.specs.clone();
-        // Watch the directory itself, and the place where it would be created.
+        // Watch the directory itself, and its parent, where it may be created or replaced.
         let inside = directory.join("x.toml");
         self.files.set_files(SPECS_DIRECTORY, [inside.as_path(), directory.as_path()].into_iter());
         self.specs_paths =
-            reported_paths(&directory).into_iter().chain([directory.clone()]).collect();
+            resolve_reported_paths(&directory).into_iter().chain([directory.clone()]).collect();
         let found = spec_files::find_specs(&directory);
         let gone: Vec<String> =
             self.specs.names().filter(|name| !found.contains_key(*name)).cloned().collect();
@@ -378,15 +379,15 @@ impl EventLoop {
         self.notify_spec(&name);
         let Some(spec) = self.specs.get(&name) else { return };
         self.files.set_files(&name, spec.files.iter().map(|(file, _)| file.as_path()));
-        if spec.cause_of_change().is_some() {
+        if spec.find_change_cause().is_some() {
             // A file may have changed during the check without an event.
             schedule_file_check(spec.path.clone(), self.context.events.clone());
         }
         self.update_watch_state();
     }
 
-    fn request_run(&mut self, request: StartRun) {
-        let id = self.runs.next_id();
+    fn handle_run_request(&mut self, request: StartRun) {
+        let id = self.runs.reserve_run_id();
         let StartRun { spec, selection, budget, timeout, cause, started, ended } = request;
         let requested = RequestedRun { id, cause, selection, budget, timeout, ended };
         let answer = if self.deadline.is_some() {
@@ -427,8 +428,9 @@ impl EventLoop {
         while self.runs.has_free_slot() {
             let Some(name) = self.specs.next_startable().map(str::to_owned) else { return };
             let runs = &mut self.runs;
-            let started =
-                self.specs.change_spec(&name, |spec| spec.next_run(spend, || runs.next_id()));
+            let started = self
+                .specs
+                .change_spec(&name, |spec| spec.next_run(spend, || runs.reserve_run_id()));
             let Some(Some(run_start)) = started else { return };
             self.runs.start_run(run_start, &self.context);
         }

@@ -47,11 +47,11 @@ pub struct SpecStatus {
     pub(super) active_spec: Option<Arc<ActiveSpec>>,
     /// Failure of the last check; the current file is not active then.
     pub problem: Option<Arc<Failure>>,
-    /// Failure of the last run; it is retried after a pause.
+    /// Failure of the last run, if the daemon is going to retry the run.
     pub retried_failure: Option<Arc<Failure>>,
     /// Reports of the columns.
     pub columns: Arc<Vec<ColumnReport>>,
-    /// Plan of the missing cells with their price, if the spec waits for approval.
+    /// Plan of the missing cells with their cost, if the spec waits for approval.
     pub plan: Option<Arc<Json>>,
     /// Reason why the spec waits for approval.
     pub held: Option<String>,
@@ -116,7 +116,6 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns the name in JSON and on the page.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -255,7 +254,7 @@ impl SpecStatus {
         all
     }
 
-    /// Returns the number of cells that show a value.
+    /// Returns the number of cells that have a value.
     #[must_use]
     pub fn count_cells_with_value(&self) -> u64 {
         let cells = self.count_cells();
@@ -284,7 +283,7 @@ impl SpecStatus {
         let active_spec = self.active_spec.as_ref();
         json!({
             "name": self.name, "path": self.path, "state": self.state_name(), "in_force": active_spec.is_some(),
-            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| Failure::clone(p).for_requests().to_json()),
+            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| Failure::clone(p).with_request_fields().to_json()),
             "warnings": active_spec.map(|l| l.warnings.to_json()),
             "database": active_spec.map(|l| &l.spec.database),
             "target": active_spec.map(|l| l.spec.target()),
@@ -294,7 +293,7 @@ impl SpecStatus {
     }
 }
 
-/// Returns the share of a column's cells that show a value.
+/// Returns the share of a column's cells that have a value.
 #[must_use]
 pub fn compute_coverage(column: &ColumnReport) -> f64 {
     let all = column.cells.total() + column.unasked;
@@ -321,7 +320,7 @@ impl RunStatus {
             "price_notes": self.usage.price_note().into_iter().collect::<Vec<_>>(),
             "budget_usd": self.budget, "failed_requests": self.failed, "last_error": self.last_error,
             "last_warning": self.last_warning,
-            "error": self.failure.as_ref().map(|f| Failure::clone(f).for_requests().to_json()), "report": self.report,
+            "error": self.failure.as_ref().map(|f| Failure::clone(f).with_request_fields().to_json()), "report": self.report,
         })
     }
 }

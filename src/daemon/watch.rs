@@ -27,9 +27,9 @@ pub(super) struct Watch {
     failed: BTreeMap<PathBuf, String>,
 }
 
-/// A directory that a spec's files require.
+/// A directory that is watched for a spec's files.
 struct Directory {
-    /// Number of requests that were not released.
+    /// Number of requests to watch the directory that have not been released yet.
     requests: usize,
     /// Whether the system watches the directory.
     is_watched: bool,
@@ -108,7 +108,7 @@ impl Watch {
         let _ = self.watcher.unwatch(dir);
         self.directories.remove(dir);
         self.failed.remove(dir);
-        // Retry another directory, because a watch is free now.
+        // Retry another directory, because a watch may be free now.
         if let Some(next) = self.failed.first_key_value().map(|(dir, _)| dir.clone()) {
             self.watch_directory(&next, false);
         }

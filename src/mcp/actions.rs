@@ -1,4 +1,4 @@
-//! The work of the tools that write: filling tables, overrides and audits. Also suggestions.
+//! Implements `suggest` and the tools that write: filling tables, overrides and audits.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::spec::Expansion;
 use crate::spec::checker::Checker;
 use crate::suggest::suggest_columns;
 
-/// Source of an assistant's answers in an audit. Its prefix makes them answers of a model.
+/// Source of an assistant's answers in an audit. The prefix marks them as answers of a model.
 const ASSISTANT_SOURCE: &str = "model:assistant";
 
 /// Plan of a run that fills cells.
 pub struct FillPlan {
     /// Maximum cost of the run.
     pub max_cost: MaxCost,
-    /// The cells to ask for, requests, tokens and price.
+    /// The cells to ask for, and the requests, tokens and cost.
     pub explained: Json,
 }
 
@@ -83,11 +83,11 @@ impl ServerContext {
         control: &WorkControl,
     ) -> (Result<Json, Failure>, f64) {
         let mut cost_usd = 0.0;
-        let result = self.fill_within(fill, limit_usd, control, &mut cost_usd);
+        let result = self.fill_within_limit(fill, limit_usd, control, &mut cost_usd);
         (result, cost_usd)
     }
 
-    fn fill_within(
+    fn fill_within_limit(
         &self,
         fill: &FillRequest,
         limit_usd: Option<f64>,
@@ -160,7 +160,7 @@ impl ServerContext {
 
     /// Returns the first cell of an audit that has no truth and no answer.
     pub fn find_audit_cell(&self, table: Option<&str>) -> Result<Json, Failure> {
-        let expansion = self.find_audited(table)?;
+        let expansion = self.find_audited_expansion(table)?;
         let audit = Audit::read(&self.spec, expansion)?;
         let columns = audit.draw.expansion_columns(expansion);
         let sample = audit.draw.sample().iter().enumerate();
@@ -190,7 +190,7 @@ impl ServerContext {
         client: &str,
     ) -> Result<Json, Failure> {
         let _edit = self.edits.blocking_lock();
-        let expansion = self.find_audited(table)?;
+        let expansion = self.find_audited_expansion(table)?;
         let mut audit = Audit::read(&self.spec, expansion)?;
         let wrong = |message: String| Failure::wrong_input(message, "call `audit_next`");
         if audit.draw.id != answer.audit {
@@ -227,7 +227,7 @@ impl ServerContext {
     }
 
     /// Returns the expansion with an audit; by name if there are several.
-    fn find_audited(&self, table: Option<&str>) -> Result<&Expansion, Failure> {
+    fn find_audited_expansion(&self, table: Option<&str>) -> Result<&Expansion, Failure> {
         self.check_expansions()?;
         let is_named = |e: &&Expansion| table.is_none_or(|t| e.name.eq_ignore_ascii_case(t));
         let has_audit = |e: &&Expansion| sheet_path(&self.spec, e).exists();

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::actions::AuditAnswer;
-use super::connection::{ToolCall, name_client, wait_for_cancel};
+use super::connection::{ToolCall, describe_client, wait_for_cancellation};
 use super::context::{PagePosition, ServerContext, WorkControl, WritingAllowance, WrittenQuery};
 use super::gate::{Decision, Grant, PendingQuestions, authorize};
 use super::host::{McpHost, WorkPermit};
@@ -53,7 +53,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         let result = match &*self.params.name {
             "describe" => {
                 let DescribeArguments { tables } = parse_arguments(arguments)?;
-                self.run_blocking(move |context, _| context.describe(&tables)).await?
+                self.run_blocking(move |context, _| context.describe_database(&tables)).await?
             }
             "search_values" => {
                 let SearchArguments { text } = parse_arguments(arguments)?;
@@ -89,8 +89,8 @@ impl<H: McpHost> RunningCall<'_, H> {
         Ok(CallToolResult::structured(result).into())
     }
 
-    /// Runs blocking work in a thread. The work is interrupted when the client cancels the call or
-    /// leaves, and when the process ends.
+    /// Runs blocking work in a thread. The work is interrupted if the client cancels the call or
+    /// disconnects, and when the process ends.
     async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ServerContext, WorkControl) -> Result<T, Failure> + Send + 'static,
@@ -136,7 +136,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         let ended = tokio::select! {
             ended = &mut task => Some(ended),
             () = progress.report_changes(self.call) => None,
-            () = wait_for_cancel(self.call) => None,
+            () = wait_for_cancellation(self.call) => None,
             () = async { drop(ending.wait_for(|ending| *ending).await) } => None,
         };
         let ended = match ended {
@@ -146,7 +146,7 @@ impl<H: McpHost> RunningCall<'_, H> {
                 task.await
             }
         };
-        progress.report(self.call).await;
+        progress.report_progress(self.call).await;
         ended.map_err(|_| bug())?
     }
 
@@ -167,7 +167,7 @@ impl<H: McpHost> RunningCall<'_, H> {
             }
             _ => return Err(Failure::wrong_input("pass either `sql` or `question`", "")),
         };
-        let record = self.context.record_plan(&plan, name_client(self.call))?;
+        let record = self.context.build_plan_record(&plan, describe_client(self.call))?;
         self.save_plan(&record)?;
         Ok(CallToolResult::structured(self.context.describe_plan(&plan, &record)).into())
     }
@@ -234,10 +234,10 @@ impl<H: McpHost> RunningCall<'_, H> {
         plan: AskPlan,
         position: PagePosition,
     ) -> Result<CallToolResponse, Failure> {
-        let record = self.context.record_plan(&plan, name_client(self.call))?;
+        let record = self.context.build_plan_record(&plan, describe_client(self.call))?;
         let is_free = matches!(plan.max_cost, MaxCost::Nothing) && !self.context.is_replay();
         let plan = Arc::new(plan);
-        // Only a person may let a query run on a server.
+        // Reading stored answers needs no approval, except on a database server.
         if !self.context.is_on_server() {
             let plan = Arc::clone(&plan);
             let run = move |context: &ServerContext, control| {
@@ -247,7 +247,7 @@ impl<H: McpHost> RunningCall<'_, H> {
                 return Ok(CallToolResult::structured(json).into());
             }
             if is_free {
-                return Ok(fail_with(
+                return Ok(to_error_result(
                     "the query needs answers that its plan did not expect: plan it again",
                 ));
             }
@@ -287,13 +287,17 @@ impl<H: McpHost> RunningCall<'_, H> {
             .run_blocking(move |context, control| context.plan_fill(&planned, &control))
             .await?;
         let work = PlannedWork::Materialize(fill.clone());
-        let record =
-            self.context.record(work, &plan.max_cost, Vec::new(), name_client(self.call))?;
+        let record = self.context.build_record(
+            work,
+            &plan.max_cost,
+            Vec::new(),
+            describe_client(self.call),
+        )?;
         if plan_id.is_none() {
             self.save_plan(&record)?;
             let json = json!({
                 "status": "planned", "plan_id": record.id(), "max_cost_usd": record.max_usd,
-                "needs_approval": true, "price": record.describe_price(),
+                "needs_approval": true, "price": record.describe_max_cost(),
                 "explained": plan.explained,
             });
             return Ok(CallToolResult::structured(json).into());
@@ -325,9 +329,10 @@ impl<H: McpHost> RunningCall<'_, H> {
         };
         let checked = cell.clone();
         self.run_blocking(move |context, _| context.check_override(&checked)).await?;
-        let client = name_client(self.call);
+        let client = describe_client(self.call);
         let work = PlannedWork::Override(cell.clone());
-        let record = self.context.record(work, &MaxCost::Nothing, Vec::new(), client.clone())?;
+        let record =
+            self.context.build_record(work, &MaxCost::Nothing, Vec::new(), client.clone())?;
         let grant = match self.authorize(&record).await? {
             Ok(grant) => grant,
             Err(response) => return Ok(response),
@@ -341,7 +346,7 @@ impl<H: McpHost> RunningCall<'_, H> {
     async fn answer_audit(&self, arguments: AuditAnswerArguments) -> Result<Json, Failure> {
         let AuditAnswerArguments { table, audit, row, column, value, note } = arguments;
         let answer = AuditAnswer { audit, row, column, value, note };
-        let client = name_client(self.call);
+        let client = describe_client(self.call);
         let record = move |context: &ServerContext, _| {
             context.record_audit_answer(table.as_deref(), &answer, &client)
         };
@@ -377,10 +382,11 @@ impl<H: McpHost> RunningCall<'_, H> {
         });
         let limit = match stored.await? {
             WrittenQuery::Sql(plan) => return self.replan(*plan).await.map(Ok),
-            WrittenQuery::Failed(reason) => return Ok(Err(fail_with(&reason))),
+            WrittenQuery::Failed(reason) => return Ok(Err(to_error_result(&reason))),
             WrittenQuery::Costs(limit) => limit,
         };
-        let record = self.context.record_question(question, limit, name_client(self.call))?;
+        let record =
+            self.context.build_question_record(question, limit, describe_client(self.call))?;
         let grant =
             match authorize(&self.context, self.pending, &record, self.params, self.call).await? {
                 Decision::Granted(grant) => grant,
@@ -395,12 +401,12 @@ impl<H: McpHost> RunningCall<'_, H> {
         });
         match written.await? {
             WrittenQuery::Sql(plan) => self.replan(*plan).await.map(Ok),
-            WrittenQuery::Failed(reason) => Ok(Err(fail_with(&reason))),
-            WrittenQuery::Costs(_) => Ok(Err(fail_with("the model's price is not known"))),
+            WrittenQuery::Failed(reason) => Ok(Err(to_error_result(&reason))),
+            WrittenQuery::Costs(_) => Ok(Err(to_error_result("the model's price is not known"))),
         }
     }
 
-    /// Plans a written query like one that the assistant wrote, so that both have the same price.
+    /// Plans a written query as if the assistant had written it, so that both have the same plan.
     async fn replan(&self, plan: AskPlan) -> Result<AskPlan, Failure> {
         let assumptions = plan.assumptions;
         let planned = self.plan_sql(plan.sql, plan.dialect).await?;
@@ -417,7 +423,7 @@ struct ProgressReporter {
 }
 
 impl ProgressReporter {
-    /// Returns a reporter, and the listener that counts for it.
+    /// Returns a reporter, and the listener that updates its counts.
     fn new() -> (Self, Listener) {
         let (send, counts) = watch::channel((0, 0));
         let listener = move |event: &Event| match event {
@@ -428,17 +434,17 @@ impl ProgressReporter {
         (Self { counts, sent: None }, Arc::new(listener))
     }
 
-    /// Sends a notification for each change. Does not end.
+    /// Sends a notification for each change. Never returns.
     async fn report_changes(&mut self, call: &ToolCall) {
         while self.counts.changed().await.is_ok() {
-            self.report(call).await;
+            self.report_progress(call).await;
             tokio::time::sleep(PROGRESS_INTERVAL).await;
         }
         std::future::pending::<()>().await;
     }
 
-    /// Sends a notification if the client asked for them and does not know the counts yet.
-    async fn report(&mut self, call: &ToolCall) {
+    /// Sends a notification if the client has asked for progress and more cells were answered.
+    async fn report_progress(&mut self, call: &ToolCall) {
         let Some(token) = call.meta.get_progress_token() else { return };
         let (done, all) = *self.counts.borrow_and_update();
         if all == 0 || self.sent.is_some_and(|sent| done <= sent) {
@@ -449,12 +455,12 @@ impl ProgressReporter {
         let notification = ProgressNotificationParam::new(token.clone(), done as f64)
             .with_total(all as f64)
             .with_message(format!("{done} of {all} cells"));
-        // A client that does not read misses notifications.
+        // A client that does not read loses notifications.
         let _ = call.peer.notify_progress(notification).await;
     }
 }
 
-fn fail_with(reason: &str) -> CallToolResponse {
+fn to_error_result(reason: &str) -> CallToolResponse {
     CallToolResult::structured_error(json!({ "status": "failed", "message": reason })).into()
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-/// An assistant with its own form of configuration.
+/// An assistant with its own configuration format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Assistant {
     /// Claude Desktop and Claude Code.

@@ -19,7 +19,7 @@ pub struct HttpConnection {
     pub spec: Option<String>,
     /// Address and session of the client, for the person who approves a plan.
     pub client: String,
-    /// Closed when the client has left.
+    /// Closes when the client disconnects.
     pub open: watch::Receiver<()>,
 }
 
@@ -31,8 +31,8 @@ impl HttpConnection {
     }
 }
 
-/// Waits until the client cancels a call or leaves.
-pub async fn wait_for_cancel(call: &ToolCall) {
+/// Waits until the client cancels a call or disconnects.
+pub async fn wait_for_cancellation(call: &ToolCall) {
     let left = async {
         match HttpConnection::find(call) {
             Some(connection) => while connection.open.clone().changed().await.is_ok() {},
@@ -47,12 +47,13 @@ pub async fn wait_for_cancel(call: &ToolCall) {
 
 /// Returns the client's name and version, and its HTTP connection, for the person who approves. The
 /// client chooses the name, but not the connection.
-pub fn name_client(call: &ToolCall) -> String {
+pub fn describe_client(call: &ToolCall) -> String {
     let name = call.client_info().map_or_else(
         || "an unnamed client".to_owned(),
         |info| format!("{} {}", info.name, info.version),
     );
-    // A semicolon begins the connection, which the client must not be able to write.
+    // A semicolon separates the name from the connection, so the client must not be able to write
+    // one.
     let name = on_one_line(&name).replace(';', ",");
     let name: String = name.chars().take(MAX_CLIENT_CHARS).collect();
     match HttpConnection::find(call) {

@@ -62,7 +62,7 @@ pub struct ServerContext {
     pub edits: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Connects the work in a thread with its call.
+/// Controls the work of a call from outside its thread, and reports its progress.
 #[derive(Clone)]
 pub struct WorkControl {
     /// Becomes true when the work must end.
@@ -87,7 +87,7 @@ pub enum WritingAllowance {
 pub enum WrittenQuery {
     /// The query.
     Sql(Box<AskPlan>),
-    /// Generating SQL may cost up to this limit.
+    /// Writing SQL needs requests, which may cost up to this limit.
     Costs(SqlGenerationLimit),
     /// There is no query, for this reason.
     Failed(String),
@@ -138,12 +138,17 @@ impl ServerContext {
         self.spec.is_replay()
     }
 
-    /// Returns whether a query can do what the role of a database server may do.
+    /// Returns whether the database is on a server, where a query can do whatever its role may do.
     pub fn is_on_server(&self) -> bool {
         is_server(&self.target)
     }
 
-    fn request<'a>(&'a self, sql: &'a str, dialect: Dialect, control: WorkControl) -> Request<'a> {
+    fn build_request<'a>(
+        &'a self,
+        sql: &'a str,
+        dialect: Dialect,
+        control: WorkControl,
+    ) -> Request<'a> {
         Request {
             model: self.model.clone().ok(),
             dialect,
@@ -157,7 +162,7 @@ impl ServerContext {
     }
 
     /// Returns the description of the database.
-    pub fn describe(&self, tables: &[String]) -> Result<Json, Failure> {
+    pub fn describe_database(&self, tables: &[String]) -> Result<Json, Failure> {
         let shows_values = self.spec.ask.shows_values;
         let (mut cards, _) = ask::describe_tables(&self.target, &self.spec, shows_values)?;
         if !tables.is_empty() {
@@ -240,7 +245,7 @@ impl ServerContext {
         let interval = IntervalRequest::from_percent(percent, false).ok_or_else(|| {
             Failure::wrong_input("pass `interval` in percent, from 50 to less than 100", "")
         })?;
-        let request = self.request(sql, dialect, control);
+        let request = self.build_request(sql, dialect, control);
         let mut page = RowPage::new(position.offset, position.limit, false);
         let meta = run_with_intervals(&self.spec, &request.to_plain(), interval, &mut page)
             .map_err(|error| self.to_failure(error.into(), sql))?;
@@ -283,28 +288,28 @@ impl ServerContext {
         let (_, hash) = ask::describe_tables(&self.target, &self.spec, false)?;
         let planning_model = model::connect_for_planning(&self.spec)?;
         let limits = CostLimits { budget_usd: None, spec_usd: self.spec.limits.budget_usd };
-        let request = self.request(sql, dialect, control);
+        let request = self.build_request(sql, dialect, control);
         let mut plan = ask::plan_query(&request, &planning_model, &hash, limits)
             .map_err(|error| self.to_failure(error.into(), sql))?;
         // A call that cannot be counted may spend what is left of the server's limit.
         if matches!(plan.max_cost, MaxCost::Unknown(_))
             && ask::check_cost_is_known(&self.spec).is_ok()
         {
-            plan.max_cost = MaxCost::Usd(self.ledger.left_usd());
+            plan.max_cost = MaxCost::Usd(self.ledger.remaining_usd());
         }
         Ok(plan)
     }
 
     /// Returns the record of a query's plan, for its approval.
-    pub fn record_plan(&self, plan: &AskPlan, client: String) -> Result<PlanRecord, Failure> {
+    pub fn build_plan_record(&self, plan: &AskPlan, client: String) -> Result<PlanRecord, Failure> {
         let routes = plan.explained.routes.iter();
         let routes = routes.map(|r| on_one_line(&format!("{}: {}", r.call, r.why))).collect();
         let work = PlannedWork::Query { sql: plan.sql.clone(), dialect: plan.dialect };
-        self.record(work, &plan.max_cost, routes, client)
+        self.build_record(work, &plan.max_cost, routes, client)
     }
 
     /// Returns the record of writing SQL for a question.
-    pub fn record_question(
+    pub fn build_question_record(
         &self,
         question: &str,
         limit: SqlGenerationLimit,
@@ -315,11 +320,11 @@ impl ServerContext {
             SqlGenerationLimit::Tokens(n) => MaxCost::Unknown(count_noun(n, "token")),
         };
         let work = PlannedWork::Question { text: question.to_owned() };
-        self.record(work, &cost, Vec::new(), client)
+        self.build_record(work, &cost, Vec::new(), client)
     }
 
     /// Returns the record of a plan, for its approval.
-    pub fn record(
+    pub fn build_record(
         &self,
         work: PlannedWork,
         cost: &MaxCost,
@@ -371,12 +376,12 @@ impl ServerContext {
         allowance: WritingAllowance,
         control: WorkControl,
     ) -> (Result<WrittenQuery, Failure>, f64) {
-        let request = self.request("", Dialect::default(), control);
+        let request = self.build_request("", Dialect::default(), control);
         let counted_cost = request.counted_cost.clone();
-        (self.write_within(question, allowance, request), counted_cost.usd())
+        (self.write_within_limit(question, allowance, request), counted_cost.usd())
     }
 
-    fn write_within(
+    fn write_within_limit(
         &self,
         question: &str,
         allowance: WritingAllowance,
@@ -384,7 +389,7 @@ impl ServerContext {
     ) -> Result<WrittenQuery, Failure> {
         let (mut writing_spec, limit) = ask::limit_sql_generation_cost(&self.spec)?;
         if matches!(allowance, WritingAllowance::Nothing) && !self.is_replay() {
-            // A budget of 0 USD allows requests to a free model.
+            // With a budget of 0 USD alone, hqdl would still send requests to a free model.
             writing_spec.limits.budget_tokens = Some(0);
         }
         let asked = AskQuestion {
@@ -431,10 +436,11 @@ impl ServerContext {
     ) -> Result<Option<Json>, Failure> {
         let mut spec = self.spec.clone();
         if !spec.is_replay() {
-            // A budget of 0 USD allows requests to a free model.
+            // With a budget of 0 USD alone, hqdl would still send requests to a free model.
             spec.limits.budget_tokens = Some(0);
         }
-        let request = Request { spec: &spec, ..self.request(&plan.sql, plan.dialect, control) };
+        let request =
+            Request { spec: &spec, ..self.build_request(&plan.sql, plan.dialect, control) };
         match run_request(plan, &request, Some(0.0), position) {
             Err(error) if is_budget_reached(&error) => Ok(None),
             result => result.map(Some).map_err(|error| self.to_failure(error.into(), &plan.sql)),
@@ -449,7 +455,7 @@ impl ServerContext {
         position: PagePosition,
         control: WorkControl,
     ) -> (Result<Json, Failure>, f64) {
-        let request = self.request(&plan.sql, plan.dialect, control);
+        let request = self.build_request(&plan.sql, plan.dialect, control);
         let result = run_request(plan, &request, limit_usd, position);
         let result = result.map_err(|error| self.to_failure(error.into(), &plan.sql));
         (result, request.counted_cost.usd())
@@ -463,7 +469,7 @@ impl ServerContext {
             "plan_id": record.id(), "sql": plan.sql, "dialect": plan.dialect,
             "assumptions": plan.assumptions,
             "max_cost_usd": record.max_usd, "needs_approval": !free && !self.is_replay(),
-            "price": record.describe_price(), "explained": plan.explained.explained_to_json(),
+            "price": record.describe_max_cost(), "explained": plan.explained.explained_to_json(),
         })
     }
 
@@ -489,7 +495,7 @@ fn run_request(
     limit_usd: Option<f64>,
     position: PagePosition,
 ) -> Result<Json, QueryError> {
-    // A query without calls may end early, because nothing but its rows is reported.
+    // A query without calls may end early, because only its rows are reported.
     let is_plain = plan.explained.routes.is_empty();
     let mut page = RowPage::new(position.offset, position.limit, is_plain);
     let meta = match ask::run_within_limit(request, limit_usd, &mut page) {

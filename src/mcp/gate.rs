@@ -1,5 +1,5 @@
-//! Decides whether a plan may run: it costs nothing, the amount that needs no approval covers it,
-//! or a person has approved it.
+//! Decides whether a plan may run. A plan may run if it costs nothing, if the allowance without
+//! approval covers its cost, or if a person has approved it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use rmcp::model::{
 };
 use serde_json::{Value as Json, json};
 
-use super::connection::{ToolCall, wait_for_cancel};
+use super::connection::{ToolCall, wait_for_cancellation};
 use super::context::ServerContext;
 use crate::approval::{
     APPROVAL_MINUTES, ApprovalError, LimitReached, PlanRecord, PlannedWork, SpendingReservation,
@@ -52,7 +52,7 @@ pub enum Decision {
     AskClient(InputRequiredResult),
 }
 
-/// Questions that clients were asked to pass on, by the id of the plan.
+/// Questions that clients have been asked to show to the user, by plan id.
 #[derive(Default)]
 pub struct PendingQuestions(Mutex<HashMap<String, (PlanRecord, Instant)>>);
 
@@ -69,7 +69,8 @@ impl PendingQuestions {
         pending.insert(plan.id(), (plan.clone(), Instant::now()));
     }
 
-    /// Returns whether the answer to a question approves this plan. A question has one answer.
+    /// Returns whether the answer to a question approves this plan. Each question can be answered
+    /// once.
     fn take_answer(&self, plan: &PlanRecord, params: &CallToolRequestParams) -> Option<bool> {
         let id = plan.id();
         let answers = params.input_responses.as_ref()?;
@@ -101,7 +102,7 @@ pub async fn authorize(
 ) -> Result<Decision, Failure> {
     let unlimited = Decision::Granted(Grant { limit_usd: None, reservation: None });
     let is_query = matches!(plan.work, PlannedWork::Query { .. });
-    let needs_person = plan.work.writes() || context.is_on_server() && is_query;
+    let needs_person = plan.work.changes_data() || context.is_on_server() && is_query;
     if context.is_replay() && !needs_person {
         return Ok(unlimited);
     }
@@ -113,8 +114,8 @@ pub async fn authorize(
         }
     }
     let mut problem = None;
-    if plan.max_usd.is_none_or(|usd| usd <= context.ledger.left_usd()) {
-        match context.plans.take_approval(plan, jiff::Timestamp::now().as_second()) {
+    if plan.max_usd.is_none_or(|usd| usd <= context.ledger.remaining_usd()) {
+        match context.plans.use_approval(plan, jiff::Timestamp::now().as_second()) {
             Ok(true) => return Ok(grant_approved(context, plan)),
             Ok(false) => {}
             Err(error @ (ApprovalError::Expired | ApprovalError::Changed)) => {
@@ -123,9 +124,8 @@ pub async fn authorize(
             Err(error) => return Err(Failure::wrong_input(error.to_string(), "")),
         }
     }
-    // --max-usd cannot limit a price that is not known, so a person must approve the plan.
     let is_short = describe_question(plan).len() <= MAX_QUESTION_BYTES;
-    // An override takes effect only after approval outside the assistant.
+    // A plan of unknown cost, which --max-usd cannot limit, and an override need `hqdl approve`.
     let can_ask = plan.max_usd.is_some() && !matches!(plan.work, PlannedWork::Override(_));
     if can_ask && is_short && can_elicit(call) {
         match pending.take_answer(plan, params) {
@@ -142,7 +142,7 @@ pub async fn authorize(
                 );
                 let answer = tokio::select! {
                     answer = asked => answer.ok(),
-                    () = wait_for_cancel(call) => None,
+                    () = wait_for_cancellation(call) => None,
                 };
                 if answer.as_ref().is_some_and(is_accepted) {
                     return Ok(grant_approved(context, plan));
@@ -178,7 +178,7 @@ fn refuse_limit(context: &ServerContext, plan: &PlanRecord, reached: LimitReache
 
 fn describe_refusal(context: &ServerContext, plan: &PlanRecord, problem: Option<String>) -> Json {
     let id = plan.id();
-    let price = plan.describe_price();
+    let price = plan.describe_max_cost();
     let (what, tool) = match plan.work {
         PlannedWork::Query { .. } => (format!("running the query costs {price}"), "query"),
         PlannedWork::Question { .. } => (format!("writing the SQL costs {price}"), "query"),
@@ -206,10 +206,10 @@ fn uses_input_results(call: &ToolCall) -> bool {
     version.is_some_and(|v| v.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-/// Returns the question that a client shows: the price first, and indented lines of texts that the
-/// assistant wrote.
+/// Returns the question that a client shows. The cost comes first; texts by the assistant are
+/// indented.
 fn describe_question(plan: &PlanRecord) -> String {
-    let mut message = format!("Approve this plan? The cost is {}.", plan.describe_price());
+    let mut message = format!("Approve this plan? The cost is {}.", plan.describe_max_cost());
     for (name, text) in plan.describe() {
         message.push_str(&format!("\n{name}: {}", text.replace('\n', "\n    ")));
     }

@@ -22,7 +22,6 @@ const MAX_CELL_BYTES: usize = 10_000;
 pub struct RowPage {
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// Rows of the page.
     pub rows: Vec<Vec<Json>>,
     /// Whether rows follow after the page.
     pub has_more: bool,
@@ -54,7 +53,7 @@ impl RowPage {
         let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
             return to_json(value);
         };
-        // A row of many long cells may not exceed the page either.
+        // Even a row of many long cells must not exceed the size limit of the page.
         let left = MAX_BYTES.saturating_sub(self.bytes).min(MAX_CELL_BYTES);
         let shown = &bytes[..bytes.len().min(left)];
         let is_cut = shown.len() < bytes.len();
@@ -65,7 +64,7 @@ impl RowPage {
         }
         let mut text = String::from_utf8_lossy(shown).into_owned();
         if is_cut {
-            // The limit may fall within a character.
+            // The limit may split a character.
             text.truncate(text.trim_end_matches('\u{fffd}').len());
             text.push('…');
         }

@@ -9,7 +9,6 @@ use crate::failure::Failure;
 use crate::format::{io_reason, on_one_line};
 use crate::spec::mask_secrets;
 
-/// The guide to queries.
 const GUIDE: &str = include_str!("../../docs/guides/queries.md");
 /// A resource: URI, name, description and media type.
 type ResourceRow = (&'static str, &'static str, &'static str, &'static str);
@@ -29,7 +28,7 @@ struct ReadyPrompt {
     about: &'static str,
     argument: &'static str,
     argument_about: &'static str,
-    /// `{}` is the argument.
+    /// Text of the prompt; `{}` is replaced by the argument.
     text: &'static str,
 }
 
@@ -64,7 +63,6 @@ const PROMPTS: [ReadyPrompt; 3] = [
     },
 ];
 
-/// Returns all resources.
 pub fn list_resources() -> Vec<Resource> {
     let resource = |(uri, name, about, kind): ResourceRow| {
         Resource::new(uri, name).with_description(about).with_mime_type(kind)
@@ -78,7 +76,7 @@ pub fn read_resource(
     uri: &str,
 ) -> Result<Option<(String, &'static str)>, Failure> {
     let text = match uri {
-        uri if uri == SCHEMA.0 => (format!("{:#}", context.describe(&[])?), SCHEMA.3),
+        uri if uri == SCHEMA.0 => (format!("{:#}", context.describe_database(&[])?), SCHEMA.3),
         uri if uri == SPEC.0 => (read_spec(context)?, SPEC.3),
         uri if uri == GUIDE_ROW.0 => (GUIDE.to_owned(), GUIDE_ROW.3),
         _ => return Ok(None),
@@ -98,7 +96,6 @@ fn read_spec(context: &ServerContext) -> Result<String, Failure> {
     Ok(mask_secrets(&text))
 }
 
-/// Returns all prompts.
 pub fn list_prompts() -> Vec<Prompt> {
     let prompt = |row: &ReadyPrompt| {
         let argument = PromptArgument::new(row.argument).with_description(row.argument_about);

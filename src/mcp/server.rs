@@ -1,4 +1,4 @@
-//! The protocol: tools are called, and their results are returned.
+//! The protocol: handles tool calls and returns their results.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
     })
 }
 
-/// The server of one client. Clones share the questions that clients were asked to pass on.
+/// The server of one client. Clones share the pending questions.
 #[derive(Clone)]
 pub struct McpServer<H> {
     host: H,

@@ -1,4 +1,4 @@
-//! Lines that are too long for the protocol's transport, which drops them without an answer.
+//! Handles lines that are too long for the protocol's transport, which drops them silently.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ const INVALID_REQUEST: &[u8] = b"{}\n";
 /// an error.
 pub struct AnsweredLines<R> {
     inner: BufReader<R>,
-    /// Bytes of the present line that were read.
+    /// Number of bytes read so far of the current line.
     length: usize,
     /// Rest of the inserted line.
     inserted: &'static [u8],

@@ -141,7 +141,6 @@ pub struct WhyArguments {
     pub column: String,
 }
 
-/// Returns all tools.
 pub fn list_tools() -> Vec<Tool> {
     [list_reading_tools(), list_writing_tools()].concat()
 }

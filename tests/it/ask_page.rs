@@ -128,7 +128,7 @@ fn a_query_runs_only_after_a_press_that_shows_its_price() {
     assert!(wrong.contains("no such column: nope") && wrong.contains("^^^^"), "{wrong}");
     assert!(wrong.contains("SELECT nope FROM hero</textarea>"), "{wrong}");
     // The page shows the price of writing first.
-    let cheap = press(&page, "write", &[("question", "Who?"), ("writing_price", "free")]);
+    let cheap = press(&page, "write", &[("question", "Who?"), ("writing_cost", "free")]);
     let before = endpoint.request_count();
     let refused = daemon.submit_form("/ask", &cheap).expect_status(200).body;
     assert!(refused.contains("Writing a query is now for at most $0.0200"), "{refused}");

@@ -487,7 +487,7 @@ fn runs_of_one_process_request_nothing_twice() {
             let session = Session::open(draft, &SpecOverrides::default(), cache).unwrap();
             let selection = Selection::default();
             let work = session
-                .materializer(session.connect_model().unwrap(), &selection, RunMode::Live)
+                .new_materializer(session.connect_model().unwrap(), &selection, RunMode::Live)
                 .unwrap();
             let (_keep, interrupt) = tokio::sync::watch::channel(false);
             let listener: Listener = Arc::new(|_| {});

@@ -1,9 +1,9 @@
 //! The hqdl library. A [`session::Session`] opens a spec with its database, its facts and its
 //! model. [`materialize`] fills the spec's tables, and [`query`] runs `BlendSQL` and SUQL queries
 //! over them. [`suggest`] and [`init`] propose specs, and [`truth`] measures the accuracy of their
-//! answers. [`audit`] draws samples whose truth a person finds, and [`interval`] computes how far
-//! the true result of a query can be from what the model's answers say. [`ask`] answers questions in
-//! plain words, and [`approval`] holds what an assistant may spend.
+//! answers. [`audit`] draws samples for which a person provides the true values, and [`interval`]
+//! computes how far the true result of a query can be from the result over the model's answers.
+//! [`ask`] answers questions in plain words, and [`approval`] holds what an assistant may spend.
 
 pub mod private_dir;
 pub mod materialize;

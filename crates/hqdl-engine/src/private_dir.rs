@@ -41,7 +41,7 @@ pub fn create_private_dir(dir: &Path) -> Result<bool, FileError> {
     })
 }
 
-/// Writes a file in one step, so that no other process reads half of it.
+/// Writes a file atomically, so that no other process reads an incomplete file.
 ///
 /// # Errors
 /// [`FileError`] if it cannot be written.

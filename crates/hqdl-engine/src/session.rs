@@ -82,7 +82,7 @@ impl SpecOverrides {
         match self.provider {
             Some(provider) => model.provider = provider,
             None if !self.recordings.is_empty() => model.provider = Provider::Replay,
-            // Recordings have no endpoint.
+            // A base URL means an endpoint, so recordings no longer apply.
             None if self.base_url.is_some() => model.provider = Provider::Openai,
             None => {}
         }
@@ -131,7 +131,7 @@ impl SpecOverrides {
 pub enum Cache {
     /// A directory.
     Dir {
-        /// The directory; if `None`, the user's own ([`user_cache`]).
+        /// The directory; if `None`, the user's own ([`user_cache_dir`]).
         dir: Option<PathBuf>,
         /// Description of this process for other processes that use the store.
         owner_description: String,
@@ -160,11 +160,11 @@ impl Cache {
         match self {
             Self::Dir { dir: Some(dir), owner_description } => Facts::open(dir, owner_description),
             Self::Dir { dir: None, owner_description } => {
-                Facts::open(&user_cache()?, owner_description)
+                Facts::open(&user_cache_dir()?, owner_description)
             }
             Self::Server { url, owner_description, on_status } => Facts::connect_server(
                 url,
-                &user_cache()?.join("servers"),
+                &user_cache_dir()?.join("servers"),
                 owner_description,
                 Arc::clone(on_status),
             ),
@@ -178,7 +178,7 @@ impl Cache {
 ///
 /// # Errors
 /// [`FactsError::NoDirectory`] if the user has no data directory.
-pub fn user_cache() -> Result<PathBuf, FactsError> {
+pub fn user_cache_dir() -> Result<PathBuf, FactsError> {
     etcetera::choose_base_strategy()
         .map(|strategy| strategy.data_dir().join("hqdl"))
         .map_err(|e| FactsError::NoDirectory(e.to_string()))
@@ -248,7 +248,7 @@ impl Session {
     ///
     /// # Errors
     /// [`MaterializeError`] if the selection names a table or column that does not exist.
-    pub fn materializer<'s>(
+    pub fn new_materializer<'s>(
         &'s self,
         model: Arc<dyn Model>,
         selection: &'s Selection,
@@ -268,7 +268,7 @@ impl Session {
         selection: &Selection,
         run_mode: RunMode,
     ) -> Result<(Plan, Vec<String>), MaterializeError> {
-        self.materializer(model::connect_for_planning(&self.spec)?, selection, run_mode)?
+        self.new_materializer(model::connect_for_planning(&self.spec)?, selection, run_mode)?
             .plan_requests()
     }
 

@@ -3,7 +3,7 @@
 //!
 //! | format | NULL | blob | else |
 //! |---|---|---|---|
-//! | csv | nothing | `X'0A'` | RFC 4180's quotes, lines that end in LF |
+//! | csv | nothing | `X'0A'` | RFC 4180 quoting, LF line endings |
 //! | json | `null` | `{"blob": "0a"}` | `{"columns", "rows", "meta"}`, or `"error"` for `"meta"` |
 //! | jsonl | `null` | `{"blob": "0a"}` | one object per row; a repeated name gets `_2` |
 //! | markdown | `NULL` | `X'0A'` | newlines as `<br>` |
@@ -38,7 +38,7 @@ pub enum RowsFormat {
     Markdown,
 }
 
-/// A sink that is also notified of the query's end.
+/// A sink that also receives the end of the query.
 pub trait RowsOut: RowSink {
     /// Ends the output after the last row or a failure. The argument is the query's metadata or the
     /// failure. Returns true if the output contains it.
@@ -50,7 +50,7 @@ pub trait RowsOut: RowSink {
 pub type Out = Box<dyn Write + Send>;
 
 /// Returns a writer that writes rows to stdout.
-pub fn stdout_writer(format: RowsFormat) -> Box<dyn RowsOut> {
+pub fn new_stdout_writer(format: RowsFormat) -> Box<dyn RowsOut> {
     let stdout = std::io::stdout();
     // On a terminal, flush after each row; otherwise write in large blocks.
     let flush_rows = stdout.is_terminal();
@@ -59,11 +59,11 @@ pub fn stdout_writer(format: RowsFormat) -> Box<dyn RowsOut> {
     } else {
         Box::new(BufWriter::with_capacity(1 << 16, stdout))
     };
-    row_writer(format, out, flush_rows)
+    new_row_writer(format, out, flush_rows)
 }
 
 /// Returns a writer that writes rows to `out`. With `flush_rows`, it flushes after each row.
-pub fn row_writer(format: RowsFormat, out: Out, flush_rows: bool) -> Box<dyn RowsOut> {
+pub fn new_row_writer(format: RowsFormat, out: Out, flush_rows: bool) -> Box<dyn RowsOut> {
     match format {
         RowsFormat::Table => Box::new(TextTable::new(out)),
         RowsFormat::Csv => Box::new(Csv { out: csv::Writer::from_writer(out), flush_rows }),
@@ -180,7 +180,7 @@ impl RowsOut for JsonLines {}
 
 impl RowSink for JsonLines {
     fn write_columns(&mut self, names: &[String]) -> Result<()> {
-        self.names = make_distinct(names).iter().map(|n| json!(n).to_string()).collect();
+        self.names = make_names_distinct(names).iter().map(|n| json!(n).to_string()).collect();
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl RowSink for JsonLines {
 }
 
 /// Makes names distinct: the second `x` becomes `x_2`, or the next free number.
-fn make_distinct(names: &[String]) -> Vec<String> {
+fn make_names_distinct(names: &[String]) -> Vec<String> {
     let mut used_names: HashSet<String> = HashSet::new();
     let name = |name: &String| {
         let mut unique = name.clone();

@@ -54,8 +54,8 @@ impl TextCell {
         }
     }
 
-    /// Returns the cell of a column name, which is aligned like NULL.
-    fn column_name(name: &str) -> Self {
+    /// Returns the header cell of a column. Headers are aligned like NULL.
+    fn for_column_name(name: &str) -> Self {
         Self { text: name.to_owned(), number: false, null: true }
     }
 }
@@ -77,7 +77,7 @@ impl TextTable {
         };
         let columns: Vec<TextColumn> = self.names.iter().enumerate().map(column).collect();
         let head: Vec<TextCell> =
-            self.names.iter().map(|name| TextCell::column_name(name)).collect();
+            self.names.iter().map(|name| TextCell::for_column_name(name)).collect();
         write_row(&mut self.out, &columns, &head)?;
         let rules: Vec<String> = columns.iter().map(|c| "-".repeat(c.width)).collect();
         writeln!(self.out, "{}", rules.join("  "))?;

@@ -33,7 +33,7 @@ use crate::session::override_cell;
 type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
 
 /// Handles `GET /healthz`.
-pub(super) async fn show_health() -> &'static str {
+pub(super) async fn get_health() -> &'static str {
     "ok\n"
 }
 
@@ -113,7 +113,7 @@ impl WantedCells {
     }
 }
 
-/// Handles `POST /v1/plan`: returns what a run would ask, and its price.
+/// Handles `POST /v1/plan`: returns what a run would ask, and its cost.
 pub(super) async fn plan_run(
     State(state): State<HttpState>,
     headers: HeaderMap,
@@ -128,13 +128,13 @@ pub(super) async fn plan_run(
     let plan = run_blocking(permit, client_guard, move || {
         let guard = Guard::open_for_sql(&active_spec.spec.database, Some(timeout), interrupt);
         let guard = guard.map_err(Failure::from)?;
-        let planned = plan_json(&name, &active_spec, &wanted, &facts, guard.database());
+        let planned = plan_to_json(&name, &active_spec, &wanted, &facts, guard.database());
         Ok(planned.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
     });
     Ok(axum::Json(plan.await?))
 }
 
-fn plan_json(
+fn plan_to_json(
     name: &str,
     active_spec: &ActiveSpec,
     wanted: &WantedCells,
@@ -190,7 +190,7 @@ fn unknown_run_refusal(id: u64) -> HttpRefusal {
     )
 }
 
-/// Handles `DELETE /v1/runs/{run}`: ends the run; all answers are kept.
+/// Handles `DELETE /v1/runs/{run}`: interrupts the run; all answers are kept.
 pub(super) async fn interrupt_run(
     State(state): State<HttpState>,
     Path(id): Path<String>,
@@ -214,7 +214,7 @@ pub(super) async fn start_run(
     let timeout = parse_timeout(wanted.timeout)?;
     let timeout = wanted.filter.as_ref().map(|_| timeout);
     let _permit = if wanted.wait { Some(state.acquire_wait_permit()?) } else { None };
-    let started = state.begin_run(&name, selection, wanted.budget, timeout).await?;
+    let started = state.request_run(&name, selection, wanted.budget, timeout).await?;
     if !wanted.wait {
         let body = json!({ "run": started.id, "spec": name });
         return Ok((StatusCode::ACCEPTED, axum::Json(body)));
@@ -223,14 +223,13 @@ pub(super) async fn start_run(
     Ok((StatusCode::OK, axum::Json(run.to_json())))
 }
 
-/// A run that was started for a client.
+/// A run that a client started.
 pub(super) struct StartedRun {
     pub(super) id: u64,
     ended: oneshot::Receiver<()>,
 }
 
 impl StartedRun {
-    /// Waits for the end of the run.
     pub(super) async fn wait_for_end(
         self,
         state: &HttpState,
@@ -242,7 +241,7 @@ impl StartedRun {
 }
 
 impl HttpState {
-    /// Interrupts a run through the loop.
+    /// Asks the loop to interrupt a run.
     pub(super) async fn request_interrupt(&self, id: u64) -> Result<(), HttpRefusal> {
         let (reply, interrupted) = oneshot::channel();
         let _ = self.context.events.send(DaemonEvent::InterruptRun(id, reply)).await;
@@ -256,8 +255,8 @@ impl HttpState {
         }
     }
 
-    /// Starts a run through the loop.
-    pub(super) async fn begin_run(
+    /// Asks the loop to start a run.
+    pub(super) async fn request_run(
         &self,
         spec: &str,
         selection: Selection,

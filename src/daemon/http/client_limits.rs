@@ -20,11 +20,11 @@ use hyper::body::{Frame, SizeHint};
 use super::reply::HttpRefusal;
 use crate::daemon::ClientLimits;
 
-/// Period of the byte limit.
+/// Period to which the byte limit applies.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Number of bytes that the limiter charges as one cell.
+/// Number of bytes that count as one unit of the rate limiter.
 const CELL: u64 = 1000;
-/// Number of clients at which the idle ones are removed.
+/// Number of clients above which the idle ones are removed.
 const MAX_CLIENTS: usize = 4096;
 /// `Retry-After` for a client that has too many open streams.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
@@ -61,12 +61,16 @@ impl DaemonClient {
     /// Returns the client behind a trusted proxy: the last address of `X-Forwarded-For` that is not
     /// a trusted proxy. If the peer is not trusted, the client is the peer itself, regardless of
     /// its headers.
-    pub(super) fn behind_proxy(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> Self {
+    pub(super) fn from_forwarded_header(
+        peer: IpAddr,
+        headers: &HeaderMap,
+        trusted: &[IpAddr],
+    ) -> Self {
         let mut client = peer.to_canonical();
         let forwarded = headers.get_all("x-forwarded-for").iter().rev();
         let mut hops = forwarded.filter_map(|v| v.to_str().ok()).flat_map(|v| v.rsplit(','));
         while trusted.contains(&client) {
-            let Some(hop) = hops.next().and_then(parse_hop) else { break };
+            let Some(hop) = hops.next().and_then(parse_forwarded_address) else { break };
             client = hop.to_canonical();
         }
         Self::from_address(client)
@@ -74,7 +78,7 @@ impl DaemonClient {
 }
 
 /// Parses an address with or without a port.
-fn parse_hop(text: &str) -> Option<IpAddr> {
+fn parse_forwarded_address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let with_port = || text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
     text.parse().ok().or_else(with_port)
@@ -127,7 +131,7 @@ impl ClientShares {
         client: DaemonClient,
         is_stream: bool,
     ) -> Result<AdmittedRequest, LimitExceeded> {
-        let share = self.find_share(client);
+        let share = self.get_or_create_share(client);
         share.charge_request()?;
         share.charge_bytes()?;
         if is_stream {
@@ -136,7 +140,7 @@ impl ClientShares {
         Ok(AdmittedRequest { share, is_stream })
     }
 
-    fn find_share(&self, client: DaemonClient) -> Arc<ClientShare> {
+    fn get_or_create_share(&self, client: DaemonClient) -> Arc<ClientShare> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if table.len() >= MAX_CLIENTS && !table.contains_key(&client) {
             table.retain(|_, share| share.is_active());
@@ -156,17 +160,17 @@ impl ClientShare {
         Self { limits, requests, bytes: create_byte_limiter(limits), usage: Mutex::new(usage) }
     }
 
-    fn usage(&self) -> MutexGuard<'_, ShareUsage> {
+    fn lock_usage(&self) -> MutexGuard<'_, ShareUsage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_active(&self) -> bool {
-        let usage = self.usage();
+        let usage = self.lock_usage();
         usage.streams > 0 || usage.unpaid >= CELL || usage.last_request.elapsed() < MINUTE
     }
 
     fn charge_request(&self) -> Result<(), LimitExceeded> {
-        self.usage().last_request = Instant::now();
+        self.lock_usage().last_request = Instant::now();
         let Some(limiter) = &self.requests else { return Ok(()) };
         limiter.check().map_err(|until| {
             let most = format!("{} a second", format_plural(self.limits.requests, "request"));
@@ -174,12 +178,12 @@ impl ClientShare {
         })
     }
 
-    /// Charges the bytes that earlier responses sent. It does not cut off a stream that exceeds the
-    /// limit, but rejects later requests until the limit admits them.
+    /// Charges the bytes of earlier responses. A stream that exceeds the limit is not cut off;
+    /// instead, later requests are rejected until the limit admits them.
     fn charge_bytes(&self) -> Result<(), LimitExceeded> {
         let Some(limiter) = &self.bytes else { return Ok(()) };
-        let most = count_limiter_cells(self.limits);
-        let mut usage = self.usage();
+        let most = count_units_per_minute(self.limits);
+        let mut usage = self.lock_usage();
         loop {
             let cells = usage.unpaid / CELL;
             let now = u32::try_from(cells).unwrap_or(u32::MAX).min(most);
@@ -197,7 +201,7 @@ impl ClientShare {
     }
 
     fn open_stream(&self) -> Result<(), LimitExceeded> {
-        let mut usage = self.usage();
+        let mut usage = self.lock_usage();
         let most = self.limits.streams;
         if most > 0 && usage.streams >= most {
             return Err(limit_exceeded_error(
@@ -211,12 +215,12 @@ impl ClientShare {
 }
 
 fn create_byte_limiter(limits: ClientLimits) -> Option<DefaultDirectRateLimiter> {
-    let cells = NonZeroU32::new(count_limiter_cells(limits))?;
+    let cells = NonZeroU32::new(count_units_per_minute(limits))?;
     let quota = Quota::with_period(MINUTE / cells.get())?.allow_burst(cells);
     Some(RateLimiter::direct(quota))
 }
 
-fn count_limiter_cells(limits: ClientLimits) -> u32 {
+fn count_units_per_minute(limits: ClientLimits) -> u32 {
     limits.megabytes.saturating_mul(1_000_000 / CELL as u32)
 }
 
@@ -253,7 +257,7 @@ impl AdmittedRequest {
 impl Drop for AdmittedRequest {
     fn drop(&mut self) {
         if self.is_stream {
-            self.share.usage().streams -= 1;
+            self.share.lock_usage().streams -= 1;
         }
     }
 }
@@ -273,7 +277,7 @@ impl HttpBody for CountedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(data) = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()) {
-            self.admitted.share.usage().unpaid += data.len() as u64;
+            self.admitted.share.lock_usage().unpaid += data.len() as u64;
         }
         Poll::Ready(frame)
     }

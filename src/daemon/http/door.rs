@@ -83,7 +83,7 @@ impl HttpListener {
         }
     }
 
-    /// Accepts the next connection, and returns it with its client.
+    /// Accepts the next connection. Returns it with the identity of its client.
     pub(super) async fn accept(&self) -> Result<(Box<dyn ByteStream>, DaemonClient)> {
         match self {
             Self::Tcp(listener) => {

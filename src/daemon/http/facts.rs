@@ -65,7 +65,7 @@ pub(super) async fn look_up_facts(
     let missing = found.iter().flat_map(|c| c["cells"].as_object().into_iter().flatten());
     if asked.fill && missing.into_iter().any(|(_, cell)| cell["state"] == "missing") {
         let _permit = state.acquire_wait_permit()?;
-        let started = state.begin_run(&name, cells.to_selection(), asked.budget, None).await?;
+        let started = state.request_run(&name, cells.to_selection(), asked.budget, None).await?;
         let ended = started.wait_for_end(&state).await?;
         if let Some(failure) = &ended.failure {
             return Err(Failure::clone(failure).into());

@@ -30,7 +30,8 @@ pub(super) async fn check_request(
     // Give unknown paths one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
     let route = super::openapi::route_name(route.as_deref().unwrap_or_default());
-    let is_stream = request.method() == Method::POST || route == "/v1/runs/events" || is_mcp(route);
+    let is_stream =
+        request.method() == Method::POST || route == "/v1/runs/events" || is_mcp_route(route);
     let client = find_client(&state, &request);
     request.extensions_mut().insert(client);
     let response = match state.shares.admit_request(client, is_stream) {
@@ -47,8 +48,8 @@ pub(super) async fn check_request(
     response
 }
 
-/// Returns whether a route is one of MCP, whose every request can be a stream.
-fn is_mcp(route: &str) -> bool {
+/// Returns true if a route belongs to MCP. Every request to such a route can become a stream.
+fn is_mcp_route(route: &str) -> bool {
     super::mcp::PATHS.contains(&route)
 }
 
@@ -57,14 +58,13 @@ fn find_client(state: &HttpState, request: &Request) -> DaemonClient {
     match request.extensions().get::<DaemonClient>() {
         Some(DaemonClient::Address(peer)) => {
             let trusted = &state.context.settings.trusted_proxies;
-            DaemonClient::behind_proxy(*peer, request.headers(), trusted)
+            DaemonClient::from_forwarded_header(*peer, request.headers(), trusted)
         }
         Some(user) => *user,
         None => DaemonClient::User(None),
     }
 }
 
-/// Adds security headers to a response.
 pub(super) async fn add_security_headers(request: Request, next: Next) -> Response<Body> {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -95,7 +95,7 @@ fn check_access(
             "use its address or localhost, or start it with --host NAME",
         ));
     }
-    if !matches!(*method, Method::GET | Method::HEAD) || is_mcp(route) {
+    if !matches!(*method, Method::GET | Method::HEAD) || is_mcp_route(route) {
         let own = |origin: &str| origin.split_once("://").is_some_and(|(_, o)| o == host);
         let foreign = text(header::ORIGIN).is_some_and(|o| !own(o))
             || headers.get("sec-fetch-site").is_some_and(|s| s != "same-origin" && s != "none");

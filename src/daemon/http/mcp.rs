@@ -30,7 +30,6 @@ use crate::mcp::host::{McpHost, WorkPermit};
 
 /// Paths of the transport.
 pub(super) const PATHS: [&str; 2] = ["/mcp", "/mcp/{spec}"];
-/// Header with the id of a session.
 const SESSION_HEADER: &str = "mcp-session-id";
 /// Time after which an idle session ends.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60 * 60);
@@ -38,7 +37,7 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const MAX_SESSIONS: usize = 256;
 /// Maximum number of sessions of one client.
 const MAX_CLIENT_SESSIONS: usize = 32;
-/// Length of the name of a session, which the person who approves a plan sees.
+/// Length of a session's name, which is shown to the person who approves a plan.
 const SESSION_NAME: usize = 8;
 
 type McpService = StreamableHttpService<McpServer<DaemonHost>, LocalSessionManager>;
@@ -103,8 +102,9 @@ impl SessionOwners {
         }
     }
 
-    /// Fails if a client, or all together, have too many sessions. Forgets those that ended.
-    async fn check_count(
+    /// Removes the sessions that have ended, and fails if the client or the whole daemon still has
+    /// too many.
+    async fn check_session_count(
         &self,
         client: DaemonClient,
         manager: &LocalSessionManager,
@@ -128,7 +128,7 @@ impl SessionOwners {
 pub(super) fn build_mcp_router(state: &HttpState) -> Router<HttpState> {
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(SESSION_TIMEOUT);
-    // A client that has left cannot resume its call, so it gets no event ids.
+    // A client that disconnected cannot resume its call, so events need no ids.
     manager.session_config.sse_retry = None;
     let manager = Arc::new(manager);
     let config = StreamableHttpServerConfig::default().disable_allowed_hosts().with_sse_retry(None);
@@ -146,13 +146,13 @@ pub(super) fn build_mcp_router(state: &HttpState) -> Router<HttpState> {
     router.layer(Extension(mcp))
 }
 
-/// The method of a message.
 #[derive(Deserialize)]
 struct MessageMethod {
     method: String,
 }
 
-/// Handles a request of the transport. When the client closes the connection, its calls end.
+/// Handles a request of the transport. If the client closes the connection, its calls are
+/// cancelled.
 async fn serve_request(
     State(state): State<HttpState>,
     Extension(mcp): Extension<McpState>,
@@ -171,7 +171,7 @@ async fn serve_request(
     let bytes = if is_post { read_bytes(body).await? } else { Bytes::new() };
     let message = Json::<MessageMethod>::from_bytes(&bytes);
     if session.is_none() && message.is_ok_and(|message| message.method == "initialize") {
-        mcp.sessions.check_count(client, &mcp.manager).await?;
+        mcp.sessions.check_session_count(client, &mcp.manager).await?;
     }
     let (connected, open) = watch::channel(());
     let client_name = match &session {
@@ -184,7 +184,7 @@ async fn serve_request(
     parts.extensions.insert(HttpConnection { spec, client: client_name, open });
     let is_delete = parts.method == Method::DELETE;
     let mut response = mcp.service.handle(Request::from_parts(parts, Body::from(bytes))).await;
-    // The Python SDK takes 202 for a failure.
+    // The Python SDK treats 202 as a failure.
     if is_delete && response.status() == StatusCode::ACCEPTED {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
@@ -192,15 +192,15 @@ async fn serve_request(
         mcp.sessions.lock().insert(session, client);
     }
     let response = response.map(Body::new);
-    Ok(if is_post { response.map(|body| hold_while_sent(body, connected)) } else { response })
+    Ok(if is_post { response.map(|body| keep_until_sent(body, connected)) } else { response })
 }
 
 fn find_session(headers: &HeaderMap) -> Option<String> {
     Some(headers.get(SESSION_HEADER)?.to_str().ok()?.to_owned())
 }
 
-/// Keeps a value until the body was sent, or the client closed the connection.
-fn hold_while_sent(body: Body, held: impl Send + 'static) -> Body {
+/// Keeps a value until the body has been sent or the client has closed the connection.
+fn keep_until_sent(body: Body, held: impl Send + 'static) -> Body {
     Body::from_stream(body.into_data_stream().map(move |bytes| {
         let _ = &held;
         bytes

@@ -42,7 +42,8 @@ use super::metrics::GaugeGuard;
 use crate::approval::SpendingLedger;
 
 /// Maximum number of connections; further clients wait to be accepted. The limits below for
-/// long-lived and working requests are lower, so that short requests always find a connection.
+/// streams, waiting clients and queries add up to less, so that short requests always find a
+/// connection.
 const MAX_CONNECTIONS: usize = 640;
 /// Maximum number of event streams.
 const MAX_STREAMS: usize = 256;
@@ -77,7 +78,7 @@ struct HttpState {
     ledger: SpendingLedger,
     /// Serializes edits of overrides files and specs.
     edits: Arc<tokio::sync::Mutex<()>>,
-    /// Forms of the Ask page that were submitted lately.
+    /// Recently submitted forms of the Ask page.
     presses: page::AskPresses,
     /// Becomes true when the daemon shuts down.
     closing: watch::Receiver<bool>,
@@ -183,7 +184,7 @@ fn build_router(state: HttpState) -> Router {
             get(api::list_overrides).post(api::set_override).delete(api::unset_override),
         )
         .route("/v1/openapi.json", get(openapi::get_openapi_document))
-        .route("/healthz", get(api::show_health))
+        .route("/healthz", get(api::get_health))
         .route("/metrics", get(api::get_metrics));
     page::add_page_routes(api)
         .merge(mcp::build_mcp_router(&state))

@@ -113,7 +113,7 @@ fn build_body_schema<T: schemars::JsonSchema>() -> Schema {
 }
 
 /// Returns a route's name in the metrics, which is its pattern. All unknown paths share one name,
-/// and all pages another.
+/// and all pages share another.
 pub(super) fn route_name(route: &str) -> &'static str {
     let paths = OPERATIONS.iter().map(|o| o.path).chain(super::mcp::PATHS);
     let known = paths.into_iter().find(|path| *path == route);

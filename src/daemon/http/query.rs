@@ -81,12 +81,11 @@ pub(super) struct AskedQuery {
 
 /// A query with everything needed to run it.
 pub(super) struct PreparedQuery {
-    /// Name of the spec.
     spec_name: String,
     active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.
     changed_spec: Option<Spec>,
-    /// Whether the query may send requests: it, or all queries, were approved.
+    /// Whether the query may send requests, because this query or every query is approved.
     is_approved: bool,
     target: PathBuf,
     sql: String,
@@ -130,10 +129,10 @@ pub(super) async fn run_query(
         drop(permit);
         match ended {
             Ok(meta) => {
-                context.metrics.count_reused(meta.values_reused);
-                lines.close_lines(Ok(&meta));
+                context.metrics.count_reused_values(meta.values_reused);
+                lines.end_response(Ok(&meta));
             }
-            Err(refusal) => lines.close_lines(Err(refusal)),
+            Err(refusal) => lines.end_response(Err(refusal)),
         }
     });
     match chunks.recv().await {
@@ -172,7 +171,7 @@ pub(super) async fn explain_request(
 }
 
 /// Runs a query and collects its rows in `sink`, for the page. `is_approved` means that a person
-/// saw the price.
+/// has seen the cost.
 pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     state: &HttpState,
     asked: AskedQuery,
@@ -187,13 +186,13 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
         let mut prepared = prepare_query(&state, asked)?;
         prepared.is_approved |= is_approved;
         let meta = prepared.run_with_sink(&state.context, interrupt, &mut sink)?;
-        state.context.metrics.count_reused(meta.values_reused);
+        state.context.metrics.count_reused_values(meta.values_reused);
         Ok((meta, sink))
     })
     .await
 }
 
-/// Runs blocking work on its own thread.
+/// Runs blocking work in a separate thread.
 pub(super) async fn run_blocking<T: Send + 'static>(
     permit: OwnedSemaphorePermit,
     client_guard: ClientGuard,
@@ -295,7 +294,7 @@ impl Drop for WaitingGuard<'_> {
     }
 }
 
-/// Reads and checks everything except the query itself.
+/// Reads and checks everything that a query needs, except the query itself.
 fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, HttpRefusal> {
     let (name, active_spec, bare) = match (&asked.spec, &asked.db) {
         (Some(name), _) => (name.clone(), state.active_spec(Some(name))?.1, false),
@@ -304,7 +303,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
             (name, active_spec, false)
         }
         (None, Some(db)) => {
-            let (name, active_spec) = find_by_database(state, db)?;
+            let (name, active_spec) = find_spec_by_database(state, db)?;
             (name, active_spec, true)
         }
     };
@@ -363,7 +362,10 @@ pub(super) fn find_target(spec: &Spec) -> Result<PathBuf, Failure> {
 }
 
 /// Returns the spec that uses this database. Clients cannot read any other file.
-fn find_by_database(state: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>), Failure> {
+fn find_spec_by_database(
+    state: &HttpState,
+    db: &Path,
+) -> Result<(String, Arc<ActiveSpec>), Failure> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let status = state.context.status.borrow().clone();
     let found = status.specs.values().find_map(|s| {
@@ -425,7 +427,7 @@ impl PreparedQuery {
             rows_per_request: self.rows_per_request,
             timeout: Some(self.timeout),
             command: &self.command,
-            listener: context.metrics.usage_listener(),
+            listener: context.metrics.new_usage_listener(),
             interrupt,
             ..Request::new(spec, &self.target, &context.facts, &self.sql)
         }
@@ -452,7 +454,7 @@ impl PreparedQuery {
         } else {
             request.to_plain().run(sink)
         };
-        let meta = result.map_err(|error| self.failure_for(error))?;
+        let meta = result.map_err(|error| self.to_failure(error))?;
         context.uses.count_query(&self.spec_name, &self.sql, &meta);
         Ok(meta)
     }
@@ -470,10 +472,10 @@ impl PreparedQuery {
         let request = self.build_request(&state.context, Some(model), interrupt);
         let explained =
             if self.has_calls() { query::explain(&request) } else { request.to_plain().explain() };
-        explained.map_err(|error| self.failure_for(error))
+        explained.map_err(|error| self.to_failure(error))
     }
 
-    fn failure_for(&self, error: QueryError) -> Failure {
+    fn to_failure(&self, error: QueryError) -> Failure {
         match (error, &self.active_spec.model) {
             (QueryError::Sql(problem), _) => Failure::Problems(Problems {
                 path: PathBuf::from("<query>"),

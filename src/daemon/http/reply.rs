@@ -54,7 +54,7 @@ impl From<Failure> for HttpRefusal {
 
 /// Returns the error object of a response body and of the last line of rows.
 pub(super) fn error_to_json(failure: &Failure) -> Json {
-    let mut json = failure.clone().for_requests().to_json();
+    let mut json = failure.clone().with_request_fields().to_json();
     if let Some(object) = json.as_object_mut() {
         object.shift_remove("event");
         if let Failure::Problems(_) = failure {
@@ -101,7 +101,6 @@ pub(super) async fn reject_method(uri: Uri) -> HttpRefusal {
     )
 }
 
-/// Returns the failure for an unknown spec.
 pub(in crate::daemon) fn unknown_spec_failure<'a>(
     name: &str,
     all: impl Iterator<Item = &'a String>,

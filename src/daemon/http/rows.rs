@@ -58,7 +58,7 @@ impl LineSink {
     }
 
     /// Ends the response. An error before the first chunk becomes an error response.
-    pub(super) fn close_lines(mut self, ended: std::result::Result<&Meta, HttpRefusal>) {
+    pub(super) fn end_response(mut self, ended: std::result::Result<&Meta, HttpRefusal>) {
         match ended {
             Ok(meta) => self.push_line(&json!({ "meta": meta.to_json() })),
             Err(refusal) if self.sent => {
@@ -123,7 +123,7 @@ impl RowSink for LineSink {
         if self.deadline.is_some_and(|u| u < Instant::now()) {
             return Err(self.timeout_error());
         }
-        self.bytes += row.iter().map(value_length).sum::<u64>();
+        self.bytes += row.iter().map(estimate_value_length).sum::<u64>();
         if self.bytes > self.limits.bytes {
             let why = format!("the result has more than {} bytes", self.limits.bytes);
             return Err(Error::new(ErrorKind::FileTooLarge, why));
@@ -149,7 +149,6 @@ pub(super) struct ChunkWriter {
 }
 
 impl ChunkWriter {
-    /// Returns a writer, and the receiver of its chunks.
     pub(super) fn new(runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
         let (chunks, receive) = mpsc::channel(MAX_CHUNKS_AHEAD);
         (Self { chunks, runtime, chunk: Vec::new() }, receive)
@@ -190,7 +189,7 @@ impl std::io::Write for ChunkWriter {
 }
 
 /// Returns the approximate size of a value, in bytes.
-pub(super) fn value_length(value: &ValueRef<'_>) -> u64 {
+pub(super) fn estimate_value_length(value: &ValueRef<'_>) -> u64 {
     match value {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len() as u64,
         _ => 8,

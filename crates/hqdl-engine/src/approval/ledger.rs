@@ -13,7 +13,7 @@ pub struct SpendingLimits {
     pub max_usd: f64,
 }
 
-/// Rounding errors of a sum, in USD.
+/// Tolerance for rounding errors in a sum, in USD.
 const ROUNDING_USD: f64 = 1e-9;
 
 /// A limit that a plan would exceed.
@@ -22,7 +22,7 @@ pub enum LimitReached {
     /// The plan needs approval.
     #[error("the plan costs more than may be spent without approval")]
     Unapproved,
-    /// Not even an approved plan may cost that much.
+    /// The plan would exceed the total limit, even if it is approved.
     #[error("the plan costs more than what is left of --max-usd")]
     Total,
 }
@@ -81,12 +81,12 @@ impl SpendingLedger {
 
     /// Returns the USD that approved plans may still spend.
     #[must_use]
-    pub fn left_usd(&self) -> f64 {
+    pub fn remaining_usd(&self) -> f64 {
         let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         (self.limits.max_usd - spent.total).max(0.0)
     }
 
-    /// Describes what was spent, and the limits.
+    /// Describes the spending so far, and the limits.
     #[must_use]
     pub fn describe(&self) -> String {
         let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);

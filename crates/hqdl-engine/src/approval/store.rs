@@ -1,5 +1,5 @@
-//! Plans that wait for approval, and approvals, as files of a directory. `hqdl mcp` and
-//! `hqdl approve` are different processes.
+//! Stores plans that wait for approval, and approvals, as files in a directory, because `hqdl mcp`
+//! and `hqdl approve` are separate processes.
 
 use std::fs;
 use std::io;
@@ -68,9 +68,9 @@ pub struct CellOverride {
 }
 
 impl PlannedWork {
-    /// Returns whether a person must approve the work even if it costs nothing.
+    /// Returns whether the work changes data. If so, a person must approve it even if it is free.
     #[must_use]
-    pub fn writes(&self) -> bool {
+    pub fn changes_data(&self) -> bool {
         matches!(self, Self::Materialize(_) | Self::Override(_))
     }
 
@@ -128,9 +128,9 @@ pub struct PlanRecord {
 }
 
 impl PlanRecord {
-    /// Returns the hash of everything that an approval is bound to, except the price, which it
-    /// limits.
-    fn digest(&self) -> String {
+    /// Returns the hash of everything that an approval applies to. The cost is not part of it,
+    /// because an approval only limits the cost.
+    fn compute_digest(&self) -> String {
         let work = format!("{:?}", self.work);
         let mut hasher = blake3::Hasher::new();
         for part in [&work, &self.spec, &self.database, &self.schema, &self.model, &self.client] {
@@ -143,25 +143,25 @@ impl PlanRecord {
     /// Returns the plan's id.
     #[must_use]
     pub fn id(&self) -> String {
-        self.digest()[..ID_LENGTH].to_owned()
+        self.compute_digest()[..ID_LENGTH].to_owned()
     }
 
     /// Returns the maximum cost of the plan, in words.
     #[must_use]
-    pub fn describe_price(&self) -> String {
+    pub fn describe_max_cost(&self) -> String {
         self.max_usd
             .map_or_else(|| "not known".to_owned(), |usd| format!("at most {}", format_usd(usd)))
     }
 
-    /// Returns the names and values that the approver sees, and the price last. Replaces characters
+    /// Returns the names and values that the approver sees, with the cost last. Replaces characters
     /// that are invisible or change what a terminal shows.
     #[must_use]
     pub fn describe(&self) -> Vec<(&'static str, String)> {
-        let price = self.describe_price();
+        let price = self.describe_max_cost();
         let work = self.work.describe();
         let mut lines: Vec<(&str, &str)> =
             work.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        lines.extend(self.work.writes().then_some(("spec", self.spec.as_str())));
+        lines.extend(self.work.changes_data().then_some(("spec", self.spec.as_str())));
         lines.extend(self.routes.iter().map(|route| ("call", route.as_str())));
         lines.push(("database", &self.database));
         lines.push(("model", &self.model));
@@ -173,8 +173,8 @@ impl PlanRecord {
         lines.into_iter().map(|(name, text)| (name, safe(text))).collect()
     }
 
-    /// Returns whether an approval of `approved` covers this plan: it must be the same plan, at the
-    /// same or a lower price.
+    /// Returns whether the approval of `approved` also covers this plan: it must be the same plan,
+    /// at the same or a lower cost.
     #[must_use]
     pub fn is_covered_by(&self, approved: &Self) -> bool {
         let is_cheaper = match (self.max_usd, approved.max_usd) {
@@ -182,11 +182,12 @@ impl PlanRecord {
             (Some(_), None) => true,
             (None, approved) => approved.is_none(),
         };
-        self.digest() == approved.digest() && is_cheaper
+        self.compute_digest() == approved.compute_digest() && is_cheaper
     }
 }
 
-/// Returns whether a text has the form of a plan's id. Only such a text is part of a path.
+/// Returns whether a text has the form of a plan's id. Only a text in this form may become part of
+/// a path.
 #[must_use]
 pub fn is_plan_id(text: &str) -> bool {
     text.len() == ID_LENGTH
@@ -210,7 +211,7 @@ pub enum ApprovalError {
     /// The approval is too old.
     #[error("the approval has expired: it was given more than {APPROVAL_MINUTES} minutes ago")]
     Expired,
-    /// The approval is for another query, schema, model or price.
+    /// The approval is for another query, schema or model, or for a lower cost.
     #[error("the plan changed after it was approved: its query, schema, model or price differs")]
     Changed,
     /// A file cannot be read or written.
@@ -237,7 +238,7 @@ impl PlanStore {
         Ok(store)
     }
 
-    /// Deletes old files, or all of them. Other names than those of plans are left alone.
+    /// Deletes old files, or all of them. Leaves files whose names do not begin with a plan's id.
     fn delete_files(&self, all: bool) -> Result<(), FileError> {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -293,12 +294,12 @@ impl PlanStore {
         Ok(write_json(&self.path(&shown.id(), "approval")?, &approval)?)
     }
 
-    /// Uses up the approval of a plan, if there is one. If several callers try at once, only one
-    /// succeeds.
+    /// Uses up the approval of a plan. Returns false if the plan has not been approved. If several
+    /// callers try at once, only one succeeds.
     ///
     /// # Errors
     /// [`ApprovalError`] if there is an approval that is not valid for this plan.
-    pub fn take_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
+    pub fn use_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
         let path = self.path(&plan.id(), "approval")?;
         let Some(approval) = read_json::<Approval>(&path)? else { return Ok(false) };
         let age = now - approval.approved_at;

@@ -1,4 +1,4 @@
-//! Conversations as files of a directory, so that they can be continued later.
+//! Stores conversations as files in a directory, so that they can be continued later.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,13 +41,13 @@ impl ConversationStore {
         Ok(store)
     }
 
-    /// Returns an id for a new conversation, later than all others. `now` is the present time.
+    /// Returns an id for a new conversation; ids sort by time. `now` is the current time.
     #[must_use]
     pub fn create_id(now: jiff::Timestamp) -> String {
         format!("{}-{}", now.strftime("%Y%m%dT%H%M%SZ"), std::process::id())
     }
 
-    /// Stores a conversation, in place of an earlier state of it.
+    /// Stores a conversation, replacing its earlier state.
     ///
     /// # Errors
     /// [`FileError`].

@@ -302,7 +302,7 @@ impl<'a> Asker<'a> {
     pub fn plan(&mut self) -> Result<Written, AskError> {
         let statement = match self.find_example() {
             Some(sql) => Some(WrittenStatement { sql: Some(sql), ..WrittenStatement::default() }),
-            None => self.find_or_request(self.question_key(), "")?,
+            None => self.find_or_request_statement(self.question_key(), "")?,
         };
         self.check_statement(statement)
     }
@@ -323,11 +323,11 @@ impl<'a> Asker<'a> {
 
     /// Returns the question with the earlier ones, whose words also find tables, values and
     /// examples.
-    fn text_to_search(&self) -> String {
+    fn search_text(&self) -> String {
         [self.question.as_str(), self.earlier.as_deref().unwrap_or_default()].join(" ")
     }
 
-    /// Writes a new query in place of one that failed when it ran.
+    /// Writes a new query to replace one that failed when it ran.
     ///
     /// # Errors
     /// Errors of [`Self::plan`].
@@ -341,9 +341,9 @@ impl<'a> Asker<'a> {
         self.check_statement(statement)
     }
 
-    /// Writes a query with a weaker condition in place of one without rows. Returns `None` if
-    /// nothing can be relaxed, the relaxed query is rejected, or the maximum number of relaxations
-    /// was reached.
+    /// Writes a query with a weaker condition, to replace one that returned no rows. Returns `None`
+    /// if nothing can be relaxed, the relaxed query is rejected, or the maximum number of
+    /// relaxations was reached.
     ///
     /// # Errors
     /// Errors of [`Self::plan`].
@@ -414,7 +414,7 @@ impl<'a> Asker<'a> {
     }
 
     fn rewrite(&mut self, sql: &str, problem: &str) -> Result<Option<WrittenStatement>, AskError> {
-        // The digest distinguishes long texts that begin the same.
+        // The digest distinguishes long texts with the same beginning.
         let shorten = |text: &str| match text.char_indices().nth(MAX_REPAIR_CHARS) {
             None => text.to_owned(),
             Some((end, _)) => {
@@ -424,11 +424,11 @@ impl<'a> Asker<'a> {
         };
         let mut key = self.question_key();
         key.extend([("query", shorten(sql)), ("problem", shorten(problem))]);
-        self.find_or_request(key, sql)
+        self.find_or_request_statement(key, sql)
     }
 
     /// Returns the stored answer, or asks the model; `None` if its reply cannot be parsed.
-    fn find_or_request(
+    fn find_or_request_statement(
         &mut self,
         key: Vec<(&'static str, String)>,
         earlier: &str,
@@ -458,7 +458,7 @@ impl<'a> Asker<'a> {
         question: &StatementQuestion,
         earlier: &str,
     ) -> Result<String, AskError> {
-        let matches = self.find_values(earlier)?;
+        let matches = self.find_matching_values(earlier)?;
         let asked: u64 =
             question.key.iter().map(|(_, text)| self.tokenizer.count_tokens(text) + 8).sum();
         let settings = &self.request.spec.ask;
@@ -469,11 +469,11 @@ impl<'a> Asker<'a> {
             instruction_tokens: self.tokenizer.count_tokens(&self.instructions),
             tokenizer: self.tokenizer,
         };
-        Ok(builder.build(&self.text_to_search(), asked, &matches)?)
+        Ok(builder.build(&self.search_text(), asked, &matches)?)
     }
 
     /// Returns the stored values that words of the question, or of an earlier query, match.
-    fn find_values(&mut self, earlier: &str) -> Result<Vec<ValueMatch>, AskError> {
+    fn find_matching_values(&mut self, earlier: &str) -> Result<Vec<ValueMatch>, AskError> {
         if !self.request.spec.ask.shows_values {
             return Ok(Vec::new());
         }
@@ -481,7 +481,7 @@ impl<'a> Asker<'a> {
             Some(index) => index,
             None => StoredValueIndex::build(&self.database, &self.cards)?,
         };
-        let matches = index.find_matches(&[self.text_to_search().as_str(), earlier].join(" "))?;
+        let matches = index.find_matches(&[self.search_text().as_str(), earlier].join(" "))?;
         self.values = Some(index);
         Ok(matches)
     }

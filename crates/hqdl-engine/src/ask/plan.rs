@@ -35,7 +35,7 @@ impl MaxCost {
     }
 }
 
-/// A query that answers a question, not yet run.
+/// A query that answers a question and has not been run yet.
 #[derive(Debug, Clone)]
 pub struct AskPlan {
     /// Text of the query.
@@ -48,11 +48,11 @@ pub struct AskPlan {
     pub explained: Meta,
     /// Maximum cost of running the query.
     pub max_cost: MaxCost,
-    /// Identity of the plan: its query, database, schema, model and price.
+    /// Identity of the plan: a hash of its query, database, schema, model and cost.
     pub id: String,
 }
 
-/// Limits that replace or cap the computed cost of a query, in USD.
+/// Limits in USD that replace or cap the computed cost of a query.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CostLimits {
     /// The user's budget for the query. It replaces the computed cost.
@@ -169,10 +169,10 @@ pub fn max_request_cost(spec: &Spec, input: f64) -> f64 {
     spec.all_models().map(reserved).fold(0.0, f64::max)
 }
 
-/// Returns the identity of a plan: its query, database, schema, model and price.
+/// Returns the identity of a plan: a hash of its query, database, schema, model and cost.
 #[must_use]
 pub fn compute_plan_id(request: &Request<'_>, schema_hash: &str, explained: &Meta) -> String {
-    // Leave out the folder, so that a plan has the same ID on another machine.
+    // Leave out the folder, so that a plan has the same id on another machine.
     let database = request.database.file_name();
     let parts = [
         request.sql.to_owned(),

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use super::schema::{TableCard, format_name, index_by_name};
-use super::values::{ValueMatch, share_of, split_search_words, split_trigrams};
+use super::values::{ValueMatch, compute_share, split_search_words, split_trigrams};
 use crate::query::describe_calls;
 use crate::retrieval::text_index::TextIndex;
 use hqdl_spec::file::ExampleTable;
@@ -81,10 +81,10 @@ impl DescriptionBuilder<'_> {
         let used = self.instruction_tokens + asked_tokens + OVERHEAD_TOKENS;
         let available = self.max_tokens.saturating_sub(used);
         let hints = self.format_hints(question, matches, available / HINTS_SHARE)?;
-        let mut left = available.saturating_sub(self.count(&hints));
+        let mut left = available.saturating_sub(self.count_tokens(&hints));
         let ranked = self.rank_tables(question, matches)?;
         let definition_tokens: Vec<u64> =
-            self.cards.iter().map(|card| self.count(&card.definition)).collect();
+            self.cards.iter().map(|card| self.count_tokens(&card.definition)).collect();
         let fits_whole = definition_tokens.iter().sum::<u64>() <= left;
         if !fits_whole {
             // Reserve space for the names of the tables that are left out.
@@ -93,7 +93,7 @@ impl DescriptionBuilder<'_> {
         let mut texts: Vec<Option<String>> = vec![None; self.cards.len()];
         for at in &ranked {
             let card = &self.cards[*at];
-            let outline_tokens = self.count(&card.format_outline());
+            let outline_tokens = self.count_tokens(&card.format_outline());
             if definition_tokens[*at] <= left {
                 left -= definition_tokens[*at];
                 texts[*at] = Some(card.definition.clone());
@@ -104,7 +104,7 @@ impl DescriptionBuilder<'_> {
         }
         for at in &ranked {
             let card = &self.cards[*at];
-            let sample_tokens = self.count(&card.samples);
+            let sample_tokens = self.count_tokens(&card.samples);
             if let Some(text) = texts[*at].as_mut().filter(|t| **t == card.definition)
                 && sample_tokens <= left
             {
@@ -124,7 +124,7 @@ impl DescriptionBuilder<'_> {
         Ok(text)
     }
 
-    fn count(&self, text: &str) -> u64 {
+    fn count_tokens(&self, text: &str) -> u64 {
         self.tokenizer.max_prompt_tokens(self.tokenizer.count_tokens(text))
     }
 
@@ -145,7 +145,8 @@ impl DescriptionBuilder<'_> {
         let words = split_search_words(question);
         for (at, card) in self.cards.iter().enumerate() {
             let name = split_trigrams(&card.name);
-            let similar = |word: &String| share_of(&split_trigrams(word), &name) >= MIN_NAME_SHARE;
+            let similar =
+                |word: &String| compute_share(&split_trigrams(word), &name) >= MIN_NAME_SHARE;
             if words.iter().any(similar) {
                 scores[at] += best / 2.0;
             }
@@ -180,7 +181,7 @@ impl DescriptionBuilder<'_> {
             let more = names.len() - listed;
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let text = format!("-- tables left out: {}{more}\n", shown.join(", "));
-            if listed == 0 || self.count(&text) <= max_tokens {
+            if listed == 0 || self.count_tokens(&text) <= max_tokens {
                 return text;
             }
             listed /= 2;
@@ -209,7 +210,7 @@ impl DescriptionBuilder<'_> {
             }
             next.push_str(&line);
             next.push('\n');
-            if self.count(&next) <= max_tokens {
+            if self.count_tokens(&next) <= max_tokens {
                 (text, heading) = (next, section);
             }
         }
@@ -221,7 +222,7 @@ impl DescriptionBuilder<'_> {
         let index = TextIndex::index_texts(self.examples.iter().map(|e| e.question.as_str()))?;
         let scores = index.compute_similarities(question)?;
         let mut ranked: Vec<(usize, &ExampleTable)> = self.examples.iter().enumerate().collect();
-        // The scores are finite, so the cast is safe. The sort is stable, so ties keep the
+        // The scores are finite, so the cast is safe. The sort is stable, so ties stay in the
         // spec's order.
         ranked.sort_by_key(|(n, _)| Reverse((scores[*n] * 1e6) as i64));
         Ok(ranked.into_iter().map(|(_, example)| example).take(MAX_EXAMPLES).collect())

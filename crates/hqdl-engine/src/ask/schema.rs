@@ -67,7 +67,7 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
             columns.into_iter().map(|(c, kind)| (c, kind.unwrap_or_default())).collect();
         let keys = KeyDefinitions::read(database, name);
         let published = spec.expansions.iter().find(|e| e.name.eq_ignore_ascii_case(name));
-        let mut definition = define_table(name, &columns, &keys, published);
+        let mut definition = format_table_definition(name, &columns, &keys, published);
         if let Some(expansion) = published {
             definition.push_str(&describe_questions(expansion));
         }
@@ -145,7 +145,7 @@ impl KeyDefinitions {
     }
 }
 
-fn define_table(
+fn format_table_definition(
     name: &str,
     columns: &[(String, String)],
     keys: &KeyDefinitions,
@@ -301,7 +301,7 @@ pub fn format_name(name: &str) -> String {
 }
 
 /// Returns the hash of the schema: the definitions of all tables, without their rows, and the other
-/// text and settings that decide what the model is shown.
+/// text and settings that determine what the model sees.
 #[must_use]
 pub fn hash_schema(cards: &[TableCard], shown: &str) -> String {
     let mut hasher = blake3::Hasher::new();

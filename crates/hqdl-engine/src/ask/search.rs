@@ -1,4 +1,4 @@
-//! Describes what a query searched.
+//! Describes which tables a query searched.
 
 use hqdl_database::Database;
 use hqdl_spec::Catalog;

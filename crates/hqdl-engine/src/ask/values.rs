@@ -1,5 +1,5 @@
-//! Matches the words of a question with the values that a database contains: an index of trigrams
-//! in memory, so that a read-only database can be searched too.
+//! Finds the stored values that match the words of a question. The trigram index is in memory, so
+//! that a read-only database can be searched too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,7 +24,7 @@ const MAX_VALUES: usize = 300_000;
 const MAX_VALUE_CHARS: usize = 80;
 /// Maximum number of a question's words that are searched.
 const MAX_WORDS: usize = 60;
-/// Candidates per word.
+/// Maximum number of candidates per word.
 const CANDIDATES: usize = 40;
 /// Minimum share of a word's trigrams that a matching value must contain.
 const MIN_CONTAINMENT: f64 = 0.6;
@@ -108,14 +108,14 @@ impl StoredValueIndex {
                 let containment = if word_trigrams.is_empty() {
                     1.0
                 } else {
-                    share_of(&word_trigrams, &value_trigrams)
+                    compute_share(&word_trigrams, &value_trigrams)
                 };
                 if containment < MIN_CONTAINMENT {
                     continue;
                 }
                 // Prefer a value that the question contains entirely to one that shares only a word
                 // with it.
-                let coverage = share_of(&value_trigrams, &question_trigrams);
+                let coverage = compute_share(&value_trigrams, &question_trigrams);
                 let score = found.entry((value, table, column)).or_default();
                 *score += containment * (0.1 + coverage);
             }
@@ -202,7 +202,7 @@ pub fn split_trigrams(text: &str) -> HashSet<String> {
 
 /// Returns the share of `part` that `whole` contains.
 #[must_use]
-pub fn share_of(part: &HashSet<String>, whole: &HashSet<String>) -> f64 {
+pub fn compute_share(part: &HashSet<String>, whole: &HashSet<String>) -> f64 {
     if part.is_empty() {
         return 0.0;
     }

@@ -16,7 +16,7 @@ use hqdl_values::value::Value;
 impl Audit {
     /// Returns the SQL condition that selects the sampled rows in a source.
     #[must_use]
-    pub fn sampled_rows_condition(&self, expansion: &Expansion) -> String {
+    pub fn build_sample_condition(&self, expansion: &Expansion) -> String {
         let literal = |value: &Value| match value {
             Value::Null => "NULL".to_owned(),
             Value::Text(text) => sql::quote_text(text),

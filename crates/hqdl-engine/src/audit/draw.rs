@@ -224,7 +224,7 @@ impl Draw {
     }
 
     fn compute_id(&self, expansion: &Expansion) -> String {
-        // The time is not part of the ID: the same draw at another time is the same audit.
+        // The time is not part of the id: the same draw at another time is the same audit.
         let (id, drawn_at) = (String::new(), String::new());
         let header = DrawHeader { id, drawn_at, ..self.header(expansion) };
         let mut parts = vec![serde_json::to_string(&header).unwrap_or_default()];

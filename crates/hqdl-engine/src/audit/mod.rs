@@ -20,7 +20,7 @@ use std::path::PathBuf;
 pub use self::draw::{Design, Draw, DrawRequest};
 pub use self::error::AuditError;
 pub use self::frame::FrameRow;
-pub(crate) use self::report::is_same;
+pub(crate) use self::report::has_same_values;
 pub use self::report::{AuditReport, ColumnAudit};
 pub use self::sheet::{CellTruth, Evidence, Sheet};
 use hqdl_spec::{Expansion, Spec};

@@ -10,7 +10,7 @@ use super::Audit;
 use super::error::AuditError;
 use super::frame::{FrameRow, collect_frame};
 use super::sheet::{Evidence, format_cell};
-use crate::truth::canonical_values;
+use crate::truth::canonicalize_values;
 use hqdl_database::Database;
 use hqdl_spec::Expansion;
 use hqdl_values::cell::CellValue;
@@ -18,7 +18,7 @@ use hqdl_values::key::Entity;
 
 /// Maximum number of confusions that a report lists.
 const MAX_PAIRS: usize = 10;
-/// Half-width of the accuracy's interval that the suggested number of rows reaches.
+/// Half-width of the accuracy interval for which the report suggests a number of rows.
 const TARGET_HALF_WIDTH: f64 = 0.05;
 
 /// Report on a column.
@@ -32,14 +32,14 @@ pub struct ColumnAudit {
     pub rows: u64,
     /// Number of rows of the expansion.
     pub population: u64,
-    /// Rows of the sample that have the true value.
+    /// Number of rows whose answer equals the true value.
     pub right: u64,
-    /// Rows whose truth cannot be known. The lower bound of the accuracy counts them as wrong, the
-    /// upper bound as correct.
+    /// Number of rows whose truth cannot be known. The lower bound of the accuracy counts them as
+    /// wrong, the upper bound as right.
     pub cannot_be_known: u64,
     /// Estimated accuracy and the bounds of its exact interval, as shares of the expansion's rows.
     pub accuracy: Option<[f64; 3]>,
-    /// Number of correct rows and of all sampled rows, by state of the answer.
+    /// Number of right answers and of all rows, by state of the answer.
     pub states: BTreeMap<String, (u64, u64)>,
     /// Most frequent pairs of a truth and a different answer.
     pub confusions: Vec<Confusion>,
@@ -183,7 +183,7 @@ impl Audit {
                 report.cannot_be_known += 1;
                 continue;
             };
-            let is_right = is_same(answer, value);
+            let is_right = has_same_values(answer, value);
             let by_state = report.states.entry(state.clone()).or_default();
             by_state.0 += u64::from(is_right);
             by_state.1 += 1;
@@ -197,7 +197,7 @@ impl Audit {
                 *pairs.entry((format_cell(value), shown)).or_default() += 1;
             }
         }
-        report.confusions = most_frequent_confusions(pairs);
+        report.confusions = list_top_confusions(pairs);
         report.set_accuracy(&strata, unknown, confidence);
         Some(report)
     }
@@ -232,11 +232,11 @@ impl ColumnAudit {
 }
 
 /// Returns whether two cells have the same values.
-pub(crate) fn is_same(a: &CellValue, b: &CellValue) -> bool {
-    *a != CellValue::Nothing && canonical_values(a) == canonical_values(b)
+pub(crate) fn has_same_values(a: &CellValue, b: &CellValue) -> bool {
+    *a != CellValue::Nothing && canonicalize_values(a) == canonicalize_values(b)
 }
 
-fn most_frequent_confusions(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {
+fn list_top_confusions(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {
     let to_confusion = |((truth, answer), rows)| Confusion { truth, answer, rows };
     let mut all: Vec<Confusion> = pairs.into_iter().map(to_confusion).collect();
     all.sort_by_key(|pair| std::cmp::Reverse(pair.rows));

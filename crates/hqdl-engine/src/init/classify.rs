@@ -81,7 +81,6 @@ const NON_NAME_WORDS: [&str; 22] = [
 /// Minimum length of a hexadecimal text to be a code rather than a word.
 const MIN_CODE_LENGTH: usize = 16;
 
-/// Kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextKind {
     /// Only white space and punctuation.
@@ -92,7 +91,6 @@ pub enum TextKind {
     Other,
 }
 
-/// Classifies a text.
 pub fn classify_text(text: &str) -> TextKind {
     let text = text.trim();
     let digit = text.chars().any(char::is_numeric);
@@ -173,7 +171,7 @@ const IRREGULAR_PLURALS: [(&str, &str); 20] = [
 ];
 
 /// Turns the last word into its singular, by English rules and a list of exceptions.
-pub fn singularize_last(mut words: Vec<String>) -> Vec<String> {
+pub fn singularize_last_word(mut words: Vec<String>) -> Vec<String> {
     let Some(last) = words.last_mut() else {
         return words;
     };
@@ -198,7 +196,7 @@ pub fn singularize_last(mut words: Vec<String>) -> Vec<String> {
 }
 
 /// Returns true if a column with this name cannot contain names: ids, dates, links.
-pub fn is_nameless(words: &[String]) -> bool {
+pub fn is_non_name(words: &[String]) -> bool {
     words.first().is_some_and(|w| w == "id")
         || words.last().is_some_and(|w| NON_NAME_WORDS.contains(&w.as_str()))
 }
@@ -263,7 +261,7 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// Returns true if a column with this name contains part of a person's name.
-pub fn is_part_of_person(words: &[String]) -> bool {
+pub fn is_person_name_part(words: &[String]) -> bool {
     let parts = [
         "firstname",
         "lastname",
@@ -290,7 +288,7 @@ pub fn is_year(words: &[String]) -> bool {
 
 /// Returns true if a column with this name contains names of things that many rows may share, such
 /// as species, shares or teams.
-pub fn is_thing(words: &[String]) -> bool {
+pub fn is_shared_thing(words: &[String]) -> bool {
     let things = [
         "species",
         "symbol",

@@ -107,7 +107,7 @@ pub fn create_database(
         db.execute_batch("BEGIN").map_err(|e| failed_write(&part_path, e.to_string()))?;
         let mut notes = Vec::new();
         for file in files {
-            notes.append(&mut add_file(&db, file).map_err(|reason| file_error(file, reason))?);
+            notes.append(&mut import_file(&db, file).map_err(|reason| file_error(file, reason))?);
         }
         db.execute_batch("COMMIT").map_err(|e| failed_write(&part_path, e.to_string()))?;
         Ok(notes)
@@ -124,7 +124,7 @@ pub fn create_database(
 }
 
 /// Adds the table of a file. Returns a note for each renamed column.
-fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> {
+fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> {
     let failed_insert = |e: rusqlite::Error| (e.to_string(), HEADER_HINT);
     let text = std::fs::read_to_string(file).map_err(|e| match e.kind() {
         ErrorKind::InvalidData => (io_reason(&e), ENCODING_HINT),

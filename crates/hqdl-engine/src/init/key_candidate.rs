@@ -11,8 +11,8 @@ use hqdl_database::Database;
 const MAX_KEY_COLUMNS: usize = 3;
 /// Maximum number of candidate columns; six columns give 41 possible keys.
 const MAX_CANDIDATES: usize = 6;
-/// Maximum average length in characters of a column that has the same name as its table and still
-/// contains names.
+/// Maximum average length, in characters, at which a column with the name of its table is assumed
+/// to contain names.
 const MAX_AVERAGE_LENGTH: u64 = 40;
 /// Number of rows on which a key is tried first; most keys fail there.
 const TRIAL_ROWS: u64 = 2_000;
@@ -58,25 +58,24 @@ impl KeyCandidate {
     }
 
     /// Returns true if one of the columns is called a name or title.
-    pub fn is_named(&self, table: &SampledTable) -> bool {
+    pub fn has_name_column(&self, table: &SampledTable) -> bool {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).any(|c| is_name(table, c))
     }
 
     /// Returns true if the key identifies individual entities: it contains a name, is unique, or
     /// has a column such as "species" or "city". Keys made of categories and measurements do not.
     pub fn identifies_entities(&self, table: &SampledTable) -> bool {
-        let is_thing =
-            |c: &usize| table.columns.get(*c).is_some_and(|c| classify::is_thing(&c.words));
-        self.columns.iter().any(is_thing) || self.is_named(table) || self.is_unique()
+        let is_shared_thing =
+            |c: &usize| table.columns.get(*c).is_some_and(|c| classify::is_shared_thing(&c.words));
+        self.columns.iter().any(is_shared_thing) || self.has_name_column(table) || self.is_unique()
     }
 
-    /// Returns the column names.
     pub fn column_names<'t>(&self, table: &'t SampledTable) -> Vec<&'t str> {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).map(|c| c.name.as_str()).collect()
     }
 
-    /// Replaces `best` if this key has fewer repeats. On a tie, the earlier key stays, because it
-    /// is smaller.
+    /// Replaces `best` by this key if this key has fewer repeats. On a tie, `best` stays, because
+    /// it was tried first.
     fn replace_if_better(self, best: &mut Option<Self>) {
         if best.as_ref().is_none_or(|b| self.sample.count_repeats() < b.sample.count_repeats()) {
             *best = Some(self);
@@ -103,7 +102,7 @@ fn list_candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
     let is_year =
         |c: &SampledColumn| c.value_kind == ValueKind::Number && classify::is_year(&c.words);
     let rank = |c: &SampledColumn| (!is_named(c), !is_year(c), classify::is_code_name(&c.words));
-    let is_person = |c: &SampledColumn| classify::is_part_of_person(&c.words);
+    let is_person = |c: &SampledColumn| classify::is_person_name_part(&c.words);
     // The head of a school does not identify the school.
     let allows_persons = !table
         .columns
@@ -160,5 +159,5 @@ pub fn is_name(table: &SampledTable, column: &SampledColumn) -> bool {
 pub fn has_table_name(table: &SampledTable, column: &SampledColumn) -> bool {
     column.average_length <= MAX_AVERAGE_LENGTH
         && !table.words.is_empty()
-        && classify::singularize_last(column.words.clone()) == table.words
+        && classify::singularize_last_word(column.words.clone()) == table.words
 }

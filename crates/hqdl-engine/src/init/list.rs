@@ -40,7 +40,7 @@ impl List {
             return None;
         }
         let texts = || table.columns.iter().filter(|c| c.value_kind == ValueKind::Name);
-        // Of a code column and a text column, the code is the id.
+        // If there are a code column and a text column, the code is the id.
         let text = match texts().count() {
             1 => texts().next()?,
             _ => texts().find(|c| !classify::is_code_name(&c.words))?,
@@ -146,7 +146,7 @@ fn contains_blank(rows: &[Vec<Value>]) -> Option<bool> {
 
 /// Returns true if a column is the id of its own table.
 fn is_own_id(table: &SampledTable, column: &SampledColumn) -> bool {
-    let stem = classify::singularize_last(strip_reference_marker(&column.words).to_vec());
+    let stem = classify::singularize_last_word(strip_reference_marker(&column.words).to_vec());
     let is_own = stem.is_empty() || stem == table.words;
     let is_code = classify::is_code_name(&column.words);
     !column.is_reference
@@ -158,7 +158,7 @@ fn is_own_id(table: &SampledTable, column: &SampledColumn) -> bool {
 fn refers_to(table: &SampledTable, name: &str, words: &[String]) -> bool {
     let squashed = format!("{}id", words.concat());
     let matches_name = |c: &SampledColumn| {
-        let stem = classify::singularize_last(strip_reference_marker(&c.words).to_vec());
+        let stem = classify::singularize_last_word(strip_reference_marker(&c.words).to_vec());
         !words.is_empty() && (stem.ends_with(words) || c.words.concat() == squashed)
     };
     table.foreign_keys.iter().any(|f| f.table.eq_ignore_ascii_case(name))

@@ -196,7 +196,7 @@ impl Inventory {
             }
         }
         inventory.promote_owners(db).map_err(|e| db.store_error_for(&e))?;
-        let ranks: Vec<_> = inventory.entities.iter().map(|e| inventory.rank_of(e)).collect();
+        let ranks: Vec<_> = inventory.entities.iter().map(|e| inventory.compute_rank(e)).collect();
         let mut ranked: Vec<_> = ranks.into_iter().zip(inventory.entities).collect();
         ranked.sort_by_key(|(rank, _)| Reverse(*rank));
         inventory.entities = ranked.into_iter().map(|(_, entity)| entity).collect();
@@ -239,7 +239,7 @@ impl Inventory {
     /// Returns the rank of an entity table as a candidate for an expansion. Criteria, in order: a
     /// name in the key, a unique key, references from other tables, value lists that the table
     /// lacks, a moderate number of rows, the number of rows.
-    fn rank_of(&self, entity: &EntityTable) -> (bool, bool, bool, bool, bool, u64) {
+    fn compute_rank(&self, entity: &EntityTable) -> (bool, bool, bool, bool, bool, u64) {
         let table = &entity.table;
         // Tables with incoming references are the main subject of a database.
         let refers_here = |t: &SampledTable| {
@@ -249,7 +249,7 @@ impl Inventory {
         let mut tables = self.entities.iter().map(|e| &e.table).chain(&self.link_tables);
         let is_modest = (3..=MODEST_ROWS).contains(&table.rows);
         (
-            entity.key.is_named(table),
+            entity.key.has_name_column(table),
             entity.key.is_unique(),
             tables.any(refers_here),
             !self.find_lists(entity).is_empty(),

@@ -22,7 +22,7 @@ impl OwnerKey {
     /// with a single name column as its key.
     pub fn find_owner(db: &Database, entity: &EntityTable, all: &[EntityTable]) -> Option<Self> {
         let table = &entity.table;
-        if !entity.key.is_named(table) {
+        if !entity.key.has_name_column(table) {
             return None;
         }
         let (foreign, owner) = table.foreign_keys.iter().find_map(|f| {
@@ -32,7 +32,7 @@ impl OwnerKey {
                 && entity.key.columns.len() == 1
                 && owner.table.rows * 3 < table.rows;
             let is_owner = owner.table.name != table.name && !is_category;
-            (is_owner && owner.key.columns.len() == 1 && owner.key.is_named(&owner.table))
+            (is_owner && owner.key.columns.len() == 1 && owner.key.has_name_column(&owner.table))
                 .then_some((f, owner))
         })?;
         let target_column = foreign.to_column.clone().or_else(|| {

@@ -71,7 +71,6 @@ pub struct SampledColumn {
 pub enum ValueKind {
     /// Short texts that may be names.
     Name,
-    /// Numbers.
     Number,
     /// Ids, dates, links, long texts, blobs or no values.
     Other,
@@ -143,7 +142,7 @@ pub fn sample_table(db: &Database, name: &str) -> rusqlite::Result<SampledTable>
         });
     Ok(SampledTable {
         name: name.to_owned(),
-        words: classify::singularize_last(classify::split_words(name)),
+        words: classify::singularize_last_word(classify::split_words(name)),
         columns: columns.collect(),
         rows: rows.min(SAMPLE_ROWS),
         has_more_rows: rows > SAMPLE_ROWS,
@@ -209,7 +208,7 @@ pub fn count_distinct(
     columns: &[&str],
     limit: u64,
 ) -> rusqlite::Result<DistinctRows> {
-    count_distinct_in(db, &spread_rows(db, &sql::quote_name(table), limit), columns, limit)
+    count_distinct_in(db, &build_sample_clause(db, &sql::quote_name(table), limit), columns, limit)
 }
 
 /// Returns up to three different short values of a column, from rows spread over the table.
@@ -217,7 +216,7 @@ pub fn count_distinct(
 /// # Errors
 /// Returns `SQLite`'s error if the table cannot be read.
 pub fn read_examples(db: &Database, table: &str, column: &str) -> rusqlite::Result<Vec<String>> {
-    let from = spread_rows(db, &sql::quote_name(table), EXAMPLE_ROWS);
+    let from = build_sample_clause(db, &sql::quote_name(table), EXAMPLE_ROWS);
     let column = format!("t.{}", sql::quote_name(column));
     let sql = format!(
         "SELECT DISTINCT {column} FROM {from} AS t WHERE typeof({column}) = 'text'
@@ -252,7 +251,7 @@ pub fn count_distinct_in(
 
 /// Returns an SQL FROM item with at most `limit` evenly spaced rows. For views, small tables and
 /// tables without rowids, it returns the table itself.
-fn spread_rows(db: &Database, table: &str, limit: u64) -> String {
+fn build_sample_clause(db: &Database, table: &str, limit: u64) -> String {
     let bounds_sql =
         format!("SELECT (SELECT min(_rowid_) FROM {table}), (SELECT max(_rowid_) FROM {table})");
     let parse_row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
@@ -353,7 +352,7 @@ impl ColumnTally {
     /// names, whatever its values.
     fn classify_column(&self, column: &str) -> ValueKind {
         match self.classify_values() {
-            ValueKind::Name if classify::is_nameless(&classify::split_words(column)) => {
+            ValueKind::Name if classify::is_non_name(&classify::split_words(column)) => {
                 ValueKind::Other
             }
             kind => kind,

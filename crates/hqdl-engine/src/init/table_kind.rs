@@ -165,11 +165,11 @@ pub fn classify_table(table: &SampledTable) -> TableKind {
     let last = table.words.last().map_or("", String::as_str);
     let any_column =
         |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
-    // Browsing history of a browser.
+    // A column `visit_count` is typical of a browser's history.
     let is_visit_count = |words: &[String]| words == ["visit", "count"];
     // A table of schools has the principal's name and phone, but its rows are not persons.
     let is_person = last == "person"
-        || any_column(&classify::is_part_of_person)
+        || any_column(&classify::is_person_name_part)
             && !table.columns.iter().any(|c| has_table_name(table, c));
     if any_column(&is_visit_count)
         || FRAMEWORK_PREFIXES.iter().any(|f| name.starts_with(f))

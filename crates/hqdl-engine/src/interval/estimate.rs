@@ -31,10 +31,9 @@ pub(super) struct Estimator<'a> {
     pub(super) confidence: f64,
 }
 
-/// An interval, and how it was computed.
+/// An interval, and the name of the method that computed it.
 pub(super) type AggregateEstimate = (Interval, &'static str);
 
-/// Rows of one entity.
 #[derive(Default)]
 struct EntityRows {
     rows: u64,
@@ -54,10 +53,10 @@ impl Estimator<'_> {
         group: &[SqlValue],
     ) -> Result<AggregateEstimate, String> {
         let (entities, added) = self.collect_entities(term, group);
-        let is_count = term.denominator.is_none() && self.is_one(term.numerator);
+        let is_count = term.denominator.is_none() && self.counts_rows(term.numerator);
         let is_exact = !self.can_vary(term);
         let (interval, method) = if is_exact {
-            (self.compute_exactly(term, group), "exact")
+            (self.compute_exact_interval(term, group), "exact")
         } else if is_count && entities.values().all(|rows| rows.rows <= 1) {
             self.estimate_count(&entities, added)?
         } else {
@@ -86,7 +85,7 @@ impl Estimator<'_> {
         &self.shape.leaves[n]
     }
 
-    fn is_one(&self, n: usize) -> bool {
+    fn counts_rows(&self, n: usize) -> bool {
         self.leaf(n).value == LeafValue::One
     }
 
@@ -132,7 +131,7 @@ impl Estimator<'_> {
                 continue;
             };
             let rows = entities.entry(entity).or_default();
-            let (y, x) = row_contribution(term, row, group);
+            let (y, x) = compute_contribution(term, row, group);
             rows.numbers.model_y += y;
             rows.numbers.model_x += x;
             rows.rows += 1;
@@ -140,7 +139,7 @@ impl Estimator<'_> {
         }
         for row in self.truths.iter().filter(is_read) {
             if let Some(rows) = row.entity.and_then(|entity| entities.get_mut(&entity)) {
-                let (y, x) = row_contribution(term, row, group);
+                let (y, x) = compute_contribution(term, row, group);
                 rows.numbers.y += y;
                 rows.numbers.x += x;
             }
@@ -193,10 +192,10 @@ impl Estimator<'_> {
     }
 
     /// Computes an aggregate that true values cannot change.
-    fn compute_exactly(&self, term: &AggregateTerm, group: &[SqlValue]) -> Interval {
+    fn compute_exact_interval(&self, term: &AggregateTerm, group: &[SqlValue]) -> Interval {
         let (mut y, mut x) = (0.0, 0.0);
         for row in self.answers {
-            let (a, b) = row_contribution(term, row, group);
+            let (a, b) = compute_contribution(term, row, group);
             y += a;
             x += b;
         }
@@ -337,7 +336,7 @@ fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
     }
 }
 
-/// Formats a number of rows with its verb.
+/// Formats a number of rows with the matching singular or plural phrase.
 fn format_row_count(rows: u64, one: &str, many: &str) -> String {
     format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
 }
@@ -350,7 +349,7 @@ pub(super) struct EntityNumbers {
 }
 
 /// Returns a row's contribution to the numerator and the denominator.
-fn row_contribution(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
+fn compute_contribution(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
     let mut groups = row.groups.iter().zip(group);
     if !row.is_selected || !groups.all(|(a, b)| is_same_group(a, b)) {
         return (0.0, 0.0);

@@ -15,7 +15,7 @@ use hqdl_spec::Spec;
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_values::key::Entity;
 
-/// One in `CERTAIN_SHARE` rows of a sample is always drawn.
+/// One in `CERTAIN_SHARE` rows of a sample is a row that is always drawn.
 const CERTAIN_SHARE: usize = 4;
 
 /// Design of an audit for a query.

@@ -80,7 +80,7 @@ pub fn run_with_intervals(
     check_columns_audited(&audit, expansion, &shape)?;
     let estimates = estimate_rows(query, request, &audit, expansion, &shape, &result)?;
     meta.interval = Some(describe_intervals(&audit, expansion, &shape, request, &estimates));
-    meta.notes.extend(missing_interval_notes(&shape, &estimates));
+    meta.notes.extend(list_missing_intervals(&shape, &estimates));
     write_rows(&shape, &result, &estimates, sink).map_err(QueryError::Output)?;
     Ok(meta)
 }
@@ -209,7 +209,7 @@ fn describe_intervals(
 }
 
 /// Returns a note for each reason why groups have no interval.
-fn missing_interval_notes(shape: &Shape, estimates: &[RowEstimates]) -> Vec<String> {
+fn list_missing_intervals(shape: &Shape, estimates: &[RowEstimates]) -> Vec<String> {
     let mut reasons: Vec<&String> =
         estimates.iter().flatten().filter_map(|e| e.as_ref().err()).collect();
     reasons.sort();
@@ -243,7 +243,11 @@ fn write_rows(
         for (n, value) in row.iter().enumerate() {
             values.push(value.into());
             if let Some(output) = output_of(n) {
-                values.extend(estimate_values(&shape.outputs[output], shape, &estimates[output]));
+                values.extend(to_interval_values(
+                    &shape.outputs[output],
+                    shape,
+                    &estimates[output],
+                ));
             }
         }
         sink.write_row(&values)?;
@@ -252,7 +256,7 @@ fn write_rows(
 }
 
 /// Returns the values of an interval's three columns. The bounds of a count are whole numbers.
-fn estimate_values(
+fn to_interval_values(
     output: &Output,
     shape: &Shape,
     estimate: &Result<AggregateEstimate, String>,

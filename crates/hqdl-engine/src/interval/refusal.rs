@@ -1,10 +1,10 @@
-//! The error for a query without an interval.
+//! The error for a query that cannot have an interval.
 
 use crate::query::QueryError;
 use hqdl_sql::blendsql::tree::Span;
 
-/// Returns the error for a query without an interval.
-pub(super) fn refuse<T>(span: &Span, reason: impl AsRef<str>) -> Result<T, QueryError> {
+/// Returns the error for a query that cannot have an interval.
+pub(super) fn refuse_interval<T>(span: &Span, reason: impl AsRef<str>) -> Result<T, QueryError> {
     let message = format!("no interval: {}", reason.as_ref());
     Err(QueryError::in_sql(message, Some(span.clone()), "", HELP))
 }

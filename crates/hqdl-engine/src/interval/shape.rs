@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::refusal::refuse;
+use super::refusal::refuse_interval;
 use super::tables::FromTables;
 use crate::query::QueryError;
 use hqdl_database::Database;
@@ -27,7 +27,6 @@ pub struct Shape {
     pub population: Vec<String>,
     /// Conditions on expanded columns.
     pub condition: Vec<String>,
-    /// GROUP BY.
     pub groups: Vec<Group>,
     /// Sums and counts that make up the aggregates.
     pub leaves: Vec<Leaf>,
@@ -60,7 +59,7 @@ pub struct Leaf {
 /// Number that a row contributes to a leaf.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LeafValue {
-    /// 1 for each row.
+    /// The number 1, so that the leaf counts rows.
     One,
     /// An expression over ordinary columns.
     Ordinary(String),
@@ -109,33 +108,39 @@ pub fn recognize_shape(
     query: &Query,
 ) -> Result<Shape, QueryError> {
     if let Some(cte) = query.with.first() {
-        return refuse(&cte.query.span, "the query has a common table expression");
+        return refuse_interval(&cte.query.span, "the query has a common table expression");
     }
     let core = match &query.body {
         Body::Core(core) => core,
         Body::Compound(operator, ..) => {
-            return refuse(&query.span, format!("the query has {}", operator.as_sql()));
+            return refuse_interval(&query.span, format!("the query has {}", operator.as_sql()));
         }
-        Body::Values(..) => return refuse(&query.span, "the query is VALUES"),
+        Body::Values(..) => return refuse_interval(&query.span, "the query is VALUES"),
     };
     if let Some(limit) = query.limit.as_ref().or(query.offset.as_ref()) {
-        return refuse(&limit.span, "LIMIT selects rows by the values of the aggregates");
+        return refuse_interval(&limit.span, "LIMIT selects rows by the values of the aggregates");
     }
     if core.distinct {
-        return refuse(&core.span, "DISTINCT merges rows of the result");
+        return refuse_interval(&core.span, "DISTINCT merges rows of the result");
     }
     if let Some(having) = &core.having {
-        return refuse(&having.span, "HAVING selects rows by the values of the aggregates");
+        return refuse_interval(
+            &having.span,
+            "HAVING selects rows by the values of the aggregates",
+        );
     }
     if let Some(window) = core.windows.first() {
-        return refuse(&window.span, "the query has a window");
+        return refuse_interval(&window.span, "the query has a window");
     }
     let tables = FromTables::resolve(spec, database, sql, core)?;
     let mut recognizer =
         Recognizer { spec, sql, tables, columns: BTreeSet::new(), leaves: Vec::new() };
     let shape = recognizer.recognize(core, &query.order)?;
     if shape.columns.is_empty() {
-        return refuse(&core.span, "the query reads no column that a model filled, so it is exact");
+        return refuse_interval(
+            &core.span,
+            "the query reads no column that a model filled, so it is exact",
+        );
     }
     Ok(shape)
 }
@@ -158,7 +163,7 @@ impl Recognizer<'_> {
         for expr in &core.group {
             let result = self.find_group_result(expr, &core.columns)?;
             let Some(grouped) = core.columns[result].expr.as_ref() else {
-                return refuse(&expr.span, "GROUP BY refers to *");
+                return refuse_interval(&expr.span, "GROUP BY refers to *");
             };
             let is_expanded = self.reads_expanded_column(grouped)?;
             groups.push(Group { sql: self.text(grouped).to_owned(), is_expanded, result });
@@ -166,7 +171,10 @@ impl Recognizer<'_> {
         for term in order {
             let result = self.find_group_result(&term.expr, &core.columns).ok();
             if !result.is_some_and(|r| groups.iter().any(|g| g.result == r)) {
-                return refuse(&term.expr.span, "ORDER BY sorts by something other than a group");
+                return refuse_interval(
+                    &term.expr.span,
+                    "ORDER BY sorts by something other than a group",
+                );
             }
         }
         let mut outputs = Vec::new();
@@ -175,18 +183,21 @@ impl Recognizer<'_> {
                 continue;
             }
             let Some(expr) = &column.expr else {
-                return refuse(&column.span, "the result has *");
+                return refuse_interval(&column.span, "the result has *");
             };
             let part = self.parse_part(expr)?;
             let Some(numerator) = part.numerator else {
-                return refuse(&expr.span, "a result column is neither a group nor an aggregate");
+                return refuse_interval(
+                    &expr.span,
+                    "a result column is neither a group nor an aggregate",
+                );
             };
             let term =
                 AggregateTerm { scale: part.scale, numerator, denominator: part.denominator };
             outputs.push(Output { result, term });
         }
         if outputs.is_empty() {
-            return refuse(&core.span, "the query has no aggregate");
+            return refuse_interval(&core.span, "the query has no aggregate");
         }
         let (expansion, columns) = self.tables.check_columns(&self.columns, &core.span)?;
         Ok(Shape {
@@ -242,18 +253,21 @@ impl Recognizer<'_> {
                 self.columns.insert(found);
                 return Ok(true);
             }
-            ExprKind::Call(..) => return refuse(&expr.span, "the query asks a model"),
+            ExprKind::Call(..) => return refuse_interval(&expr.span, "the query asks a model"),
             ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
-                return refuse(&expr.span, "the query has a subquery");
+                return refuse_interval(&expr.span, "the query has a subquery");
             }
             ExprKind::Function { window: Some(_), .. } => {
-                return refuse(&expr.span, "the query has a window function");
+                return refuse_interval(&expr.span, "the query has a window function");
             }
-            ExprKind::Function { name, .. } if is_random(name) => {
-                return refuse(&expr.span, format!("{name}() is not the same for each row"));
+            ExprKind::Function { name, .. } if is_random_function(name) => {
+                return refuse_interval(
+                    &expr.span,
+                    format!("{name}() is not the same for each row"),
+                );
             }
             ExprKind::Operation(ExprOperator::Unknown, _) if self.text(expr).starts_with('?') => {
-                return refuse(&expr.span, "a parameter has no name; write :name");
+                return refuse_interval(&expr.span, "a parameter has no name; write :name");
             }
             _ => {}
         }
@@ -279,15 +293,15 @@ impl Recognizer<'_> {
         let names = |column: &ResultColumn| {
             let is_alias = matches!(&expr.kind, ExprKind::Column { table: None, column: name }
                 if column.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name)));
-            is_alias || column.expr.as_ref().is_some_and(|e| self.is_same(e, expr))
+            is_alias || column.expr.as_ref().is_some_and(|e| self.is_same_expression(e, expr))
         };
         match columns.iter().position(names) {
             Some(result) => Ok(result),
-            None => refuse(&expr.span, "a group is not a column of the result"),
+            None => refuse_interval(&expr.span, "a group is not a column of the result"),
         }
     }
 
-    fn is_same(&self, a: &Expr, b: &Expr) -> bool {
+    fn is_same_expression(&self, a: &Expr, b: &Expr) -> bool {
         match (&a.kind, &b.kind) {
             (
                 ExprKind::Column { table, column },
@@ -312,52 +326,61 @@ impl Recognizer<'_> {
                     let is_real = self.text(expr).parse::<i64>().is_err();
                     Ok(Part { scale, numerator: None, denominator: None, is_real })
                 }
-                Err(_) => refuse(&expr.span, "a result column is neither a group nor an aggregate"),
+                Err(_) => refuse_interval(
+                    &expr.span,
+                    "a result column is neither a group nor an aggregate",
+                ),
             },
             ExprKind::Cast(inner, kind) => {
                 let kind = kind.to_ascii_uppercase();
                 if !["REAL", "FLOA", "DOUB"].iter().any(|word| kind.contains(word)) {
-                    return refuse(&expr.span, "CAST changes an aggregate, other than to REAL");
+                    return refuse_interval(
+                        &expr.span,
+                        "CAST changes an aggregate, other than to REAL",
+                    );
                 }
                 Ok(Part { is_real: true, ..self.parse_part(inner)? })
             }
             ExprKind::Operation(ExprOperator::Prefix("-"), operands) => {
                 let [operand] = operands.as_slice() else {
-                    return refuse(&expr.span, "the operator is unknown");
+                    return refuse_interval(&expr.span, "the operator is unknown");
                 };
                 let part = self.parse_part(operand)?;
                 Ok(Part { scale: -part.scale, ..part })
             }
             ExprKind::Operation(ExprOperator::Infix(operator), operands) => {
                 let [left, right] = operands.as_slice() else {
-                    return refuse(&expr.span, "the operator is unknown");
+                    return refuse_interval(&expr.span, "the operator is unknown");
                 };
                 let (left, right) = (self.parse_part(left)?, self.parse_part(right)?);
                 combine_parts(&expr.span, operator, left, right)
             }
             ExprKind::Function { .. } => self.parse_aggregate(expr),
-            ExprKind::Call(..) => refuse(&expr.span, "the query asks a model"),
+            ExprKind::Call(..) => refuse_interval(&expr.span, "the query asks a model"),
             ExprKind::Scalar(_) | ExprKind::Exists(_) => {
-                refuse(&expr.span, "the query has a subquery")
+                refuse_interval(&expr.span, "the query has a subquery")
             }
-            _ => refuse(&expr.span, "a result column is neither a group nor an aggregate"),
+            _ => refuse_interval(&expr.span, "a result column is neither a group nor an aggregate"),
         }
     }
 
     fn parse_aggregate(&mut self, expr: &Expr) -> Result<Part, QueryError> {
         let ExprKind::Function { name, window, filter, args, .. } = &expr.kind else {
-            return refuse(&expr.span, "a result column is neither a group nor an aggregate");
+            return refuse_interval(
+                &expr.span,
+                "a result column is neither a group nor an aggregate",
+            );
         };
         if window.is_some() {
-            return refuse(&expr.span, "the query has a window function");
+            return refuse_interval(&expr.span, "the query has a window function");
         }
         if !["count", "sum", "total", "avg"].contains(&name.as_str()) {
-            return refuse(&expr.span, format!("{name}() is not COUNT, SUM or AVG"));
+            return refuse_interval(&expr.span, format!("{name}() is not COUNT, SUM or AVG"));
         }
         let before = args.first().map_or(expr.span.start, |arg| arg.span.start);
         let head = self.sql.get(expr.span.start..before).unwrap_or_default();
         if head.to_ascii_lowercase().contains("distinct") {
-            return refuse(&expr.span, "DISTINCT counts values, not rows");
+            return refuse_interval(&expr.span, "DISTINCT counts values, not rows");
         }
         let mut leaf =
             Leaf { population: Vec::new(), condition: Vec::new(), value: LeafValue::One };
@@ -367,7 +390,12 @@ impl Recognizer<'_> {
         let arg = match (name.as_str(), args.as_slice()) {
             ("count", []) => return Ok(self.add_leaf(leaf, false)),
             (_, [arg]) => arg,
-            _ => return refuse(&expr.span, format!("{name}() has an order or several arguments")),
+            _ => {
+                return refuse_interval(
+                    &expr.span,
+                    format!("{name}() has an order or several arguments"),
+                );
+            }
         };
         let text = self.text(arg).to_owned();
         let is_expanded = self.reads_expanded_column(arg)?;
@@ -404,15 +432,18 @@ impl Recognizer<'_> {
             ExprKind::Paren(inner) => self.find_range(inner),
             ExprKind::Column { table, column } => {
                 let found = self.tables.find_expanded_column(table.as_deref(), column);
-                match found.and_then(|n| FromTables::column_of(self.spec, n).range) {
+                match found.and_then(|n| FromTables::expanded_column(self.spec, n).range) {
                     Some(range) => Ok(range),
-                    None => refuse(
+                    None => refuse_interval(
                         &arg.span,
                         format!("`{column}` needs `range = [lo, hi]` in the spec"),
                     ),
                 }
             }
-            _ => refuse(&arg.span, "the aggregate is over an expression of a model-filled number"),
+            _ => refuse_interval(
+                &arg.span,
+                "the aggregate is over an expression of a model-filled number",
+            ),
         }
     }
 }
@@ -424,7 +455,7 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
         ("*", _, None) => Ok(Part { scale: left.scale * right.scale, is_real, ..left }),
         ("*", None, _) => Ok(Part { scale: left.scale * right.scale, is_real, ..right }),
         ("/", Some(_), _) if !is_real => {
-            refuse(span, "the division is between whole numbers; multiply by 1.0 first")
+            refuse_interval(span, "the division is between whole numbers; multiply by 1.0 first")
         }
         ("/", Some(_), None) => Ok(Part { scale: left.scale / right.scale, is_real, ..left }),
         ("/", Some(_), Some(denominator))
@@ -433,7 +464,7 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
             let scale = left.scale / right.scale;
             Ok(Part { scale, denominator: Some(denominator), is_real, ..left })
         }
-        _ => refuse(span, "the arithmetic is more than a ratio of two aggregates"),
+        _ => refuse_interval(span, "the arithmetic is more than a ratio of two aggregates"),
     }
 }
 
@@ -455,6 +486,6 @@ fn is_condition(expr: &Expr) -> bool {
     }
 }
 
-fn is_random(function: &str) -> bool {
+fn is_random_function(function: &str) -> bool {
     ["random", "randomblob", "changes", "total_changes", "last_insert_rowid"].contains(&function)
 }

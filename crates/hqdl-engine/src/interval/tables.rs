@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::refusal::refuse;
+use super::refusal::refuse_interval;
 use crate::query::QueryError;
 use hqdl_database::Database;
 use hqdl_spec::{Catalog, Column, Expansion, SourceRows, Spec};
@@ -38,7 +38,6 @@ struct FromTable {
 }
 
 enum FromTableKind {
-    /// Table of an expansion.
     Expansion(usize),
     /// Another table.
     Source(String),
@@ -63,7 +62,7 @@ impl<'a> FromTables<'a> {
             found.tables.push(table);
         }
         match (found.tables.as_slice(), core.from.as_slice()) {
-            ([], _) => return refuse(&core.span, "the query reads no table"),
+            ([], _) => return refuse_interval(&core.span, "the query reads no table"),
             ([_], _) => {}
             ([left, right], [_, item]) => {
                 let (expansion, source) = match (&left.kind, &right.kind) {
@@ -72,7 +71,7 @@ impl<'a> FromTables<'a> {
                         (*n, name.clone())
                     }
                     _ => {
-                        return refuse(
+                        return refuse_interval(
                             &core.span,
                             "the join is not between an expansion and its source",
                         );
@@ -91,7 +90,10 @@ impl<'a> FromTables<'a> {
                 found.join = Some((keyword, condition));
             }
             _ => {
-                return refuse(&core.span, "the query joins more than an expansion and its source");
+                return refuse_interval(
+                    &core.span,
+                    "the query joins more than an expansion and its source",
+                );
             }
         }
         Ok(found)
@@ -100,15 +102,15 @@ impl<'a> FromTables<'a> {
     fn resolve_item(&self, item: &FromItem, core: &Span) -> Result<FromTable, QueryError> {
         let (schema, table, span) = match &item.source {
             FromSource::Table { schema, name, span } => (schema, name, span),
-            FromSource::Query(query) => return refuse(&query.span, "FROM has a subquery"),
-            FromSource::Function { .. } => return refuse(core, "FROM has a function"),
-            FromSource::Join(_) => return refuse(core, "FROM has a join in parentheses"),
+            FromSource::Query(query) => return refuse_interval(&query.span, "FROM has a subquery"),
+            FromSource::Function { .. } => return refuse_interval(core, "FROM has a function"),
+            FromSource::Join(_) => return refuse_interval(core, "FROM has a join in parentheses"),
         };
         if schema.is_some() {
-            return refuse(span, "a table is named with its schema");
+            return refuse_interval(span, "a table is named with its schema");
         }
         if item.natural || item.join == JoinKind::Outer {
-            return refuse(span, "the join is NATURAL, RIGHT or FULL");
+            return refuse_interval(span, "the join is NATURAL, RIGHT or FULL");
         }
         let is_named = |name: &str| name.eq_ignore_ascii_case(table);
         let columns = self.database.table_columns(table).unwrap_or_default();
@@ -124,7 +126,10 @@ impl<'a> FromTables<'a> {
             };
             FromTableKind::View(view, select.columns.into_iter().filter_map(number).collect())
         } else if self.list_many_tables().any(is_named) {
-            return refuse(span, "a one-to-many table has several rows for an entity; use EXISTS");
+            return refuse_interval(
+                span,
+                "a one-to-many table has several rows for an entity; use EXISTS",
+            );
         } else {
             FromTableKind::Source(table.clone())
         };
@@ -151,7 +156,10 @@ impl<'a> FromTables<'a> {
         let expansion = &self.spec.expansions[expansion];
         let is_source = |rows: &SourceRows| matches!(rows, SourceRows::Table(table) if table.eq_ignore_ascii_case(source));
         let Some(n) = expansion.sources.iter().position(|s| is_source(&s.rows)) else {
-            return refuse(span, format!("`{source}` is not the source of `{}`", expansion.name));
+            return refuse_interval(
+                span,
+                format!("`{source}` is not the source of `{}`", expansion.name),
+            );
         };
         let names = expansion.key.names();
         Ok(match expansion.key_parts.get(n) {
@@ -197,12 +205,12 @@ impl<'a> FromTables<'a> {
         let (Body::Core(core), true) =
             (&query.body, query.with.is_empty() && query.limit.is_none())
         else {
-            return refuse(&query.span, reason);
+            return refuse_interval(&query.span, reason);
         };
         let [FromItem { source: FromSource::Table { schema: None, name, .. }, name: alias, .. }] =
             core.from.as_slice()
         else {
-            return refuse(&query.span, reason);
+            return refuse_interval(&query.span, reason);
         };
         let mut found = None;
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
@@ -214,7 +222,7 @@ impl<'a> FromTables<'a> {
         let (Some((n, column)), Some(filter), true) =
             (found, &core.filter, core.group.is_empty() && core.having.is_none())
         else {
-            return refuse(&query.span, reason);
+            return refuse_interval(&query.span, reason);
         };
         let mut conditions = Vec::new();
         split_at_and(filter, &mut conditions);
@@ -229,18 +237,18 @@ impl<'a> FromTables<'a> {
             } else if is_value_test(text, condition) {
                 values += 1;
             } else {
-                return refuse(&condition.span, reason);
+                return refuse_interval(&condition.span, reason);
             }
         }
         let has_key = |name: &String| keys.contains(&name.to_ascii_lowercase());
         if values != 1 || !expansion.key.names().iter().all(has_key) {
-            return refuse(&query.span, reason);
+            return refuse_interval(&query.span, reason);
         }
         Ok(n * MAX_COLUMNS + column)
     }
 
     /// Returns an expanded column.
-    pub(super) fn column_of(spec: &Spec, number: ColumnNumber) -> &Column {
+    pub(super) fn expanded_column(spec: &Spec, number: ColumnNumber) -> &Column {
         &spec.expansions[number / MAX_COLUMNS].columns[number % MAX_COLUMNS]
     }
 
@@ -256,7 +264,7 @@ impl<'a> FromTables<'a> {
     ) -> Result<(usize, BTreeSet<usize>), QueryError> {
         let expansions: BTreeSet<usize> = numbers.iter().map(|n| n / MAX_COLUMNS).collect();
         if expansions.len() > 1 {
-            return refuse(span, "the query reads columns of several expansions");
+            return refuse_interval(span, "the query reads columns of several expansions");
         }
         let expansion = expansions.into_iter().next().unwrap_or_default();
         let has_expansion = self.tables.iter().any(|t| match &t.kind {
@@ -265,7 +273,7 @@ impl<'a> FromTables<'a> {
             FromTableKind::Source(_) => false,
         });
         if !has_expansion && !numbers.is_empty() {
-            return refuse(span, "the query does not read the table of the expansion");
+            return refuse_interval(span, "the query does not read the table of the expansion");
         }
         Ok((expansion, numbers.iter().map(|n| n % MAX_COLUMNS).collect()))
     }
@@ -319,7 +327,10 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
         split_at_and(on, &mut conditions);
         for condition in &conditions {
             if find_joined_key(condition).is_none() {
-                return refuse(&condition.span, "the tables are joined on more than the key");
+                return refuse_interval(
+                    &condition.span,
+                    "the tables are joined on more than the key",
+                );
             }
         }
     }
@@ -329,7 +340,9 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
     joined.extend(conditions.iter().filter_map(|c| find_joined_key(c)));
     let missing = keys.iter().find(|key| !joined.contains(&key.to_ascii_lowercase()));
     match missing {
-        Some(key) => refuse(&core.span, format!("the tables are not joined on `{key}` of the key")),
+        Some(key) => {
+            refuse_interval(&core.span, format!("the tables are not joined on `{key}` of the key"))
+        }
         None => Ok(()),
     }
 }

@@ -182,7 +182,7 @@ impl Materializer<'_> {
         for n in 0..self.spec.expansions.len() {
             coverages.push(self.compute_coverage(n, false)?);
         }
-        let warnings = self.filter_warnings(&coverages)?;
+        let warnings = self.check_filter(&coverages)?;
         warnings.into_iter().for_each(|warning| listener(&Event::Warning(warning)));
         let unanswered_files = self.exported_cells.borrow().clone().unwrap_or_default();
         let unanswered_files = unanswered_files
@@ -288,7 +288,7 @@ impl Materializer<'_> {
             let expansion = self.spec.expansions[n].name.clone();
             (run.events.listener)(&Event::Begin { expansion, cells });
             for model in self.models[n].first_positions() {
-                if coverage.count_missing_cells_of(model) > 0 {
+                if coverage.count_missing_cells_of_model(model) > 0 {
                     self.enqueue_for_model((n, model), run, coverage, interrupt)?;
                 }
             }

@@ -12,7 +12,7 @@ use hqdl_values::tokens::Tokenizer;
 
 impl<'w> Materializer<'w> {
     /// Adds the cost, the duration and the remaining budget to a plan.
-    pub(super) fn price_plan(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
+    pub(super) fn add_plan_costs(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
         let is_replayed = self.spec.model.provider == Provider::Replay;
         let throughput = (!is_replayed)
             .then(|| ThroughputEstimate::from_history(self.facts.history(), &self.spec.model));
@@ -37,7 +37,8 @@ impl<'w> Materializer<'w> {
         }
         let with_cost = |(n, coverage): (usize, CoverageReport<'w>)| {
             let priced = self.compute_key_coverage(n, coverage.keys, true)?;
-            // Whatever was answered since the first walk is looked up again when it is published.
+            // Answers that arrived since the first walk are looked up again when they are
+            // published.
             let CoverageReport { unvisited, last_row, .. } = coverage;
             Ok::<_, MaterializeError>(CoverageReport { unvisited, last_row, ..priced })
         };
@@ -52,7 +53,7 @@ impl<'w> Materializer<'w> {
         }
         let mut plan =
             Plan { expansions, is_counted: self.has_exact_token_counts(), ..Plan::default() };
-        self.price_plan(&mut plan)?;
+        self.add_plan_costs(&mut plan)?;
         if let Some(warning) = plan.budget_warning() {
             listener(&Event::Warning(warning));
         }

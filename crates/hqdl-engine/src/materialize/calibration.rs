@@ -1,12 +1,12 @@
 //! Calibration of a column with a `target`: the counts of its cells, the threshold that they allow,
 //! and the promise that follows.
 //!
-//! An overridden cell counts with the models' answers. If it left the sample, a user who overrides
-//! the wrong cells of the sample would leave only right ones in it.
+//! An overridden cell counts with the models' answers. Otherwise, a user who overrides only wrong
+//! cells would make the sample look better than the other cells are.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::audit::is_same;
+use crate::audit::has_same_values;
 use hqdl_facts::CascadeCell;
 use hqdl_spec::{CascadeTarget, TargetBasis};
 use hqdl_statistics::{CascadeChoice, CascadeLevel, CascadeSample};
@@ -21,21 +21,22 @@ const CONFIDENCE: f64 = 0.95;
 pub(super) struct Calibration {
     pub(super) target: CascadeTarget,
     pub(super) drawn: DrawnSample,
-    /// Cells with all compared answers, and those that the stronger model answers anyway.
+    /// Number of cells in the sample, and in the whole column.
     pub(super) sample: CascadeSample,
     /// Cells by the number of compared answers that differ.
     levels: Vec<CascadeLevel>,
     /// Wrong cells of the sample by the number of accepted levels, if the target is about the truth.
     wrong: Vec<u64>,
-    /// Whether the stronger model does not reach the truth.
+    /// Whether the stronger model's answers are too often wrong to reach the target.
     pub(super) is_refused: bool,
     /// Cells of each level that the stronger model has not answered.
     pub(super) unescalated: Vec<u64>,
     /// Cells of the sample that not all models have answered.
     pub(super) missing_sampled: u64,
-    /// Cells without a first or a compared answer.
+    /// Cells that lack a first answer or an answer to compare it with.
     unanswered: u64,
-    /// Cells that the stronger model answers whatever their confidence, and has not answered.
+    /// Cells that go to the stronger model regardless of their confidence, but have no answer from
+    /// it yet.
     unescalated_anyway: u64,
     /// Decision about the cells outside the sample, as in [`CascadeDecision`].
     pub(super) accepted: Option<usize>,
@@ -63,7 +64,7 @@ pub(super) enum DrawnSample {
 /// Promise about the published cells of a column, or the reason why there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promise {
-    /// The stronger model does not reach the truth.
+    /// The stronger model's answers are too often wrong to reach the target.
     Refused,
     /// Not all models have answered this number of sampled cells.
     SampleUnanswered(u64),
@@ -81,7 +82,7 @@ pub(super) enum Promise {
 
 impl Promise {
     /// Returns true if the published cells reach the target.
-    pub(super) fn holds(self) -> bool {
+    pub(super) fn is_kept(self) -> bool {
         matches!(self, Self::AllEscalated | Self::Kept { .. })
     }
 }
@@ -161,7 +162,7 @@ impl Calibration {
             return;
         };
         let is_wrong =
-            |value: &CellValue| truth.as_ref().is_none_or(|truth| !is_same(value, truth));
+            |value: &CellValue| truth.as_ref().is_none_or(|truth| !has_same_values(value, truth));
         let (is_first_wrong, is_second_wrong) = (is_wrong(&first), is_wrong(&second));
         for (accepted, wrong) in self.wrong.iter_mut().enumerate() {
             let is_accepted = level.is_some_and(|level| level < accepted);
@@ -174,8 +175,9 @@ impl Calibration {
         self.unanswered == 0 && self.missing_sampled == 0
     }
 
-    /// Decides about the cells outside the sample, if the sample is answered.
-    pub(super) fn decide(&mut self) {
+    /// Chooses which cells outside the sample are accepted. Does nothing while the sample is
+    /// incomplete.
+    pub(super) fn choose_threshold(&mut self) {
         if self.missing_sampled > 0 {
             return;
         }
@@ -204,7 +206,7 @@ impl Calibration {
         }
     }
 
-    /// Returns the number of cells that lack an answer which the promise is about.
+    /// Returns the number of cells that still lack an answer on which the promise depends.
     pub(super) fn count_open_cells(&self) -> u64 {
         let below_threshold = self.accepted.and_then(|accepted| self.unescalated.get(accepted..));
         let unescalated = below_threshold.map_or(self.missing_sampled, |cells| cells.iter().sum());
@@ -229,7 +231,7 @@ impl Calibration {
         }
     }
 
-    /// Returns why the target is refused.
+    /// Returns the reason why the target cannot be reached.
     pub(super) fn describe_refusal(&self, name: &str, to: &str) -> String {
         let CascadeSample { sampled, population } = self.sample;
         let wrong = self.wrong.first().copied().unwrap_or_default();

@@ -39,18 +39,18 @@ impl Materializer<'_> {
 
     /// Calibrates the columns of an expansion from the stored answers, before any request. The
     /// decision about the cells outside the sample stays open if this run may change it.
-    pub(super) fn calibrate_stored(&self, n: usize) -> Result<(), MaterializeError> {
+    pub(super) fn calibrate_before_run(&self, n: usize) -> Result<(), MaterializeError> {
         self.calibrate(n, |calibration| {
             if calibration.is_final() {
-                calibration.decide();
+                calibration.choose_threshold();
             }
         })
     }
 
     /// Calibrates the columns of an expansion after the sample was requested. Returns true if any
     /// column has a target.
-    pub(super) fn calibrate_answered(&self, n: usize) -> Result<bool, MaterializeError> {
-        self.calibrate(n, Calibration::decide)?;
+    pub(super) fn calibrate_after_sample(&self, n: usize) -> Result<bool, MaterializeError> {
+        self.calibrate(n, Calibration::choose_threshold)?;
         Ok(self.calibrations.borrow()[n].iter().any(Option::is_some))
     }
 
@@ -148,9 +148,9 @@ impl Materializer<'_> {
         Err(AuditError::in_request(message, "remove `shots = \"overrides\"` or the target"))
     }
 
-    /// Returns why a model must still answer an overridden cell, and the model, if the cell is in
-    /// the sample of a calibration.
-    pub(super) fn find_unanswered_sampled(
+    /// If a cell is in the sample of a calibration, returns the reason why a model must still
+    /// answer it although it is overridden, and that model.
+    pub(super) fn find_missing_sample_answer(
         &self,
         n: usize,
         column: usize,
@@ -167,7 +167,6 @@ impl Materializer<'_> {
         }
     }
 
-    /// Draws the samples.
     fn draw_samples(
         keys: &Keys<'_>,
         calibrations: &mut [Option<Calibration>],
@@ -282,7 +281,8 @@ impl Materializer<'_> {
         None
     }
 
-    /// Returns the thresholds of an expansion's calibrated columns; with `priced`, also their prices.
+    /// Returns the thresholds of an expansion's calibrated columns; with `priced`, also their
+    /// costs.
     pub(super) fn plan_cascades(&self, n: usize, priced: bool) -> Vec<CascadePlan> {
         let expansion = &self.spec.expansions[n];
         let mut plans = Vec::new();
@@ -292,7 +292,7 @@ impl Materializer<'_> {
             let answers = rule.compare.len() + 1;
             let is_known = calibration.missing_sampled == 0 && calibration.sample.sampled > 0;
             let choices = if is_known { calibration.list_choices() } else { Vec::new() };
-            let price = priced.then(|| self.price_cell(n, column, rule.to)).flatten();
+            let price = priced.then(|| self.estimate_cell_cost(n, column, rule.to)).flatten();
             let to_threshold = |choice: CascadeChoice| {
                 let cells = calibration.unescalated[choice.accepted..].iter().sum::<u64>();
                 CascadeThreshold {
@@ -315,7 +315,7 @@ impl Materializer<'_> {
                 sampled: calibration.sample.sampled,
                 unanswered_sampled: calibration.missing_sampled,
                 unanswered: calibration.count_open_cells(),
-                is_promised: calibration.promise().holds(),
+                is_promised: calibration.promise().is_kept(),
                 disagreements: calibration.count_disagreements(),
                 thresholds: choices.into_iter().map(to_threshold).collect(),
             });
@@ -323,9 +323,10 @@ impl Materializer<'_> {
         plans
     }
 
-    /// Returns the likely price of a model's answer to a column's cell, from that of the first rows.
-    fn price_cell(&self, n: usize, column: usize, model: usize) -> Option<f64> {
-        /// Number of rows whose price is computed.
+    /// Returns the likely cost of a model's answer to a column's cell, estimated from the first
+    /// rows.
+    fn estimate_cell_cost(&self, n: usize, column: usize, model: usize) -> Option<f64> {
+        /// Number of rows whose cost is computed.
         const ROWS: u64 = 100;
         let (expansion, choice) = (&self.spec.expansions[n], &self.models[n].choices()[model]);
         let mut plan = ExpansionPlan { price: Some(choice.price?), ..ExpansionPlan::default() };

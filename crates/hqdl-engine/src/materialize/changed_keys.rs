@@ -72,8 +72,8 @@ impl<'w> Materializer<'w> {
         else {
             return Ok(None);
         };
-        // An older copy of the fact store may have been restored, and other answers added to it. Or
-        // its records were rebuilt, without damaged answers.
+        // The fact store may be a restored older copy to which other answers were added, or its
+        // records may have been rebuilt without damaged answers.
         let (id, description) = &snapshot.last_completion;
         let is_same_history = self.describe_completion(*id)? == *description
             && self.facts.with_latest().records_id()? == snapshot.records_id;

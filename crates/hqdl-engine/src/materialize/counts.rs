@@ -2,7 +2,7 @@
 
 use hqdl_values::cell::{State, Tally};
 
-/// Number of published cells by state and number of cells never requested, per column.
+/// Counts per column: published cells by state, and cells that were never requested.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CellCounts {
     pub(super) cells: Vec<Tally>,

@@ -33,9 +33,10 @@ pub(super) struct CoverageReport<'db> {
     pub(super) keys: Keys<'db>,
     /// The plan without the cost of its requests.
     pub(super) plan: ExpansionPlan,
-    /// The plan of each model, with the cells that it is asked for; the cost may not be computed.
+    /// The plan of each model, with the cells that the model is asked for. The cost is not always
+    /// computed.
     pub(super) model_plans: Vec<ExpansionPlan>,
-    /// Maximum number of cells without a first answer that each model may answer again.
+    /// Maximum number of second answers per model, to cells that have no first answer yet.
     pub(super) possible_cells: Vec<u64>,
     /// Known cells by state, per column.
     pub(super) cells: Vec<Tally>,
@@ -61,8 +62,8 @@ pub(super) struct CoverageReport<'db> {
     pub(super) last_row: i64,
     /// Counts of the cells whose keys need no request.
     pub(super) unrequested_counts: CellCounts,
-    /// Positions of the keys with missing cells: first the first spellings of entities, then the
-    /// others.
+    /// Positions of the keys with missing cells: those that are the first spelling of an entity,
+    /// and those that are other spellings.
     pub(super) pending_keys: [KeyPositions; 2],
     /// Differences from the published tables.
     pub(super) differences: Option<TableDifferences>,
@@ -78,7 +79,6 @@ pub(super) struct CoverageReport<'db> {
 
 /// Differences between the published tables and a coverage report.
 pub(super) struct TableDifferences {
-    /// Checksums of the published tables.
     pub(super) published: Checksums,
     /// Buckets whose checksums differ.
     pub(super) buckets: BTreeSet<usize>,
@@ -92,7 +92,7 @@ pub(super) struct TableDifferences {
 pub(super) struct UnvisitedRows {
     /// Checksums of the published tables.
     pub(super) published: Checksums,
-    /// Whether the rows of the visited keys are published as they are now.
+    /// Whether the published rows of the visited keys are up to date.
     pub(super) is_current: bool,
 }
 
@@ -116,7 +116,7 @@ impl CoverageReport<'_> {
     }
 
     /// Returns the number of missing cells that a model is asked for.
-    pub(super) fn count_missing_cells_of(&self, model: usize) -> u64 {
+    pub(super) fn count_missing_cells_of_model(&self, model: usize) -> u64 {
         self.model_plans[model].columns.iter().map(ColumnPlan::cell_count).sum()
     }
 
@@ -156,11 +156,11 @@ impl<'w> Materializer<'w> {
         Ok(CoverageReport { filter_error, ..self.compute_key_coverage(n, keys, priced)? })
     }
 
-    /// Returns a warning for each expansion to which `--where` does not apply.
+    /// Checks `--where`, and returns a warning for each expansion to which it does not apply.
     ///
     /// # Errors
     /// Returns [`MaterializeError::Where`] if it applies to no expansion.
-    pub(super) fn filter_warnings(
+    pub(super) fn check_filter(
         &self,
         coverages: &[CoverageReport<'_>],
     ) -> Result<Vec<String>, MaterializeError> {
@@ -173,7 +173,8 @@ impl<'w> Materializer<'w> {
             .collect();
         match inapplicable.first() {
             Some((_, error)) if inapplicable.len() == coverages.len() => {
-                // hqdl writes the condition in parentheses.
+                // hqdl puts the condition in parentheses, so an incomplete one fails at hqdl's own
+                // `)`.
                 let has_own = self.selection.filter.as_deref().is_some_and(|f| f.contains(')'));
                 let error = match *error {
                     "near \")\": syntax error" if !has_own => "the condition ends too early",
@@ -233,7 +234,7 @@ impl<'w> Materializer<'w> {
     ) -> Vec<(usize, ResolvedCell<'r>)> {
         let resolve = |c: usize| match self.overrides.get(n, &key.entity, c) {
             Some(entry) => {
-                let to_ask = self.find_unanswered_sampled(n, c, &key.entity, record);
+                let to_ask = self.find_missing_sample_answer(n, c, &key.entity, record);
                 ResolvedCell::Overridden { entry, to_ask }
             }
             // A batch run requests no second answers.
@@ -306,10 +307,10 @@ impl<'w> Materializer<'w> {
     ) -> Vec<usize> {
         let may_follow = |column: &usize| {
             let models = self.models[n].of_column(*column);
-            let asked = key_cells.model_of(*column);
+            let asked = key_cells.requested_model(*column);
             let Some(rule) = &models.second else { return false };
             if !key_cells.to_request.contains(column) {
-                // The threshold of a calibrated column may leave out cells that are known now.
+                // The threshold of a calibrated column may later exclude cells that are known now.
                 return rule.to == model
                     && self.is_undecided(n, *column)
                     && self.columns[n][*column]
@@ -357,8 +358,8 @@ impl<'w> Materializer<'w> {
         self.overrides.unmatched_lines(&self.spec, &overridden)
     }
 
-    /// Records whether any batch job is open.
-    pub(super) fn check_for_batch_jobs(&self) -> Result<(), FactsError> {
+    /// Updates the flag that shows whether any batch job is open.
+    pub(super) fn update_batch_job_flag(&self) -> Result<(), FactsError> {
         self.has_batch_jobs.set(self.facts.history().has_batch_requests_in_flight()?);
         Ok(())
     }
@@ -392,14 +393,14 @@ pub(super) struct KeyCells<'r> {
 
 impl KeyCells<'_> {
     /// Returns the columns to request from a model.
-    pub(super) fn columns_for(&self, model: usize) -> Vec<usize> {
-        let is_own = |column: &&usize| self.model_of(**column) == Some(model);
+    pub(super) fn columns_of_model(&self, model: usize) -> Vec<usize> {
+        let is_own = |column: &&usize| self.requested_model(**column) == Some(model);
         self.to_request.iter().filter(is_own).copied().collect()
     }
 
     /// Returns the model that a column is requested from; `None` if it is overridden and in no
     /// sample.
-    pub(super) fn model_of(&self, column: usize) -> Option<usize> {
+    pub(super) fn requested_model(&self, column: usize) -> Option<usize> {
         self.resolved.iter().find(|(c, _)| *c == column).and_then(|(_, cell)| match cell {
             ResolvedCell::Overridden { to_ask, .. } => to_ask.map(|(_, model)| model),
             ResolvedCell::Fact { model, .. } => Some(*model),

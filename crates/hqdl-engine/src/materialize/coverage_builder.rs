@@ -37,7 +37,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<CoverageReport<'w>, MaterializeError> {
         // Read the position before any fact, so that later facts are never missed.
         let (_, last_row) = self.facts.history().journal_position()?;
-        self.check_for_batch_jobs()?;
+        self.update_batch_job_flag()?;
         let records_id = self.facts.with_latest().records_id()?;
         let mut builder = CoverageBuilder::new(self, n, priced).with_buckets_for(&keys, records_id);
         self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
@@ -55,7 +55,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     n: usize,
     plan: ExpansionPlan,
     model_plans: Vec<ExpansionPlan>,
-    /// For each model of the expansion; empty if the cost is not computed.
+    /// Costs by model of the expansion; empty if they are not computed.
     costs: Vec<CostWalk<'b>>,
     possible_cells: Vec<u64>,
     cells: Vec<Tally>,
@@ -81,7 +81,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
 /// Cost of requesting the missing cells from one model.
 struct CostWalk<'e> {
     requests: RequestCost<'e>,
-    /// Cost of the second answers to cells that have no first answer yet.
+    /// Cost of second answers to cells that have no first answer yet.
     possible: Option<PossibleCost<'e>>,
 }
 
@@ -204,7 +204,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             self.count_cell(key, &key_cells, *column, resolved);
         }
         for (model, cost) in self.costs.iter_mut().enumerate() {
-            let columns = key_cells.columns_for(model);
+            let columns = key_cells.columns_of_model(model);
             if !columns.is_empty() {
                 cost.requests.add_row(key, columns, &key_cells.source_columns);
             }
@@ -402,7 +402,7 @@ impl<'e> CostWalk<'e> {
     fn write_totals(self, plan: &mut ExpansionPlan, reasoning: f64) {
         self.requests.write_totals(plan, reasoning);
         if let Some(possible) = self.possible {
-            possible.add_maximum(plan, reasoning);
+            possible.add_to_maximum(plan, reasoning);
         }
     }
 }
@@ -469,7 +469,7 @@ impl PossibleCost<'_> {
     }
 
     /// Adds the cost to the maximum of a plan.
-    fn add_maximum(self, plan: &mut ExpansionPlan, reasoning: f64) {
+    fn add_to_maximum(self, plan: &mut ExpansionPlan, reasoning: f64) {
         let mut add_times = |cost: RequestCost<'_>, times: u64| {
             let mut part = ExpansionPlan::default();
             cost.write_totals(&mut part, reasoning);

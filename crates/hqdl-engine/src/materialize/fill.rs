@@ -38,14 +38,15 @@ impl Materializer<'_> {
     ) {
         for (n, coverage) in coverages.iter().enumerate() {
             let firsts = self.models[n].first_positions();
-            let cells = firsts.clone().map(|model| coverage.count_missing_cells_of(model)).sum();
+            let cells =
+                firsts.clone().map(|model| coverage.count_missing_cells_of_model(model)).sum();
             if cells == 0 {
                 continue;
             }
             let expansion = self.spec.expansions[n].name.clone();
             (run.events.listener)(&Event::Begin { expansion, cells });
             for model in firsts {
-                let cells = coverage.count_missing_cells_of(model);
+                let cells = coverage.count_missing_cells_of_model(model);
                 self.fill_from_model((n, model), (coverage, cells), run, model_run, report);
                 if report.stop_reason.is_some() || report.failure.is_some() {
                     break;
@@ -75,8 +76,9 @@ impl Materializer<'_> {
             if report.has_stopped() {
                 break;
             }
-            // The sample is answered now. It decides which other cells need a second answer.
-            if self.calibrate_answered(n)? {
+            // The models have now answered the sample, which decides which other cells need a
+            // second answer.
+            if self.calibrate_after_sample(n)? {
                 let coverage = self.compute_coverage(n, false)?;
                 self.ask_second_models(n, run, model_run, &coverage, report, &mut escalated)?;
                 if report.has_stopped() {
@@ -198,7 +200,7 @@ impl Materializer<'_> {
                     requested_keys,
                 )?;
                 requested_keys += u64::from(key_cells.counts_toward_limit());
-                key_cells.to_request = key_cells.columns_for(model);
+                key_cells.to_request = key_cells.columns_of_model(model);
                 if key_cells.to_request.is_empty() {
                     return Ok(());
                 }

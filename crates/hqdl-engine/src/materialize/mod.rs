@@ -68,7 +68,7 @@ pub enum MaterializeError {
     /// The audit of a column with a `target_truth` cannot be used.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// The stronger model does not reach a `target_truth`.
+    /// The stronger model's answers are too often wrong to reach a `target_truth`.
     #[error("{0}")]
     TargetRefused(String),
     /// The overrides file is invalid.
@@ -198,7 +198,7 @@ pub struct Materializer<'w> {
     has_batch_jobs: Cell<bool>,
     /// Change counter of the database when the coverage was computed.
     version: Cell<i64>,
-    /// Calibrations per expansion and column, of those that have a target.
+    /// Calibration of each column that has a target, per expansion and column.
     calibrations: RefCell<Vec<Vec<Option<Calibration>>>>,
     /// Number of missing cells in unanswered export files, by batch job. `None` if these cells are
     /// requested anyway.
@@ -329,7 +329,7 @@ impl<'w> Materializer<'w> {
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             self.load_evidence(expansion)?;
-            self.calibrate_stored(n)?;
+            self.calibrate_before_run(n)?;
             let mut coverage = self.compute_coverage(n, true)?;
             warnings.extend(
                 coverage
@@ -361,8 +361,8 @@ impl<'w> Materializer<'w> {
         warnings.extend(self.list_resumed_refreshes(&coverages));
         warnings.extend(self.overrides.warnings.iter().cloned());
         warnings.extend(self.find_unknown_overrides(&coverages));
-        warnings.extend(self.filter_warnings(&coverages)?);
-        self.price_plan(&mut plan)?;
+        warnings.extend(self.check_filter(&coverages)?);
+        self.add_plan_costs(&mut plan)?;
         Ok((plan, warnings))
     }
 
@@ -426,12 +426,12 @@ impl<'w> Materializer<'w> {
         }
         let published_db = target.published_database(self.database);
         if let Some(db) = previous {
-            self.warn_of_edits(db, listener)?;
+            self.warn_about_edits(db, listener)?;
         }
         if !should_request && published_db.is_some_and(|db| self.matches_coverage(db, &coverages)) {
             self.update_report(run.as_ref(), report);
             self.report_cascades(report);
-            report.count_from_coverage(&coverages);
+            report.count_cells_from_coverage(&coverages);
             return Ok(true);
         }
         // Check write access before any request is paid for.
@@ -469,7 +469,7 @@ impl<'w> Materializer<'w> {
         self.report_changed_cells(&changed, &coverages, report);
         report.reused += report.answered_by_others;
         if missing > 0 && self.must_keep_tables(&target, report) {
-            report.count_from_coverage(&coverages);
+            report.count_cells_from_coverage(&coverages);
             listener(&Event::Warning(
                 "the model answered nothing, so the published tables are unchanged".to_owned(),
             ));
@@ -480,7 +480,7 @@ impl<'w> Materializer<'w> {
         }
         match self.publish_tables(&coverages, listener, interrupt, report) {
             Err(MaterializeError::Stopped(reason)) => {
-                report.count_from_coverage(&coverages);
+                report.count_cells_from_coverage(&coverages);
                 listener(&Event::Warning(
                     "another run publishes into the same database, so this run leaves the tables unchanged".to_owned(),
                 ));
@@ -500,7 +500,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<Vec<CoverageReport<'w>>, MaterializeError> {
         let mut coverages = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
-            self.calibrate_stored(n)?;
+            self.calibrate_before_run(n)?;
             let coverage = self.compute_current_coverage(n, previous)?;
             for remark in coverage.keys.report.warnings_for_runs() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
@@ -523,7 +523,7 @@ impl<'w> Materializer<'w> {
         }
         notes.extend(self.overrides.warnings.iter().cloned());
         notes.extend(self.find_unknown_overrides(&coverages));
-        notes.extend(self.filter_warnings(&coverages)?);
+        notes.extend(self.check_filter(&coverages)?);
         notes.into_iter().for_each(|note| listener(&Event::Warning(note)));
         Ok(coverages)
     }

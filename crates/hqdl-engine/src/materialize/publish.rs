@@ -60,7 +60,7 @@ impl<'w> Materializer<'w> {
     }
 
     /// Warns about published rows that were edited by hand; this run restores them.
-    pub(super) fn warn_of_edits(
+    pub(super) fn warn_about_edits(
         &self,
         db: &Database,
         listener: &Listener,

@@ -116,7 +116,13 @@ impl Report {
 
     /// Lowers the number of newly answered cells in a state to at most `max`, after the first
     /// answers of some no longer count.
-    pub(super) fn cap_state(&mut self, expansion: &str, column: &str, state: State, max: u64) {
+    pub(super) fn cap_requested_cells(
+        &mut self,
+        expansion: &str,
+        column: &str,
+        state: State,
+        max: u64,
+    ) {
         let newly_answered = self.column_mut(expansion, column);
         let reduction = newly_answered.map_or(0, |c| c.requested.cap_count(state, max));
         let remaining = self.requested.get(state).saturating_sub(reduction);
@@ -164,7 +170,7 @@ impl Report {
     /// Returns the state of all cells that this run requested, if it is [`State::Invalid`] or
     /// [`State::Refused`].
     #[must_use]
-    pub fn only_failure(&self) -> Option<State> {
+    pub fn find_common_failure(&self) -> Option<State> {
         let total = self.requested.total();
         [State::Invalid, State::Refused]
             .into_iter()
@@ -227,7 +233,7 @@ impl Report {
 
     /// Counts all cells from the coverage reports and this run's answers, for tables that are left
     /// unchanged.
-    pub(super) fn count_from_coverage(&mut self, coverages: &[CoverageReport<'_>]) {
+    pub(super) fn count_cells_from_coverage(&mut self, coverages: &[CoverageReport<'_>]) {
         for (coverage, columns) in coverages.iter().zip(&mut self.columns) {
             let counts = coverage.cells.iter().zip(&coverage.unasked).zip(&coverage.plan.columns);
             for (((cells, unasked), plan), column) in counts.zip(columns) {

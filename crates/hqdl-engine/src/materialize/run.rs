@@ -17,9 +17,9 @@ pub enum RunMode {
     /// Each request is answered immediately.
     #[default]
     Live,
-    /// Through the Batch API, which answers within a day.
+    /// Requests go through the Batch API, which answers within a day.
     Batch,
-    /// No requests: the run only publishes known facts.
+    /// The run sends no requests and only publishes known facts.
     CachedOnly,
 }
 

@@ -29,7 +29,8 @@ struct MissingSearches {
 
 impl Materializer<'_> {
     /// Searches for the rows that a run is going to ask about, if their results are not stored yet.
-    /// Stops go into the report. A failed search stops nothing: its rows fail singly.
+    /// If the run stops, the report contains the reason. A failed search does not stop the run;
+    /// only the search's own rows fail.
     pub(super) fn search_evidence(
         &self,
         run: &Run,

@@ -22,12 +22,12 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// States of first answers that a second answer replaces. An error is not an answer.
+/// States of a first answer that a second answer replaces. A failed request is not an answer.
 const SUPERSEDED_STATES: [State; 4] =
     [State::Unknown, State::NotInList, State::Invalid, State::Refused];
 
-/// Number of values that are unified at once. Requests and answers take many times the memory of
-/// the values, which are at most 200 bytes each and all in memory.
+/// Number of values that are unified at once. Requests and answers need far more memory than the
+/// values, all of which are in memory (at most 200 bytes each).
 const UNIFY_CHUNK: usize = 10_000;
 
 impl<'w> Materializer<'w> {
@@ -113,7 +113,7 @@ impl<'w> Materializer<'w> {
                 };
                 for state in states {
                     let remaining = cells.get(*state);
-                    report.cap_state(&expansion.name, &column.name, *state, remaining);
+                    report.cap_requested_cells(&expansion.name, &column.name, *state, remaining);
                 }
             }
         }

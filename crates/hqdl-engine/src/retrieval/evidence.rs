@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::html::html_to_text;
-use super::passages::{MAX_PASSAGE_TOKENS, named_passages, take_passages};
+use super::passages::{MAX_PASSAGE_TOKENS, select_passages, split_document};
 use super::search::StoredSearches;
 use super::text_index::TextIndex;
 use hqdl_database::Database;
@@ -138,7 +138,7 @@ impl PassageFinder {
         let passage_tokens = MAX_PASSAGE_TOKENS.min(max_tokens / 2);
         let mut passages = Vec::new();
         for (name, text) in documents {
-            passages.extend(named_passages(&name, &text, tokenizer, passage_tokens));
+            passages.extend(split_document(&name, &text, tokenizer, passage_tokens));
         }
         let index = TextIndex::index_texts(passages.iter().map(|p| p.text.as_str()))?;
         Ok(Self { index, passages, tokenizer })
@@ -155,6 +155,6 @@ impl FindPassages for PassageFinder {
         let ranked = self.index.find_texts(key, columns, MAX_CANDIDATES);
         let ranked = ranked.map_err(|e| e.to_string())?;
         let passages = ranked.into_iter().filter_map(|n| self.passages.get(n).cloned());
-        Ok(take_passages(passages, self.tokenizer, max_tokens))
+        Ok(select_passages(passages, self.tokenizer, max_tokens))
     }
 }

@@ -25,7 +25,7 @@ pub fn html_to_text(html: &str) -> String {
     let mut text = String::new();
     let mut rest = html;
     while let Some(at) = rest.find('<') {
-        push_decoded(&mut text, &rest[..at]);
+        push_decoded_text(&mut text, &rest[..at]);
         rest = &rest[at..];
         if let Some(comment) = rest.strip_prefix("<!--") {
             rest = comment.find("-->").map_or("", |end| &comment[end + 3..]);
@@ -48,7 +48,7 @@ pub fn html_to_text(html: &str) -> String {
             text.push('\n');
         }
     }
-    push_decoded(&mut text, rest);
+    push_decoded_text(&mut text, rest);
     text
 }
 
@@ -94,7 +94,7 @@ fn skip_element<'t>(text: &'t str, name: &str) -> &'t str {
 const MAX_ENTITY_BYTES: usize = 32;
 
 /// Appends text and decodes its character references.
-fn push_decoded(out: &mut String, text: &str) {
+fn push_decoded_text(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.find('&') {
         out.push_str(&rest[..at]);

@@ -12,8 +12,8 @@ pub(super) const MAX_PASSAGE_TOKENS: u64 = 200;
 /// Maximum length of a document's name in a prompt, in characters.
 const MAX_NAME_CHARS: usize = 120;
 
-/// Returns the passages of a document.
-pub(super) fn named_passages(
+/// Splits a document into passages.
+pub(super) fn split_document(
     name: &str,
     text: &str,
     tokenizer: Tokenizer,
@@ -24,8 +24,8 @@ pub(super) fn named_passages(
     parts.into_iter().map(|part| Passage::new(&name, part)).collect()
 }
 
-/// Returns the first passages that fit into a number of tokens, each once.
-pub(super) fn take_passages(
+/// Returns the leading passages that fit into a number of tokens, without duplicates.
+pub(super) fn select_passages(
     passages: impl Iterator<Item = Passage>,
     tokenizer: Tokenizer,
     max_tokens: u64,

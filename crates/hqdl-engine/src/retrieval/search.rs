@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::html::html_to_text;
-use super::passages::{MAX_PASSAGE_TOKENS, named_passages, take_passages};
+use super::passages::{MAX_PASSAGE_TOKENS, select_passages, split_document};
 use hqdl_facts::{CellLookup, CellRequirements, Facts, FactsError};
 use hqdl_model::search::{SearchResult, search_choice};
 use hqdl_spec::Expansion;
@@ -102,8 +102,8 @@ impl FindPassages for StoredSearches {
                 "" => result.url,
                 title => format!("{} ({})", html_to_text(title), result.url),
             };
-            named_passages(&name, &html_to_text(&result.text), self.tokenizer, passage_tokens)
+            split_document(&name, &html_to_text(&result.text), self.tokenizer, passage_tokens)
         });
-        Ok(take_passages(passages, self.tokenizer, max_tokens))
+        Ok(select_passages(passages, self.tokenizer, max_tokens))
     }
 }

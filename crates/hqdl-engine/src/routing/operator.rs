@@ -16,7 +16,7 @@ pub const OPERATORS: [&str; 10] = ["=", "<>", "<", "<=", ">", ">=", "in", "is", 
 /// Returns a hash of the columns of an expansion. Stored bindings remain valid as long as the
 /// hash does not change.
 #[must_use]
-pub fn columns_hash(expansion: &Expansion) -> String {
+pub fn hash_columns(expansion: &Expansion) -> String {
     let mut parts: Vec<String> = expansion
         .columns
         .iter()

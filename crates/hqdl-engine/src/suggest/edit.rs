@@ -138,8 +138,8 @@ pub fn add_example(text: &str, example: &ExampleTable) -> Result<String, EditErr
     Ok(format_document(&document, text))
 }
 
-/// Returns a query as a TOML string: on one line if the spec has line ends of Windows, because they
-/// would become part of a query with several lines.
+/// Returns a query as a TOML string. If the spec has Windows line endings, the string is on one
+/// line, because the endings would become part of the query.
 fn to_sql_value(sql: &str, text: &str) -> Value {
     let has_windows_ends = text.contains("\r\n") && sql.contains('\n');
     // A JSON string is also a TOML string.
@@ -147,7 +147,7 @@ fn to_sql_value(sql: &str, text: &str) -> Value {
     one_line.parse().ok().filter(|_| has_windows_ends).unwrap_or_else(|| sql.into())
 }
 
-/// Formats an edited document with the line ends of the original text.
+/// Formats an edited document with the line endings of the original text.
 fn format_document(document: &DocumentMut, text: &str) -> String {
     let edited = document.to_string();
     if text.contains("\r\n") && text.matches("\r\n").count() == text.matches('\n').count() {

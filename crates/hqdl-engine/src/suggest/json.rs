@@ -1,4 +1,4 @@
-//! Suggestions as JSON.
+//! Formats suggestions as JSON.
 
 use serde_json::{Value as Json, json};
 

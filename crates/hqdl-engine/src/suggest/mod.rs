@@ -283,7 +283,7 @@ fn is_from_key(origin: &QuestionOrigin, expansion: &Expansion, overlap: &KeyOver
 fn find_bound_questions(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>, FactsError> {
     let mut all: Vec<BoundQuestion> = Vec::new();
     for (expansion_index, expansion) in spec.expansions.iter().enumerate() {
-        for question_binding in facts.history().all_bindings(&operator::columns_hash(expansion))? {
+        for question_binding in facts.history().all_bindings(&operator::hash_columns(expansion))? {
             let Some(column) = expansion.find_column(&question_binding.column) else { continue };
             let column_spec = &expansion.columns[column];
             // The value list may have changed since.
@@ -339,7 +339,7 @@ impl Suggestion {
                 .first()
                 .map_or_else(|| "value".to_owned(), |o| o.column.clone()),
         };
-        let mut name = name_from_question(&question);
+        let mut name = derive_column_name(&question);
         if let Some((expansion, used_names)) = &expansion {
             // A column with the same key and name has the same identity, so its facts are reused.
             let own_name = "answer".to_owned();
@@ -425,7 +425,7 @@ fn to_query_text(about: &str) -> String {
 }
 
 /// Builds a column name from the words of a question.
-fn name_from_question(question: &str) -> String {
+fn derive_column_name(question: &str) -> String {
     let mut name = String::new();
     for word in question.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()) {
         let word = word.to_lowercase();

@@ -51,7 +51,7 @@ impl TruthError {
     }
 }
 
-/// An expansion with reference values in the file.
+/// An expansion that has reference values in the file.
 struct TruthExpansion<'s> {
     expansion_index: usize,
     expansion: &'s Expansion,

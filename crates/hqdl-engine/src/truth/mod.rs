@@ -98,7 +98,8 @@ pub fn score_columns(
 impl ColumnScore {
     fn add_cell(&mut self, key: &[Value], true_value: &CellValue, cell: Option<&ScoredCell>) {
         let published_value = cell.map_or(&CellValue::Nothing, |cell| &cell.value);
-        let (stated, expected) = (canonical_values(published_value), canonical_values(true_value));
+        let (stated, expected) =
+            (canonicalize_values(published_value), canonicalize_values(true_value));
         let common = stated.intersection(&expected).count();
         let is_correct = stated == expected && *published_value != CellValue::Nothing;
         self.accuracy.add(is_correct);
@@ -121,7 +122,7 @@ impl ColumnScore {
 }
 
 /// Returns a cell's values in canonical form, so that different spellings of a number are equal.
-pub(crate) fn canonical_values(cell: &CellValue) -> BTreeSet<String> {
+pub(crate) fn canonicalize_values(cell: &CellValue) -> BTreeSet<String> {
     let text = |v: &Value| v.canonical_text().map(std::borrow::Cow::into_owned);
     match cell {
         CellValue::Nothing => BTreeSet::new(),

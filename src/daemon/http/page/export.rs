@@ -49,9 +49,8 @@ impl ExportFormat {
     }
 }
 
-/// Writes the rows of a query that returns stored keys and cells, as CSV with a header or as a JSON
-/// array of objects. A cell without a value is empty in CSV and null in JSON. In CSV, `|` separates
-/// the values of a list.
+/// Writes rows of stored keys and cells, as CSV with a header or as a JSON array of objects. A cell
+/// without a value is empty in CSV and null in JSON. In CSV, `|` separates the values of a list.
 ///
 /// # Errors
 /// Returns a [`Failure`] if the database or the writer fails.

@@ -164,7 +164,7 @@ impl Facet {
                 ul { @for (value, count) in &self.values {
                     @let (to, chosen) = toggle(filter(value, "is"));
                     li { a href=(to) aria-current=[chosen.then_some("true")] {
-                        span.name { @if value.trim().is_empty() { "(empty)" } @else { (super::cut_text(value, 40)) } }
+                        span.name { @if value.trim().is_empty() { "(empty)" } @else { (super::truncate_text(value, 40)) } }
                         span.quiet { (format_thousands(*count)) }
                         svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true" {
                             rect.spent x="0" y="0" height="4" width=(format_coordinate(*count as f64 / most as f64 * 100.0)) {}

@@ -5,7 +5,8 @@ use maud::{Markup, html};
 
 use super::spec::find_spec;
 use super::{
-    ErrorPage, HttpState, Page, cut_text, percent_encode, render_page, render_spec_tabs, spec_path,
+    ErrorPage, HttpState, Page, percent_encode, render_page, render_spec_tabs, spec_path,
+    truncate_text,
 };
 use crate::cell::State as CellState;
 use crate::daemon::query_uses::QueryUse;
@@ -23,9 +24,9 @@ struct LineageQuery {
     /// The question of an example, or the text of the query.
     label: String,
     sql: String,
-    /// Number of times that it was run; `None` for an example of the spec.
+    /// Number of times that clients ran the query; `None` for an example of the spec.
     count: Option<u64>,
-    /// Columns of the expansion that it reads.
+    /// Columns of the expansion that the query reads.
     columns: Vec<String>,
 }
 
@@ -81,7 +82,7 @@ fn read_views(spec: &Spec) -> Vec<(String, String)> {
 }
 
 /// Returns whether a text contains a name as a whole word, in any case.
-fn mentions(text: &str, name: &str) -> bool {
+fn mentions_name(text: &str, name: &str) -> bool {
     let (text, name) = (text.to_lowercase(), name.to_lowercase());
     let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     text.match_indices(&name).any(|(at, _)| {
@@ -100,10 +101,10 @@ fn render_expansion(
 ) -> Markup {
     let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| m.table.as_str()));
     let tables: Vec<&str> = std::iter::once(expansion.name.as_str()).chain(many).collect();
-    let reads = |text: &str| tables.iter().any(|table| mentions(text, table));
+    let reads = |text: &str| tables.iter().any(|table| mentions_name(text, table));
     let views: Vec<&str> =
         views.iter().filter(|(_, sql)| reads(sql)).map(|(name, _)| name.as_str()).collect();
-    let reads_any = |sql: &str| reads(sql) || views.iter().any(|view| mentions(sql, view));
+    let reads_any = |sql: &str| reads(sql) || views.iter().any(|view| mentions_name(sql, view));
     let queries = find_queries(spec, expansion, uses, &reads_any);
     let table_link =
         |name: &str| format!("{}/tables/{}", spec_path(&status.name), percent_encode(name));
@@ -113,7 +114,7 @@ fn render_expansion(
             ol.flow {
                 li { h3 { "Source" } ul { @for source in &expansion.sources { @match &source.rows {
                     SourceRows::Table(table) => li { code { (table) } },
-                    SourceRows::Select(select) => li { code title=(select) { (cut_text(select.trim(), MAX_SQL_CHARS)) } },
+                    SourceRows::Select(select) => li { code title=(select) { (truncate_text(select.trim(), MAX_SQL_CHARS)) } },
                 } } } }
                 li { h3 { "Key" } ul {
                     @for name in expansion.key.names() { li { (name) } }
@@ -132,7 +133,7 @@ fn render_expansion(
                 li { h3 { "Queries" }
                     @if queries.is_empty() { p.quiet { "No query has read this table yet." } }
                     ul { @for query in queries.iter().take(MAX_QUERIES) { li {
-                        a href=(format!("/query?spec={}&sql={}", percent_encode(&status.name), percent_encode(&query.sql))) { (cut_text(&query.label, MAX_SQL_CHARS)) }
+                        a href=(format!("/query?spec={}&sql={}", percent_encode(&status.name), percent_encode(&query.sql))) { (truncate_text(&query.label, MAX_SQL_CHARS)) }
                         div.small.quiet {
                             @match query.count { Some(1) => "run once", Some(n) => { "run " (n) " times" }, None => "example" }
                             @if !query.columns.is_empty() { ": " (query.columns.join(", ")) }
@@ -157,7 +158,7 @@ fn describe_coverage(status: &SpecStatus, expansion: &Expansion, column: &str) -
     format!("{with_value} of {all} cells")
 }
 
-/// Returns the queries that read an expansion, those of clients first.
+/// Returns the queries that read an expansion: clients' queries first, then the spec's examples.
 fn find_queries(
     spec: &Spec,
     expansion: &Expansion,
@@ -168,7 +169,10 @@ fn find_queries(
         let is_route =
             |column: &str| routes.iter().any(|(e, c)| *e == expansion.name && *c == column);
         let names = expansion.columns.iter().map(|column| &column.name);
-        names.filter(|name| is_route(name) || reads(sql) && mentions(sql, name)).cloned().collect()
+        names
+            .filter(|name| is_route(name) || reads(sql) && mentions_name(sql, name))
+            .cloned()
+            .collect()
     };
     let used = uses.iter().map(|used| {
         let columns = find_columns(&used.sql, &used.routes);
@@ -186,14 +190,14 @@ fn find_queries(
 
 #[cfg(test)]
 mod tests {
-    use super::mentions;
+    use super::mentions_name;
 
     #[test]
     fn a_name_is_a_whole_word() {
-        assert!(mentions("SELECT Born FROM llm", "born"));
-        assert!(mentions("FROM \"llm\"", "llm"));
-        assert!(!mentions("FROM llm_power", "llm"));
-        assert!(!mentions("SELECT reborn, é", "born"));
-        assert!(!mentions("SELECT 1", ""));
+        assert!(mentions_name("SELECT Born FROM llm", "born"));
+        assert!(mentions_name("FROM \"llm\"", "llm"));
+        assert!(!mentions_name("FROM llm_power", "llm"));
+        assert!(!mentions_name("SELECT reborn, é", "born"));
+        assert!(!mentions_name("SELECT 1", ""));
     }
 }

@@ -144,8 +144,8 @@ fn render_failure(failure: &Failure) -> Markup {
     let lines: Vec<&str> = text.lines().collect();
     html! {
         pre.problem role="alert" {
-            @for part in lines.chunk_by(|a, b| is_quoted(a) == is_quoted(b)) {
-                @let wide = part.iter().any(|line| is_wide(line));
+            @for part in lines.chunk_by(|a, b| is_source_quote(a) == is_source_quote(b)) {
+                @let wide = part.iter().any(|line| would_wrap(line));
                 span.quoted[wide] tabindex=[wide.then_some("0")] { (part.join("\n")) "\n" }
             }
         }
@@ -158,15 +158,15 @@ fn render_retried_failure(failure: &Failure) -> Markup {
 }
 
 /// Returns true if a line of a message quotes source text or marks a position in it.
-fn is_quoted(line: &str) -> bool {
+fn is_source_quote(line: &str) -> bool {
     line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|')
 }
 
 /// Returns true if a quoted line would wrap in a narrow window, so that its marks no longer line
 /// up. The text after the last mark may wrap.
-fn is_wide(line: &str) -> bool {
+fn would_wrap(line: &str) -> bool {
     let marked = line.rfind('^').map_or(line.len(), |last| last + 1);
-    is_quoted(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW_WIDTH
+    is_source_quote(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW_WIDTH
 }
 
 /// Redirects the browser after it has submitted a form.
@@ -285,7 +285,7 @@ fn format_usd(usd: f64) -> String {
 }
 
 /// Truncates a text to a number of characters.
-fn cut_text(text: &str, chars: usize) -> String {
+fn truncate_text(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
@@ -293,7 +293,7 @@ fn cut_text(text: &str, chars: usize) -> String {
 }
 
 /// Returns true if a value needs a wide column of a table.
-fn is_long(text: &str) -> bool {
+fn needs_wide_column(text: &str) -> bool {
     text.chars().count() > 40
 }
 

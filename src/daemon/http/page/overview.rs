@@ -60,7 +60,7 @@ fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Mar
         dl.summary_tiles {
             div { dt { "Cells with a value" } dd { (valued) } dd { "of " (all) " in " (count_noun(status.specs.len() as u64, "spec")) } }
             div { dt { "Running" } dd { (running) } dd { (count_noun(status.queued as u64, "run")) " waiting" } }
-            div { dt { "Spent today" } dd { (format_usd(spending.spent_today())) }
+            div { dt { "Spent today" } dd { (format_usd(spending.today_usd())) }
                 dd { @match spending.daily_budget { Some(budget) => { "of " (format_usd(budget)) " a day" } None => { "no daily budget" } } } }
             div { dt { "Spent in 30 days" } dd { (format_usd(spending.total_usd())) } dd { (count_noun(spending.request_count(), "request")) } }
         }
@@ -130,7 +130,8 @@ fn render_column_meters(spec: &SpecStatus) -> Markup {
     }
 }
 
-/// Renders the spending of the last 30 days, the price to finish and the last run.
+/// Renders the spending of the last 30 days, the estimated cost of the missing cells, and the last
+/// run.
 fn render_cost_section(
     spec: &SpecStatus,
     status: &DaemonStatus,

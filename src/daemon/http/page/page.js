@@ -1,13 +1,13 @@
-// Keeps figures moving. Without it, everything is there to read all the same.
+// Updates the figures of a page while it is open. The pages are readable without this script.
 "use strict";
 document.addEventListener("keydown", (event) => {
-  // Enter in the title of a query saves it.
+  // Enter in the title field saves the query.
   if (event.key === "Enter" && event.target.name === "title") {
     event.preventDefault();
     event.target.form.querySelector('button[value="save"]').click();
     return;
   }
-  // Ctrl+Enter runs the query in the box.
+  // Ctrl+Enter runs the query in the text area.
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   const run = event.target.form?.querySelector('button[value="run"], button.main');
   if (run) run.click();
@@ -15,8 +15,8 @@ document.addEventListener("keydown", (event) => {
 (() => {
   if (!window.EventSource || !document.querySelector("[data-run], [data-spec], .runs")) return;
   let waiting = null;
-  // The page as it is now, unless somebody is writing into it.
-  const refresh = () => {
+  // Reloads the content of the page, unless the user is editing it.
+  const refreshPage = () => {
     clearTimeout(waiting);
     waiting = setTimeout(async () => {
       const at = document.activeElement;
@@ -27,30 +27,30 @@ document.addEventListener("keydown", (event) => {
         if (!response.ok) return;
         const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
         document.querySelector("main").replaceWith(fresh.querySelector("main"));
-      } catch { /* it is ending; the next event says more */ }
+      } catch { /* The daemon is shutting down; the next event refreshes the page. */ }
     }, 250);
   };
-  const show = (run) => {
+  const showRun = (run) => {
     const row = document.querySelector(`tr[data-run="${Number(run.run)}"]`);
-    if (!row) return refresh();
-    const part = (name) => row.querySelector(`[data-is="${name}"]`);
-    const say = (name, text) => { const to = part(name); if (to) to.textContent = text; };
-    const bar = part("progress");
+    if (!row) return refreshPage();
+    const findPart = (name) => row.querySelector(`[data-is="${name}"]`);
+    const setText = (name, text) => { const to = findPart(name); if (to) to.textContent = text; };
+    const bar = findPart("progress");
     if (bar) {
       bar.max = Math.max(run.cells, 1);
       bar.value = run.cells_done;
     }
-    say("state", run.state);
-    if (part("state")) part("state").className = `badge ${run.state}`;
-    say("cells", `${run.cells_done} of ${run.cells}`);
-    say("requests", run.requests);
-    say("price", `$${run.cost_usd.toFixed(4)}`);
-    say("seconds", run.seconds.toFixed(1));
-    const budget = part("budget");
+    setText("state", run.state);
+    if (findPart("state")) findPart("state").className = `badge ${run.state}`;
+    setText("cells", `${run.cells_done} of ${run.cells}`);
+    setText("requests", run.requests);
+    setText("price", `$${run.cost_usd.toFixed(4)}`);
+    setText("seconds", run.seconds.toFixed(1));
+    const budget = findPart("budget");
     if (budget) budget.value = run.cost_usd;
-    if (run.state !== "running") refresh();
+    if (run.state !== "running") refreshPage();
   };
-  // The clock of what goes on.
+  // Updates the duration of running runs every second.
   setInterval(() => {
     for (const row of document.querySelectorAll("tr[data-run]")) {
       const [state, clock] = ["state", "seconds"].map((name) => row.querySelector(`[data-is="${name}"]`));
@@ -58,38 +58,39 @@ document.addEventListener("keydown", (event) => {
     }
   }, 1000);
   const events = new EventSource("/v1/runs/events");
-  events.addEventListener("run", (event) => show(JSON.parse(event.data)));
-  events.addEventListener("spec", refresh);
-  events.addEventListener("missed", refresh);
+  events.addEventListener("run", (event) => showRun(JSON.parse(event.data)));
+  events.addEventListener("spec", refreshPage);
+  events.addEventListener("missed", refreshPage);
 })();
-// The query form: price while one writes, cancel, history, completion, and order of the rows.
+// The query form: shows the cost while the user types, cancels queries, stores a history,
+// completes names, and sorts the rows.
 (() => {
   const byId = (id) => document.getElementById(id);
   const STORE = "hqdl.queries";
-  const history = () => { try { return JSON.parse(localStorage.getItem(STORE)) ?? []; } catch { return []; } };
-  const remember = (spec, sql) => {
+  const loadHistory = () => { try { return JSON.parse(localStorage.getItem(STORE)) ?? []; } catch { return []; } };
+  const saveToHistory = (spec, sql) => {
     if (!sql.trim()) return;
-    const rest = history().filter((past) => past.sql !== sql || past.spec !== spec);
-    try { localStorage.setItem(STORE, JSON.stringify([{ spec, sql }, ...rest].slice(0, 30))); } catch { /* storage is off */ }
+    const rest = loadHistory().filter((past) => past.sql !== sql || past.spec !== spec);
+    try { localStorage.setItem(STORE, JSON.stringify([{ spec, sql }, ...rest].slice(0, 30))); } catch { /* The browser does not allow storage. */ }
   };
-  const button = (text, act, className = "") => Object.assign(document.createElement("button"), { type: "button", textContent: text, onclick: act, className });
+  const createButton = (text, act, className = "") => Object.assign(document.createElement("button"), { type: "button", textContent: text, onclick: act, className });
 
-  // The price of the query as it is now.
-  let pricing = null, timer = null;
-  const runButton = () => document.querySelector('#query button[name="do"].main');
-  const price = async () => {
+  // Shows the maximum cost of the current query.
+  let costRequest = null, timer = null;
+  const findRunButton = () => document.querySelector('#query button[name="do"].main');
+  const showCost = async () => {
     const form = byId("query"), note = byId("price");
     if (!form.sql.value.trim()) return;
-    pricing = new AbortController();
+    costRequest = new AbortController();
     try {
       const response = await fetch("/v1/explain", {
-        method: "POST", signal: pricing.signal, headers: { "content-type": "application/json" },
+        method: "POST", signal: costRequest.signal, headers: { "content-type": "application/json" },
         body: JSON.stringify({ spec: form.spec.value || null, sql: form.sql.value }),
       });
       const found = await response.json();
-      squiggle(form.sql, found.error?.problems ?? []);
+      underlineProblems(form.sql, found.error?.problems ?? []);
       if (!response.ok) { note.textContent = found.error.message; return; }
-      const cost = `$${found.cost_usd.toFixed(4)}`, run = runButton();
+      const cost = `$${found.cost_usd.toFixed(4)}`, run = findRunButton();
       if (found.unbounded?.length) note.textContent = "The cost is not known before it runs.";
       else if (!found.values_asked) note.textContent = `Free: ${found.values_reused} known values, no request.`;
       else {
@@ -97,45 +98,45 @@ document.addEventListener("keydown", (event) => {
         run.textContent = `Run, for at most ${cost}`;
         run.value = "spend";
       }
-    } catch { /* a newer text is priced, or the daemon is ending */ }
+    } catch { /* The text has changed since, or the daemon is shutting down. */ }
   };
-  const changed = () => {
+  const handleChange = () => {
     clearTimeout(timer);
-    pricing?.abort();
-    squiggle(byId("sql"), []);
-    const run = runButton();
+    costRequest?.abort();
+    underlineProblems(byId("sql"), []);
+    const run = findRunButton();
     run.textContent = "Run";
     run.value = "run";
-    timer = setTimeout(price, 400);
+    timer = setTimeout(showCost, 400);
   };
 
-  // Names that begin like the word before the caret.
-  const complete = () => {
+  // Lists the names that begin with the word before the caret.
+  const showCompletions = () => {
     const sql = byId("sql"), list = byId("completion");
     const word = /[\w{]*$/.exec(sql.value.slice(0, sql.selectionStart))[0];
     const names = new Set([...document.querySelectorAll("[data-name]")].map((e) => e.dataset.name));
     for (const call of ["{{LLMMap('", "{{LLMQA('", "{{LLMJoin('", "{{LLMValidate('"]) names.add(call);
     const found = [...names].filter((name) => word && name !== word && name.toLowerCase().startsWith(word.toLowerCase())).slice(0, 8);
-    list.replaceChildren(...found.map((name) => button(name, () => {
+    list.replaceChildren(...found.map((name) => createButton(name, () => {
       sql.setRangeText(/^\w+$|^\{/.test(name) ? name : `"${name}"`, sql.selectionStart - word.length, sql.selectionStart, "end");
       sql.focus();
       list.hidden = true;
-      changed();
+      handleChange();
     }, "chip")));
     list.hidden = !found.length;
   };
 
-  // The form without leaving the page, so that it can be cancelled.
+  // Submits the form without leaving the page, so that the user can cancel the query.
   let running = null;
-  const submit = async (event) => {
+  const submitQuery = async (event) => {
     const form = byId("query");
     if (event.target !== form || ["csv", "json"].includes(event.submitter?.value)) return;
     event.preventDefault();
     const body = new URLSearchParams(new FormData(form, event.submitter));
     const [spec, sql] = [form.spec.value, form.sql.value];
-    remember(spec, sql);
+    saveToHistory(spec, sql);
     clearTimeout(timer);
-    pricing?.abort();
+    costRequest?.abort();
     running?.abort();
     const own = running = new AbortController();
     const [cancel, note] = [byId("cancel"), byId("price")];
@@ -147,7 +148,7 @@ document.addEventListener("keydown", (event) => {
       const response = await fetch(form.action, { method: "POST", body, signal: own.signal });
       const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
       document.querySelector("main").replaceWith(fresh.querySelector("main"));
-      start();
+      initializeForm();
     } catch {
       note.textContent = own.signal.aborted ? "Cancelled. All answers so far are kept." : "The daemon does not answer.";
     } finally {
@@ -156,7 +157,7 @@ document.addEventListener("keydown", (event) => {
     }
   };
 
-  // Orders the shown rows by a column.
+  // Sorts the shown rows by a column.
   const sortRows = (head) => {
     const [table, column] = [head.closest("table"), head.cellIndex];
     const down = head.ariaSort === "ascending";
@@ -171,30 +172,30 @@ document.addEventListener("keydown", (event) => {
     table.tBodies[0].append(...rows);
   };
 
-  const start = () => {
+  const initializeForm = () => {
     const form = byId("query");
     if (!form) return;
-    form.sql.addEventListener("input", () => { changed(); complete(); });
-    form.spec.addEventListener("change", changed);
+    form.sql.addEventListener("input", () => { handleChange(); showCompletions(); });
+    form.spec.addEventListener("change", handleChange);
     byId("cancel").addEventListener("click", () => running?.abort());
-    const past = history();
+    const past = loadHistory();
     byId("history").hidden = !past.length;
     byId("history").querySelector("ul").replaceChildren(...past.map(({ spec, sql }) => {
       const item = document.createElement("li");
-      item.append(button(sql, () => { form.sql.value = sql; form.spec.value = spec; form.sql.focus(); changed(); }));
+      item.append(createButton(sql, () => { form.sql.value = sql; form.spec.value = spec; form.sql.focus(); handleChange(); }));
       return item;
     }));
     for (const head of document.querySelectorAll("table.sortable thead th"))
-      head.replaceChildren(button(head.textContent, () => sortRows(head), "plain"));
-    if (!document.querySelector("main table.rows, main button[value=spend]")) price();
+      head.replaceChildren(createButton(head.textContent, () => sortRows(head), "plain"));
+    if (!document.querySelector("main table.rows, main button[value=spend]")) showCost();
   };
-  document.addEventListener("submit", submit);
-  start();
+  document.addEventListener("submit", submitQuery);
+  initializeForm();
 })();
-// Charts as SVG and PNG.
+// Saves charts as SVG or PNG.
 document.documentElement.classList.add("js");
 (() => {
-  // The drawing with its colors, which the style sheet sets.
+  // Returns the chart with its styles inlined, because the saved file has no style sheet.
   const toSvg = (chart) => {
     const copy = chart.cloneNode(true);
     const parts = [chart, ...chart.querySelectorAll("*")], copies = [copy, ...copy.querySelectorAll("*")];
@@ -239,20 +240,20 @@ document.documentElement.classList.add("js");
     } catch { status.textContent = "The browser does not allow it."; }
   });
 })();
-// Squiggles under the places of problems, in a layer over a text box.
-const placeOf = (text, { line, column }) => {
+// Underlines problems in a text area, in a layer above it.
+const findProblemRange = (text, { line, column }) => {
   const lines = text.split("\n").slice(0, line);
   const last = lines.pop() ?? "";
   const found = lines.reduce((sum, l) => sum + l.length + 1, 0) + [...last].slice(0, column - 1).join("").length;
-  // A problem at the end of the text is marked at its last character.
+  // Mark a problem at the end of the text at the last character.
   const from = Math.max(0, Math.min(found, text.trimEnd().length - 1));
   const word = /^[\w.]+|^"[^"]*"|^'[^']*'|^\S+/.exec(text.slice(from).split("\n", 1)[0]);
   return [from, from + Math.max(word?.[0].length ?? 1, 1)];
 };
-const squiggle = (box, problems) => {
+const underlineProblems = (box, problems) => {
   const frame = box.closest(".editor");
   frame.querySelector(".squiggles")?.remove();
-  const marked = problems.filter((problem) => problem.line).map((problem) => [...placeOf(box.value, problem), problem.severity]).sort((a, b) => a[0] - b[0]);
+  const marked = problems.filter((problem) => problem.line).map((problem) => [...findProblemRange(box.value, problem), problem.severity]).sort((a, b) => a[0] - b[0]);
   if (!marked.length) return;
   const layer = Object.assign(document.createElement("div"), { className: "squiggles", ariaHidden: "true" });
   const mirror = document.createElement("pre"), style = getComputedStyle(box);
@@ -270,35 +271,35 @@ const squiggle = (box, problems) => {
   box.onscroll = () => { mirror.style.transform = `translateY(${-box.scrollTop}px)`; };
   box.onscroll();
 };
-// The spec editor: problems while one writes, and names of fields.
+// The spec editor: shows problems while the user types, and completes names of fields.
 (() => {
   let timer = null, schema = null, checking = null;
-  const form = () => document.getElementById("spec-editor");
-  const show = (problems) => {
-    const box = form().text, list = document.getElementById("problems");
-    squiggle(box, problems);
+  const findForm = () => document.getElementById("spec-editor");
+  const showProblems = (problems) => {
+    const box = findForm().text, list = document.getElementById("problems");
+    underlineProblems(box, problems);
     list.hidden = !problems.length;
     list.replaceChildren(...problems.map((problem) => {
       const item = document.createElement("li");
       const where = problem.line ? `line ${problem.line}, column ${problem.column}: ` : "";
       const more = [problem.expected, problem.help].filter(Boolean).join("; ");
       const button = Object.assign(document.createElement("button"), { type: "button", className: problem.severity ?? "", textContent: `${problem.severity}: ${where}${problem.message}${more ? ` (${more})` : ""}` });
-      button.onclick = () => { box.focus(); if (problem.line) box.setSelectionRange(...placeOf(box.value, problem)); };
+      button.onclick = () => { box.focus(); if (problem.line) box.setSelectionRange(...findProblemRange(box.value, problem)); };
       item.append(button);
       return item;
     }));
-    form().querySelector(".status").textContent = problems.some((p) => p.severity === "error") ? "The spec has errors." : "The spec is valid.";
+    findForm().querySelector(".status").textContent = problems.some((p) => p.severity === "error") ? "The spec has errors." : "The spec is valid.";
   };
-  const check = async () => {
+  const checkSpec = async () => {
     checking?.abort();
     const own = checking = new AbortController();
     try {
-      const response = await fetch(form().dataset.check, { method: "POST", signal: own.signal, body: new URLSearchParams({ text: form().text.value }) });
-      if (response.ok) show((await response.json()).problems);
-    } catch { /* a newer text is checked, or the daemon is ending */ }
+      const response = await fetch(findForm().dataset.check, { method: "POST", signal: own.signal, body: new URLSearchParams({ text: findForm().text.value }) });
+      if (response.ok) showProblems((await response.json()).problems);
+    } catch { /* The text has changed since, or the daemon is shutting down. */ }
   };
-  // The fields of the table at the caret, from the JSON Schema of specs.
-  const fieldsAt = (text) => {
+  // Returns the fields of the TOML table at the caret, from the JSON Schema of specs.
+  const findFields = (text) => {
     let at = schema;
     const resolve = (node) => {
       while (node) {
@@ -316,12 +317,12 @@ const squiggle = (box, problems) => {
     }
     return resolve(at)?.properties ?? {};
   };
-  const complete = async () => {
+  const showFieldNames = async () => {
     schema ??= await (await fetch("/spec.schema.json")).json();
-    const box = form().text, list = document.getElementById("completion");
+    const box = findForm().text, list = document.getElementById("completion");
     const before = box.value.slice(0, box.selectionStart);
     const word = /(?:^|\n)[ \t]*(\w*)$/.exec(before)?.[1];
-    const fields = word === undefined ? {} : fieldsAt(before);
+    const fields = word === undefined ? {} : findFields(before);
     const names = Object.keys(fields).filter((name) => name !== word && name.startsWith(word) && !["object", "array"].includes(fields[name].type)).slice(0, 12);
     list.replaceChildren(...names.map((name) => {
       const chip = Object.assign(document.createElement("button"), { type: "button", className: "chip", textContent: name, title: fields[name].description ?? "" });
@@ -330,29 +331,29 @@ const squiggle = (box, problems) => {
         box.setRangeText(`${name} = `, box.selectionStart - word.length, box.selectionStart, "end");
         box.focus();
         list.hidden = true;
-        changed();
+        scheduleCheck();
       };
       return chip;
     }));
     list.hidden = !names.length;
   };
-  const changed = () => {
+  const scheduleCheck = () => {
     clearTimeout(timer);
-    squiggle(form().text, []);
-    timer = setTimeout(check, 400);
+    underlineProblems(findForm().text, []);
+    timer = setTimeout(checkSpec, 400);
   };
   document.addEventListener("input", (event) => {
-    if (event.target !== form()?.text || !form().dataset.check) return;
-    changed();
-    complete();
+    if (event.target !== findForm()?.text || !findForm().dataset.check) return;
+    scheduleCheck();
+    showFieldNames();
   });
-  if (form()?.dataset.check) check();
+  if (findForm()?.dataset.check) checkSpec();
 })();
-// The forms of the Ask page: sent without leaving the page, once, and with a clock.
+// The forms of the Ask page: submits each once, without leaving the page, and shows the time.
 (() => {
   let running = null;
-  // The message of a refusal in JSON.
-  const messageOf = (text) => {
+  // Returns the message of an error response in JSON.
+  const parseErrorMessage = (text) => {
     try {
       const { message, hint } = JSON.parse(text).error;
       return [message, hint].filter(Boolean).join("; ");
@@ -368,9 +369,9 @@ const squiggle = (box, problems) => {
     const [status, cancel] = [form.querySelector(".status"), form.querySelector("button.cancel")];
     const buttons = [...document.querySelectorAll("form.live button")].filter((b) => b !== cancel);
     const began = Date.now();
-    const show = () => { status.textContent = `Working for ${Math.round((Date.now() - began) / 1000)} s`; };
+    const showTime = () => { status.textContent = `Working for ${Math.round((Date.now() - began) / 1000)} s`; };
     for (const button of buttons) button.ariaDisabled = "true";
-    // The answer replaces the form, with the text that was sent.
+    // The response replaces the form, so edits made in the meantime would be lost.
     const boxes = [...form.querySelectorAll("textarea")].filter((box) => !box.readOnly);
     for (const box of boxes) box.readOnly = true;
     const restore = (message) => {
@@ -380,15 +381,15 @@ const squiggle = (box, problems) => {
     };
     cancel.hidden = false;
     cancel.onclick = () => own.abort();
-    show();
-    const clock = setInterval(show, 1000);
+    showTime();
+    const clock = setInterval(showTime, 1000);
     try {
       const response = await fetch(form.action, { method: "POST", body, signal: own.signal });
       const text = await response.text();
       const main = new DOMParser().parseFromString(text, "text/html").querySelector("main");
-      // An answer without the editor would lose the user's text.
+      // A page without the editor would lose the user's text.
       if (!main || (form.id && !main.querySelector(`#${form.id}`))) {
-        restore(main?.querySelector(".problem")?.textContent ?? messageOf(text) ?? `The daemon answers with status ${response.status}.`);
+        restore(main?.querySelector(".problem")?.textContent ?? parseErrorMessage(text) ?? `The daemon answers with status ${response.status}.`);
         return;
       }
       document.querySelector("main").replaceWith(main);
@@ -404,7 +405,7 @@ const squiggle = (box, problems) => {
     }
   });
 })();
-// The review page: one key for each answer.
+// The review page: one key per answer.
 document.addEventListener("keydown", (event) => {
   const at = event.target;
   if (event.ctrlKey || event.metaKey || event.altKey || !document.querySelector(".review")) return;

@@ -93,7 +93,7 @@ pub(super) fn draw_chart(
 }
 
 /// Returns about five ticks of a scale as labels for the x axis.
-pub(super) fn tick_labels(scale: &ValueScale) -> Vec<(f64, String)> {
+pub(super) fn list_tick_labels(scale: &ValueScale) -> Vec<(f64, String)> {
     let ticks = scale.ticks();
     let every = ticks.len().div_ceil(5).max(1);
     ticks.into_iter().step_by(every).map(|(value, label)| (scale.x(value), label)).collect()

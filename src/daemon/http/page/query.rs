@@ -10,13 +10,13 @@ use serde::Deserialize;
 
 use super::super::query::{AskedQuery, collect_rows, explain_request};
 use super::super::reply::HttpRefusal;
-use super::super::rows::value_length;
+use super::super::rows::estimate_value_length;
 use super::export::{ExportFormat, ExportSink};
 use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
 use super::spec_edit::add_example;
 use super::{
-    ErrorPage, HttpState, cut_text, format_usd, is_long, percent_encode, read_form, render_failure,
-    render_page,
+    ErrorPage, HttpState, format_usd, needs_wide_column, percent_encode, read_form, render_failure,
+    render_page, truncate_text,
 };
 use crate::daemon::status::{DaemonStatus, SpecStatus};
 use crate::format::format_usd_bound;
@@ -45,7 +45,7 @@ pub(super) struct QueryForm {
     chart: String,
     x: String,
     y: String,
-    /// Question under which the query is saved.
+    /// Question with which the query is saved as an example.
     title: String,
 }
 
@@ -90,7 +90,7 @@ impl RowSink for RowsPreview {
 
     fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
         self.count += 1;
-        self.bytes = self.bytes.saturating_add(row.iter().map(value_length).sum());
+        self.bytes = self.bytes.saturating_add(row.iter().map(estimate_value_length).sum());
         if self.count <= MAX_ROWS && self.bytes <= MAX_BYTES {
             let shown = |value: &ValueRef<'_>| ShownValue {
                 text: (*value != ValueRef::Null).then(|| json::format_text(*value)),
@@ -127,23 +127,23 @@ pub(super) async fn run_query(
     if let Some(format) = ExportFormat::from_name(&form.action) {
         return Ok(export_result(&state, &form, format).await?);
     }
-    let outcome = run_form(&state, &form).await;
+    let outcome = process_form(&state, &form).await;
     Ok(render_query(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed)))
 }
 
-async fn run_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, HttpRefusal> {
+async fn process_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, HttpRefusal> {
     let request = form.to_request()?;
     if form.action == "explain" {
         return explain_request(state, request).await.map(QueryOutcome::Explained);
     }
     if form.action == "save" {
-        // Only a query that can run is saved.
+        // Save a query only if it can run.
         explain_request(state, request).await?;
         let sql = form.sql.replace("\r\n", "\n").trim().to_owned();
         let example = ExampleTable { question: form.title.trim().to_owned(), sql };
         return add_example(state, &form.spec, example).await.map(QueryOutcome::Saved);
     }
-    // If the query costs something, show the price first.
+    // If the query costs something, show the cost first.
     if form.action != "spend" {
         let meta = explain_request(state, request.clone()).await?;
         if meta.values_asked > 0 || !meta.unbounded.is_empty() {
@@ -309,7 +309,7 @@ pub(super) fn render_rows_table(preview: &RowsPreview) -> Markup {
                 @for row in &preview.rows {
                     tr { @for value in row {
                         @match &value.text {
-                            Some(text) => td class=[value.number.map(|_| "n").or(is_long(text).then_some("long"))] { (text) },
+                            Some(text) => td class=[value.number.map(|_| "n").or(needs_wide_column(text).then_some("long"))] { (text) },
                             None => td.null { "NULL" },
                         }
                     } }
@@ -319,14 +319,14 @@ pub(super) fn render_rows_table(preview: &RowsPreview) -> Markup {
     }
 }
 
-/// Renders the chart that the types of the columns choose, if there is one.
+/// Renders the chart that fits the types of the columns, if there is one.
 pub(super) fn render_default_chart(preview: &RowsPreview) -> Markup {
     let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
-    // Bars that count rows say little if nearly every row has its own label.
+    // Bars that count rows are not useful if nearly every row has its own label.
     let chart = rows.choose_chart(ChartChoice::default());
     let chart = chart.filter(|chart| chart.kind != ChartKind::Bar || chart.y.is_some());
     html! { @if let Some(chart) = &chart {
-        figure.card.result-chart { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) (render_chart_tools()) }
+        figure.card.result-chart { figcaption { (truncate_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) (render_chart_tools()) }
     } }
 }
 
@@ -339,13 +339,13 @@ fn render_chart_section(
     let select = |name: &str, label: &str, none: &str, chosen: &str| {
         html! { label { (label) " " select name=(name) form="query" {
             option value="" { (none) }
-            @for column in rows.columns { option value=(column) selected[column == chosen] { (cut_text(column, 24)) } }
+            @for column in rows.columns { option value=(column) selected[column == chosen] { (truncate_text(column, 24)) } }
         } } }
     };
     html! {
         figure.card.result-chart {
             @match chart {
-                Some(chart) => { figcaption { (cut_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) (render_chart_tools()) }
+                Some(chart) => { figcaption { (truncate_text(&rows.title(chart), 80)) } (rows.draw_rows(chart)) (render_chart_tools()) }
                 None => figcaption.quiet { "No chart of these columns." },
             }
             div.row.controls {
@@ -362,7 +362,7 @@ fn render_chart_section(
     }
 }
 
-/// Renders the buttons that save a chart, which the script shows.
+/// Renders the buttons that save a chart. The script makes them visible.
 fn render_chart_tools() -> Markup {
     html! { div.chart-tools {
         button.slight type="button" data-save="svg" { "Save as SVG" }
@@ -376,15 +376,15 @@ pub(super) fn render_usage_section(meta: &Meta) -> Markup {
     html! {
         p {
             (meta.values_asked) " values asked, " (meta.values_reused) " known, "
-            (meta.requests) " requests, " (format_usd(meta.cost_usd)) (price_notes(meta)) ", "
+            (meta.requests) " requests, " (format_usd(meta.cost_usd)) (format_cost_notes(meta)) ", "
             (format!("{:.3}", meta.seconds)) " s"
         }
         (render_routes_section(meta))
     }
 }
 
-/// Formats the notes on a query's price in parentheses; empty if the query costs nothing.
-pub(super) fn price_notes(meta: &Meta) -> String {
+/// Formats the notes on a query's cost in parentheses; empty if the query costs nothing.
+pub(super) fn format_cost_notes(meta: &Meta) -> String {
     let notes = if meta.cost_usd > 0.0 { meta.price_notes.join("; ") } else { String::new() };
     if notes.is_empty() { notes } else { format!(" ({notes})") }
 }
@@ -394,7 +394,7 @@ fn render_explanation_section(meta: &Meta) -> Markup {
         section.card {
             p {
                 "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
-                (meta.requests) " requests: at most " strong { (format_usd_bound(meta.cost_usd)) } (price_notes(meta)) "."
+                (meta.requests) " requests: at most " strong { (format_usd_bound(meta.cost_usd)) } (format_cost_notes(meta)) "."
             }
             @for unbounded in &meta.unbounded {
                 p.note.wait { "The number of additional questions of " code { (unbounded.call) } " is not known: " (unbounded.why) "." }
@@ -419,7 +419,7 @@ pub(super) fn render_routes_section(meta: &Meta) -> Markup {
     }
 }
 
-/// Renders the rules of a query's plan, and below them its SELECTs with their conditions and rules.
+/// Renders the rules of a query's plan, followed by its SELECTs with their conditions and rules.
 fn render_plan_tree(meta: &Meta) -> Markup {
     let rule = |name: &str, is_used: bool, why: &str| {
         html! { li { span.badge.ok[is_used] { @if is_used { "used" } @else { "not used" } } " " strong { (name) } ": " (why) } }

@@ -1,12 +1,12 @@
-//! Draws a chart of a query's rows. The types of the columns choose bars, a line, a histogram or
-//! points. Columns `x_low` and `x_high` beside a column `x` become error bars.
+//! Draws a chart of a query's rows. The types of the columns determine the kind of chart: bars, a
+//! line, a histogram or points. Columns `x_low` and `x_high` beside a column `x` become error bars.
 
 use maud::{Markup, html};
 
-use super::cut_text;
 use super::plot::{
-    BOTTOM, RIGHT, TOP, ValueScale, WIDTH, draw_chart, format_coordinate, tick_labels,
+    BOTTOM, RIGHT, TOP, ValueScale, WIDTH, draw_chart, format_coordinate, list_tick_labels,
 };
+use super::truncate_text;
 
 /// Maximum number of bars.
 const MAX_BARS: usize = 25;
@@ -138,7 +138,6 @@ impl ResultRows<'_> {
         is_drawable.then_some(ResultChart { kind, x, y })
     }
 
-    /// Draws a chart.
     pub(super) fn draw_rows(&self, chart: &ResultChart) -> Markup {
         match chart.kind {
             ChartKind::Bar => draw_bars(&self.title(chart), &self.collect_bar_marks(chart)),
@@ -199,7 +198,7 @@ impl ResultRows<'_> {
             marks.sort_by(|a, b| a.x.total_cmp(&b.x));
         }
         let (x, y) =
-            (scale_covering(marks.iter().map(|m| m.x), 6.0), choose_value_scale(&marks, false));
+            (build_scale(marks.iter().map(|m| m.x), 6.0), choose_value_scale(&marks, false));
         let line: Vec<String> =
             marks.iter().map(|m| format!("{:.1},{:.1}", x.x(m.x), y.y(m.y))).collect();
         let content = html! {
@@ -212,12 +211,12 @@ impl ResultRows<'_> {
                 circle.point cx=(left) cy=(top) r=(if is_line { 2.5 } else { 4.0 }) { title { (mark.label) ": " (mark.y) } }
             }
         };
-        draw_chart(&self.title(chart), "", &y, &tick_labels(&x), &content)
+        draw_chart(&self.title(chart), "", &y, &list_tick_labels(&x), &content)
     }
 
     fn draw_histogram(&self, chart: &ResultChart) -> Markup {
         let numbers: Vec<f64> = self.rows.iter().filter_map(|row| row[chart.x].number).collect();
-        let x = scale_covering(numbers.iter().copied(), HISTOGRAM_BARS);
+        let x = build_scale(numbers.iter().copied(), HISTOGRAM_BARS);
         let mut counts = vec![0u32; x.steps()];
         for number in &numbers {
             let step = ((number - x.low) / x.step).floor().max(0.0) as usize;
@@ -226,7 +225,7 @@ impl ResultRows<'_> {
             }
         }
         let most = counts.iter().copied().max().unwrap_or(1);
-        // A smaller maximum would get ticks between whole numbers.
+        // With a smaller maximum, the scale would have ticks between whole numbers.
         let y = ValueScale::covering(0.0, f64::from(most.max(4)), 4.0);
         let content = html! {
             @for (n, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -235,7 +234,7 @@ impl ResultRows<'_> {
                     y=(format_coordinate(top)) height=(format_coordinate(BOTTOM - top)) { title { (count) " from " (low) } }
             }
         };
-        draw_chart(&self.title(chart), "", &y, &tick_labels(&x), &content)
+        draw_chart(&self.title(chart), "", &y, &list_tick_labels(&x), &content)
     }
 }
 
@@ -259,7 +258,7 @@ fn draw_bars(title: &str, marks: &[Mark]) -> Markup {
                 @let top = TOP + n as f64 * BAR_ROW + 4.0;
                 @let (from, to) = (x(mark.y.min(0.0)), x(mark.y.max(0.0)));
                 @let middle = format_coordinate(top + (BAR_ROW - 8.0) / 2.0);
-                text x=(BAR_LEFT - 8.0) y=(format_coordinate(top + 16.0)) text-anchor="end" { (cut_text(&mark.label, LABEL_CHARS)) }
+                text x=(BAR_LEFT - 8.0) y=(format_coordinate(top + 16.0)) text-anchor="end" { (truncate_text(&mark.label, LABEL_CHARS)) }
                 rect.spent x=(format_coordinate(from)) y=(format_coordinate(top)) width=(format_coordinate((to - from).max(1.0))) height=(BAR_ROW - 8.0) {
                     title { (mark.label) ": " (mark.y) }
                 }
@@ -279,11 +278,11 @@ fn choose_value_scale(marks: &[Mark], with_zero: bool) -> ValueScale {
         let (low, high) = mark.interval.unwrap_or((mark.y, mark.y));
         [mark.y, low, high]
     });
-    scale_covering(ends.chain(with_zero.then_some(0.0)), 4.0)
+    build_scale(ends.chain(with_zero.then_some(0.0)), 4.0)
 }
 
 /// Returns a scale that covers all finite numbers.
-fn scale_covering(numbers: impl Iterator<Item = f64>, ticks: f64) -> ValueScale {
+fn build_scale(numbers: impl Iterator<Item = f64>, ticks: f64) -> ValueScale {
     let range = numbers.filter(|n| n.is_finite()).fold(None, |range: Option<(f64, f64)>, n| {
         Some(range.map_or((n, n), |(low, high)| (low.min(n), high.max(n))))
     });

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::{
-    ErrorPage, HttpState, ShownPage, cut_text, percent_encode, read_form, redirect_to, render_page,
-    spec_path,
+    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_page,
+    spec_path, truncate_text,
 };
 use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
 use crate::audit::{Audit, CellTruth};
@@ -93,7 +93,7 @@ impl<'s> Review<'s> {
 
     /// Returns the position of the next cell without a truth. It searches from a position to the
     /// end, and then from the beginning.
-    fn find_next_open(&self, from: usize) -> Option<usize> {
+    fn find_next_unreviewed(&self, from: usize) -> Option<usize> {
         let is_open = |at: &usize| !self.is_filled(&self.cells[*at]);
         let count = self.cells.len();
         (from.min(count)..count).find(is_open).or_else(|| (0..count).find(is_open))
@@ -103,7 +103,7 @@ impl<'s> Review<'s> {
         let filled = self.cells.iter().filter(|cell| self.is_filled(cell)).count();
         let path =
             format!("{}/review?table={}", spec_path(spec), percent_encode(&self.expansion.name));
-        let open = at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_open(0));
+        let open = at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_unreviewed(0));
         html! {
             h1 { a href=(spec_path(spec)) { (spec) } " / " (self.expansion.name) " / review" }
             p { strong { (filled) " of " (self.cells.len()) } " sampled cells have been reviewed. "
@@ -138,17 +138,17 @@ impl<'s> Review<'s> {
         html! {
             section.card {
                 dl.facts.key { @for (name, value) in self.expansion.key.names().iter().zip(&row.key) {
-                    div { dt { (name) } dd { strong { (cut_text(&text(value), 200)) } } }
+                    div { dt { (name) } dd { strong { (truncate_text(&text(value), 200)) } } }
                 } }
                 h2 { (column.name) }
                 @if !column.about.is_empty() { p.quiet.small { (column.about) } }
-                p.answer { @if answer.is_empty() { span.quiet { (row.states[cell.audited]) } } @else { (cut_text(&answer, 400)) } }
+                p.answer { @if answer.is_empty() { span.quiet { (row.states[cell.audited]) } } @else { (truncate_text(&answer, 400)) } }
                 @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". A new answer replaces it." } }
                 form.answers method="post" action=(path) {
                     input type="hidden" name="at" value=(at);
                     @if !answer.is_empty() { button.main name="value" value=(answer) data-key="Enter" autofocus { "Right" kbd { "Enter" } } }
                     @if column.many.is_none() { @for (n, value) in values.iter().filter(|v| **v != answer).take(VALUE_KEYS).enumerate() {
-                        button name="value" value=(value) data-key=(n + 1) { (cut_text(value, 40)) kbd { (n + 1) } }
+                        button name="value" value=(value) data-key=(n + 1) { (truncate_text(value, 40)) kbd { (n + 1) } }
                     } }
                     button name="value" value=(CANNOT_BE_KNOWN) data-key="?" { "Cannot be known" kbd { "?" } }
                 }
@@ -194,7 +194,7 @@ pub(super) async fn show_review(
     Query(asked): Query<ReviewRequest>,
 ) -> ShownPage {
     let spec = name.clone();
-    let shown = read_with_spec(&state, &name, move |active| {
+    let shown = run_with_spec(&state, &name, move |active| {
         Ok(Review::read(&active.spec, &asked.table)?.to_page(&spec, asked.at))
     });
     Ok(render_page("Review", &shown.await?))
@@ -212,7 +212,7 @@ pub(super) async fn store_truth(
     let lock = state.edits.lock().await;
     let table = asked.table.clone();
     let next =
-        read_with_spec(&state, &name, move |active| store_review(active, &asked.table, &form))
+        run_with_spec(&state, &name, move |active| store_review(active, &asked.table, &form))
             .await?;
     drop(lock);
     let at = next.map_or_else(String::new, |at| format!("&at={at}"));
@@ -239,11 +239,11 @@ fn store_review(
     let truth =
         CellTruth { value, source: PERSON.to_owned(), note: crate::database::current_timestamp() };
     review.audit.record_truth(&active.spec, review.expansion, (cell.row, cell.column), truth)?;
-    Ok(review.find_next_open(at + 1))
+    Ok(review.find_next_unreviewed(at + 1))
 }
 
-/// Runs work on a spec's files on its own thread.
-async fn read_with_spec<T: Send + 'static>(
+/// Runs work on a spec's files in a separate thread.
+async fn run_with_spec<T: Send + 'static>(
     state: &HttpState,
     name: &str,
     work: impl FnOnce(&Arc<ActiveSpec>) -> Result<T, Failure> + Send + 'static,

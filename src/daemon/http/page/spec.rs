@@ -108,7 +108,7 @@ fn render_columns_section(spec: &SpecStatus) -> Markup {
                         td.n { (c.unasked) }
                     }
                 }
-                @for (expansion, column) in find_unpublished(spec) {
+                @for (expansion, column) in find_unpublished_columns(spec) {
                     tr {
                         td { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(expansion))) { (expansion) } }
                         td { (column) }
@@ -123,7 +123,7 @@ fn render_columns_section(spec: &SpecStatus) -> Markup {
 }
 
 /// Returns the spec's unpublished columns, each with its expansion.
-fn find_unpublished(spec: &SpecStatus) -> Vec<(&str, &str)> {
+fn find_unpublished_columns(spec: &SpecStatus) -> Vec<(&str, &str)> {
     let is_published = |expansion: &str, column: &str| {
         spec.columns.iter().any(|c| {
             c.expansion.eq_ignore_ascii_case(expansion) && c.column.eq_ignore_ascii_case(column)
@@ -173,7 +173,12 @@ pub(super) async fn approve_run(
     };
     find_spec(&state, &name)?;
     state
-        .begin_run(&name, Selection { limit: approval.limit, ..Selection::default() }, budget, None)
+        .request_run(
+            &name,
+            Selection { limit: approval.limit, ..Selection::default() },
+            budget,
+            None,
+        )
         .await?;
     Ok(redirect_to(&spec_path(&name)))
 }

@@ -1,5 +1,6 @@
-//! The page that shows the text of a spec. If the daemon runs with `--edit`, it checks the text while
-//! it is written, previews the first cells with their prompt and price, and saves it.
+//! The page that shows the text of a spec. If the daemon runs with `--edit`, the page checks the
+//! text while the user types, previews the first cells with their prompt and cost, and saves the
+//! text.
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -52,10 +53,10 @@ pub(super) struct EditForm {
     action: String,
 }
 
-/// Plan and prompts of a checked text.
+/// Plan and prompts for a text that passed its check.
 struct SpecPreview {
     plan: Plan,
-    /// Maximum cost of the plan in USD, with what its last request reserves.
+    /// Maximum cost of the plan in USD, including the reservation of its last request.
     max_usd: f64,
     prompts: Vec<SamplePrompt>,
     /// Maximum number of rows per table.
@@ -80,7 +81,7 @@ pub(super) async fn submit_editor(
     let form: EditForm = read_form(request).await?;
     let mut editor = SpecEditor::open(&state, &name)?;
     if editor.can_edit {
-        // Forms end their lines as Windows does.
+        // Browsers submit text with Windows line endings.
         let has_windows_ends = editor.text.contains("\r\n");
         editor.shown = form.text.replace("\r\n", "\n");
         if has_windows_ends {
@@ -89,9 +90,9 @@ pub(super) async fn submit_editor(
         // The file may have changed since the user opened it.
         editor.base.clone_from(&form.base);
     } else if form.action != "preview" {
-        return Err(refuse_edit().into());
+        return Err(read_only_refusal().into());
     }
-    // Each answer contains the user's text.
+    // Every response contains the user's text, so that no edit is lost.
     let answer = match editor.submit(&state, &form.action).await {
         Ok((status, content)) => (status, editor.render(&content)),
         Err(HttpRefusal { status, failure }) => (status, editor.render(&render_failure(&failure))),
@@ -107,7 +108,7 @@ pub(super) async fn check_spec(
 ) -> Result<axum::Json<Json>, ErrorPage> {
     let form: EditForm = read_form(request).await?;
     if !state.context.settings.edit {
-        return Err(refuse_edit().into());
+        return Err(read_only_refusal().into());
     }
     let path = PathBuf::from(&find_spec(&state, &name)?.path);
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -136,7 +137,7 @@ pub(super) async fn add_example(
     example: ExampleTable,
 ) -> Result<String, HttpRefusal> {
     if !state.context.settings.edit {
-        return Err(refuse_edit());
+        return Err(read_only_refusal());
     }
     if example.question.is_empty() {
         return Err(HttpRefusal::bad_request("the question is empty", "write it out in full"));
@@ -151,17 +152,17 @@ pub(super) async fn add_example(
         let add = |text: &str| edit::add_example(text, &example);
         edit_spec(FilePath::new(&path), &database, add)
     });
-    edited.await.map_err(|_| report_bug())??;
+    edited.await.map_err(|_| bug_refusal())??;
     drop(lock);
     Ok(message)
 }
 
-fn report_bug() -> HttpRefusal {
+fn bug_refusal() -> HttpRefusal {
     HttpRefusal::bad_request("this is a bug in hqdl", "")
 }
 
 /// A text may name any database and folder of the machine, so only a daemon that may edit checks one.
-fn refuse_edit() -> HttpRefusal {
+fn read_only_refusal() -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::FORBIDDEN,
         "the page may not change specs".to_owned(),
@@ -169,8 +170,8 @@ fn refuse_edit() -> HttpRefusal {
     )
 }
 
-/// Checks the text of a spec. Returns its warnings, and the preview if it is wanted. Sends no request.
-/// The SQL of the text ends at a time limit, and if the interrupt becomes true.
+/// Checks the text of a spec. Returns its warnings, and a preview if requested. Sends no request.
+/// The text's SQL is aborted at a time limit, or if the interrupt becomes true.
 fn check_text(
     path: &FilePath,
     text: String,
@@ -280,7 +281,7 @@ impl SpecEditor {
             drop(lock);
             saved
         });
-        let is_saved = saved.await.map_err(|_| report_bug())??;
+        let is_saved = saved.await.map_err(|_| bug_refusal())??;
         if is_saved {
             self.text.clone_from(&self.shown);
             self.base = blake3::hash(self.text.as_bytes()).to_hex().to_string();
@@ -289,7 +290,7 @@ impl SpecEditor {
     }
 
     fn render(&self, outcome: &Markup) -> Page {
-        // A page that may not edit shows no key or password that someone has written into the spec.
+        // Without `--edit`, hide keys and passwords that the spec contains.
         let text = if self.can_edit { self.shown.clone() } else { mask_secrets(&self.shown) };
         render_page(
             &self.name,
@@ -300,7 +301,7 @@ impl SpecEditor {
                 form.live #spec-editor method="post" action=(format!("{}/edit", spec_path(&self.name)))
                     data-check=[self.can_edit.then(|| format!("{}/check", spec_path(&self.name)))] {
                     input type="hidden" name="base" value=(self.base);
-                    // A browser drops the first line end of a text box.
+                    // Browsers drop a newline at the start of a text area.
                     div.editor {
                         textarea.toml name="text" rows="24" readonly[!self.can_edit] aria-label="TOML of the spec" spellcheck="false" autocapitalize="off" { "\n" (text) }
                     }

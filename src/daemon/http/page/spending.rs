@@ -58,12 +58,12 @@ fn list_last_days() -> Vec<String> {
 
 impl SpendingReport {
     /// Returns the USD spent on a day.
-    fn spent_on(&self, day: &str) -> f64 {
+    fn sum_day_usd(&self, day: &str) -> f64 {
         sum_usd(self.hours.iter().filter(|h| h.hour.starts_with(day)))
     }
 
-    pub(super) fn spent_today(&self) -> f64 {
-        self.spent_on(self.today_date())
+    pub(super) fn today_usd(&self) -> f64 {
+        self.sum_day_usd(self.today_date())
     }
 
     fn today_date(&self) -> &str {
@@ -97,7 +97,7 @@ impl SpendingReport {
                     @if self.total_usd() > 0.0 { figure.card {
                         figcaption { "USD per day" }
                         (self.render_daily_chart())
-                        p.small.quiet { (format_usd(self.spent_today())) " today"
+                        p.small.quiet { (format_usd(self.today_usd())) " today"
                             @if let Some(budget) = self.daily_budget { ", of a daily budget of " (format_usd(budget)) " (dashed line)" }
                             ". Days are in UTC." }
                     } }
@@ -108,7 +108,7 @@ impl SpendingReport {
     }
 
     fn render_daily_chart(&self) -> Markup {
-        let spent: Vec<f64> = self.days.iter().map(|day| self.spent_on(day)).collect();
+        let spent: Vec<f64> = self.days.iter().map(|day| self.sum_day_usd(day)).collect();
         let most = spent.iter().copied().fold(self.daily_budget.unwrap_or(0.0), f64::max);
         let scale = ValueScale::covering(0.0, most, 4.0);
         let width = (RIGHT - LEFT) / self.days.len().max(1) as f64;

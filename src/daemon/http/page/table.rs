@@ -16,8 +16,8 @@ use super::format_value;
 use super::spec::find_spec;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
 use super::{
-    ErrorPage, HttpState, QueryPairs, ShownPage, cut_text, is_long, percent_encode, render_page,
-    spec_path,
+    ErrorPage, HttpState, QueryPairs, ShownPage, needs_wide_column, percent_encode, render_page,
+    spec_path, truncate_text,
 };
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;
@@ -305,7 +305,7 @@ fn render_filter_chips(view: &TableView, link: &dyn Fn(&TableView) -> String) ->
             p.chips { @for filter in &view.filters {
                 @let without = view.with_change(|view| view.filters.retain(|f| f != filter));
                 a.chip href=(link(&without)) aria-label=(format!("Remove the filter {}", filter.describe())) {
-                    (cut_text(&filter.describe(), 60)) " ×"
+                    (truncate_text(&filter.describe(), 60)) " ×"
                 }
             } }
         }
@@ -330,11 +330,11 @@ fn render_rows_table(
                 @for (_, key, cells) in &page.rows {
                     tr {
                         @for part in key { @let text = format_value(part);
-                        th class=[is_long(&text).then_some("long")] scope="row" { (cut_text(&text, MAX_VALUE_CHARS)) } }
+                        th class=[needs_wide_column(&text).then_some("long")] scope="row" { (truncate_text(&text, MAX_VALUE_CHARS)) } }
                         @for column in shown.columns.iter().filter(|c| c.key_part.is_none()) {
                             @let cell = &cells[column.name.as_str()];
                             @let state = cell[0].as_str().unwrap_or("missing");
-                            td class={ (state) @if is_long(&format_value(&cell[1])) { " long" } } {
+                            td class={ (state) @if needs_wide_column(&format_value(&cell[1])) { " long" } } {
                                 a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(state) {
                                     @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
                                 }
@@ -429,6 +429,6 @@ fn shorten_value(value: &Json) -> String {
     match format_value(value) {
         // An empty link could not be clicked.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
-        whole => cut_text(&whole, MAX_VALUE_CHARS),
+        whole => truncate_text(&whole, MAX_VALUE_CHARS),
     }
 }

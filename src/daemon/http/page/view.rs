@@ -28,7 +28,7 @@ pub(super) struct ViewColumn {
 
 impl ViewColumn {
     /// Returns the JSON path of a part of the cell: 0 is the state, 1 the value.
-    fn path(&self, part: u8) -> String {
+    fn json_path(&self, part: u8) -> String {
         format!("'$.\"{}\"[{part}]'", self.name.replace('\'', "''"))
     }
 
@@ -36,7 +36,7 @@ impl ViewColumn {
     pub(super) fn value_sql(&self) -> String {
         match self.key_part {
             Some(n) => format!("key ->> {n}"),
-            None => format!("json_extract(cells, {})", self.path(1)),
+            None => format!("json_extract(cells, {})", self.json_path(1)),
         }
     }
 
@@ -44,7 +44,7 @@ impl ViewColumn {
     pub(super) fn state_sql(&self) -> String {
         match self.key_part {
             Some(_) => "'ok'".to_owned(),
-            None => format!("coalesce(json_extract(cells, {}), 'missing')", self.path(0)),
+            None => format!("coalesce(json_extract(cells, {}), 'missing')", self.json_path(0)),
         }
     }
 
@@ -52,7 +52,7 @@ impl ViewColumn {
     pub(super) fn values_sql(&self) -> String {
         match self.key_part {
             Some(n) => format!("(SELECT coalesce(key ->> {n}, 'NULL') AS value)"),
-            None => format!("json_each(cells, {})", self.path(1)),
+            None => format!("json_each(cells, {})", self.json_path(1)),
         }
     }
 }

@@ -81,7 +81,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         expansion: &Expansion,
         ask: &str,
     ) -> Result<BindingAnswer, QueryError> {
-        let columns_hash = operator::columns_hash(expansion);
+        let columns_hash = operator::hash_columns(expansion);
         let question = question::normalize_question(ask).join(" ");
         let known =
             self.request.facts.history().find_binding(&columns_hash, &question, self.model)?;

@@ -1,5 +1,5 @@
-//! Does the work of the Ask page: writes, prices, runs and relaxes queries. Each function spends at
-//! most the price that the page has shown.
+//! Does the work of the Ask page: writes, plans, runs and relaxes queries. Each function spends at
+//! most the cost that the page has shown.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::problem::Problems;
 use crate::query::{Dialect, Meta, QueryError, Request};
 use crate::spec::is_server;
 
-/// Time limit for the database's work in one pass, because a query that a model wrote may never end.
+/// Time limit for the database's work in one pass. A query that a model wrote might never finish.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Result of a submitted question or query.
@@ -37,16 +37,16 @@ pub(in crate::daemon::http) enum AskResult {
     Failed { failure: Failure, sql: Option<String> },
 }
 
-/// A query with its price.
+/// A query with its maximum cost.
 pub(in crate::daemon::http) struct Planned {
     pub(super) plan: AskPlan,
     /// Queries that failed and were repaired.
     pub(super) repairs: Vec<FailedQuery>,
-    /// Note of the page about the plan.
+    /// Note that the page shows about the plan.
     pub(super) note: Option<String>,
-    /// Whether the query was relaxed, now or before.
+    /// Whether this query, or an earlier one that it is based on, was relaxed.
     pub(super) is_relaxed: bool,
-    /// Cost of writing the query in USD, if it was written now.
+    /// Cost of writing the query in USD, if this request wrote it.
     pub(super) writing_usd: Option<f64>,
 }
 
@@ -61,26 +61,26 @@ pub(in crate::daemon::http) struct AskAnswer {
     pub(super) turn: Turn,
 }
 
-/// Query of the form, with the price that the page has shown for it.
+/// A query in a form, with the cost that the page has shown for it.
 pub(super) struct ShownQuery {
     pub(super) sql: String,
     pub(super) dialect: Dialect,
     pub(super) is_relaxed: bool,
     /// The model's assumptions, if it wrote the query.
     pub(super) assumptions: Option<String>,
-    /// Price on the button, as [`describe_price`] formats it.
-    pub(super) price: String,
+    /// Price on the button, as [`describe_max_cost`] formats it.
+    pub(super) cost: String,
     /// Identity of the plan that the page has shown.
     pub(super) plan_id: String,
 }
 
-/// Action for a question.
+/// Action that the user has chosen for a question.
 pub(super) enum AskAction {
-    /// Write a query; `rewrites` ignores stored queries.
+    /// Write a query. With `rewrites`, ignore stored queries.
     Write { rewrites: bool },
-    /// Price a query that was edited.
+    /// Compute the cost of a query that the user edited.
     Price(ShownQuery),
-    /// Run a query whose price was shown.
+    /// Run a query whose cost was shown.
     Run(ShownQuery),
     /// Write a query with a weaker condition.
     Relax(ShownQuery),
@@ -90,7 +90,7 @@ pub(super) enum AskAction {
 ///
 /// # Errors
 /// Returns a [`Failure`] if the spec limits the cost, but the model's price is not known.
-pub(super) fn describe_writing_price(active: &ActiveSpec) -> Result<String, Failure> {
+pub(super) fn describe_max_writing_cost(active: &ActiveSpec) -> Result<String, Failure> {
     if active.spec.is_replay() {
         return Ok("free, from recordings".to_owned());
     }
@@ -103,7 +103,7 @@ pub(super) fn describe_writing_price(active: &ActiveSpec) -> Result<String, Fail
 }
 
 /// Returns the maximum cost of a query, in words.
-pub(super) fn describe_price(cost: &MaxCost) -> String {
+pub(super) fn describe_max_cost(cost: &MaxCost) -> String {
     match cost {
         MaxCost::Nothing => "free".to_owned(),
         MaxCost::Usd(usd) => format!("for at most {}", format_usd_bound(*usd)),
@@ -127,7 +127,7 @@ pub(super) struct AskJob {
 
 impl AskJob {
     /// Answers the question. Blocks.
-    pub(super) fn answer(&self, action: AskAction) -> AskResult {
+    pub(super) fn answer_question(&self, action: AskAction) -> AskResult {
         let sql = match &action {
             AskAction::Write { .. } => None,
             AskAction::Price(shown) | AskAction::Run(shown) | AskAction::Relax(shown) => {
@@ -135,12 +135,12 @@ impl AskJob {
             }
         };
         let outcome = match action {
-            AskAction::Write { rewrites } => self.write(rewrites),
+            AskAction::Write { rewrites } => self.write_query(rewrites),
             AskAction::Price(shown) => {
-                self.plan(&shown).map(|planned| AskResult::Planned(Box::new(planned)))
+                self.plan_query(&shown).map(|planned| AskResult::Planned(Box::new(planned)))
             }
-            AskAction::Run(shown) => self.run_shown(&shown),
-            AskAction::Relax(shown) => self.relax(&shown),
+            AskAction::Run(shown) => self.run_shown_query(&shown),
+            AskAction::Relax(shown) => self.relax_query(&shown),
         };
         outcome.unwrap_or_else(|failure| AskResult::Failed { failure, sql })
     }
@@ -151,19 +151,19 @@ impl AskJob {
             dialect,
             timeout: Some(TIMEOUT),
             command: "ask",
-            listener: self.context.metrics.usage_listener(),
+            listener: self.context.metrics.new_usage_listener(),
             interrupt: self.interrupt.clone(),
             ..Request::new(&self.active.spec, &self.target, &self.context.facts, sql)
         }
     }
 
-    /// Writes a query. Runs it at once if it is free.
-    fn write(&self, rewrites: bool) -> Result<AskResult, Failure> {
+    /// Writes a query. Runs it at once if it costs nothing and the database is a local file.
+    fn write_query(&self, rewrites: bool) -> Result<AskResult, Failure> {
         #[expect(
             clippy::redundant_closure_for_method_calls,
             reason = "the method does not have the lifetime that the function needs"
         )]
-        let (written, repairs, usd) = self.use_asker(rewrites, |asker| asker.plan())?;
+        let (written, repairs, usd) = self.with_asker(rewrites, |asker| asker.plan())?;
         let plan = match written {
             Written::Plan(mut plan) => {
                 self.identify_plan(&mut plan)?;
@@ -192,15 +192,15 @@ impl AskJob {
         let planned =
             Planned { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
-            return self.run(planned);
+            return self.run_query(planned);
         }
         Ok(AskResult::Planned(Box::new(planned)))
     }
 
-    /// Writes a query with a weaker condition in place of one without rows.
-    fn relax(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
-        let before = self.plan(shown)?;
-        let (relaxed, repairs, usd) = self.use_asker(false, |asker| asker.relax(&before.plan))?;
+    /// Writes a query with a weaker condition, to replace one that returned no rows.
+    fn relax_query(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
+        let before = self.plan_query(shown)?;
+        let (relaxed, repairs, usd) = self.with_asker(false, |asker| asker.relax(&before.plan))?;
         let Some(mut plan) = relaxed else {
             let note = Some("The model found no condition that can be relaxed.".to_owned());
             return Ok(AskResult::Planned(Box::new(Planned { note, ..before })));
@@ -209,14 +209,14 @@ impl AskJob {
         let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
         let planned = Planned { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
-            return self.run(planned);
+            return self.run_query(planned);
         }
         Ok(AskResult::Planned(Box::new(planned)))
     }
 
     /// Opens an asker for the question and calls a function that writes SQL. Also returns the
     /// repaired queries and the cost of the requests in USD.
-    fn use_asker<T>(
+    fn with_asker<T>(
         &self,
         rewrites: bool,
         write: impl FnOnce(&mut Asker<'_>) -> Result<T, AskError>,
@@ -239,8 +239,8 @@ impl AskJob {
         Ok((written.map_err(|error| self.to_failure(error))?, repairs, usage.cost_usd))
     }
 
-    /// Checks and prices a query. Sends no request.
-    fn plan(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
+    /// Checks a query and computes its maximum cost. Sends no request.
+    fn plan_query(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
         let request = self.build_request(&shown.sql, shown.dialect);
         let planning_model = model::connect_for_planning(&self.active.spec)?;
         let limits = CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
@@ -252,8 +252,8 @@ impl AskJob {
         Ok(Planned { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
     }
 
-    /// Sets the identity of a plan. It does not depend on how the query was written, nor on the
-    /// white space that a form loses.
+    /// Sets the identity of a plan. The identity does not depend on how the query was created, or
+    /// on white space that an HTML form changes.
     fn identify_plan(&self, plan: &mut AskPlan) -> Result<(), Failure> {
         let (_, schema_hash) = ask::describe_tables(&self.target, &self.active.spec, false)?;
         let sql = plan.sql.trim().replace("\r\n", "\n");
@@ -262,24 +262,24 @@ impl AskJob {
         Ok(())
     }
 
-    /// Runs a query if it still has the price that the page has shown; otherwise shows its new
-    /// price. A query without a known price must be the one that the page has shown, because no
+    /// Runs a query if its cost is still the one that the page has shown; otherwise shows the new
+    /// cost. A query of unknown cost must be exactly the one that the page has shown, because no
     /// budget limits it.
-    fn run_shown(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
-        let planned = self.plan(shown)?;
-        let price = describe_price(&planned.plan.max_cost);
+    fn run_shown_query(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
+        let planned = self.plan_query(shown)?;
+        let price = describe_max_cost(&planned.plan.max_cost);
         let is_unknown = matches!(planned.plan.max_cost, MaxCost::Unknown(_));
-        let note = if price != shown.price {
+        let note = if price != shown.cost {
             format!("This query now runs {price}. Approve the new cost.")
         } else if is_unknown && planned.plan.id != shown.plan_id {
             format!("This is another query, which runs {price}. Approve it.")
         } else {
-            return self.run(planned);
+            return self.run_query(planned);
         };
         Ok(AskResult::Planned(Box::new(Planned { note: Some(note), ..planned })))
     }
 
-    fn run(&self, planned: Planned) -> Result<AskResult, Failure> {
+    fn run_query(&self, planned: Planned) -> Result<AskResult, Failure> {
         let plan = &planned.plan;
         let limit = match plan.max_cost {
             MaxCost::Nothing => Some(0.0),
@@ -295,7 +295,7 @@ impl AskJob {
                 return Ok(AskResult::Failed { failure, sql: Some(plan.sql.clone()) });
             }
         };
-        self.context.metrics.count_reused(meta.values_reused);
+        self.context.metrics.count_reused_values(meta.values_reused);
         self.context.uses.count_query(&self.spec, &plan.sql, &meta);
         let searched = describe_search(&self.target, &self.active, &meta)?;
         let turn = Turn {
@@ -338,8 +338,8 @@ fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<St
     Ok(ask::describe_search(&Database::open(target)?, &cards, meta))
 }
 
-/// Returns what the writing of a query cost, in words.
-pub(super) fn describe_writing(planned: &Planned) -> Option<String> {
+/// Returns the cost of writing a query, in words.
+pub(super) fn describe_writing_cost(planned: &Planned) -> Option<String> {
     let usd = planned.writing_usd?;
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };
     let repairs = planned.repairs.len() as u64;

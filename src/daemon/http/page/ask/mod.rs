@@ -1,6 +1,6 @@
-//! The Ask page: a model writes a query for a question in plain words. The page shows the query with
-//! its price, and runs it once the price is approved. The conversation is part of the form, so that
-//! the page needs no script and no session.
+//! The Ask page: a model writes a query for a question in plain words. The page shows the query
+//! with its maximum cost, and runs it once the user approves the cost. The conversation is part of
+//! the form, so that the page needs no script and no session.
 
 mod answer;
 mod presses;
@@ -14,14 +14,14 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use self::answer::{
-    AskAction, AskAnswer, AskJob, AskResult, Planned, ShownQuery, describe_price, describe_writing,
-    describe_writing_price,
+    AskAction, AskAnswer, AskJob, AskResult, Planned, ShownQuery, describe_max_cost,
+    describe_max_writing_cost, describe_writing_cost,
 };
 use self::presses::{Presses, create_page_id};
 use super::super::query::find_target;
 use super::super::reply::HttpRefusal;
 use super::query::{
-    price_notes, render_default_chart, render_routes_section, render_rows_table,
+    format_cost_notes, render_default_chart, render_routes_section, render_rows_table,
     render_schema_section, render_usage_section,
 };
 use super::spec_edit::add_example;
@@ -56,14 +56,14 @@ pub(super) struct AskForm {
     /// The model's assumptions about `written`, the query that it wrote.
     assumptions: String,
     written: String,
-    /// Prices on the buttons.
-    run_price: String,
+    /// Costs shown on the buttons.
+    run_cost: String,
     /// Identity of the plan that the page has shown.
     plan_id: String,
-    writing_price: String,
-    /// Identifies the page, so that a form sent twice is worked on once.
+    writing_cost: String,
+    /// Identifies the page, so that a form that is submitted twice is processed once.
     press: String,
-    /// Identifies the form whose rows are to be kept.
+    /// Key of the form whose query the user keeps as an example.
     answer: String,
     #[serde(rename = "do")]
     action: String,
@@ -81,21 +81,21 @@ impl AskForm {
         Ok(turns.into_iter().skip(skipped).collect())
     }
 
-    /// Returns what to do, or a note if the price of writing was not shown.
-    fn to_action(&self, writing_price: &str) -> Result<AskAction, String> {
+    /// Returns the action to take, or a note if the page has not shown the current cost of writing.
+    fn to_action(&self, writing_cost: &str) -> Result<AskAction, String> {
         let shown = ShownQuery {
             sql: self.sql.clone(),
             dialect: self.dialect,
             is_relaxed: self.relaxed,
             assumptions: self.find_assumptions(),
-            price: self.run_price.clone(),
+            cost: self.run_cost.clone(),
             plan_id: self.plan_id.clone(),
         };
         match self.action.as_str() {
             "price" => Ok(AskAction::Price(shown)),
             "run" => Ok(AskAction::Run(shown)),
-            _ if self.writing_price != writing_price => {
-                Err(format!("Writing a query is now {writing_price}. Approve the new cost."))
+            _ if self.writing_cost != writing_cost => {
+                Err(format!("Writing a query is now {writing_cost}. Approve the new cost."))
             }
             "relax" => Ok(AskAction::Relax(shown)),
             action => Ok(AskAction::Write { rewrites: action == "rewrite" }),
@@ -129,14 +129,14 @@ pub(super) async fn submit_ask(
     request: Request,
 ) -> Result<Response, ErrorPage> {
     let mut form: AskForm = read_form(request).await?;
-    // Forms end their lines as Windows does.
+    // Browsers submit text with Windows line endings.
     form.sql = form.sql.replace("\r\n", "\n");
     let mut page = AskPage::open(&state, &form)?;
     if form.action == "keep" {
         return keep_answer(&state, page).await;
     }
     let Some(active) = page.active.clone() else { return Ok(page.render(None).into_response()) };
-    let action = match form.to_action(&page.writing_price) {
+    let action = match form.to_action(&page.writing_cost) {
         Ok(action) => action,
         Err(note) => {
             page.note = Some(note);
@@ -156,7 +156,7 @@ pub(super) async fn submit_ask(
                 let done = match find_target(&active.spec) {
                     Ok(target) => {
                         AskJob { context, spec, active, target, question, earlier, interrupt }
-                            .answer(action)
+                            .answer_question(action)
                     }
                     Err(failure) => AskResult::Failed { failure, sql: None },
                 };
@@ -173,7 +173,7 @@ pub(super) async fn submit_ask(
         }
     };
     page.key = form.key();
-    let outcome = state.presses.join(&page.key, &state.context.clients, work).await;
+    let outcome = state.presses.run_once(&page.key, &state.context.clients, work).await;
     let status = match outcome.as_deref() {
         Some(AskResult::Failed { failure, .. }) => HttpRefusal::from(failure.clone()).status,
         _ => StatusCode::OK,
@@ -206,7 +206,7 @@ async fn keep_answer(state: &HttpState, mut page: AskPage<'_>) -> Result<Respons
     Ok(page.render(outcome.as_deref()).into_response())
 }
 
-/// Everything that the page shows, except the outcome of the form.
+/// Everything that the page shows, except the result of the submitted form.
 struct AskPage<'f> {
     form: &'f AskForm,
     /// Names of all specs.
@@ -215,7 +215,7 @@ struct AskPage<'f> {
     spec: String,
     active: Option<Arc<ActiveSpec>>,
     schema: Markup,
-    writing_price: String,
+    writing_cost: String,
     turns: Vec<Turn>,
     note: Option<String>,
     /// Key of the submitted form.
@@ -236,8 +236,8 @@ impl<'f> AskPage<'f> {
             Some(name) => Some(state.active_spec(Some(name))?.1),
             None => None,
         };
-        let writing_price = match &active {
-            Some(active) => describe_writing_price(active)?,
+        let writing_cost = match &active {
+            Some(active) => describe_max_writing_cost(active)?,
             None => String::new(),
         };
         let spec = chosen.unwrap_or_default();
@@ -248,7 +248,7 @@ impl<'f> AskPage<'f> {
             spec,
             active,
             schema: schema.unwrap_or_default(),
-            writing_price,
+            writing_cost,
             turns: form.read_turns()?,
             note: None,
             key: String::new(),
@@ -366,7 +366,7 @@ impl<'f> AskPage<'f> {
         html! {
             input type="hidden" name="spec" value=(self.spec);
             input type="hidden" name="turns" value=(turns);
-            input type="hidden" name="writing_price" value=(self.writing_price);
+            input type="hidden" name="writing_cost" value=(self.writing_cost);
             input type="hidden" name="press" value=(create_page_id());
         }
     }
@@ -386,7 +386,7 @@ impl<'f> AskPage<'f> {
                     textarea name="question" rows="2" required maxlength="4000" placeholder="Ask in plain words" { (question) }
                 }
                 div.row.controls {
-                    button.main[is_main] name="do" value="write" { "Write the query, " (self.writing_price) }
+                    button.main[is_main] name="do" value="write" { "Write the query, " (self.writing_cost) }
                     button.cancel type="button" hidden { "Cancel" }
                     span.status.quiet role="status" { @if is_main { "You see the query and its cost before it runs. A query that needs no model runs at once." } }
                 }
@@ -404,7 +404,7 @@ impl<'f> AskPage<'f> {
     }
 
     fn render_rewrite_button(&self) -> Markup {
-        html! { button name="do" value="rewrite" { "Write another query, " (self.writing_price) } }
+        html! { button name="do" value="rewrite" { "Write another query, " (self.writing_cost) } }
     }
 
     /// Renders a query that can be edited. `awaiting` is its plan, if it waits for approval.
@@ -423,7 +423,7 @@ impl<'f> AskPage<'f> {
             input type="hidden" name="dialect" value=(dialect.name());
             input type="hidden" name="relaxed" value=(is_relaxed);
             @if let Some(plan) = awaiting {
-                input type="hidden" name="run_price" value=(describe_price(&plan.max_cost));
+                input type="hidden" name="run_cost" value=(describe_max_cost(&plan.max_cost));
                 input type="hidden" name="plan_id" value=(plan.id);
             }
             @if let Some(assumptions) = assumptions {
@@ -438,7 +438,7 @@ impl<'f> AskPage<'f> {
     /// Renders a query that waits for approval.
     fn render_plan(&self, planned: &Planned) -> Markup {
         let plan = &planned.plan;
-        let price = describe_price(&plan.max_cost);
+        let price = describe_max_cost(&plan.max_cost);
         let meta = &plan.explained;
         html! {
             @if let Some(note) = &planned.note { p.note.wait role="status" { (note) } }
@@ -447,7 +447,7 @@ impl<'f> AskPage<'f> {
                 @if meta.values_asked == 0 && meta.unbounded.is_empty() { "The query sends no request." }
                 @else {
                     "The query asks the model about at most " strong { (count_noun(meta.values_asked, "value")) }
-                    " (" (meta.values_reused) " known) in " (count_noun(meta.requests, "request")) (price_notes(meta)) "."
+                    " (" (meta.values_reused) " known) in " (count_noun(meta.requests, "request")) (format_cost_notes(meta)) "."
                 }
             }
             @if let MaxCost::Unknown(why) = &plan.max_cost { p.note.wait { "The cost is not known: " (why) "." } }
@@ -468,7 +468,7 @@ impl<'f> AskPage<'f> {
             (render_assumptions(planned))
             @if rows.count == 0 {
                 (self.render_hidden_query_form(answered, &html! {
-                    button.main name="do" value="relax" { "Search with a weaker condition, " (self.writing_price) }
+                    button.main name="do" value="relax" { "Search with a weaker condition, " (self.writing_cost) }
                 }))
             } @else {
                 @if rows.count > 1 { (render_default_chart(rows)) }
@@ -514,7 +514,7 @@ impl<'f> AskPage<'f> {
     }
 }
 
-/// Renders what the script shows while a form is being answered.
+/// Renders the status that the script shows while a form is being processed.
 fn render_live_status() -> Markup {
     html! { button.cancel type="button" hidden { "Cancel" } span.status.quiet role="status" {} }
 }
@@ -522,7 +522,7 @@ fn render_live_status() -> Markup {
 fn render_assumptions(planned: &Planned) -> Markup {
     html! {
         @if let Some(assumptions) = &planned.plan.assumptions { p { strong { "Assumes: " } (assumptions) } }
-        @if let Some(writing) = describe_writing(planned) { p.small.quiet { (writing) } }
+        @if let Some(writing) = describe_writing_cost(planned) { p.small.quiet { (writing) } }
         @if !planned.repairs.is_empty() {
             details { summary { "Queries that were repaired" } @for repair in &planned.repairs { pre tabindex="0" { (repair.sql) "\n" (repair.error) } } }
         }

@@ -1,5 +1,5 @@
-//! Remembers submitted forms that may spend money: a form that is sent twice spends once, and both
-//! senders get the same result.
+//! Remembers submitted forms that may spend money: if a form is submitted twice, hqdl spends once
+//! and returns the same result to both requests.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,16 +12,16 @@ use crate::daemon::clients::Clients;
 
 /// Maximum number of results to remember.
 const MAX_PRESSES: usize = 64;
-/// Ticks without a waiting client after which the work is interrupted. A browser that sends a form
-/// twice closes the first connection before it opens the second.
+/// Number of ticks without a waiting client after which the work is interrupted. A browser that
+/// sends a form twice closes the first connection before it opens the second.
 const ABANDON_TICKS: u32 = 3;
-/// Time between two looks for waiting clients.
+/// Interval between checks for waiting clients.
 const TICK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 
 /// Number of pages made since the daemon started.
 static PAGES: AtomicU64 = AtomicU64::new(0);
 
-/// Returns a new id for a page, which no other page has, also after a restart.
+/// Returns a new page id. It is unique, even across restarts of the daemon.
 pub(super) fn create_page_id() -> String {
     let count = PAGES.fetch_add(1, Ordering::Relaxed);
     format!("{:x}-{count:x}", jiff::Timestamp::now().as_nanosecond())
@@ -34,7 +34,7 @@ type PressResult<T> = watch::Receiver<Option<Arc<T>>>;
 struct Press<T> {
     key: String,
     result: PressResult<T>,
-    /// Each waiting client has a copy.
+    /// Each waiting client holds a clone, so the count shows how many clients wait.
     presence: Arc<()>,
 }
 
@@ -54,10 +54,10 @@ impl<T> Default for Presses<T> {
 }
 
 impl<T: Send + Sync + 'static> Presses<T> {
-    /// Returns the result of the work of a form. The first sender starts it, and later senders wait
-    /// for it. `start` receives a signal that interrupts the work if no client waits for it. Returns
-    /// `None` if the work panicked.
-    pub(super) async fn join<W>(
+    /// Returns the result of a form's work. The first request starts the work, and later requests
+    /// wait for it. `start` receives a signal that interrupts the work if no client waits for it.
+    /// Returns `None` if the work panicked.
+    pub(super) async fn run_once<W>(
         &self,
         key: &str,
         clients: &Clients,
@@ -121,7 +121,7 @@ impl<T: Send + Sync + 'static> Presses<T> {
                 tokio::select! {
                     done = &mut work => break done,
                     () = tokio::time::sleep(TICK) => {
-                        // The table and this task have a copy, too.
+                        // The table and this task hold one clone each.
                         ticks = if Arc::strong_count(&waiting) > 2 { 0 } else { ticks + 1 };
                         if ticks >= ABANDON_TICKS {
                             guard = None;
@@ -130,7 +130,7 @@ impl<T: Send + Sync + 'static> Presses<T> {
                 }
             };
             if guard.is_none() {
-                // The same form may be sent again, and must not get half a result.
+                // If the form is submitted again, it must not get the result of interrupted work.
                 let mut presses = presses.0.lock().unwrap_or_else(PoisonError::into_inner);
                 presses.retain(|press| press.key != key);
             }
@@ -150,7 +150,7 @@ mod tests {
     use crate::daemon::clients::Clients;
 
     #[tokio::test]
-    async fn a_form_sent_twice_is_worked_on_once() {
+    async fn a_form_sent_twice_is_processed_once() {
         let (presses, clients) = (Presses::<u32>::default(), Clients::default());
         let count = Arc::new(AtomicU32::new(0));
         let join = |key: &'static str| {
@@ -160,7 +160,7 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     count.fetch_add(1, Ordering::Relaxed) + 1
                 };
-                *presses.join(key, &clients, work).await.unwrap()
+                *presses.run_once(key, &clients, work).await.unwrap()
             }
         };
         let (one, two) = tokio::join!(join("a"), join("a"));
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(join("b").await, 2);
         assert_eq!(presses.find_result("b").as_deref(), Some(&2));
         for n in 0..2 * MAX_PRESSES {
-            presses.join(&n.to_string(), &clients, |_| async { 0 }).await.unwrap();
+            presses.run_once(&n.to_string(), &clients, |_| async { 0 }).await.unwrap();
         }
         assert_eq!(presses.find_result("b"), None);
     }
@@ -180,7 +180,7 @@ mod tests {
             interrupt.wait_for(|i| *i).await.is_ok()
         };
         let patience = 4 * ABANDON_TICKS * TICK;
-        let left = tokio::time::timeout(patience, presses.join("a", &clients, work));
+        let left = tokio::time::timeout(patience, presses.run_once("a", &clients, work));
         assert!(left.await.is_err(), "a client that waits is not left alone");
         tokio::time::sleep(patience).await;
         assert_eq!(clients.count(), 0);
