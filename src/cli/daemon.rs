@@ -52,7 +52,8 @@ pub struct Options {
           value_parser = parse_poll_seconds)]
     poll: Option<u64>,
     /// Time limit for requests in flight to finish at shutdown.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u64>)]
     grace: u64,
     /// Maximum number of rows that one HTTP query returns.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
@@ -62,7 +63,8 @@ pub struct Options {
     max_bytes: u64,
     /// Time limit for a client to read a query's rows, in addition to the query's timeout. After
     /// it, the daemon ends the query.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u64>)]
     read_within: u64,
     #[command(flatten)]
     client: ClientFlags,
@@ -102,7 +104,8 @@ struct ClientFlags {
     client_streams: u32,
     /// Maximum number of megabytes that the daemon sends to one client per minute. 0 means no
     /// limit.
-    #[arg(long, value_name = "MB", default_value_t = 256)]
+    #[arg(long, value_name = "MB", default_value_t = 256, allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u32>)]
     client_megabytes: u32,
     /// Address of a proxy whose `X-Forwarded-For` header names the client.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_proxy)]

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::database::{Database, StoreError};
-use crate::format::{count_noun, format_usd_bound};
+use crate::format::{count_noun, format_thousands, format_usd_bound};
 use crate::init::SpecDraft;
 use crate::init::advice::{self, TableAdvice};
 use crate::init::csv_import;
@@ -146,6 +146,12 @@ fn ask_for_advice(
     request.interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
     let mut answers = QueryResult::default();
     query::run(&request, &mut answers)?;
+    if answers.meta.values_missing > 0 && !output_options.quiet {
+        anstream::eprintln!(
+            "note: the model gave no usable answer to {} of the questions about the tables: complete the spec yourself, or try another --model",
+            format_thousands(answers.meta.values_missing)
+        );
+    }
     let advised: Vec<TableAdvice> = answers.rows.iter().map(|row| TableAdvice::read(row)).collect();
     spec_draft.apply_advice(&advised);
     Ok(())

@@ -182,7 +182,7 @@ struct ModelFlags {
     #[arg(long, value_name = "VARIABLE", value_parser = parse_variable)]
     api_key_env: Option<String>,
     /// Price in USD per million input and output tokens, such as 0.15,0.60.
-    #[arg(long, value_name = "IN,OUT", value_parser = parse_price)]
+    #[arg(long, value_name = "IN,OUT", allow_hyphen_values = true, value_parser = parse_price)]
     price: Option<PriceTable>,
     /// Recorded completions to replay instead of asking a model (implies --provider replay).
     #[arg(long, value_name = "PATH", num_args = 1..)]
@@ -336,8 +336,11 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             .and_then(|()| clap_mangen::generate_to(command(), &dir))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| {
-                let message =
-                    format!("cannot write to {}: {}", dir.display(), crate::format::io_reason(&e));
+                let reason = match e.kind() {
+                    std::io::ErrorKind::AlreadyExists => "it is a file".to_owned(),
+                    _ => crate::format::write_reason(&dir, &e),
+                };
+                let message = format!("cannot write to {}: {reason}", dir.display());
                 Failure::wrong_input(message, "name a directory that you can write to")
             }),
     };

@@ -138,7 +138,10 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         });
         let read = read.await.map_err(|e| ErrorData::internal_error(e.to_string(), None))?;
         let Some((text, kind)) = read.map_err(fail)? else {
-            let message = format!("there is no resource {}", on_one_line(&params.uri));
+            let message = format!(
+                "there is no resource {}; `resources/list` lists them",
+                on_one_line(&params.uri)
+            );
             return Err(ErrorData::resource_not_found(message, None));
         };
         let contents = ResourceContents::text(text, params.uri).with_mime_type(kind);
@@ -168,7 +171,9 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         call: ToolCall,
     ) -> Result<CallToolResponse, ErrorData> {
         if !list_tools().iter().any(|tool| tool.name == params.name) {
-            let message = format!("there is no tool {}", on_one_line(&params.name));
+            let tools = list_tools();
+            let all = crate::format::name_all("tool", tools.iter().map(|tool| &*tool.name));
+            let message = format!("there is no tool {}; {all}", on_one_line(&params.name));
             return Err(ErrorData::invalid_params(message, None));
         }
         let run = async || {
@@ -179,7 +184,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         match run().await {
             Ok(response) => Ok(response),
             Err(failure) => {
-                let json = json!({ "status": "failed", "message": failure.to_text() });
+                let json = json!({ "status": "failed", "message": failure.for_tools().to_text() });
                 Ok(CallToolResult::structured_error(json).into())
             }
         }

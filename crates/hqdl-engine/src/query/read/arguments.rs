@@ -168,7 +168,11 @@ impl<'t> CallText<'t> {
 
     pub(in crate::query) fn missing_argument_error(&self, what: &str) -> QueryError {
         let name = self.name_token.text(self.text);
-        self.error_at_name(format!("`{name}` needs {what}"), "in this call", "")
+        self.error_at_name(
+            format!("`{name}` needs {what}"),
+            "in this call",
+            "docs/reference/queries.md shows how to write it",
+        )
     }
 
     /// Matches arguments by keyword or position; each may have several names. Also returns the
