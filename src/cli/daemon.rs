@@ -37,7 +37,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
     /// Host name that clients may use for this machine, in addition to its addresses.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_host)]
     host: Vec<String>,
     /// Send no request without approval: plan, publish what is known, and wait. A query with
     /// `budget`, and a run that is started over HTTP or on the page, are approved.
@@ -110,6 +110,14 @@ struct ClientFlags {
     /// Address of a proxy whose `X-Forwarded-For` header names the client.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_proxy)]
     trusted_proxy: Vec<IpAddr>,
+}
+
+/// Parses the host name of `--host`.
+fn parse_host(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(['/', '@', ' ']) {
+        return Err("expected a host name, such as facts.example.org".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn parse_poll_seconds(text: &str) -> Result<u64, String> {

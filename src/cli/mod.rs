@@ -290,8 +290,16 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 error
             };
             if error.kind() == clap::error::ErrorKind::UnknownArgument {
+                use clap::error::{ContextKind, ContextValue};
                 // clap suggests `-- --option`, which is never meant here.
-                error.remove(clap::error::ContextKind::Suggested);
+                error.remove(ContextKind::Suggested);
+                if let Some(ContextValue::String(written)) = error.get(ContextKind::InvalidArg)
+                    && written.starts_with("-- ")
+                {
+                    let tip = "pass a query that begins with a comment in --file, or as - on stdin";
+                    let tip = ContextValue::StyledStrs(vec![tip.into()]);
+                    error.insert(ContextKind::Suggested, tip);
+                }
             }
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::WRONG_INPUT));

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, GetPromptRequestParams,
-    GetPromptResponse, Implementation, InitializeResult, ListPromptsResult, ListResourcesResult,
-    ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
-    ReadResourceResult, ResourceContents, ServerCapabilities,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
+    ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, Implementation,
+    InitializeResult, ListPromptsResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
+    ResourceContents, ServerCapabilities,
 };
 use rmcp::service::ServiceExt;
 use serde_json::json;
@@ -24,6 +25,17 @@ use super::tools::list_tools;
 use crate::failure::Failure;
 use crate::format::on_one_line;
 
+/// Methods of the protocol that a client can call.
+const METHODS: [&str; 8] = [
+    "initialize",
+    "ping",
+    "tools/list",
+    "tools/call",
+    "resources/list",
+    "resources/read",
+    "prompts/list",
+    "prompts/get",
+];
 /// Maximum number of tools that run at once on stdin and stdout.
 const MAX_RUNNING: usize = 8;
 /// Text for the assistant.
@@ -163,6 +175,23 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
     ) -> Result<GetPromptResponse, ErrorData> {
         let prompt = build_prompt(&params.name, params.arguments.as_ref());
         Ok(prompt.map_err(|message| ErrorData::invalid_params(message, None))?.into())
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: ToolCall,
+    ) -> Result<CustomResult, ErrorData> {
+        let method = on_one_line(&request.method);
+        let (code, message) = if METHODS.contains(&&*method) {
+            let message =
+                format!("the parameters of {method} are missing or do not follow the protocol");
+            (ErrorCode::INVALID_PARAMS, message)
+        } else {
+            let all = crate::format::name_all("method", METHODS);
+            (ErrorCode::METHOD_NOT_FOUND, format!("there is no method {method}; {all}"))
+        };
+        Err(ErrorData::new(code, message, None))
     }
 
     async fn call_tool(

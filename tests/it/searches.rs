@@ -341,7 +341,7 @@ fn wrong_searches_are_rejected() {
         (&url, "ftp://example.com/{query}", "`search` is not an HTTP address"),
         (&url, "{query}", "`search` is not a URL"),
         ("price_per_search = 0.005\n", "", "`search` needs the price of a search"),
-        ("0.005", "-1.0", "`search` needs the price of a search"),
+        ("0.005", "-1.0", "`price_per_search` is not a valid price"),
         ("\"/web/results\"", "\"web.results\"", "`results` is not a JSON pointer"),
         ("?q={query}", "?q={query}&k={key}", "`key_header` has no effect"),
         ("api_key_env = \"HQDL_TEST_KEY\"\nkey_header", "key_header", "`key_header` has no effect"),

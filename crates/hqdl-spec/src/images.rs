@@ -278,7 +278,7 @@ fn decode_data_url(url: &str) -> Result<Vec<u8>, &'static str> {
     let data: String = data.split_whitespace().collect();
     let decoded = STANDARD.decode(&data).or_else(|_| STANDARD_NO_PAD.decode(&data));
     decoded.map_err(
-        |_| "a data URL has invalid base64: write the whole file in base64 after the comma",
+        |_| "the data URL's base64 is broken: write the whole file in base64 after the comma",
     )
 }
 
