@@ -190,7 +190,8 @@ const TOOL_ADVICE: [(&str, &str); 5] = [
 ];
 
 /// Command-line options and commands in messages, and what requests have instead.
-const REQUEST_FIELDS: [(&str, &str); 22] = [
+const REQUEST_FIELDS: [(&str, &str); 23] = [
+    ("check the path in --db, or `path`", "check `path`"),
     (
         "run this again with a larger --budget to continue",
         "send it again with a larger `budget` to continue",

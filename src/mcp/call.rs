@@ -166,11 +166,11 @@ impl<H: McpHost> RunningCall<'_, H> {
                 }
             }
             PlanArguments { sql, .. } => {
-                let given = if sql.is_some() { "both" } else { "neither" };
-                return Err(Failure::wrong_input(
-                    format!("{given} of `sql` and `question` is given"),
-                    "pass one of them",
-                ));
+                let message = match sql {
+                    Some(_) => "both `sql` and `question` are given",
+                    None => "neither `sql` nor `question` is given",
+                };
+                return Err(Failure::wrong_input(message, "pass one of them"));
             }
         };
         let record = self.context.record_plan(&plan, name_client(self.call))?;

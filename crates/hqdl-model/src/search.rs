@@ -118,17 +118,20 @@ impl SearchEndpoint {
     /// repeat in their errors.
     fn finish_error(&self, error: ModelError) -> ModelError {
         let mut error = self.without_key(error);
-        let search = format!("the {}", self.name);
+        let search = format!("the {}", self.name.replacen("search ", "search at ", 1));
         match &mut error {
             ModelError::Refused { endpoint, message, .. } => {
                 *endpoint = search;
                 *message = message.replace("`base_url`", "`search`");
+                *message = message.replace(wire::UNNAMED_ENDPOINT, "it");
             }
             ModelError::Temporary { message, .. }
             | ModelError::Unfinished(message)
             | ModelError::NoAnswer(message) => {
                 if let Some(rest) = message.strip_prefix(wire::UNNAMED_ENDPOINT) {
                     *message = format!("{search}{rest}");
+                } else if let Some(rest) = message.strip_prefix("no connection: ") {
+                    *message = format!("no connection to {search}: {rest}");
                 }
             }
             ModelError::NoConnection { message, hint, .. } => {

@@ -143,12 +143,10 @@ fn first_key(row_batch: &RowBatch) -> &[Value] {
 /// itself. Rows with images are sent alone.
 fn name_row(reason: &str, row_batch: &RowBatch) -> String {
     let Some(missing_row) = row_batch.missing_rows.first() else { return reason.to_owned() };
-    let is_name = |value: &&Value| match value {
-        Value::Text(text) => !text.contains(':') && text.len() <= 100 && !reason.contains(&**text),
-        Value::Integer(_) => true,
-        _ => false,
-    };
-    let key: Vec<String> =
-        missing_row.row.key.iter().filter(is_name).map(ToString::to_string).collect();
+    let texts = missing_row.row.key.iter().map(ToString::to_string);
+    // A digest, a URL or the image's own path does not help to find the row.
+    let is_name =
+        |text: &String| !text.contains(':') && text.len() <= 100 && !reason.contains(text.as_str());
+    let key: Vec<String> = texts.filter(is_name).collect();
     if key.is_empty() { reason.to_owned() } else { format!("{}: {reason}", key.join(", ")) }
 }

@@ -31,7 +31,7 @@ const KEYWORDS: [&str; 10] =
     ["SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "JOIN", "UNION", "DISTINCT"];
 
 /// Parts of messages, and the hints for them.
-const HINTS: [(&str, &str); 28] = [
+const HINTS: [(&str, &str); 29] = [
     ("ends too early", "complete it, as in SELECT name FROM city"),
     (
         "unrecognized token: \":\"",
@@ -43,7 +43,8 @@ const HINTS: [(&str, &str); 28] = [
     ("unrecognized token: \"`", "close the name with a backtick"),
     ("unrecognized token", "remove it, or write it in a text: '…'"),
     ("MATCH works only", "use LIKE, or the function search(t.column, 'words', 5)"),
-    ("cannot join using column", "name a column that both tables have, or write ON a.x = b.y"),
+    ("USING names", "name a column that both tables have, or write ON a.x = b.y"),
+    ("has 1 value for", "list one name after the table, as its query returns one column"),
     ("a NATURAL join", "remove NATURAL, or the ON or USING clause"),
     ("no such window", "define it with WINDOW, or write OVER (ORDER BY …)"),
     (
@@ -166,6 +167,11 @@ fn restate_counts(message: &str) -> Option<String> {
             "the {position} term of {clause} BY is not a result column: the query has {columns}"
         ));
     }
+    // `cannot join using column c - column not present in both tables`
+    if let Some(rest) = message.strip_prefix("cannot join using column ") {
+        let (name, _) = rest.split_once(" - ")?;
+        return Some(format!("USING names `{name}`, which is not a column of both tables"));
+    }
     let name = message.strip_prefix("misuse of window function ")?;
     Some(format!("the window function `{}` is not allowed here", name.trim_end_matches("()")))
 }
@@ -182,6 +188,14 @@ pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<us
         &["NATURAL"]
     } else if message.starts_with("MATCH works") {
         &["MATCH"]
+    } else if message.starts_with("the subquery returns") {
+        let mut selects = name_spans(sql, "SELECT").skip(1);
+        return selects.next().filter(|_| selects.next().is_none());
+    } else if message.starts_with("USING names") || message.contains(" has 1 value for ") {
+        // The message quotes the name.
+        return name_spans(sql, message.split('`').nth(1)?).next();
+    } else if message.starts_with("generate_series needs") {
+        &["generate_series"]
     } else {
         return None;
     };
@@ -335,7 +349,8 @@ impl SqliteMessage<'_> {
             && table.is_none()
             && let Some(owner) = database.table_names().into_iter().find(has_column)
         {
-            return if name_spans(self.sql, &owner).next().is_some() {
+            let has_from = name_spans(self.sql, "FROM").next().is_some();
+            return if has_from && name_spans(self.sql, &owner).next().is_some() {
                 format!("the rows of `{owner}` are not visible here: use a value, or a subquery")
             } else {
                 format!("it is a column of `{owner}`, which must be in FROM")

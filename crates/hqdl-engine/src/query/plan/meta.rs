@@ -55,7 +55,7 @@ impl Engine<'_, '_> {
         }
         if counts.invalid > 0 {
             notes.push(format!(
-                "the reply about {} had no readable or allowed answer: try --rows-per-request 1, a simpler question or another model",
+                "the reply about {} had no readable or allowed answer: try fewer rows per request, a simpler question or another model",
                 count_noun(counts.invalid, "value")
             ));
         }

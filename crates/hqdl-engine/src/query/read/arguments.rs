@@ -168,11 +168,7 @@ impl<'t> CallText<'t> {
 
     pub(in crate::query) fn missing_argument_error(&self, what: &str) -> QueryError {
         let name = self.name_token.text(self.text);
-        self.error_at_name(
-            format!("`{name}` needs {what}"),
-            "in this call",
-            "docs/reference/queries.md shows how to write it",
-        )
+        self.error_at_name(format!("`{name}` needs {what}"), "in this call", "")
     }
 
     /// Matches arguments by keyword or position; each may have several names. Also returns the
