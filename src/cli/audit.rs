@@ -37,7 +37,7 @@ pub struct Options {
     /// Spec file.
     spec: PathBuf,
     /// Columns to audit, all from the same expansion [default: all].
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     columns: Vec<String>,
     /// Number of rows to draw.
     #[arg(long, value_name = "N", default_value = "100", allow_hyphen_values = true,

@@ -42,7 +42,8 @@ const MODEL: &str = "gpt-4o-mini";
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let failed = |path: &Path, e: &std::io::Error| {
-        let message = format!("cannot write {}: {}", path.display(), crate::format::io_reason(e));
+        let message =
+            format!("cannot write {}: {}", path.display(), crate::format::write_reason(path, e));
         Failure::wrong_input(message, "choose another file with --spec")
     };
     // Check before hqdl creates any file.

@@ -45,6 +45,7 @@ pub use examples::{EXAMPLES, wrap_example};
 use failure::Failure;
 
 use crate::facts::is_server;
+use crate::problem::find_nearest;
 use crate::session::user_cache;
 use crate::spec::{PriceTable, Provider};
 
@@ -301,6 +302,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                     error.insert(ContextKind::Suggested, tip);
                 }
             }
+            remove_distant_suggestion(&mut error);
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::WRONG_INPUT));
         }
@@ -353,6 +355,17 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }),
     };
     result.unwrap_or_else(|failure: Failure| failure.print_error(cli.output_options.json))
+}
+
+/// Removes clap's suggestion for a value that is not a misspelling of it.
+fn remove_distant_suggestion(error: &mut clap::Error) {
+    use clap::error::{ContextKind, ContextValue};
+    if let (Some(ContextValue::String(written)), Some(ContextValue::String(suggested))) =
+        (error.get(ContextKind::InvalidValue), error.get(ContextKind::SuggestedValue))
+        && find_nearest(written, [suggested.as_str()]).is_none()
+    {
+        error.remove(ContextKind::SuggestedValue);
+    }
 }
 
 /// Returns a command whose options are not read from environment variables. clap shows options

@@ -184,8 +184,9 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
     ) -> Result<CustomResult, ErrorData> {
         let method = on_one_line(&request.method);
         let (code, message) = if METHODS.contains(&&*method) {
-            let message =
-                format!("the parameters of {method} are missing or do not follow the protocol");
+            let message = format!(
+                "the parameters of {method} are missing or wrong: see its schema in the Model Context Protocol"
+            );
             (ErrorCode::INVALID_PARAMS, message)
         } else {
             let all = crate::format::name_all("method", METHODS);

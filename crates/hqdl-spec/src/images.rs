@@ -187,6 +187,9 @@ impl Images {
             return Err(outside_error());
         }
         let full_path = full_path.canonicalize().map_err(|e| match e.kind() {
+            _ if path.contains("://") => {
+                format!("{path} is not a URL that hqdl can use: expected http, https or data")
+            }
             std::io::ErrorKind::NotFound => format!(
                 "the file {path} does not exist (paths start at `images` of [database], or at the database's directory)"
             ),
@@ -198,7 +201,7 @@ impl Images {
         let metadata = full_path.metadata().map_err(|e| format!("{path}: {}", io_reason(&e)))?;
         // Reading a special file may never end.
         if !metadata.is_file() {
-            return Err(format!("{path} is not a file"));
+            return Err(format!("{path} is not a file: name an image"));
         }
         let version = (metadata.len(), metadata.modified().ok());
         Ok((full_path, version))

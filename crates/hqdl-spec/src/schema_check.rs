@@ -243,9 +243,10 @@ impl<'s> SchemaWalk<'s> {
                 });
                 let label = match (number.map(|n| n as f64), minimum, maximum) {
                     (None, ..) => "too large".to_owned(),
-                    (Some(n), Some(minimum), _) if n < minimum => {
-                        format!("expected at least {minimum}")
-                    }
+                    (Some(n), Some(minimum), _) if n < minimum => match minimum {
+                        0.0 => "expected a positive number".to_owned(),
+                        _ => format!("expected at least {minimum}"),
+                    },
                     (Some(n), _, Some(maximum)) if n > maximum => {
                         format!("expected at most {maximum}")
                     }
