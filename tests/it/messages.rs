@@ -700,8 +700,8 @@ fn a_mistake_in_a_spec_is_described_in_the_words_of_the_spec() {
             ["`range` has 1 value", "expected 2 values"],
         ),
         (
-            column,
-            "[[expansion.column]]\nquestions = [5]\n",
+            "questions = [\"What is the eye colour?\"]",
+            "questions = [5]",
             ["`questions`", "write `{ ask = …, sql = … }`"],
         ),
         (

@@ -345,16 +345,20 @@ impl SqliteMessage<'_> {
             let columns = database.table_columns(t).unwrap_or_default();
             columns.iter().any(|(name, _)| name.eq_ignore_ascii_case(misspelt))
         };
-        if !is_table
-            && table.is_none()
-            && let Some(owner) = database.table_names().into_iter().find(has_column)
-        {
+        if !is_table && table.is_none() {
+            let owners: Vec<String> =
+                database.table_names().into_iter().filter(has_column).collect();
+            let is_written = |owner: &&String| name_spans(self.sql, owner).next().is_some();
             let has_from = name_spans(self.sql, "FROM").next().is_some();
-            return if has_from && name_spans(self.sql, &owner).next().is_some() {
-                format!("the rows of `{owner}` are not visible here: use a value, or a subquery")
-            } else {
-                format!("it is a column of `{owner}`, which must be in FROM")
-            };
+            let written = owners.iter().find(is_written);
+            if let Some(owner) = written.filter(|_| has_from) {
+                return format!(
+                    "the rows of `{owner}` are not visible here: use a value, or a subquery"
+                );
+            }
+            if let Some(owner) = written.or(owners.first()) {
+                return format!("it is a column of `{owner}`, which must be in FROM");
+            }
         }
         match (find_nearest(misspelt, known.iter().map(String::as_str)), table) {
             (Some(name), _) => format!("did you mean `{name}`?"),
