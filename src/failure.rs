@@ -99,6 +99,25 @@ impl Failure {
         }
     }
 
+    /// Returns the failure with advice for an assistant, which has the arguments of its tools.
+    #[must_use]
+    pub fn for_tools(self) -> Self {
+        let own = |text: &str| {
+            TOOL_ADVICE.iter().fold(text.to_owned(), |text, (part, own)| text.replace(part, own))
+        };
+        match self.for_requests() {
+            Self::Message { message, hint, exit } => {
+                Self::Message { message: own(&message), hint: own(&hint), exit }
+            }
+            Self::Problems(mut problems) => {
+                for problem in &mut problems.problems {
+                    problem.help = problem.help.as_deref().map(own);
+                }
+                Self::Problems(problems)
+            }
+        }
+    }
+
     /// Returns the message on one line.
     pub fn message(&self) -> String {
         match self {
@@ -154,8 +173,24 @@ pub(crate) fn check_budget(budget: Option<f64>) -> Result<(), Failure> {
     }
 }
 
+/// Advice for requests, with the advice for assistants that replaces it.
+const TOOL_ADVICE: [(&str, &str); 5] = [
+    ("pass in `params`: ", "write the value into the query instead: "),
+    (
+        "pass `\"force\": true` to set it anyway",
+        "only the user can set it anyway, with `hqdl override set --force`",
+    ),
+    ("for a row that does not exist yet pass `\"force\": true`", "the row must exist"),
+    ("/v1/plan lists the columns", "`describe` lists the columns"),
+    (
+        "raise `timeout` (at most 600), or select less; /v1/explain shows the SQL",
+        "select less, or ask the user to start the server with a larger --timeout",
+    ),
+];
+
 /// Command-line options and commands in messages, with the request fields that replace them.
-const REQUEST_FIELDS: [(&str, &str); 22] = [
+const REQUEST_FIELDS: [(&str, &str); 23] = [
+    ("check the path in --db, or `path`", "check `path`"),
     (
         "run this again with a larger --budget to continue",
         "send it again with a larger `budget` to continue",
@@ -202,6 +237,15 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
             "run this again with --batch to wait for the batch, or without --batch to collect it after it has ended".to_owned(),
             INTERRUPTED,
         ),
+        StopReason::Endpoint(ModelError::Refused { endpoint, status, .. })
+            if endpoint.starts_with("the search ") =>
+        {
+            let hint = match status {
+                401 | 403 => "check the key in the variable of `api_key_env` in [expansion.evidence], and `key_header`; all answers are kept",
+                _ => "check `search` in [expansion.evidence]; all answers are kept; run this again to continue",
+            };
+            (why.to_string(), hint.to_owned(), REFUSED)
+        }
         StopReason::Endpoint(ModelError::Refused { status, message, .. }) => {
             let hint = match status {
                 403 => "check that this account and key may use the model from here (permissions, region); a key comes from the variable in --api-key-env (`api_key_env` in [model]); all answers are kept",
@@ -209,6 +253,7 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
                 401 if message.contains("hqdl sent no key") => "export that variable with a key of this endpoint; all answers are kept",
                 401 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
                 404 => "check `base_url`, which often ends in /v1, and the model's `name`, and with --batch that the endpoint has a Batch API; all answers are kept",
+                405 | 410 | 501 => "check that `base_url` is the address of the API, which often ends in /v1, and that `provider` names the API; all answers are kept",
                 400 | 422 => "check the model's `name` and `parameters` in [model]; all answers are kept",
                 402 | 429 => "check the account's credit and quota, then run this again; all answers are kept",
                 _ => "all answers are kept; fix the cause and run this again",
@@ -368,7 +413,10 @@ impl From<SetupError> for Failure {
             SetupError::Facts(error) => return error.into(),
             other => other,
         };
-        let exit = if matches!(error, SetupError::NoKey(_) | SetupError::UnfitKey(_)) {
+        let exit = if matches!(
+            error,
+            SetupError::NoKey(_) | SetupError::NoSearchKey(_) | SetupError::UnfitKey(_)
+        ) {
             REFUSED
         } else {
             WRONG_INPUT

@@ -79,10 +79,11 @@ pub struct AskFlags {
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<RowsFormat>,
     /// Maximum number of tokens in a request for SQL [default: 4000].
-    #[arg(long, value_name = "N", value_parser = super::parse_whole_number::<u64>)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u64>)]
     context_tokens: Option<u64>,
     /// Time limit in seconds for the database's work in one pass [default: 60].
-    #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds)]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = input::parse_seconds)]
     timeout: Option<Duration>,
     /// Maximum total cost in USD of the question's queries.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]

@@ -37,10 +37,11 @@ pub struct Options {
     /// Spec file.
     spec: PathBuf,
     /// Columns to audit, all from the same expansion [default: all].
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     columns: Vec<String>,
     /// Number of rows to draw.
-    #[arg(long, value_name = "N", default_value = "100", value_parser = super::parse_count)]
+    #[arg(long, value_name = "N", default_value = "100", allow_hyphen_values = true,
+          value_parser = super::parse_count)]
     sample: u32,
     /// Sampling design. `leverage` always includes the rows that can change the result of --for the
     /// most [default: leverage if --for has SUM or AVG].
@@ -50,7 +51,8 @@ pub struct Options {
     #[arg(long = "for", value_name = "SQL")]
     query: Option<String>,
     /// Random seed. The same seed draws the same rows again.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u64>)]
     seed: Option<u64>,
     /// Enter the true values in the terminal, one cell at a time: type a value, Enter to confirm
     /// the answer, `?` if the truth cannot be known, Ctrl-D to stop.
@@ -110,6 +112,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let file = sheet_path(&session.spec, expansion);
         let what = format!("filled {}", count_noun(filled, "cell"));
         report_step(output_options, "filled", &what, filled, &file);
+        if filled == 0 && !output_options.quiet {
+            anstream::eprintln!(
+                "note: {} has no value for an empty cell of the sample: check its keys and columns",
+                reference.display()
+            );
+        }
     } else if options.ask_model {
         let filled = ask_other_model(options, n, &mut audit, output_options)?;
         let file = sheet_path(&session.spec, expansion);

@@ -317,7 +317,9 @@ fn import_facts(
     };
     let count = imported.map_err(|error| match &error {
         FactsError::Import { .. } => {
-            Failure::wrong_input(format!("{}, {error}", file.display()), error.hint())
+            let name =
+                if file.as_os_str() == "-" { "stdin".into() } else { file.display().to_string() };
+            Failure::wrong_input(format!("{name}, {error}"), error.hint())
         }
         _ => error.into(),
     })?;

@@ -37,7 +37,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
     /// Host name that clients may use for this machine, in addition to its addresses.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_host)]
     host: Vec<String>,
     /// Send no request without approval: only plan, and publish stored answers. A query with
     /// `budget` and a run started over HTTP or on the page count as approved.
@@ -53,7 +53,8 @@ pub struct Options {
           value_parser = parse_poll_seconds)]
     poll: Option<u64>,
     /// Time limit for requests in flight to finish at shutdown.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u64>)]
     grace: u64,
     /// Maximum number of rows that one HTTP query returns.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
@@ -63,7 +64,8 @@ pub struct Options {
     max_bytes: u64,
     /// Time limit for a client to read a query's rows, in addition to the query's timeout. After
     /// it, the daemon ends the query.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u64>)]
     read_within: u64,
     #[command(flatten)]
     client: ClientFlags,
@@ -103,11 +105,20 @@ struct ClientFlags {
     client_streams: u32,
     /// Maximum number of megabytes that the daemon sends to one client per minute. 0 means no
     /// limit.
-    #[arg(long, value_name = "MB", default_value_t = 256)]
+    #[arg(long, value_name = "MB", default_value_t = 256, allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u32>)]
     client_megabytes: u32,
     /// Address of a proxy whose `X-Forwarded-For` header names the client.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_proxy)]
     trusted_proxy: Vec<IpAddr>,
+}
+
+/// Parses the host name of `--host`.
+fn parse_host(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(['/', '@', ' ']) {
+        return Err("expected a host name, such as facts.example.org".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn parse_poll_seconds(text: &str) -> Result<u64, String> {

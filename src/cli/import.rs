@@ -126,9 +126,12 @@ fn print_import_result(imported: &ImportResult, output_options: OutputOptions) {
         (lines.failed, "of failed requests: their cells stay missing, and the next run asks again"),
         (
             lines.unknown,
-            "with answers to requests that `--batch-file` or `--batch` did not write with this cache",
+            "with answers to requests that `--batch-file` or `--batch` did not write with this cache: pass the --cache that wrote them",
         ),
-        (lines.unreadable, "that hqdl cannot read as output of a batch"),
+        (
+            lines.unreadable,
+            "that hqdl cannot read as output of a batch: name the files that the endpoint returned",
+        ),
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
         anstream::eprintln!("note: skipped {} {what}", count_noun(n, "line"));

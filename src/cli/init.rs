@@ -8,7 +8,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::database::{Database, StoreError};
-use crate::format::{count_noun, format_usd_bound};
+use crate::format::{count_noun, format_thousands, format_usd_bound};
 use crate::init::SpecDraft;
 use crate::init::advice::{self, TableAdvice};
 use crate::init::csv_import;
@@ -42,7 +42,8 @@ const MODEL: &str = "gpt-4o-mini";
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let failed = |path: &Path, e: &std::io::Error| {
-        let message = format!("cannot write {}: {}", path.display(), crate::format::io_reason(e));
+        let message =
+            format!("cannot write {}: {}", path.display(), crate::format::write_reason(path, e));
         Failure::wrong_input(message, "choose another file with --spec")
     };
     // Check this before creating any file.
@@ -146,6 +147,12 @@ fn ask_for_advice(
     request.interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
     let mut answers = QueryResult::default();
     query::run(&request, &mut answers)?;
+    if answers.meta.values_missing > 0 && !output_options.quiet {
+        anstream::eprintln!(
+            "note: the model gave no usable answer to {} of the questions about the tables: complete the spec yourself, or try another --model",
+            format_thousands(answers.meta.values_missing)
+        );
+    }
     let advised: Vec<TableAdvice> = answers.rows.iter().map(|row| TableAdvice::read(row)).collect();
     spec_draft.apply_advice(&advised);
     Ok(())

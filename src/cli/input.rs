@@ -69,7 +69,7 @@ pub struct Options {
     refresh: bool,
     /// Time limit for the database's work in one pass. Waiting for the model, or for a client to
     /// read the rows, does not count.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = parse_seconds)]
     timeout: Option<Duration>,
     /// Maximum cost of this query in USD.
     #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
@@ -226,6 +226,10 @@ impl<'o> Input<'o> {
                         format!("`hqdl materialize {}`", self.session.spec.path.display());
                     problem.help = Some(format!("publish it first with {command}"));
                 }
+                let dialect = format!("use `--dialect {}`", self.options.dialect.name());
+                if problem.help.as_ref().is_some_and(|help| help.contains(&dialect)) {
+                    problem.help = Some("correct the SQL here, or just after".to_owned());
+                }
                 Failure::Problems(Problems {
                     path: self.origin.clone(),
                     text: self.sql.clone(),
@@ -322,8 +326,9 @@ fn parse_params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
             .map(|(name, value)| (name.trim(), value))
             .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| {
+                let lacking = if text.starts_with('=') { "name" } else { "value" };
                 Failure::wrong_input(
-                    format!("--param {text} has no value"),
+                    format!("--param {text} has no {lacking}"),
                     "write --param name=value, or --param 1=value by position",
                 )
             })?;

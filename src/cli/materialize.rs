@@ -55,13 +55,13 @@ pub struct SelectionFlags {
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
     limit: Option<u64>,
     /// Ask only for these columns.
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     columns: Option<Vec<String>>,
     /// Ask only about keys of source rows that match this SQL condition.
     #[arg(long = "where", value_name = "SQL")]
     filter: Option<String>,
     /// Ask again for all cells of a column. If the run ends early, the next one continues.
-    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     refresh: Vec<String>,
     /// Ask again for cells whose passages from the documents of [expansion.evidence] have changed
     /// since the answer.

@@ -35,7 +35,7 @@ pub struct Options {
     #[arg(long, value_name = "USD", default_value = "1", allow_hyphen_values = true, value_parser = super::parse_budget)]
     max_usd: f64,
     /// Time limit in seconds for the database's work in one pass [default: 60].
-    #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds)]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = input::parse_seconds)]
     timeout: Option<Duration>,
     /// Print the configuration with which an assistant starts this server, and exit.
     #[arg(long, value_enum, value_name = "ASSISTANT")]

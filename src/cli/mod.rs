@@ -45,6 +45,7 @@ pub use examples::{EXAMPLES, wrap_example};
 use failure::Failure;
 
 use crate::facts::is_server;
+use crate::problem::find_nearest;
 use crate::session::user_cache_dir;
 use crate::spec::{PriceTable, Provider};
 
@@ -182,7 +183,7 @@ struct ModelFlags {
     #[arg(long, value_name = "VARIABLE", value_parser = parse_variable)]
     api_key_env: Option<String>,
     /// Price in USD per million input and output tokens, such as 0.15,0.60.
-    #[arg(long, value_name = "IN,OUT", value_parser = parse_price)]
+    #[arg(long, value_name = "IN,OUT", allow_hyphen_values = true, value_parser = parse_price)]
     price: Option<PriceTable>,
     /// Recorded completions to replay instead of asking a model (implies --provider replay).
     #[arg(long, value_name = "PATH", num_args = 1..)]
@@ -290,9 +291,18 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 error
             };
             if error.kind() == clap::error::ErrorKind::UnknownArgument {
+                use clap::error::{ContextKind, ContextValue};
                 // clap suggests `-- --option`, but no command accepts options as values.
-                error.remove(clap::error::ContextKind::Suggested);
+                error.remove(ContextKind::Suggested);
+                if let Some(ContextValue::String(written)) = error.get(ContextKind::InvalidArg)
+                    && written.starts_with("-- ")
+                {
+                    let tip = "pass a query that begins with a comment in --file, or as - on stdin";
+                    let tip = ContextValue::StyledStrs(vec![tip.into()]);
+                    error.insert(ContextKind::Suggested, tip);
+                }
             }
+            remove_distant_suggestion(&mut error);
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::WRONG_INPUT));
         }
@@ -336,12 +346,26 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             .and_then(|()| clap_mangen::generate_to(command(), &dir))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| {
-                let message =
-                    format!("cannot write to {}: {}", dir.display(), crate::format::io_reason(&e));
+                let reason = match e.kind() {
+                    std::io::ErrorKind::AlreadyExists => "it is a file".to_owned(),
+                    _ => crate::format::write_reason(&dir, &e),
+                };
+                let message = format!("cannot write to {}: {reason}", dir.display());
                 Failure::wrong_input(message, "name a directory that you can write to")
             }),
     };
     result.unwrap_or_else(|failure: Failure| failure.print_error(cli.output_options.json))
+}
+
+/// Removes clap's suggestion for a value that is not a misspelling of it.
+fn remove_distant_suggestion(error: &mut clap::Error) {
+    use clap::error::{ContextKind, ContextValue};
+    if let (Some(ContextValue::String(written)), Some(ContextValue::String(suggested))) =
+        (error.get(ContextKind::InvalidValue), error.get(ContextKind::SuggestedValue))
+        && find_nearest(written, [suggested.as_str()]).is_none()
+    {
+        error.remove(ContextKind::SuggestedValue);
+    }
 }
 
 /// Returns a command whose options are not read from environment variables. clap shows options

@@ -29,7 +29,15 @@ pub fn open_without_spec(
     command: &str,
 ) -> Result<Session, Failure> {
     let database = Database::open(database)?;
-    open_draft(UncheckedSpec::without_file(database.path().to_owned()), flags, budget, command)
+    let draft = UncheckedSpec::without_file(database.path().to_owned());
+    // A problem of the flags has no location in the database.
+    open_draft(draft, flags, budget, command).map_err(|failure| match failure {
+        Failure::Problems(problems) => match <[_; 1]>::try_from(problems.problems.clone()) {
+            Ok([one]) => Failure::wrong_input(one.message, one.help.unwrap_or_default()),
+            Err(_) => Failure::Problems(problems),
+        },
+        other => other,
+    })
 }
 
 /// Applies the flags to a spec and checks it.

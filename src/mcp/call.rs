@@ -165,7 +165,13 @@ impl<H: McpHost> RunningCall<'_, H> {
                     Err(response) => return Ok(response),
                 }
             }
-            _ => return Err(Failure::wrong_input("pass either `sql` or `question`", "")),
+            PlanArguments { sql, .. } => {
+                let message = match sql {
+                    Some(_) => "both `sql` and `question` are given",
+                    None => "neither `sql` nor `question` is given",
+                };
+                return Err(Failure::wrong_input(message, "pass one of them"));
+            }
         };
         let record = self.context.build_plan_record(&plan, describe_client(self.call))?;
         self.save_plan(&record)?;
@@ -176,7 +182,10 @@ impl<H: McpHost> RunningCall<'_, H> {
         let QueryArguments { sql, plan_id, dialect, limit, cursor, interval } = arguments;
         if let Some(percent) = interval {
             let (Some(sql), None) = (sql, plan_id) else {
-                return Err(Failure::wrong_input("`interval` needs `sql`, and no `plan_id`", ""));
+                return Err(Failure::wrong_input(
+                    "`interval` is given without `sql`, or with `plan_id`",
+                    "pass the query in `sql`, and leave `plan_id` out",
+                ));
             };
             let position = PagePosition::parse(&sql, limit, cursor.as_deref())?;
             let run = move |context: &ServerContext, control| {
@@ -191,7 +200,10 @@ impl<H: McpHost> RunningCall<'_, H> {
                     PlannedWork::Query { sql, dialect } => (sql, dialect),
                     PlannedWork::Question { text } => return self.answer(&text, limit).await,
                     PlannedWork::Materialize(_) | PlannedWork::Override(_) => {
-                        return Err(Failure::wrong_input("the plan is not one of a query", ""));
+                        return Err(Failure::wrong_input(
+                            format!("the plan `{id}` is not one of a query"),
+                            "pass it to the tool that made it, or call `plan` with the query",
+                        ));
                     }
                 };
                 if sql.is_some_and(|sql| sql != planned) {
@@ -202,7 +214,12 @@ impl<H: McpHost> RunningCall<'_, H> {
                 }
                 (planned, dialect)
             }
-            (None, None) => return Err(Failure::wrong_input("pass `sql` or `plan_id`", "")),
+            (None, None) => {
+                return Err(Failure::wrong_input(
+                    "neither `sql` nor `plan_id` is given",
+                    "pass the query in `sql`, or the id of its plan in `plan_id`",
+                ));
+            }
         };
         let position = PagePosition::parse(&sql, limit, cursor.as_deref())?;
         let plan = self.plan_sql(sql, dialect).await?;
@@ -275,11 +292,19 @@ impl<H: McpHost> RunningCall<'_, H> {
         let fill = match &plan_id {
             None => asked,
             Some(_) if asked != FillRequest::default() => {
-                return Err(Failure::wrong_input("pass only `plan_id`, or no `plan_id`", ""));
+                return Err(Failure::wrong_input(
+                    "`plan_id` is given together with other arguments",
+                    "pass only `plan_id`, or no `plan_id`",
+                ));
             }
             Some(id) => match self.load_plan(id)?.work {
                 PlannedWork::Materialize(fill) => fill,
-                _ => return Err(Failure::wrong_input("the plan is not one of a run", "")),
+                _ => {
+                    return Err(Failure::wrong_input(
+                        format!("the plan `{id}` is not one of a run"),
+                        "pass it to the tool that made it, or call `materialize` without `plan_id`",
+                    ));
+                }
             },
         };
         let planned = fill.clone();
@@ -318,13 +343,27 @@ impl<H: McpHost> RunningCall<'_, H> {
     ) -> Result<CallToolResponse, Failure> {
         let OverrideArguments { plan_id, table, key, column, value, note } = arguments;
         let cell = match plan_id {
+            None if table.is_empty() => {
+                return Err(Failure::wrong_input(
+                    "neither `table` nor `plan_id` is given",
+                    "pass `table`, `key`, `column` and `value`, or the id of a plan in `plan_id`",
+                ));
+            }
             None => CellOverride { table, key, column, value, note },
             Some(_) if !table.is_empty() => {
-                return Err(Failure::wrong_input("pass only `plan_id`, or no `plan_id`", ""));
+                return Err(Failure::wrong_input(
+                    "`plan_id` is given together with other arguments",
+                    "pass only `plan_id`, or no `plan_id`",
+                ));
             }
             Some(id) => match self.load_plan(&id)?.work {
                 PlannedWork::Override(cell) => cell,
-                _ => return Err(Failure::wrong_input("the plan is not one of an override", "")),
+                _ => {
+                    return Err(Failure::wrong_input(
+                        format!("the plan `{id}` is not one of an override"),
+                        "pass it to the tool that made it, or call `override` without `plan_id`",
+                    ));
+                }
             },
         };
         let checked = cell.clone();
@@ -465,6 +504,11 @@ fn to_error_result(reason: &str) -> CallToolResponse {
 }
 
 fn parse_arguments<T: for<'de> serde::Deserialize<'de>>(object: JsonObject) -> Result<T, Failure> {
-    serde_json::from_value(Json::Object(object))
-        .map_err(|e| Failure::wrong_input(format!("the arguments are wrong: {e}"), ""))
+    let text = Json::Object(object).to_string();
+    crate::format::parse_json_object(text.as_bytes()).map_err(|reason| {
+        Failure::wrong_input(
+            format!("the arguments are wrong: {reason}"),
+            "the tool's input schema lists its arguments",
+        )
+    })
 }

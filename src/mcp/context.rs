@@ -243,7 +243,10 @@ impl ServerContext {
         control: WorkControl,
     ) -> Result<Json, Failure> {
         let interval = IntervalRequest::from_percent(percent, false).ok_or_else(|| {
-            Failure::wrong_input("pass `interval` in percent, from 50 to less than 100", "")
+            Failure::wrong_input(
+                format!("{percent} is not a valid `interval`"),
+                "pass a confidence in percent, from 50 to less than 100",
+            )
         })?;
         let request = self.build_request(sql, dialect, control);
         let mut page = RowPage::new(position.offset, position.limit, false);
@@ -415,7 +418,10 @@ impl ServerContext {
                 on_one_line(&failed.error)
             ))),
             Ok(Written::Unreadable) => {
-                Ok(WrittenQuery::Failed("the model's reply contains no query".to_owned()))
+                Ok(WrittenQuery::Failed(
+                "the model's reply contains no query; reword the question, or write the SQL yourself and call `query`"
+                    .to_owned(),
+            ))
             }
             Err(AskError::Query(error))
                 if matches!(allowance, WritingAllowance::Nothing) && is_budget_reached(&error) =>
@@ -483,6 +489,9 @@ impl ServerContext {
             (AskError::Query(QueryError::NoModel), Err(why)) => why.clone(),
             (AskError::Query(error), _) => error.into(),
             (AskError::Store(error), _) => error.into(),
+            (error @ AskError::InvalidQuestion(_), _) => {
+                Failure::wrong_input(error.to_string(), "ask one question in a few sentences")
+            }
             (error, _) => Failure::wrong_input(error.to_string(), ""),
         }
     }

@@ -110,7 +110,10 @@ pub fn list_prompts() -> Vec<Prompt> {
 /// Returns a message if there is no such prompt, or the argument is missing.
 pub fn build_prompt(name: &str, arguments: Option<&JsonObject>) -> Result<GetPromptResult, String> {
     let row = PROMPTS.iter().find(|row| row.name == name);
-    let row = row.ok_or_else(|| format!("there is no prompt {}", on_one_line(name)))?;
+    let row = row.ok_or_else(|| {
+        let all = crate::format::name_all("prompt", PROMPTS.iter().map(|row| row.name));
+        format!("there is no prompt {}; {all}", on_one_line(name))
+    })?;
     let argument = arguments.and_then(|all| all.get(row.argument)?.as_str());
     let argument =
         argument.ok_or_else(|| format!("the prompt needs the argument `{}`", row.argument))?;

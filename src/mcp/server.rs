@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, GetPromptRequestParams,
-    GetPromptResponse, Implementation, InitializeResult, ListPromptsResult, ListResourcesResult,
-    ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
-    ReadResourceResult, ResourceContents, ServerCapabilities,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
+    ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, Implementation,
+    InitializeResult, ListPromptsResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
+    ResourceContents, ServerCapabilities,
 };
 use rmcp::service::ServiceExt;
 use serde_json::json;
@@ -24,6 +25,17 @@ use super::tools::list_tools;
 use crate::failure::Failure;
 use crate::format::on_one_line;
 
+/// Methods of the protocol that a client can call.
+const METHODS: [&str; 8] = [
+    "initialize",
+    "ping",
+    "tools/list",
+    "tools/call",
+    "resources/list",
+    "resources/read",
+    "prompts/list",
+    "prompts/get",
+];
 /// Maximum number of tools that run at once on stdin and stdout.
 const MAX_RUNNING: usize = 8;
 /// Text for the assistant.
@@ -138,7 +150,10 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         });
         let read = read.await.map_err(|e| ErrorData::internal_error(e.to_string(), None))?;
         let Some((text, kind)) = read.map_err(fail)? else {
-            let message = format!("there is no resource {}", on_one_line(&params.uri));
+            let message = format!(
+                "there is no resource {}; `resources/list` lists them",
+                on_one_line(&params.uri)
+            );
             return Err(ErrorData::resource_not_found(message, None));
         };
         let contents = ResourceContents::text(text, params.uri).with_mime_type(kind);
@@ -162,13 +177,33 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         Ok(prompt.map_err(|message| ErrorData::invalid_params(message, None))?.into())
     }
 
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: ToolCall,
+    ) -> Result<CustomResult, ErrorData> {
+        let method = on_one_line(&request.method);
+        let (code, message) = if METHODS.contains(&&*method) {
+            let message = format!(
+                "the parameters of {method} are missing or wrong: see its schema in the Model Context Protocol"
+            );
+            (ErrorCode::INVALID_PARAMS, message)
+        } else {
+            let all = crate::format::name_all("method", METHODS);
+            (ErrorCode::METHOD_NOT_FOUND, format!("there is no method {method}; {all}"))
+        };
+        Err(ErrorData::new(code, message, None))
+    }
+
     async fn call_tool(
         &self,
         params: CallToolRequestParams,
         call: ToolCall,
     ) -> Result<CallToolResponse, ErrorData> {
         if !list_tools().iter().any(|tool| tool.name == params.name) {
-            let message = format!("there is no tool {}", on_one_line(&params.name));
+            let tools = list_tools();
+            let all = crate::format::name_all("tool", tools.iter().map(|tool| &*tool.name));
+            let message = format!("there is no tool {}; {all}", on_one_line(&params.name));
             return Err(ErrorData::invalid_params(message, None));
         }
         let run = async || {
@@ -179,7 +214,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         match run().await {
             Ok(response) => Ok(response),
             Err(failure) => {
-                let json = json!({ "status": "failed", "message": failure.to_text() });
+                let json = json!({ "status": "failed", "message": failure.for_tools().to_text() });
                 Ok(CallToolResult::structured_error(json).into())
             }
         }

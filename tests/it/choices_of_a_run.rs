@@ -110,7 +110,7 @@ fn an_override_is_checked_before_it_is_stored() {
         ended.stderr
     );
     let ended = set(&["Nobody", "colour", "x"]).expect_exit_code(2);
-    assert!(ended.stderr.contains("2 parts, but the command has 1"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("2 parts, not 1"), "{}", ended.stderr);
     assert!(ended.stderr.contains("no column `colour`"), "{}", ended.stderr);
     set(&["Zed", "Zed Zedsson", "born", "yesterday"]).expect_exit_code(2);
     assert!(!file.exists());

@@ -631,3 +631,89 @@ fn an_error_of_an_endpoint_names_the_model_and_the_address() {
         assert!(ended.stderr.contains(&named), "{named:?} is not in:\n{}", ended.stderr);
     }
 }
+
+#[test]
+fn a_negative_value_is_not_reported_as_an_unknown_flag() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    for (args, message) in [
+        (&["audit", "specs/x.toml", "--sample", "-1"][..], "expected a whole number, 1 or more"),
+        (&["audit", "specs/x.toml", "--seed", "x"], "expected a whole number, 0 or more"),
+        (&["daemon", "--grace", "-1"], "expected a whole number, 0 or more"),
+        (&["plan", "specs/x.toml", "--price", "-1,2"], "two prices"),
+        (&["daemon", "--host", "http://x/"], "expected a host name"),
+        (&["query", "--db", "data.sqlite", "-- a comment"], "in --file, or as - on stdin"),
+        (&["query", "--db", "data.sqlite", "--param", "=1", "SELECT 1"], "has no name"),
+    ] {
+        rejects(&project, args, 2, &[message]);
+    }
+}
+
+#[test]
+fn a_daemon_does_not_replace_a_file_with_its_socket() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let before = std::fs::read(project.path("data.sqlite")).unwrap();
+    let args = ["daemon", "--listen", "127.0.0.1:0", "--socket", "data.sqlite"];
+    rejects(&project, &args, 2, &["cannot listen on data.sqlite: it exists already"]);
+    assert_eq!(std::fs::read(project.path("data.sqlite")).unwrap(), before);
+}
+
+#[test]
+fn a_hint_does_not_repeat_what_the_query_says() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    for (sql, parts) in [
+        ("SELECT name hero", ["no such column: name", "a column of `hero`, which must be in FROM"]),
+        ("SELECT name FROM hero LIMIT name", ["no such column: name", "are not visible here"]),
+        ("SELECT \"abc", ["unrecognized token", "close the name"]),
+        ("SELECT [name FROM hero", ["unrecognized token", "close the name with a `]`"]),
+        ("SELECT name FORM hero", ["syntax error", "did you mean FROM instead of FORM?"]),
+        ("SELECT lenght(name) FROM hero", ["no such function", "did you mean `length`?"]),
+        (
+            "SELECT name FROM hero WHERE name = \u{2018}x\u{2019}",
+            ["no such column", "straight quotes"],
+        ),
+        ("SELECT name FROM hero WHERE name MATCH 'x'", ["<query>:1:34", "use LIKE"]),
+        ("SELECT name FROM hero ORDER BY 7", ["<query>:1:23", "not a result column"]),
+        ("SELECT 1 UNION SELECT 1, 2", ["<query>:1:10", "different numbers of columns"]),
+        ("SELECT row_number() FROM hero", ["the window function `row_number`", "OVER (ORDER BY"]),
+        ("WITH c(a, b) AS (SELECT 1) SELECT * FROM c", ["`c` has 1 value for 2 columns", "names"]),
+    ] {
+        rejects(&project, &["query", "--spec", "specs/x.toml", sql], 2, &parts);
+    }
+    let sql = "SELECT AI.SCORE(name FROM hero";
+    let args = ["query", "--spec", "specs/x.toml", "--dialect", "bigquery", sql];
+    let ended = project.run_hqdl(&args).expect_exit_code(2);
+    assert!(!ended.stderr.contains("another dialect"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_mistake_in_a_spec_is_described_in_the_words_of_the_spec() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let text = project.spec_text();
+    let source = text.lines().find(|line| line.starts_with("source")).unwrap();
+    let column = "[[expansion.column]]\n";
+    for (line, wrong, parts) in [
+        (source, "source = \"\"", ["`source` is empty", "use one of"]),
+        (source, "source = \"SELECT name FROM\"", ["it ends too early", "this SELECT"]),
+        (
+            column,
+            "[[expansion.column]]\nrange = [1]\n",
+            ["`range` has 1 value", "expected 2 values"],
+        ),
+        (
+            "questions = [\"What is the eye colour?\"]",
+            "questions = [5]",
+            ["`questions`", "write `{ ask = …, sql = … }`"],
+        ),
+        (
+            column,
+            "[[expansion.column]]\naliases = [\"x\"]\n",
+            ["`aliases` is a list", "\"…\" = \"…\""],
+        ),
+        ("[model]\n", "[[model]]\n", ["`model` is a list", "write `[model]`"]),
+        ("[limits]\n", "[limits]\nconcurrency = 2_\n", ["not between digits", "TOML"]),
+    ] {
+        assert!(text.contains(line), "{line}");
+        project.write_spec(&text.replacen(line, wrong, 1));
+        rejects(&project, &["check", "specs/x.toml"], 2, &parts);
+    }
+}

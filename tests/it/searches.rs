@@ -236,7 +236,7 @@ fn a_failing_search_fails_only_its_row() {
     project.write_spec(&format!("{spec}\n[[expansion.column]]\nname = \"closed\"\n"));
     let ended = project.run_materialize(&[]);
     assert_ne!(ended.code, 0);
-    assert!(ended.stdout.contains("the search failed: "), "{}", ended.stdout);
+    assert!(ended.stdout.contains("no search results: "), "{}", ended.stdout);
     assert_eq!(model.request_count(), 2);
     let found = search.requests().iter().filter(|request| request.contains("Alder")).count();
     assert_eq!(found, 1);
@@ -341,7 +341,7 @@ fn wrong_searches_are_rejected() {
         (&url, "ftp://example.com/{query}", "`search` is not an HTTP address"),
         (&url, "{query}", "`search` is not a URL"),
         ("price_per_search = 0.005\n", "", "`search` needs the price of a search"),
-        ("0.005", "-1.0", "`search` needs the price of a search"),
+        ("0.005", "-1.0", "`price_per_search` is not a valid price"),
         ("\"/web/results\"", "\"web.results\"", "`results` is not a JSON pointer"),
         ("?q={query}", "?q={query}&k={key}", "`key_header` has no effect"),
         ("api_key_env = \"HQDL_TEST_KEY\"\nkey_header", "key_header", "`key_header` has no effect"),

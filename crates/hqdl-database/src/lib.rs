@@ -172,7 +172,9 @@ impl StoreError {
                 "name a file, or a server as postgres://user@host/database"
             }
             Self::Missing(_) => "check the path in --db, or `path` in [database]",
-            Self::NotADatabase(_) => "it must be a SQLite 3 database file",
+            Self::NotADatabase(_) => {
+                "name a SQLite 3 database; `hqdl init FILE.csv` makes one from a CSV file"
+            }
             Self::Directory(_) => "name the database file in it",
             Self::Damaged(_) => "restore a backup, or use the output of `sqlite3 FILE .recover`",
             Self::Locked(_) => {

@@ -259,7 +259,7 @@ pub enum ProvenanceError {
         existing: Vec<String>,
     },
     /// The key has too many parts.
-    #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(key.len() as u64, "part"))]
+    #[error("the key of `{expansion}` has {}, not {given}", hqdl_values::format::count_noun(key.len() as u64, "part"))]
     Key {
         /// Name of the expansion.
         expansion: String,
@@ -377,7 +377,10 @@ impl Database {
         table: &str,
         column: &str,
     ) -> ProvenanceError {
-        match published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) {
+        let is_view = table.to_lowercase().ends_with("_expanded");
+        let has_view = || is_view && hqdl_spec::Catalog::table_columns(self, table).is_some();
+        let named = published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table));
+        match named.or_else(|| published.first().filter(|_| has_view())) {
             Some(p) => ProvenanceError::NoColumn {
                 expansion: p.expansion.clone(),
                 name: column.to_owned(),

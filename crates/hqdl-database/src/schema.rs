@@ -58,7 +58,7 @@ impl Catalog for Database {
         }
         let statement = self.connection().prepare(sql).map_err(|e| sqlite_message(&e))?;
         if !statement.readonly() {
-            return Err("it would write to the database".to_owned());
+            return Err("it is not a SELECT, but would change the database".to_owned());
         }
         if statement.column_count() == 0 {
             return Err("it returns no columns".to_owned());

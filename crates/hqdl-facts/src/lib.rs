@@ -156,7 +156,7 @@ pub enum FactsError {
         path: PathBuf,
     },
     /// A file operation failed.
-    #[error("cannot use {}: {}", path.display(), hqdl_values::format::io_reason(error))]
+    #[error("cannot use {}: {}", path.display(), hqdl_values::format::write_reason(path, error))]
     File {
         /// The file.
         path: PathBuf,

@@ -49,7 +49,7 @@ impl SearchEndpoint {
     pub fn new(settings: &SearchSettings) -> Result<Self, SetupError> {
         let read = |variable: &String| match std::env::var(variable) {
             Ok(key) if !key.trim().is_empty() => Ok(SecretString::from(key.trim().to_owned())),
-            _ => Err(SetupError::NoKey(variable.clone())),
+            _ => Err(SetupError::NoSearchKey(variable.clone())),
         };
         Ok(Self {
             http: create_client()?,
@@ -96,7 +96,8 @@ impl SearchEndpoint {
         let [results, title, text, url] = &self.settings.pointers;
         let Some(results) = reply.pointer(results).and_then(Json::as_array) else {
             let message = format!(
-                "the reply of the search has no list at {results:?}: correct `results` in [expansion.evidence]"
+                "the reply of the {} has no list at {results:?}: correct `results` in [expansion.evidence]",
+                self.name
             );
             return Err(ModelError::NoAnswer(message));
         };
@@ -113,7 +114,38 @@ impl SearchEndpoint {
         Ok(with_text.take(MAX_RESULTS).collect())
     }
 
-    /// Removes the key from an error. Some hosts repeat it in their errors.
+    /// Names the host and the field of the search in an error, and removes the key, which some hosts
+    /// repeat in their errors.
+    fn finish_error(&self, error: ModelError) -> ModelError {
+        let mut error = self.without_key(error);
+        let search = format!("the {}", self.name.replacen("search ", "search at ", 1));
+        match &mut error {
+            ModelError::Refused { endpoint, message, .. } => {
+                *endpoint = search;
+                *message = message.replace("`base_url`", "`search`");
+                *message = message.replace(wire::UNNAMED_ENDPOINT, "it");
+            }
+            ModelError::Temporary { message, .. }
+            | ModelError::Unfinished(message)
+            | ModelError::NoAnswer(message) => {
+                if let Some(rest) = message.strip_prefix(wire::UNNAMED_ENDPOINT) {
+                    *message = format!("{search}{rest}");
+                } else if let Some(rest) = message.strip_prefix("no connection: ") {
+                    *message = format!("no connection to {search}: {rest}");
+                }
+            }
+            ModelError::NoConnection { message, hint, .. } => {
+                *message = message.replacen("connection:", &format!("connection to {search}:"), 1);
+                *hint = hint
+                    .replace("endpoint of `base_url`", "host of `search` in [expansion.evidence]");
+                *hint = hint.replace("`base_url`", "`search` in [expansion.evidence]");
+            }
+            _ => {}
+        }
+        error
+    }
+
+    /// Removes the key from an error.
     fn without_key(&self, mut error: ModelError) -> ModelError {
         if let (
             Some(key),
@@ -148,7 +180,7 @@ impl Model for SearchEndpoint {
             let Some(query) = query else {
                 return Err(ModelError::NoAnswer("the query cannot be read".to_owned()));
             };
-            let results = self.search(query).await.map_err(|error| self.without_key(error))?;
+            let results = self.search(query).await.map_err(|error| self.finish_error(error))?;
             let answer = serde_json::to_string(&results).unwrap_or_default();
             // A search is billed like one output token.
             let tokens = Some(Tokens { output: 1, ..Tokens::default() });

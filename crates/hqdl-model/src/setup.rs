@@ -13,6 +13,9 @@ pub enum SetupError {
         "the environment variable {0} does not contain a valid key: it has spaces, line breaks or other characters that keys cannot have"
     )]
     UnfitKey(String),
+    /// The environment variable with the key of a search is not set.
+    #[error("the environment variable {0}, the key of the search, is not set")]
+    NoSearchKey(String),
     /// The base URL is invalid.
     #[error("`{}` is not the URL of an endpoint", hqdl_values::format::hide_secrets(.0))]
     NoUrl(String),
@@ -46,7 +49,13 @@ impl SetupError {
                 )
             }
             Self::UnfitKey(name) => format!("export {name}=… again, without line breaks"),
-            Self::NoUrl(_) => "expected http://… or https://…, up to /v1".to_owned(),
+            Self::NoSearchKey(name) => format!(
+                "export {name}=…, or name another variable in `api_key_env` of [expansion.evidence]"
+            ),
+            Self::NoUrl(_) => {
+                "correct --base-url (`base_url` in [model]): expected http://… or https://…, up to /v1"
+                    .to_owned()
+            }
             Self::Facts(error) => error.hint().to_owned(),
             Self::Recording { .. } => {
                 "expected a recording: JSON lines, plain or compressed (.gz)".to_owned()

@@ -115,6 +115,12 @@ impl ErrorResponse {
         let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         let message =
             text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
+        // FastAPI's errors have a list of details, each with the path of a field.
+        let message = message.or_else(|| text("/detail")).or_else(|| {
+            let path = json.pointer("/detail/0/loc")?.as_array()?;
+            let field = path.iter().filter_map(Json::as_str).next_back()?;
+            Some(format!("{}: {}", field, text("/detail/0/msg")?))
+        });
         let mut message = message.map_or_else(|| describe_error_body(body), |m| shorten_text(&m));
         if let Some(param) = text("/error/param").filter(|p| !message.contains(&**p)) {
             message = format!("{message} ({param})");
@@ -334,7 +340,13 @@ pub(super) fn not_json_error(body: &[u8]) -> ModelError {
 
 /// Describes an error response without a message in JSON.
 fn describe_error_body(body: &str) -> String {
-    if is_web_page(body) { format!("it sent {}", describe_body(body)) } else { shorten_text(body) }
+    if is_web_page(body) {
+        return format!("it sent {}", describe_body(body));
+    }
+    match body.trim() {
+        "" => "it sent no message".to_owned(),
+        _ => shorten_text(body),
+    }
 }
 
 fn is_web_page(body: &str) -> bool {

@@ -139,7 +139,9 @@ impl Images {
     /// Fails with the reason why it cannot be shown.
     pub fn image_url(&self, value: &Value, identity: &str) -> Result<String, String> {
         let Value::Text(text) = value else {
-            return Err(format!("{value} does not name an image"));
+            return Err(format!(
+                "the value {value} does not name an image: expected a path, a URL or a data URL"
+            ));
         };
         let text = text.trim();
         if is_url(text) {
@@ -169,7 +171,12 @@ impl Images {
         }
         let folder = self.0.folder.as_deref().ok_or("the spec has no folder for images")?;
         let root = folder.canonicalize().map_err(|e| describe_unreadable(folder, &e))?;
-        let outside_error = || format!("{path} is outside {}", root.display());
+        let outside_error = || {
+            format!(
+                "{path} is outside {}: move it there, or set `images` in [database]",
+                root.display()
+            )
+        };
         let relative = Path::new(path);
         // Checked before any access, so that the error does not reveal whether a file exists.
         if relative.is_relative() && leaves_folder(relative) {
@@ -180,6 +187,9 @@ impl Images {
             return Err(outside_error());
         }
         let full_path = full_path.canonicalize().map_err(|e| match e.kind() {
+            _ if path.contains("://") => {
+                format!("{path} is not a URL that hqdl can use: expected http, https or data")
+            }
             std::io::ErrorKind::NotFound => format!(
                 "the file {path} does not exist (paths start at `images` of [database], or at the database's directory)"
             ),
@@ -191,7 +201,7 @@ impl Images {
         let metadata = full_path.metadata().map_err(|e| format!("{path}: {}", io_reason(&e)))?;
         // Reading a special file may never end.
         if !metadata.is_file() {
-            return Err(format!("{path} is not a file"));
+            return Err(format!("{path} is not a file: name an image"));
         }
         let version = (metadata.len(), metadata.modified().ok());
         Ok((full_path, version))
@@ -258,29 +268,34 @@ fn has_scheme(text: &str, scheme: &str) -> bool {
 }
 
 fn decode_data_url(url: &str) -> Result<Vec<u8>, &'static str> {
-    let (header, data) = url.split_once(',').ok_or("a data URL without data")?;
+    let (header, data) =
+        url.split_once(',').ok_or("a data URL has no data: write it after the comma")?;
     if !header.to_ascii_lowercase().ends_with(";base64") {
-        return Err("a data URL that is not in base64");
+        return Err("a data URL is not in base64: write data:image/png;base64,…");
     }
     if data.len() as u64 > MAX_IMAGE_BYTES / 3 * 4 + 8 {
-        return Err("a data URL of more than 20 MiB, hqdl's limit for an image");
+        return Err(
+            "a data URL has more than 20 MiB, hqdl's limit for an image: scale the image down",
+        );
     }
     let data: String = data.split_whitespace().collect();
     let decoded = STANDARD.decode(&data).or_else(|_| STANDARD_NO_PAD.decode(&data));
-    decoded.map_err(|_| "a data URL whose base64 is broken")
+    decoded.map_err(
+        |_| "the data URL's base64 is broken: write the whole file in base64 after the comma",
+    )
 }
 
 /// Returns the MIME type of an image by its first bytes.
 fn detect_mime_type(bytes: &[u8]) -> Result<&'static str, &'static str> {
     if bytes.len() as u64 > MAX_IMAGE_BYTES {
-        return Err("is larger than 20 MiB, hqdl's limit for an image");
+        return Err("is larger than 20 MiB, hqdl's limit for an image: scale it down");
     }
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Ok("image/png"),
         [0xff, 0xd8, 0xff, ..] => Ok("image/jpeg"),
         [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok("image/gif"),
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok("image/webp"),
-        _ => Err("is not a PNG, JPEG, GIF or WebP image"),
+        _ => Err("is not a PNG, JPEG, GIF or WebP image: convert it"),
     }
 }
 

@@ -101,7 +101,7 @@ impl SpecCheck<'_> {
                     &recording_path,
                     &format!("the recording {} does not exist", path.display()),
                     "no such file",
-                    "",
+                    "correct the path, which is relative to the spec: a recording has JSON lines, plain or compressed (.gz)",
                 );
             }
         }

@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use hqdl_values::format::count_noun;
 use hqdl_values::problem::{Problem, Severity, find_nearest};
 
 /// Path of an item in a spec, from the root.
@@ -40,12 +41,20 @@ impl From<usize> for Step {
 const UNQUOTED: &str = "string values must be quoted";
 
 /// Parts of the TOML parser's messages, and what hqdl writes instead.
-const TOML_MESSAGES: [(&str, &str); 5] = [
+const TOML_MESSAGES: [(&str, &str); 10] = [
     ("unclosed table", "the name of a table has no closing bracket"),
     (UNQUOTED, "a value is missing, or a text is not in quotes"),
     ("invalid basic string", "a text has no closing quote"),
     ("invalid literal string", "a text has no closing quote"),
     ("missing comma between array", "a list has no closing bracket, or a comma is missing"),
+    ("invalid multi-line", "a text in three quotes has no closing quotes"),
+    (
+        "escape",
+        "a text has a `\\` that begins no escape: write `\\\\`, or the text in single quotes",
+    ),
+    ("key with no value", "a key has no `=` and no value"),
+    ("invalid key-value pair", "a line is neither `key = value` nor the header of a table"),
+    ("`_` may only go between digits", "a number has a `_` that is not between digits"),
 ];
 
 /// Help text for TOML syntax errors.
@@ -175,7 +184,11 @@ impl<'s> SchemaWalk<'s> {
             return None;
         }
         let Some(branch) = branches.iter().find(|f| accepts_type(f, value.get_ref())) else {
-            let message = format!("`{name}` is {}", with_article(value.get_ref().type_str()));
+            let found = match value.get_ref().type_str() {
+                "array" => "list",
+                other => other,
+            };
+            let message = format!("`{name}` is {}", with_article(found));
             let label = format!("expected {}", describe_alternatives(&branches));
             let help = self.suggest_syntax(&name, &branches, value.get_ref());
             self.add_error(message, value.span(), label, help);
@@ -185,6 +198,16 @@ impl<'s> SchemaWalk<'s> {
             DeValue::Table(table) => Some(self.check_table(branch, table, value.span())),
             DeValue::Array(items) => {
                 let inner = branch.get("items")?;
+                let length = branch.get("minItems").filter(|n| branch.get("maxItems") == Some(n));
+                if let Some(length) = length.and_then(Json::as_u64)
+                    && length != items.len() as u64
+                {
+                    let message =
+                        format!("`{name}` has {}", count_noun(items.len() as u64, "value"));
+                    let label = format!("expected {}", count_noun(length, "value"));
+                    self.add_error(message, value.span(), label, None);
+                    return None;
+                }
                 let array = items.iter().enumerate().map(|(index, item)| {
                     self.path.push(index.into());
                     let json =
@@ -220,9 +243,10 @@ impl<'s> SchemaWalk<'s> {
                 });
                 let label = match (number.map(|n| n as f64), minimum, maximum) {
                     (None, ..) => "too large".to_owned(),
-                    (Some(n), Some(minimum), _) if n < minimum => {
-                        format!("expected at least {minimum}")
-                    }
+                    (Some(n), Some(minimum), _) if n < minimum => match minimum {
+                        0.0 => "expected a positive number".to_owned(),
+                        _ => format!("expected at least {minimum}"),
+                    },
                     (Some(n), _, Some(maximum)) if n > maximum => {
                         format!("expected at most {maximum}")
                     }
@@ -374,7 +398,8 @@ impl<'s> SchemaWalk<'s> {
         let mut elements = lists.flat_map(|items| self.expand_branches(items));
         let is_wrong = !elements.any(|element| accepts_type(element, item.get_ref()));
         let accepts_text = branches.iter().any(|branch| accepts_type(branch, item.get_ref()));
-        (is_wrong && accepts_text).then_some(text.as_ref())
+        let accepts_table = branches.iter().any(|branch| type_names(branch).contains(&"object"));
+        (is_wrong && accepts_text && !accepts_table).then_some(text.as_ref())
     }
 
     /// Returns the correct syntax for a value of the wrong type: a single value in the list that
@@ -388,6 +413,18 @@ impl<'s> SchemaWalk<'s> {
         if let (DeValue::Table(_), [Step::Field(field)]) = (value, &self.path[..]) {
             return Some(format!("write `[[{field}]]`"));
         }
+        let is_table = |branch: &&&Json| type_names(branch).contains(&"object");
+        if let (DeValue::Array(items), [Step::Field(field)]) = (value, &self.path[..])
+            && branches.iter().any(|branch| is_table(&branch))
+            && items.iter().all(|item| matches!(item.get_ref(), DeValue::Table(_)))
+        {
+            return Some(format!("write `[{field}]`"));
+        }
+        // An element of a list has no name.
+        let assigned = match self.path.last() {
+            Some(Step::Item(_)) => String::new(),
+            _ => format!("{name} = "),
+        };
         let is_list = |branch: &&&Json| type_names(branch).contains(&"array");
         if let Some(list) = branches.iter().find(is_list)
             && let items =
@@ -400,13 +437,18 @@ impl<'s> SchemaWalk<'s> {
                 DeValue::Float(number) => number.as_str().to_owned(),
                 _ => return None,
             };
-            return Some(format!("write `{name} = [{text}]`"));
+            return Some(format!("write `{assigned}[{text}]`"));
         }
-        let table = branches.iter().find(|branch| type_names(branch).contains(&"object"))?;
+        let table = branches.iter().find(is_table)?;
+        let is_map = table.get("additionalProperties").is_some_and(Json::is_object)
+            && table.get("properties").is_none();
+        if is_map {
+            return Some(format!("write `{assigned}{{ \"…\" = \"…\" }}`"));
+        }
         let required = table.get("required").and_then(Json::as_array)?;
         let fields: Vec<String> =
             required.iter().filter_map(Json::as_str).map(|field| format!("{field} = …")).collect();
-        (!fields.is_empty()).then(|| format!("write `{name} = {{ {} }}`", fields.join(", ")))
+        (!fields.is_empty()).then(|| format!("write `{assigned}{{ {} }}`", fields.join(", ")))
     }
 
     /// Returns the smallest value that matches, to continue with.

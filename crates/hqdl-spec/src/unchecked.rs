@@ -357,12 +357,9 @@ impl UncheckedSpec {
         if self.database.is_none() && has_location_problem {
             return report;
         }
-        // A URL may contain a password and is not shown.
-        let place: &[Step] = if database.path.is_some() {
-            &["database".into(), "path".into()]
-        } else {
-            &["database".into()]
-        };
+        // Passwords in the text are masked.
+        let field = if database.path.is_some() { "path" } else { "url" };
+        let place: &[Step] = &["database".into(), field.into()];
         let (tree, _) = Tree::parse(&self.text);
         report.problems.push(Problem {
             severity: Severity::Error,

@@ -71,6 +71,9 @@ pub fn write_reason(path: &std::path::Path, error: &std::io::Error) -> String {
         Some(dir) if error.kind() == std::io::ErrorKind::NotFound => {
             format!("there is no directory {}", dir.display())
         }
+        _ if error.kind() == std::io::ErrorKind::NotFound => {
+            "nothing can be created there".to_owned()
+        }
         _ => io_reason(error),
     }
 }

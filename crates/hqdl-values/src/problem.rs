@@ -32,7 +32,7 @@ pub struct Problem {
 
 /// All problems of one spec, with its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} has {} problem(s)", path.display(), problems.len())]
+#[error("{} has {}", path.display(), crate::format::count_noun(problems.len() as u64, "problem"))]
 pub struct Problems {
     /// Path of the spec as given by the user.
     pub path: PathBuf,

@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -56,6 +56,10 @@ impl HttpListener {
     /// Listens on a Unix socket. Replaces the file of a daemon that was killed.
     pub(in crate::daemon) fn bind_socket(path: &Path) -> std::result::Result<Self, Failure> {
         let bind = || -> Result<UnixListener> {
+            // Never replace a file of the user.
+            if path.metadata().is_ok_and(|found| !found.file_type().is_socket()) {
+                return Err(ErrorKind::AlreadyExists.into());
+            }
             let is_left = |e: Error| e.kind() == ErrorKind::ConnectionRefused;
             if std::os::unix::net::UnixStream::connect(path).is_err_and(is_left) {
                 std::fs::remove_file(path)?;

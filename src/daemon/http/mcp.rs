@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::Response;
 use axum::routing::any;
 use axum::{Json, Router};
@@ -167,6 +167,7 @@ async fn serve_request(
         mcp.sessions.check_owner(session, client)?;
     }
     let is_post = *request.method() == Method::POST;
+    check_accept(request.method(), request.headers())?;
     let (mut parts, body) = request.into_parts();
     let bytes = if is_post { read_bytes(body).await? } else { Bytes::new() };
     let message = Json::<MessageMethod>::from_bytes(&bytes);
@@ -193,6 +194,24 @@ async fn serve_request(
     }
     let response = response.map(Body::new);
     Ok(if is_post { response.map(|body| keep_until_sent(body, connected)) } else { response })
+}
+
+/// Fails if the client does not accept the answers of the transport.
+fn check_accept(method: &Method, headers: &HeaderMap) -> Result<(), HttpRefusal> {
+    let needed: &[&str] = match *method {
+        Method::POST => &["application/json", "text/event-stream"],
+        Method::GET => &["text/event-stream"],
+        _ => return Ok(()),
+    };
+    let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
+    if needed.iter().all(|kind| accepted.contains(kind)) {
+        return Ok(());
+    }
+    Err(HttpRefusal::new(
+        StatusCode::NOT_ACCEPTABLE,
+        format!("the request does not accept {}", needed.join(" and ")),
+        &format!("this is MCP: an assistant connects to it; send `Accept: {}`", needed.join(", ")),
+    ))
 }
 
 fn find_session(headers: &HeaderMap) -> Option<String> {

@@ -331,7 +331,10 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         Some(percent) => {
             let request = IntervalRequest::from_percent(percent, asked.simultaneous);
             Some(request.ok_or_else(|| {
-                Failure::wrong_input("pass `interval` in percent, from 50 to less than 100", "")
+                Failure::wrong_input(
+                    format!("{percent} is not a valid `interval`"),
+                    "pass a confidence in percent, from 50 to less than 100",
+                )
             })?)
         }
     };
@@ -386,7 +389,12 @@ fn find_spec_by_database(
 pub(super) fn parse_timeout(asked: Option<f64>) -> Result<Duration, Failure> {
     let seconds = asked.unwrap_or(DEFAULT_SECONDS).min(MAX_SECONDS);
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
-    timeout.ok_or_else(|| Failure::wrong_input("pass `timeout` in seconds, more than 0", ""))
+    timeout.ok_or_else(|| {
+        Failure::wrong_input(
+            format!("{seconds} is not a valid `timeout`"),
+            "pass seconds, more than 0 and at most 600",
+        )
+    })
 }
 
 fn parse_params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
@@ -406,7 +414,10 @@ fn parse_params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
             let at = |n: usize| Param::Position(n + 1);
             all.iter().enumerate().map(|(n, v)| Ok((at(n), scalar(v)?))).collect()
         }
-        _ => Err(Failure::wrong_input("pass `params` as an object or an array", "")),
+        other => Err(Failure::wrong_input(
+            format!("`params` is {other}, expected an object or a list"),
+            "pass {\"name\": value}, or the values in a list",
+        )),
     }
 }
 

@@ -93,10 +93,10 @@ pub(super) fn reject_route(uri: &Uri) -> HttpRefusal {
 }
 
 /// Returns the response for an unsupported method.
-pub(super) async fn reject_method(uri: Uri) -> HttpRefusal {
+pub(super) async fn reject_method(method: axum::http::Method, uri: Uri) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        format!("{} does not support this method", uri.path()),
+        format!("{} does not support {method}", uri.path()),
         "/v1/openapi.json lists the methods",
     )
 }
@@ -148,9 +148,13 @@ pub(super) async fn read_json_body<T: DeserializeOwned>(
         .trim()
         .eq_ignore_ascii_case("application/json")
     {
+        let message = match content_type {
+            "" => "the request has no Content-Type".to_owned(),
+            _ => format!("the body is of type `{content_type}`"),
+        };
         return Err(HttpRefusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!("the body is of type `{content_type}`"),
+            message,
             "send JSON with `Content-Type: application/json`",
         ));
     }

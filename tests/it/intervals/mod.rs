@@ -490,7 +490,7 @@ fn intervals_are_served_over_http() {
     assert_eq!(lines[1].as_array().unwrap()[1..], [json!(180), json!(180), json!(180.0)]);
     assert_eq!(lines[2]["meta"]["interval"]["audited"], HEROES);
     for (wrong, message) in [
-        (json!({ "sql": sql, "interval": 100 }), "pass `interval` in percent"),
+        (json!({ "sql": sql, "interval": 100 }), "100 is not a valid `interval`"),
         (json!({ "sql": "SELECT max(race) FROM llm", "interval": 95 }), "max() is not COUNT"),
     ] {
         let refused = daemon.post("/v1/query", &wrong).expect_status(400);

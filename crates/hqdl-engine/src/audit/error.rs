@@ -57,7 +57,9 @@ impl AuditError {
         match self {
             Self::Missing(_) => "draw one with `hqdl audit SPEC`",
             Self::Exists(_) => "fill it in, or move its files away to draw another",
-            Self::File { line: None, .. } => "nothing was changed; check the path of this file",
+            Self::File { line: None, .. } => {
+                "nothing was changed; restore the file, or move the audit's files away and draw another"
+            }
             Self::File { .. } => "nothing was changed; correct the line, or draw a new audit",
             Self::Request { hint, .. } => hint,
             Self::Store(error) => error.hint(),

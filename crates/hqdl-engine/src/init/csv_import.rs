@@ -157,6 +157,10 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
         .map(|(n, k)| format!("{} {}", sql::quote_name(n), k.sql_type()))
         .collect();
     let create = format!("CREATE TABLE {} ({})", sql::quote_name(&table), columns.join(", "));
+    if db.table_exists(None, table.as_str()).map_err(failed_insert)? {
+        let message = format!("another file has already become the table `{table}`");
+        return Err((message, "rename one of the two files"));
+    }
     db.execute_batch(&create).map_err(failed_insert)?;
     let placeholders = vec!["?"; names.len()].join(", ");
     let insert = format!("INSERT INTO {} VALUES ({placeholders})", sql::quote_name(&table));

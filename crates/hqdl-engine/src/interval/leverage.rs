@@ -10,7 +10,7 @@ use super::shape::{AggregateTerm, LeafValue, Shape, recognize_shape};
 use crate::audit::{Draw, DrawRequest};
 use crate::query::QueryError;
 use crate::query::connection::guard::Guard;
-use hqdl_database::Database;
+use hqdl_database::{Database, sqlite_message};
 use hqdl_spec::Spec;
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_values::key::Entity;
@@ -41,7 +41,8 @@ pub fn design_for_query(
     sample: usize,
 ) -> Result<QueryDesign, QueryError> {
     let parsed = parse_query(sql)?;
-    let shape = recognize_shape(spec, published, sql, &parsed.query)?;
+    let shape = recognize_shape(spec, published, sql, &parsed.query)
+        .map_err(|refused| find_rejection(published, sql).unwrap_or(refused))?;
     let expansion = &spec.expansions[shape.expansion];
     let columns: Vec<usize> = shape.columns.iter().copied().collect();
     let mut design =
@@ -106,4 +107,20 @@ fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm)
     let mut ranked: Vec<(usize, f64)> = leverages.into_iter().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     ranked.into_iter().map(|(entity, _)| entity).collect()
+}
+
+/// Returns the error for a query with a wrong name, which is not the reason why it has no interval.
+fn find_rejection(published: &Database, sql: &str) -> Option<QueryError> {
+    let error =
+        published.connection().prepare(sql).err().filter(|_| published.server_url().is_none())?;
+    let message = sqlite_message(&error);
+    let is_name = message.starts_with("no such ");
+    let name = message.rsplit(": ").next().unwrap_or_default().to_owned();
+    let at = match error {
+        rusqlite::Error::SqlInputError { offset, .. } => usize::try_from(offset).ok(),
+        _ => None,
+    };
+    let span = at.map(|at| at..(at + name.len()).min(sql.len()));
+    let help = "use the names of the published tables and their columns";
+    is_name.then(|| QueryError::in_sql(message, span, "", help))
 }

@@ -155,7 +155,14 @@ fn check_columns_audited(
     match shape.columns.iter().find(is_missing) {
         Some(column) => {
             let name = &expansion.columns[*column].name;
-            Err(refuse_query(&format!("the audit of `{}` has no column `{name}`", expansion.name)))
+            Err(QueryError::in_sql(
+                format!("no interval: the audit of `{}` has no column `{name}`", expansion.name),
+                None,
+                "",
+                format!(
+                    "leave --interval out, or move the audit's files away and draw one with `hqdl audit SPEC --columns {name}`"
+                ),
+            ))
         }
         None => Ok(()),
     }

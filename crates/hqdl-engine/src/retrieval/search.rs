@@ -92,7 +92,7 @@ impl FindPassages for StoredSearches {
         let results = self.find_results(key).map_err(|e| e.to_string())?;
         let Some(results) = results else {
             return Err(match self.find_failure(key).map_err(|e| e.to_string())? {
-                Some(reason) => format!("the search failed: {reason}"),
+                Some(reason) => format!("no search results: {reason}"),
                 None => "the row has no search results yet: run `hqdl materialize`".to_owned(),
             });
         };

@@ -64,7 +64,8 @@ impl Context {
                 .to_owned());
         }
         for (shown, image) in prompt.images.iter_mut().zip(self.row_images(row_batch)) {
-            shown.url = self.expansion.image_files.image_url(image, &shown.name)?;
+            let url = self.expansion.image_files.image_url(image, &shown.name);
+            shown.url = url.map_err(|reason| name_row(&reason, row_batch))?;
         }
         // The answers are stored for the images that were looked up.
         let is_unchanged = |missing_row: &MissingRow| {
@@ -136,4 +137,16 @@ impl Context {
 /// Returns the key of the first row; all rows of a batch have the same part of the key.
 fn first_key(row_batch: &RowBatch) -> &[Value] {
     row_batch.missing_rows.first().map_or(&[], |missing_row| &missing_row.row.key)
+}
+
+/// Returns the reason why an image cannot be sent, with the key of its row if that is not the image
+/// itself. Rows with images are sent alone.
+fn name_row(reason: &str, row_batch: &RowBatch) -> String {
+    let Some(missing_row) = row_batch.missing_rows.first() else { return reason.to_owned() };
+    let texts = missing_row.row.key.iter().map(ToString::to_string);
+    // A digest, a URL or the image's own path does not help to find the row.
+    let is_name =
+        |text: &String| !text.contains(':') && text.len() <= 100 && !reason.contains(text.as_str());
+    let key: Vec<String> = texts.filter(is_name).collect();
+    if key.is_empty() { reason.to_owned() } else { format!("{}: {reason}", key.join(", ")) }
 }

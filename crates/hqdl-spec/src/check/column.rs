@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::{SpecCheck, join_path, literal_value};
+use super::{SpecCheck, explain_rejection, join_path, literal_value};
 use crate::checker::Checker;
 use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, ValuesField};
 use crate::schema_check::Step;
@@ -359,7 +359,10 @@ impl SpecCheck<'_> {
             Err(message) => {
                 self.add_error(
                     path,
-                    &format!("the database rejects the SELECT of this value list: {message}"),
+                    &format!(
+                        "the database rejects the SELECT of this value list: {}",
+                        explain_rejection(&message, sql)
+                    ),
                     "this SELECT",
                     "write one SELECT that runs in the database's own shell",
                 );
@@ -432,7 +435,7 @@ impl SpecCheck<'_> {
             None if !slots_in(&ask).is_empty() => {
                 self.add_error(
                     path,
-                    &format!("the question \"{ask}\" has a slot but no SQL that uses it"),
+                    &format!("the question \"{ask}\" has a placeholder but no SQL that uses it"),
                     "",
                     "write { ask = \"…\", sql = \"…\" }",
                 );
@@ -445,7 +448,7 @@ impl SpecCheck<'_> {
                             path,
                             &format!("{slot} occurs in the question but not in its SQL"),
                             "",
-                            "use the slot in the SQL, or remove it from the question",
+                            "write the placeholder in the SQL, or remove it from the question",
                         );
                     }
                 }
@@ -473,7 +476,10 @@ impl SpecCheck<'_> {
                 {
                     self.add_error(
                         path,
-                        &format!("the database rejects the SQL of \"{ask}\": {message}"),
+                        &format!(
+                            "the database rejects the SQL of \"{ask}\": {}",
+                            explain_rejection(&message, sql)
+                        ),
                         "this SQL",
                         "write a condition over the columns of the expansion",
                     );

@@ -1,6 +1,6 @@
 //! Checks `[expansion.evidence]`: the documents of an expansion.
 
-use super::{SpecCheck, join_path};
+use super::{SpecCheck, explain_rejection, join_path};
 use crate::evidence::{Documents, EvidenceIndex, EvidenceSettings, SearchSettings, resolve_folder};
 use crate::file::{Echo, EvidenceTable, ExpansionTable, Format, SpecFile};
 use crate::provider::Provider;
@@ -94,9 +94,15 @@ impl SpecCheck<'_> {
         });
         let price = table.price_per_search;
         if !price.is_some_and(|price| price.is_finite() && price >= 0.0) {
-            let message = "`search` needs the price of a search, in USD";
             let help = "set `price_per_search`, to 0 if searches are free";
-            self.add_error(&field_path("search"), message, "", help);
+            if price.is_some() {
+                let message = "`price_per_search` is not a valid price";
+                let label = "expected USD, 0 or more";
+                self.add_error(&field_path("price_per_search"), message, label, "");
+            } else {
+                let message = "`search` needs the price of a search, in USD";
+                self.add_error(&field_path("search"), message, "", help);
+            }
         }
         Documents::Search(SearchSettings {
             url: url.to_owned(),
@@ -137,6 +143,10 @@ impl SpecCheck<'_> {
             }
             Err(_) if self.catalog.is_absent() => {}
             Err(message) => {
+                let message = format!(
+                    "the database rejects the SELECT of the documents: {}",
+                    explain_rejection(&message, select)
+                );
                 let help = "correct the SELECT until it runs in the database's own shell";
                 self.add_error(path, &message, "", help);
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{SpecCheck, format_suggestion, join_path};
+use super::{SpecCheck, explain_rejection, format_suggestion, join_path};
 use crate::file::{Echo, ExpansionTable, SourceField, SourceTable, SpecFile};
 use crate::schema_check::Step;
 use crate::{Column, Expansion, Images, Source, SourceRows};
@@ -454,12 +454,12 @@ impl SpecCheck<'_> {
                             help
                         }
                     };
-                    self.add_error(
-                        source_path,
-                        &format!("the database has no table `{table}`"),
-                        "no such table",
-                        &help,
-                    );
+                    let (message, label) = if table.trim().is_empty() {
+                        ("`source` is empty".to_owned(), "expected a table or a SELECT")
+                    } else {
+                        (format!("the database has no table `{table}`"), "no such table")
+                    };
+                    self.add_error(source_path, &message, label, &help);
                     return;
                 }
             }
@@ -470,7 +470,10 @@ impl SpecCheck<'_> {
                     Err(message) => {
                         self.add_error(
                             source_path,
-                            &format!("the database rejects the SELECT of this source: {message}"),
+                            &format!(
+                                "the database rejects the SELECT of this source: {}",
+                                explain_rejection(&message, sql)
+                            ),
                             "this SELECT",
                             "write one SELECT that runs in the database's own shell",
                         );

@@ -112,7 +112,7 @@ impl SpecCheck<'_> {
                 path,
                 &format!("the name `{name}` is reserved"),
                 "names that begin with hqdl_ or sqlite_ are reserved",
-                "",
+                "choose another name",
             );
         } else if self.table_names.insert(lower, name.to_owned()).is_some() {
             self.add_error(
@@ -158,5 +158,18 @@ fn format_suggestion<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> S
             let first = &known[..known.len().min(LISTED)];
             format!("use one of {}{more}", first.join(", "))
         }
+    }
+}
+
+/// Returns why a database rejects SQL of the spec, which hqdl may write in parentheses.
+fn explain_rejection(message: &str, sql: &str) -> String {
+    match message {
+        "incomplete input" => "it ends too early".to_owned(),
+        "near \")\": syntax error" if !sql.contains(')') => "it ends too early".to_owned(),
+        "near \";\": syntax error" => "it is more than one statement".to_owned(),
+        _ if message.contains("unrecognized token: \"{") => {
+            "a spec has no calls such as {{…}}; only queries have".to_owned()
+        }
+        _ => message.to_owned(),
     }
 }

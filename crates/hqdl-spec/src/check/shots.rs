@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{SpecCheck, format_suggestion, join_path, literal_value};
+use super::{SpecCheck, explain_rejection, format_suggestion, join_path, literal_value};
 use crate::checker::Checker;
 use crate::file::{ExpansionTable, ShotCell, ShotsField, ShotsTable};
 use crate::literal::Literal;
@@ -75,7 +75,10 @@ impl SpecCheck<'_> {
             Err(message) => {
                 self.add_error(
                     path,
-                    &format!("the database rejects the SELECT of the shots: {message}"),
+                    &format!(
+                        "the database rejects the SELECT of the shots: {}",
+                        explain_rejection(&message, sql)
+                    ),
                     "this SELECT",
                     "write one SELECT that runs in the database's own shell",
                 );

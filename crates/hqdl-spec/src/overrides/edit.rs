@@ -21,7 +21,7 @@ pub enum OverrideEditError {
         existing: Vec<String>,
     },
     /// The key has a different number of columns.
-    #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
+    #[error("the key of `{expansion}` has {}, not {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
     Key {
         /// Name of the expansion.
         expansion: String,

@@ -398,7 +398,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "SELECT publisher_name FROM publisher\"",
         "DELETE FROM publisher RETURNING publisher_name\"",
-        "the database rejects the SELECT of this value list: it would write to the database",
+        "the database rejects the SELECT of this value list: it is not a SELECT, but would change the database",
         "\"DELETE",
         "write one SELECT that runs in the database's own shell",
     ),
@@ -472,7 +472,7 @@ const MISTAKES: &[Mistake] = &[
         "publisher {value} since {date}?",
         "{date} occurs in the question but not in its SQL",
         "{ ask = \"Is the publisher",
-        "use the slot in the SQL, or remove it from the question",
+        "write the placeholder in the SQL, or remove it from the question",
     ),
     mistake(
         "sql = \"publisher_name = {value}\"",

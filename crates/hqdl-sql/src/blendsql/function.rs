@@ -235,7 +235,7 @@ impl Scanner<'_> {
             let start = tokens.first().map_or(end.saturating_sub(1), |t| t.start);
             let error = SqlError::new(
                 start..end,
-                "the question of `answer` is not a text",
+                "the question of `answer` is empty or not a text",
                 "expected one text",
             );
             return Err(error.with_help("write answer(text, 'question')"));

@@ -123,6 +123,10 @@ pub struct Counts {
     pub without_value: u64,
     /// Number of cells without a value because the model does not know the value.
     pub unknown: u64,
+    /// Number of cells without a value because the model or the content filter refused.
+    pub refused: u64,
+    /// Number of cells whose answer cannot be read or is not allowed.
+    pub invalid: u64,
 }
 
 impl Counts {
@@ -131,6 +135,8 @@ impl Counts {
         if !state.has_value() {
             self.without_value += 1;
             self.unknown += u64::from(state == State::Unknown);
+            self.refused += u64::from(state == State::Refused);
+            self.invalid += u64::from(matches!(state, State::Invalid | State::NotInList));
         }
     }
 }

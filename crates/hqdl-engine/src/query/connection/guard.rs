@@ -19,7 +19,7 @@ use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
 use crate::query::connection::sqlite_message::{
-    ENDS_TOO_EARLY, SqliteMessage, name_ingredients, unknown_name,
+    ENDS_TOO_EARLY, SqliteMessage, clause_span, name_ingredients, unknown_name,
 };
 use crate::query::connection::statement::{ONLY_READS, first_word_span, name_span, token_span_at};
 use crate::query::connection::{best, dedup, math, search};
@@ -363,7 +363,10 @@ impl Guard {
                 let span = span.or_else(|| {
                     let end = sql.trim_end().len();
                     let is_at_end = message == ENDS_TOO_EARLY;
-                    is_at_end.then_some(end..end).or_else(|| name_span(sql, unknown_name(&message)))
+                    is_at_end
+                        .then_some(end..end)
+                        .or_else(|| clause_span(sql, &message))
+                        .or_else(|| name_span(sql, unknown_name(&message)))
                 });
                 let (span_in_sql, database) = (span.as_ref(), &self.database);
                 let explained =

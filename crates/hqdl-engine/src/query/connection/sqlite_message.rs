@@ -12,7 +12,10 @@ use hqdl_sql::blendsql::runtime::{
 };
 use hqdl_sql::blendsql::{NEAREST, SEARCH};
 use hqdl_sql::suql;
+use hqdl_values::format::count_noun;
 use hqdl_values::problem::find_nearest;
+
+use super::statement::name_spans;
 
 /// Ingredients that are written as aggregates, with the functions that replace them.
 pub(in crate::query) const AGGREGATES: [(&str, &str); 5] = [
@@ -23,15 +26,31 @@ pub(in crate::query) const AGGREGATES: [(&str, &str); 5] = [
     ("LLMReduce", Function::Texts.name()),
 ];
 
+/// Keywords that are often misspelt.
+const KEYWORDS: [&str; 10] =
+    ["SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "JOIN", "UNION", "DISTINCT"];
+
 /// Parts of messages, and the hints for them.
-const HINTS: [(&str, &str); 19] = [
+const HINTS: [(&str, &str); 29] = [
     ("ends too early", "complete it, as in SELECT name FROM city"),
     (
         "unrecognized token: \":\"",
         "`value::type` is PostgreSQL syntax: use `--dialect suql`, or CAST(value AS type)",
     ),
     ("unrecognized token: \"'", "close the text with a `'`; write a `'` inside it twice"),
+    ("unrecognized token: \"\"", "close the name with a `\"`; a text is in single quotes: '…'"),
+    ("unrecognized token: \"[", "close the name with a `]`"),
+    ("unrecognized token: \"`", "close the name with a backtick"),
     ("unrecognized token", "remove it, or write it in a text: '…'"),
+    ("MATCH works only", "use LIKE, or the function search(t.column, 'words', 5)"),
+    ("USING names", "name a column that both tables have, or write ON a.x = b.y"),
+    ("has 1 value for", "list one name after the table, as its query returns one column"),
+    ("a NATURAL join", "remove NATURAL, or the ON or USING clause"),
+    ("no such window", "define it with WINDOW, or write OVER (ORDER BY …)"),
+    (
+        "the window function `",
+        "write OVER (ORDER BY …) after it, and use it in the result columns or in ORDER BY; to filter by it, use a subquery",
+    ),
     (
         "ambiguous column name",
         "several tables in FROM have this column: write the table before it, as in t.column",
@@ -44,10 +63,14 @@ const HINTS: [(&str, &str); 19] = [
         "aggregate functions are not allowed",
         "compute the aggregate in a subquery, and group its rows",
     ),
-    ("BY term out of range", "write the position of a result column, counted from 1, or its name"),
+    (
+        "is not a result column",
+        "write the position of a result column, counted from 1, or its name",
+    ),
+    ("values for", "list as many names after the table as its query returns columns"),
     ("different numbers of columns", "return the same number of columns from each SELECT"),
     ("LIMIT or OFFSET is not", "write a whole number after LIMIT and OFFSET"),
-    ("sub-select returns", "select one column in the subquery"),
+    ("the subquery returns", "select one column in the subquery"),
     ("the query in `", "select one column in it"),
     ("integer overflow", "compute it as a REAL, as in sum(CAST(c AS REAL)) or total(c)"),
     ("malformed JSON", "skip other values, as in CASE WHEN json_valid(c) THEN … END"),
@@ -71,7 +94,8 @@ const HINTS: [(&str, &str); 19] = [
 pub(in crate::query) const ENDS_TOO_EARLY: &str = "the query ends too early";
 
 /// Parts of `SQLite`'s messages, and what hqdl writes instead.
-const OWN_MESSAGES: [(&str, &str); 3] = [
+const OWN_MESSAGES: [(&str, &str); 4] = [
+    ("unable to use function MATCH", "MATCH works only on a full-text table"),
     ("incomplete input", ENDS_TOO_EARLY),
     (
         "the same number of result columns",
@@ -96,6 +120,9 @@ pub(in crate::query) fn name_ingredients(message: &str) -> String {
         };
         return format!("the query in `{ingredient}` returns {count} columns");
     }
+    if let Some(own) = restate_counts(message) {
+        return own;
+    }
     if let Some((_, own)) = OWN_MESSAGES.iter().find(|(part, _)| message.contains(part)) {
         return (*own).to_owned();
     }
@@ -113,6 +140,70 @@ pub(in crate::query) fn name_ingredients(message: &str) -> String {
     }
 }
 
+/// Returns a message about numbers of columns, or about a window function, in hqdl's own words.
+fn restate_counts(message: &str) -> Option<String> {
+    let count = |number: &str, noun| Some(count_noun(number.parse().ok()?, noun));
+    // `table c has 1 values for 2 columns`
+    if let Some((table, rest)) =
+        message.strip_prefix("table ").and_then(|rest| rest.split_once(" has "))
+        && let Some((values, columns)) = rest.split_once(" values for ")
+    {
+        let columns = count(columns.trim_end_matches(" columns"), "column")?;
+        return Some(format!("`{table}` has {} for {columns}", count(values, "value")?));
+    }
+    // `sub-select returns 2 columns - expected 1`
+    if let Some(rest) = message.strip_prefix("sub-select returns ") {
+        let (columns, expected) = rest.split_once(" columns - expected ")?;
+        return Some(format!(
+            "the subquery returns {}, expected {expected}",
+            count(columns, "column")?
+        ));
+    }
+    // `1st ORDER BY term out of range - should be between 1 and 3`
+    if let Some((term, range)) = message.split_once(" BY term out of range - should be between ") {
+        let (position, clause) = term.split_once(' ')?;
+        let columns = count(range.rsplit(' ').next()?, "column")?;
+        return Some(format!(
+            "the {position} term of {clause} BY is not a result column: the query has {columns}"
+        ));
+    }
+    // `cannot join using column c - column not present in both tables`
+    if let Some(rest) = message.strip_prefix("cannot join using column ") {
+        let (name, _) = rest.split_once(" - ")?;
+        return Some(format!("USING names `{name}`, which is not a column of both tables"));
+    }
+    let name = message.strip_prefix("misuse of window function ")?;
+    Some(format!("the window function `{}` is not allowed here", name.trim_end_matches("()")))
+}
+
+/// Returns the span of the clause that a message is about, if the query has it once.
+pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<usize>> {
+    let clause: &[&str] = if message.contains(" BY is not a result column") {
+        if message.contains("GROUP BY") { &["GROUP"] } else { &["ORDER"] }
+    } else if message.starts_with("LIMIT or OFFSET") {
+        &["LIMIT"]
+    } else if message.starts_with("the combined SELECTs") {
+        &["UNION", "INTERSECT", "EXCEPT"]
+    } else if message.starts_with("a NATURAL join") {
+        &["NATURAL"]
+    } else if message.starts_with("MATCH works") {
+        &["MATCH"]
+    } else if message.starts_with("the subquery returns") {
+        let mut selects = name_spans(sql, "SELECT").skip(1);
+        return selects.next().filter(|_| selects.next().is_none());
+    } else if message.starts_with("USING names") || message.contains(" has 1 value for ") {
+        // The message quotes the name.
+        return name_spans(sql, message.split('`').nth(1)?).next();
+    } else if message.starts_with("generate_series needs") {
+        &["generate_series"]
+    } else {
+        return None;
+    };
+    let mut found = clause.iter().flat_map(|word| name_spans(sql, word));
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
 /// A message from `SQLite` about a query.
 pub(in crate::query) struct SqliteMessage<'m> {
     /// Message, with the names of ingredients.
@@ -128,7 +219,7 @@ impl SqliteMessage<'_> {
     /// Returns a hint for the user; empty if there is none.
     pub(in crate::query) fn suggest_fix(&self) -> String {
         match self.message.split_once(": ") {
-            Some(("no such function", name)) => return suggest_function(name),
+            Some(("no such function", name)) => return self.suggest_function(name),
             Some(("no such table" | "no such column", _)) => return self.suggest_name(),
             _ => {}
         }
@@ -164,7 +255,41 @@ impl SqliteMessage<'_> {
         {
             return hint;
         }
+        let last_word = before.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        for written in [word.to_uppercase().as_str(), last_word] {
+            if !KEYWORDS.contains(&written)
+                && let Some(keyword) = find_nearest(written, KEYWORDS)
+            {
+                return format!("did you mean {keyword} instead of {written}?");
+            }
+        }
         "correct the SQL here, or just before".to_owned()
+    }
+
+    /// Returns a hint for an unknown function.
+    fn suggest_function(&self, name: &str) -> String {
+        let is = |i: &IngredientRef| i.name().eq_ignore_ascii_case(name);
+        if let Some(found) = ingredients::all_ingredients().into_iter().find(is) {
+            return format!("write the call in double braces: {{{{{}(…)}}}}", found.name());
+        }
+        if let Some(hint) = suggest_dialect(name) {
+            return hint;
+        }
+        if name.eq_ignore_ascii_case("REGEXP") {
+            return "use LIKE or GLOB, or the operator ~ with `--dialect suql`".to_owned();
+        }
+        let known = self.database.connection().prepare(
+            "SELECT DISTINCT name FROM pragma_function_list WHERE name NOT LIKE 'hq@_%' ESCAPE '@'",
+        );
+        let known = known.and_then(|mut names| {
+            names
+                .query_map([], |row| row.get::<_, String>(0))?
+                .collect::<rusqlite::Result<Vec<_>>>()
+        });
+        match find_nearest(name, known.unwrap_or_default().iter().map(String::as_str)) {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None => "use a function of SQLite, or an ingredient: {{…}}; docs/reference/queries.md lists them".to_owned(),
+        }
     }
 
     /// Returns the numbers of arguments that a function takes.
@@ -208,6 +333,33 @@ impl SqliteMessage<'_> {
         {
             return format!("FROM has no table or alias `{table}`");
         }
+        if misspelt.contains(['“', '”', '‘', '’']) {
+            return "write straight quotes: '…' for a text, \"…\" for a name".to_owned();
+        }
+        if misspelt.contains('\'') {
+            return "brackets quote a name here; a list belongs where the call expects it"
+                .to_owned();
+        }
+        // The column exists, but its rows are not visible where the query names it.
+        let has_column = |t: &String| {
+            let columns = database.table_columns(t).unwrap_or_default();
+            columns.iter().any(|(name, _)| name.eq_ignore_ascii_case(misspelt))
+        };
+        if !is_table && table.is_none() {
+            let owners: Vec<String> =
+                database.table_names().into_iter().filter(has_column).collect();
+            let is_written = |owner: &&String| name_spans(self.sql, owner).next().is_some();
+            let has_from = name_spans(self.sql, "FROM").next().is_some();
+            let written = owners.iter().find(is_written);
+            if let Some(owner) = written.filter(|_| has_from) {
+                return format!(
+                    "the rows of `{owner}` are not visible here: use a value, or a subquery"
+                );
+            }
+            if let Some(owner) = written.or(owners.first()) {
+                return format!("it is a column of `{owner}`, which must be in FROM");
+            }
+        }
         match (find_nearest(misspelt, known.iter().map(String::as_str)), table) {
             (Some(name), _) => format!("did you mean `{name}`?"),
             (None, Some((table, _))) if database.table_columns(table).is_some() => {
@@ -228,18 +380,6 @@ impl SqliteMessage<'_> {
             }
         }
     }
-}
-
-/// Returns a hint for an unknown function.
-fn suggest_function(name: &str) -> String {
-    let is = |i: &IngredientRef| i.name().eq_ignore_ascii_case(name);
-    if let Some(found) = ingredients::all_ingredients().into_iter().find(is) {
-        return format!("write the call in double braces: {{{{{}(…)}}}}", found.name());
-    }
-    suggest_dialect(name).unwrap_or_else(|| {
-        "use a function of SQLite, or an ingredient: {{…}}; docs/reference/queries.md lists them"
-            .to_owned()
-    })
 }
 
 /// Returns a hint if another dialect has this function.

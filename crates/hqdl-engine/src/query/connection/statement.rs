@@ -84,8 +84,17 @@ pub(in crate::query) fn first_word_span(sql: &str) -> Option<Range<usize>> {
 
 /// Returns the span of a name, quoted or not.
 pub(in crate::query) fn name_span(sql: &str, name: &str) -> Option<Range<usize>> {
+    name_spans(sql, name).next()
+}
+
+/// Returns the spans of all tokens with a name, also in quotes.
+pub(in crate::query) fn name_spans<'s>(
+    sql: &'s str,
+    name: &'s str,
+) -> impl Iterator<Item = Range<usize>> + 's {
     let quotes = ['"', '`', '[', ']'];
-    QueryTokens::new(sql).find(|t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
+    QueryTokens::new(sql)
+        .filter(move |t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
 }
 
 /// Returns the span of the token that begins at `at`.

@@ -7,6 +7,7 @@ use crate::query::functions::call_runtime::lock_runtime;
 use crate::query::plan::engine::Engine;
 use crate::query::result::query_result::{Meta, Route};
 use hqdl_sql::blendsql::plan::DemandPlan;
+use hqdl_values::format::count_noun;
 use hqdl_values::usage::Usage;
 
 /// Routes and notes of a query.
@@ -46,6 +47,18 @@ impl Engine<'_, '_> {
         let cluster_notes = runtime.data.cluster_notes.iter();
         notes.extend(cluster_notes.map(|(call, note)| format!("{call}: {note}")));
         let counts = &runtime.data.counts;
+        if counts.refused > 0 {
+            notes.push(format!(
+                "the model, or the endpoint's content filter, refused to answer about {}: try another question or model",
+                count_noun(counts.refused, "value")
+            ));
+        }
+        if counts.invalid > 0 {
+            notes.push(format!(
+                "the reply about {} had no readable or allowed answer: try fewer rows per request, a simpler question or another model",
+                count_noun(counts.invalid, "value")
+            ));
+        }
         let sum_nested = |count: fn(&Meta) -> u64| self.nested_meta.iter().map(count).sum::<u64>();
         Meta {
             requests: usage.requests + sum_nested(|m| m.requests),

@@ -540,7 +540,9 @@ impl CallText<'_> {
         let arguments = if alone { [TABLE, QUESTION] } else { [QUESTION, TABLE] };
         let (given, _) = self.match_arguments(&arguments)?;
         let (question, table) = if alone { (given[1], given[0]) } else { (given[0], given[1]) };
-        let table = table.ok_or_else(|| self.missing_argument_error("a table"))?;
+        let table = table.ok_or_else(|| {
+            self.missing_argument_error("a table, as in {{TableSummary('city')}}")
+        })?;
         let asked = match question {
             None => SUMMARY.to_owned(),
             Some(piece) => piece

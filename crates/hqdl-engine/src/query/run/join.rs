@@ -66,6 +66,8 @@ pub fn ask_pairs(
     runtime.data.counts.reused += counts.reused;
     runtime.data.counts.without_value += counts.without_value;
     runtime.data.counts.unknown += counts.unknown;
+    runtime.data.counts.refused += counts.refused;
+    runtime.data.counts.invalid += counts.invalid;
     Ok(counts.asked)
 }
 

@@ -149,7 +149,8 @@ impl CallParts {
                 keyword_token.start..span_of_tokens(&argument.tokens).end,
                 format!("`{}` appears twice", keyword_token.text(sql)),
                 "second time",
-            ));
+            )
+            .with_help("remove one of the two"));
         }
         self.seen.push(keyword);
         let tokens = argument.tokens.as_slice();

@@ -140,7 +140,7 @@ fn generate_series(v: &[ValueRef<'_>]) -> Result<Json> {
         }
         _ => {
             return Err(function_error(
-                "generate_series needs two numbers, or two dates and an INTERVAL".to_owned(),
+                "generate_series needs two numbers, or two dates and an INTERVAL, as in generate_series(1, 10)".to_owned(),
             ));
         }
     }
