@@ -12,7 +12,7 @@ pub struct TranslatedQuery {
 }
 
 impl TranslatedQuery {
-    /// Creates an empty translation of a text with about this many bytes.
+    /// Creates an empty translation with capacity for a text of `length` bytes.
     pub(crate) fn with_capacity(length: usize) -> Self {
         Self { sql: String::with_capacity(length + 64), fragments: Vec::new() }
     }

@@ -29,7 +29,8 @@ pub(super) struct Flow {
     pub columns: Vec<FlowColumn>,
     /// Expression over database columns that computes the value.
     pub lineage: Option<Arc<Lineage>>,
-    /// Whether a COLLATE other than BINARY decides which values are equal, instead of the column.
+    /// Whether a COLLATE clause other than BINARY decides which values are equal, instead of the
+    /// column's collation.
     pub is_collated: bool,
 }
 
@@ -88,8 +89,8 @@ impl Flow {
         self
     }
 
-    /// Converts a flow to that of a computed expression, which has no affinity; a column's affinity
-    /// determines which values it can contain.
+    /// Removes the columns' affinities, as computing an expression does. An affinity still shows
+    /// which types of values a column contains.
     pub fn without_affinity(mut self) -> Self {
         for column in std::mem::take(&mut self.columns) {
             match column.affinity {
@@ -102,9 +103,9 @@ impl Flow {
     }
 }
 
-/// How the result of a function depends on its arguments.
+/// Dependence of a function's result on its arguments.
 pub(super) enum FunctionEffect {
-    /// The function returns one of its first arguments; the field is their number.
+    /// The function returns one of its first arguments; the field is the number of these arguments.
     PassesThrough(usize),
     /// The function returns its greatest or least argument.
     Extremum,
@@ -112,9 +113,9 @@ pub(super) enum FunctionEffect {
     NullIf,
     /// The first argument is a condition, the others are possible results.
     Conditional,
-    /// Computes from numbers.
+    /// The function computes its result from numbers.
     Numeric(Flow),
-    /// Computes from values of any type.
+    /// The function computes its result from values of any type.
     Computes(Flow),
 }
 

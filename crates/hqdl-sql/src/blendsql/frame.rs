@@ -78,7 +78,6 @@ pub fn has_random(query: &Query) -> bool {
     found
 }
 
-/// Returns true if a query reads a table of this name.
 pub(super) fn reads_table(query: &Query, name: &str) -> bool {
     let mut found = false;
     query.visit_tables(&mut |table| found |= table.eq_ignore_ascii_case(name));

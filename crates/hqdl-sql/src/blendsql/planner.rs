@@ -19,7 +19,7 @@ use crate::blendsql::tree::{
     Body, CompoundOperator, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore,
 };
 
-/// State of planning a query.
+/// State while a query is planned.
 struct Planner<'q> {
     analysis: Analysis<'q>,
     plan: DemandPlan,

@@ -10,13 +10,14 @@
 /// are sorted.
 pub const BEST_AGGREGATE: &str = "hq_best";
 
-/// Name of the aggregate of `nearest(…)`: the same as [`BEST_AGGREGATE`], with other messages.
+/// Name of the aggregate of `nearest(…)`: the same as [`BEST_AGGREGATE`], with different error
+/// messages.
 pub const NEAREST_AGGREGATE: &str = "hq_nearest";
 
 /// Name of the aggregate of `search(…)`: the values of a group that match a text best.
 pub const SEARCH_AGGREGATE: &str = "hq_search";
 
-/// Name of the aggregate of `LLMDedup` that makes clusters of pairs.
+/// Name of the aggregate of `LLMDedup` that builds clusters from pairs.
 pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
 
 /// Name of the function of `LLMDedup` that returns the canonical value of a text.
@@ -30,8 +31,8 @@ pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
 pub const TRIMMED_FUNCTION: &str = "hq_trimmed";
 
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
-/// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must not evaluate one
-/// early.
+/// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must
+/// not evaluate one early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
     /// `hq_call(call, mark, value, …)`: returns the answer of a call about these values. Returns
@@ -85,8 +86,8 @@ pub enum Function {
     /// `hq_values(titles, value, …)`: same as `hq_rows`, but returns the value itself for a single
     /// row with one column, and NULL for no rows.
     Values,
-    /// `hq_texts(value)`: aggregates the distinct texts of a group into a sorted JSON array; NULL if
-    /// there is none.
+    /// `hq_texts(value)`: aggregates the distinct texts of a group into a sorted JSON array; NULL
+    /// if there is none.
     Texts,
 }
 

@@ -3,15 +3,14 @@
 //! row of each partition:
 //!
 //! ```text
-//! SELECT hq_c1 AS "x", hq_c2 AS "y"
-//! FROM (SELECT x AS hq_c1, y AS hq_c2, a AS hq_o1, b AS hq_o2,
-//!         row_number() OVER (PARTITION BY a ORDER BY a, b) AS hq_n …) AS hq_d
-//! WHERE hq_n = 1 ORDER BY hq_o1, hq_o2
+//! SELECT hq_c1 AS "x", hq_c2 AS "y" FROM (SELECT x AS hq_c1, y AS hq_c2, a AS hq_o1, b AS hq_o2,
+//! row_number() OVER (PARTITION BY a ORDER BY a, b) AS hq_n …) AS hq_d WHERE hq_n = 1 ORDER BY
+//! hq_o1, hq_o2
 //! ```
 //!
-//! If a result column is a question about a column, the outer query asks it, only about the rows
-//! that are kept: `answer(x, '…')` becomes `x AS hq_c1` in the inner query, and
-//! `answer(hq_c1, '…')` in the outer one.
+//! If a result column is a question about a column, the outer query asks it, and only about the
+//! rows that are kept: `answer(x, '…')` becomes `x AS hq_c1` in the inner query, and `answer(hq_c1,
+//! '…')` in the outer one.
 
 use std::ops::Range;
 
@@ -57,8 +56,8 @@ impl Parser<'_> {
     /// a compound, ORDER BY belongs to the whole query.
     ///
     /// # Errors
-    /// [`SqlError`] for an invalid term, if the columns of a `*` are not known, or if ORDER BY does
-    /// not begin with the expressions of `DISTINCT ON`.
+    /// Returns [`SqlError`] for an invalid term, if the columns of a `*` are not known, or if ORDER
+    /// BY does not begin with the expressions of `DISTINCT ON`.
     pub fn finish_distinct_on(
         &mut self,
         distinct: DistinctOn,
@@ -203,8 +202,8 @@ impl Parser<'_> {
         (is_question && is_whole && is_one_text && is_known).then_some(column)
     }
 
-    /// Returns the tokens of a range in comparable form. A column is the same with and without its
-    /// table.
+    /// Returns the tokens of a range in comparable form. A column equals itself with or without its
+    /// table qualifier.
     fn read_words(&self, span: &Range<usize>) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for token in self.tokens_in(span) {
@@ -228,7 +227,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns a term. If it is the name or position of a result column, it means that column.
+/// Returns a term. The name or position of a result column refers to that column.
 fn resolve_term<'i>(
     items: &'i [ResultItem],
     text: &'i SqlText,

@@ -85,7 +85,7 @@ impl Parser<'_> {
                 let query = TypedSql::new(query, at..end - 1);
                 return self.parse_query_alias(query, start..end, exprs);
             }
-            // An opening parenthesis: a join in parentheses.
+            // An opening parenthesis begins a join in parentheses.
             self.position += 1;
             let inner = self.with_depth_limit(Self::parse_from)?;
             exprs.extend(inner);
@@ -192,7 +192,7 @@ impl Parser<'_> {
     /// aliases for tables.
     ///
     /// # Errors
-    /// [`SqlError`] for an unknown table, or for more aliases than columns.
+    /// Returns [`SqlError`] for an unknown table, or for more aliases than columns.
     fn select_renamed_columns(
         &mut self,
         start: usize,
@@ -276,7 +276,7 @@ impl Parser<'_> {
     /// Returns the columns of the last parsed query, with the first ones renamed.
     ///
     /// # Errors
-    /// [`SqlError`] for more names than columns.
+    /// Returns [`SqlError`] for more names than columns.
     pub fn take_renamed_columns(
         &mut self,
         names: &[(String, Range<usize>)],

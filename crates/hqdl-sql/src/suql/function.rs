@@ -103,7 +103,6 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("upper", 1, "suql_upper({})"),
 ];
 
-/// Functions that return texts.
 const TEXT_FUNCTIONS: [&str; 29] = [
     "format",
     "string_agg",
@@ -136,7 +135,6 @@ const TEXT_FUNCTIONS: [&str; 29] = [
     "upper",
 ];
 
-/// Functions that return arrays.
 const ARRAY_FUNCTIONS: [&str; 8] = [
     "array_append",
     "array_cat",
@@ -154,7 +152,6 @@ const FIRST_ARGUMENT_FUNCTIONS: [&str; 10] =
 /// Functions that return one of their arguments.
 const COMMON_TYPE_FUNCTIONS: [&str; 4] = ["coalesce", "greatest", "ifnull", "least"];
 
-/// Functions that return booleans.
 const BOOLEAN_FUNCTIONS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
 
@@ -204,8 +201,8 @@ const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("string_to_table", "suql_split({})"),
 ];
 
-/// Returns whether the dialect provides the function `name`, in lower case, whether or not
-/// `SQLite` has it.
+/// Returns true if the dialect provides a function, even if `SQLite` does not have it. `name` is in
+/// lower case.
 #[must_use]
 pub fn has_function(name: &str) -> bool {
     FUNCTIONS.iter().any(|(known, ..)| *known == name)
@@ -586,7 +583,7 @@ impl Parser<'_> {
     /// function.
     ///
     /// # Errors
-    /// [`SqlError`] for several arrays at once.
+    /// Returns [`SqlError`] for several arrays at once.
     pub fn set_function_array(
         name: &str,
         args: Vec<TypedSql>,

@@ -1,6 +1,6 @@
-//! SQL functions named `suql_…` that implement `PostgreSQL`'s operators and functions which
-//! `SQLite` lacks. Arrays are JSON arrays. A value that is not an array is treated as an array with
-//! one element.
+//! SQL functions named `suql_…` that implement `PostgreSQL`'s operators and functions that `SQLite`
+//! lacks. Arrays are JSON arrays. A value that is not an array is treated as an array with one
+//! element.
 
 mod lists;
 mod numbers;
@@ -21,7 +21,6 @@ use super::date_functions::{self, TimeSpan};
 use hqdl_values::format::regex_reason;
 use hqdl_values::value::Value;
 
-/// Result of an SQL function.
 type FunctionResult = rusqlite::Result<Sql>;
 /// An SQL function that is only called with non-NULL arguments.
 type StrictFunction = fn(&[ValueRef<'_>]) -> FunctionResult;
@@ -35,7 +34,7 @@ const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8
 /// Registers all functions on a connection.
 ///
 /// # Errors
-/// [`rusqlite::Error`] if `SQLite` rejects a registration.
+/// Returns [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FLAGS;
     let make = |name: &str, count: i32, run: StrictFunction| {
@@ -169,7 +168,7 @@ fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     make("suql_same", 2, |v| {
         let (a, b) = (array_elements(v[0]), array_elements(v[1]));
-        // When comparing whole arrays, NULL equals NULL.
+        // If whole arrays are compared, NULL equals NULL.
         let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || is_equal(a, b);
         Ok(boolean_to_sql(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
@@ -746,7 +745,6 @@ fn array_elements(value: ValueRef<'_>) -> Vec<Json> {
     vec![text.into_owned().into()]
 }
 
-/// Parses a text as a JSON object.
 fn parse_object(value: ValueRef<'_>) -> Option<Json> {
     let text = to_text(value);
     serde_json::from_str(&text).ok().filter(Json::is_object)

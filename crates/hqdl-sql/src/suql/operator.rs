@@ -398,7 +398,7 @@ impl Parser<'_> {
     /// interval between two timestamps. Returns `None` if no operand is a date or time.
     ///
     /// # Errors
-    /// [`SqlError`] for an invalid combination, such as a timestamp plus a number.
+    /// Returns [`SqlError`] for an invalid combination, such as a timestamp plus a number.
     fn translate_date_arithmetic(
         &self,
         left: &TypedSql,
@@ -601,7 +601,7 @@ impl Parser<'_> {
 /// Translates a comparison with a pattern.
 ///
 /// # Errors
-/// [`SqlError`] for an invalid pattern.
+/// Returns [`SqlError`] for an invalid pattern.
 pub(super) fn match_pattern(
     left: TypedSql,
     right: TypedSql,
@@ -641,7 +641,7 @@ pub(super) fn match_pattern(
 /// Checks a literal pattern, so that an invalid one is reported before any request is made.
 ///
 /// # Errors
-/// [`SqlError`] if the pattern is invalid.
+/// Returns [`SqlError`] if the pattern is invalid.
 pub(super) fn check_pattern(pattern: &TypedSql, syntax: &str) -> Result<(), SqlError> {
     let SqlType::Literal(text) = &pattern.sql_type else { return Ok(()) };
     compile_pattern(text, find_pattern_syntax(syntax), false).map(drop).map_err(|error| {

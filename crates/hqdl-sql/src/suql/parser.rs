@@ -34,7 +34,6 @@ pub(super) enum SqlType {
     Literal(String),
     /// A call, whose type is determined by a cast.
     Call,
-    /// An array.
     Array,
     /// An interval literal: amounts of `SQLite`'s units.
     Interval(Vec<(f64, &'static str)>),
@@ -354,8 +353,8 @@ impl TypedSql {
 /// Precedence of expressions without an operator.
 pub(super) const PRIMARY: u8 = 100;
 
-/// Creates an error for a construct that has no translation to `SQLite`. `help` says what to write
-/// instead.
+/// Creates an error for a construct that has no translation to `SQLite`. `help` suggests what to
+/// write instead.
 pub(super) fn translation_error(span: Range<usize>, construct: &str, help: &str) -> SqlError {
     let message = format!("hqdl cannot translate {construct} to SQLite");
     SqlError::new(span, message, "here").with_help(help)

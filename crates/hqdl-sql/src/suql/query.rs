@@ -14,7 +14,7 @@ use hqdl_values::format::count_noun;
 impl Parser<'_> {
     /// Parses the whole text as a single query.
     pub fn parse_statement(&mut self) -> Result<SqlText, SqlError> {
-        // Pass other statements on, so that they are rejected later as in any query.
+        // Pass other statements through. They are rejected later, as in any dialect.
         if !self.is_query_at(0) && !self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
             return Ok(vec![SourceFragment::Source(0..self.sql.len())]);
         }
@@ -512,7 +512,6 @@ fn is_source_text(text: Option<&SqlText>) -> bool {
     text.is_none_or(|t| t.iter().all(|p| !matches!(p, SourceFragment::Generated(..))))
 }
 
-/// Columns of `json_each`.
 const JSON_EACH_COLUMNS: [&str; 8] =
     ["atom", "fullkey", "id", "key", "parent", "path", "type", "value"];
 

@@ -42,7 +42,7 @@ impl Emitter<'_> {
         };
         let (is_true, is_false) = (self.write_asking_truth(holds), self.write_asking_truth(fails));
         let text = sql::truth_value(&is_true, &is_false);
-        // With nested values, each level would multiply the text.
+        // Each level of nesting would multiply the length of the text.
         if holds.call_count() < 2 || text.len() > MAX_DUPLICATED_BYTES {
             return text;
         }
@@ -63,7 +63,7 @@ impl Emitter<'_> {
         let mut texts = Vec::new();
         for part in parts.ordered_parts() {
             let text = self.write_asking_truth(part);
-            // Cached answers may decide a part in any order of evaluation.
+            // Cached answers may decide a part whatever the order of evaluation is.
             texts.push(if part.call_count() > 1 && text.len() <= MAX_DUPLICATED_BYTES {
                 sql::lookup_before_asking(&self.write_cached_truth(part), &text, false)
             } else {
@@ -102,7 +102,7 @@ impl Emitter<'_> {
         sql::predicate_truth(at, &text, predicate.wanted)
     }
 
-    /// Returns SQL for the truth value of the condition that a value with calls is not NULL.
+    /// Returns SQL for the truth value of `… IS NOT NULL`, applied to a value with calls.
     pub(super) fn write_not_null(&mut self, predicate: &Predicate) -> String {
         let text = sql::is_not_null(&self.write_value(&predicate.expr));
         sql::predicate_truth(self.add_predicate(predicate), &text, true)

@@ -30,8 +30,8 @@ use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
 /// A SELECT whose conditions contain calls. Its rows are recorded together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionGroup {
-    /// Offset in the text, which identifies the SELECT: a different rewriting can number the units
-    /// differently.
+    /// Offset in the text, which identifies the SELECT: a different rewriting can number the
+    /// condition groups differently.
     pub offset: usize,
     /// Number of conditions with calls.
     pub conditions: usize,
@@ -68,7 +68,7 @@ impl RewrittenQuery {
     }
 }
 
-/// Input of the emitter besides the plan.
+/// Input of the emitter in addition to the plan.
 pub(crate) struct EmitOptions<'q> {
     /// Text of the query.
     pub text: &'q str,
@@ -80,7 +80,7 @@ pub(crate) struct EmitOptions<'q> {
     pub standalone: Option<usize>,
 }
 
-/// State of writing a query.
+/// State while a query is written.
 pub(crate) struct Emitter<'q> {
     text: &'q str,
     sites: &'q [CallSite],
@@ -144,7 +144,6 @@ impl Emitter<'_> {
         })
     }
 
-    /// Returns the source text of an expression.
     fn source_text(&self, expr: &Expr) -> &str {
         &self.text[expr.span.clone()]
     }
@@ -246,7 +245,8 @@ impl Emitter<'_> {
     }
 }
 
-/// Returns SQL that aggregates the rows of a query with these titles into one value.
+/// Returns SQL that aggregates the rows of the query `text` into one value. `titles` are the
+/// query's column titles.
 fn context_sql(text: &str, aggregate: Function, titles: Option<&[String]>, query: &str) -> String {
     let Some(titles) = titles else { return format!("({query})") };
     let titles: Vec<String> = titles.iter().map(|t| hqdl_values::sql::quote_text(t)).collect();
@@ -279,7 +279,7 @@ fn unused_cte_name(sql: &str) -> String {
     name
 }
 
-/// Returns SQL that aggregates all values of a column into one value: the rows of a context.
+/// Returns SQL that aggregates all values of a column into the rows of a context.
 #[must_use]
 pub fn column_values_sql(table: &str, column: &str) -> String {
     let (table_sql, titles) =

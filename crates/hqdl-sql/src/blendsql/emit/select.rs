@@ -11,7 +11,7 @@ use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, Query, SelectC
 use hqdl_values::sql::quote_name;
 
 impl Emitter<'_> {
-    /// Writes the parts of a SELECT that differ from its source text.
+    /// Replaces the parts of a SELECT that must differ from its source text.
     pub(super) fn write_select(
         &mut self,
         query: &Query,
@@ -103,7 +103,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Writes all expressions of a SELECT except its conditions.
+    /// Writes the values with calls of a SELECT: result columns, and terms of GROUP BY, WINDOW and
+    /// ORDER BY.
     fn write_values(&mut self, query: &Query, core: &SelectCore, parts: &mut Vec<(Span, String)>) {
         let outer_lookup_only = self.lookup_only;
         self.lookup_only |= self.complete_selects.contains(&core.span.start);
@@ -131,7 +132,8 @@ impl Emitter<'_> {
     }
 
     /// Writes the conditions without calls, if WHERE must be rewritten, followed by the conditions
-    /// with calls. Without a WHERE, these follow the conditions of the first join that has calls.
+    /// with calls. If there is no WHERE, the conditions with calls follow those of the first join
+    /// that has calls.
     fn write_conditions(
         &self,
         core: &SelectCore,
@@ -204,7 +206,7 @@ impl Emitter<'_> {
     }
 
     /// Writes a SELECT as the statement that returns its rows with their state. It has no DISTINCT
-    /// and no LIMIT. An extra last column holds the number of the recorded row, and only that
+    /// and no LIMIT. An extra last column contains the number of the recorded row, and only that
     /// column evaluates values with calls.
     fn write_limited_select(
         &mut self,

@@ -1,6 +1,6 @@
 //! Generates the rewritten SQL: the only module that writes calls of the [runtime
-//! functions](crate::blendsql::runtime) and the CASE expressions around them. The rules decide what to write;
-//! this module formats it.
+//! functions](crate::blendsql::runtime) and the CASE expressions around them. The rules decide what
+//! to write; this module formats it.
 
 use crate::blendsql::plan::ScopeColumn;
 use crate::blendsql::runtime::Function;
@@ -47,7 +47,7 @@ pub(super) fn rows_as_value(
     let titles = format!("json_array({})", titles.join(", "));
     let mut rows = aggregate.call_sql(&[&titles, &names]);
     if aggregate == Function::Rows {
-        // `SQLite` does not pass constant arguments to an aggregate that has no row.
+        // `SQLite` does not pass constant arguments to an aggregate over no rows.
         let no_rows = format!("json_object('columns', {titles}, 'rows', json_array())");
         rows = format!("CASE count(*) WHEN 0 THEN {no_rows} ELSE {rows} END");
     }
@@ -151,8 +151,8 @@ pub(super) fn value_of_first_rows(number: &str, last: u64, value: &str) -> Strin
     format!("CASE WHEN {number} <= {last} THEN {value} END")
 }
 
-/// Same as [`value_of_first_rows`] for a number. Includes all rows that are equal in the order of the
-/// window, because any of them can be first.
+/// Same as [`value_of_first_rows`] for a number. Includes all rows that are equal in the order of
+/// the window, because any of them can be first.
 pub(super) fn probe_of_first_rows(number: &str, last: u64, probe: &str) -> String {
     let window = number.find('(').map_or(number, |at| &number[at..]);
     format!("(CASE WHEN rank{window} <= {last} THEN {probe} ELSE 0 END)")
@@ -169,8 +169,8 @@ pub(super) fn known_true_sql(truth: &str) -> String {
     format!("CASE {} WHEN 1 THEN 1 ELSE 0 END", lookup_only(truth))
 }
 
-/// Returns SQL for the truth value of conditions that are all evaluated. Those without calls come
-/// first, because they can guard the others from an error.
+/// Returns SQL that evaluates all conditions and yields their combined truth value. Conditions
+/// without calls come first, because they can guard the others from an error.
 pub(super) fn evaluate_all(all: bool, plain: &[String], with_calls: &[String]) -> String {
     let (function, decisive) = if all { (Function::All, 0) } else { (Function::Any, 1) };
     let mut with_calls = with_calls.to_vec();
@@ -215,8 +215,8 @@ pub(super) fn materialization_fence(source: &str, conditions: &[String]) -> Stri
     format!("SELECT * FROM {source}{filter} LIMIT -1")
 }
 
-/// Returns the condition that a row's columns are among `rows`, or the opposite unless `keeps` is
-/// true. With `keeps`, the condition also holds for a row with NULL.
+/// Returns the condition that a row's columns are among `rows` if `keeps` is true, and otherwise
+/// the condition that they are not. With `keeps`, the condition also holds for a row with NULL.
 pub(super) fn membership_condition(columns: &[&str], rows: &str, keeps: bool) -> String {
     let is_member = format!("({}) IN ({rows})", columns.join(", "));
     if !keeps {
@@ -250,8 +250,8 @@ pub(super) fn record_subquery_sql(
     Function::CloseSubquery.call_sql(&arguments)
 }
 
-/// Returns SQL that yields the truth value of a LIMIT's candidate row and stores its values with
-/// calls.
+/// Returns SQL that yields the truth value of a LIMIT's candidate row and stores the row's values
+/// that have calls.
 pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<String>) -> String {
     let mut arguments = vec![pending_mark(), shared_calls.len().to_string()];
     arguments.extend(shared_calls.iter().map(usize::to_string));
@@ -272,8 +272,8 @@ pub(super) fn similarity_rank(documents: &[String]) -> String {
     Function::Rank.call_sql(documents)
 }
 
-/// Returns SQL for the value of LIMIT or OFFSET. These cannot be NULL, so a pending value becomes
-/// 0.
+/// Returns SQL for the value of LIMIT or OFFSET. LIMIT and OFFSET cannot be NULL, so a pending
+/// value becomes 0.
 pub(super) fn limit_value(value: &str) -> String {
     Function::Limit.call_sql(&[&pending_mark(), value])
 }

@@ -3,7 +3,7 @@
 //! published value, because it reports the reason.
 //!
 //! A call reads its table by a LEFT JOIN on the unique key. The join is at the end of the FROM
-//! clause that has the key's columns. That is as fast as a handwritten join. If the join would
+//! clause that has the key's columns. This is as fast as a handwritten join. If the join would
 //! change the result (`SELECT *`) or could not be flattened (DISTINCT), a scalar subquery replaces
 //! it.
 

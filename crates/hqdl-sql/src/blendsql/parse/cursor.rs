@@ -15,7 +15,8 @@ const MAX_DEPTH: usize = 1000;
 #[derive(Default)]
 pub(super) struct LegacySyntax {
     pub edits: Vec<Edit>,
-    /// Columns `'t::c'` whose table is not found yet: a call, and one of its values.
+    /// Columns `'t::c'` whose table has not been found yet, as the indices of a call and of one of
+    /// its values.
     pub columns: Vec<(usize, usize)>,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct QueryParser<'s> {
     pub tokens: &'s [Token],
     /// All calls of the query.
     pub calls: &'s [Call],
-    /// Index of the call that begins at an offset.
+    /// Index of each call, by the offset at which the call begins.
     pub call_starts: HashMap<usize, usize>,
     /// Whether the query may contain syntax that only `PostgreSQL` has.
     pub is_server: bool,
@@ -223,13 +224,14 @@ impl QueryParser<'_> {
         parsed
     }
 
-    /// Counts a node that encloses the nodes parsed last. Fails if that exceeds the maximum depth.
+    /// Counts a node that encloses the most recently parsed nodes. Fails if that exceeds the
+    /// maximum depth.
     pub fn count_node_around(&mut self, start: usize) -> Result<(), SqlError> {
         self.height += 1;
         self.check_height(start)
     }
 
-    /// Fails if the nodes completed last exceed the maximum depth.
+    /// Fails if the most recently completed nodes exceed the maximum depth.
     pub fn check_height(&self, start: usize) -> Result<(), SqlError> {
         if self.depth + self.height > MAX_DEPTH { Err(self.depth_error(start)) } else { Ok(()) }
     }

@@ -209,7 +209,6 @@ impl QueryParser<'_> {
         })
     }
 
-    /// Parses LIMIT and OFFSET.
     fn parse_limit(&mut self) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
         let Some(first) = self.parse_clause("LIMIT")? else { return Ok((None, None)) };
         if self.eat_symbol(b',') {

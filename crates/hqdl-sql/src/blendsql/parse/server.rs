@@ -25,7 +25,7 @@ const TYPES: [&str; 12] = [
     "JSON",
     "JSONB",
 ];
-/// Operators that compare a text with a pattern, so that none is a prefix of a later one.
+/// Operators that compare a text with a pattern, ordered so that none is a prefix of a later one.
 const PATTERN_OPERATORS: [&str; 8] = ["!~~*", "!~~", "!~*", "!~", "~~*", "~~", "~*", "~"];
 /// Words that may follow the string of an interval.
 const FIELDS: [&str; 6] = ["YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"];

@@ -213,8 +213,8 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns true if a query joins tables and `SQLite`'s flattener may merge it into the
-    /// enclosing SELECT. Joins inside EXISTS count. A query with a result that references no column
-    /// counts, too.
+    /// enclosing SELECT. Joins inside EXISTS count. So does a query with a result that references
+    /// no column.
     pub fn may_join_tables(&self, query: &Query) -> bool {
         if !query.with.is_empty() {
             return true;
@@ -402,7 +402,7 @@ impl<'q> Analysis<'q> {
     }
 }
 
-/// Returns for each common table expression the calls on which its rows depend.
+/// Returns the calls on which the rows of each common table expression depend.
 fn collect_cte_calls(query: &Query) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<&Query>)> = Vec::new();
     query.visit_ctes(&mut |cte| match all
@@ -494,7 +494,7 @@ fn count_predicates(expr: &Expr, depends_on_call: &dyn Fn(&Expr) -> bool) -> usi
 }
 
 /// Returns the query of an EXISTS or IN that a single row decides, because more rows never change
-/// the result. For IN, the value of the rows must be known before any call.
+/// the result. For IN, the value of the rows must be known before any call is evaluated.
 pub(crate) fn find_decisive_select<'e>(
     analysis: &Analysis<'_>,
     expr: &'e Expr,

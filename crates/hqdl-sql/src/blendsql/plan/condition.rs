@@ -10,7 +10,7 @@ use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator};
 pub enum Condition {
     /// All parts must hold.
     All(Parts),
-    /// One part must hold.
+    /// At least one part must hold.
     Any(Parts),
     /// A comparison, call or other expression whose truth matters, but not its value.
     Predicate(Predicate),

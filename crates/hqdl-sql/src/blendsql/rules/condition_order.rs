@@ -58,7 +58,7 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
     }
 }
 
-/// Orders the parts of the conditions that are outside of all SELECTs.
+/// Orders the parts of the conditions that belong to no SELECT.
 pub(crate) fn order_conditions_outside_selects(plan: &mut DemandPlan, analysis: &Analysis<'_>) {
     let values = plan.value_conditions.values_mut().filter(|v| v.select == usize::MAX);
     for value in values {

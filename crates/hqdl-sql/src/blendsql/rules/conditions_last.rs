@@ -3,14 +3,14 @@
 //!
 //! Precondition: the condition is in WHERE, or in an inner join if no join is RIGHT or FULL,
 //! because then it has the same meaning in WHERE. A condition without calls that may fail stays
-//! after the calls that precede it, so that it is not evaluated for a row that these exclude.
+//! after the calls that precede it, so that it is not evaluated for a row that the calls exclude.
 //!
 //! `SQLite` evaluates a condition as soon as all referenced columns are available, so the condition
 //! references every table. It cannot reference the tables that a view or subquery joins internally.
 //! Such a source is read as `SELECT … LIMIT -1`, which `SQLite` does not flatten, and the
-//! conditions about that source alone move inside. The condition of a LEFT JOIN stays there and
-//! references every table up to it, because `SQLite` reorders the join if WHERE makes it an inner
-//! one.
+//! conditions about that source alone move inside. The condition of a LEFT JOIN stays in its place
+//! and references every table up to it, because `SQLite` reorders the join if WHERE makes it an
+//! inner one.
 
 use crate::blendsql::frame::is_random;
 use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
@@ -62,7 +62,7 @@ pub(crate) fn evaluate_conditions_last(
     }
 }
 
-/// Moves conditions that may fail behind the calls if they follow a call in the text.
+/// Moves conditions that may fail after the calls if they follow a call in the text.
 fn defer_failing_conditions(planned: &mut SelectPlan) {
     let in_where = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
     let calls = in_where.filter(|c| c.stage.has_calls()).map(|c| c.expr.span.start);
@@ -228,7 +228,6 @@ fn single_table_of(
     table_name.filter(|_| is_single_table).flatten()
 }
 
-/// Returns true if a join condition has a call.
 fn join_depends_on_call(item: &FromItem, select: &SelectScope<'_>) -> bool {
     let inner = match &item.source {
         FromSource::Join(items) => items.as_slice(),

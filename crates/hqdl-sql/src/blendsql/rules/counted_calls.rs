@@ -1,5 +1,5 @@
 //! Rule: if a count of calls is only compared with a number, hqdl asks about the rows of each group
-//! until enough of them count to decide the comparison.
+//! until enough of them have been counted to decide the comparison.
 //!
 //! Precondition: the SELECT is an aggregate whose conditions have no calls. Calls occur only in the
 //! FILTER of `count(*)`, or in the argument of a `count(…)` without DISTINCT, ORDER BY and FILTER.
@@ -75,7 +75,7 @@ fn collect_counts<'e>(
         && exprs.into_iter().all(|e| collect_counts(e, select, counts))
 }
 
-/// Returns true if each row reports its own pending calls.
+/// Returns true if the call can be marked as pending for each row by itself.
 fn reports_own_pending_calls(call: &Expr, select: &SelectScope<'_>) -> bool {
     let SelectScope { analysis, scope, .. } = *select;
     let mut asks_pairs = false;

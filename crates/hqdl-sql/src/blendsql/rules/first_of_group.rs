@@ -5,17 +5,18 @@
 //!
 //! * The SELECT has conditions with calls in WHERE or in inner joins, and calls nowhere else. No
 //!   call asks about all rows together, and none is in a subquery or in a source. No join is RIGHT
-//!   or FULL, because `SQLite` also evaluates conditions for rows of these that are not results.
+//!   or FULL, because in such a join `SQLite` also evaluates conditions for rows that are not
+//!   results.
 //! * Its result is one of the following. (a) Only `max` and `min` of one column in one direction,
 //!   which need the first row by that column. (b) Comparisons of `count(*)` with a number, which
 //!   need at most one row more than the number. (c) Only grouping columns, which need any row of
-//!   the group. (d) The first rows by a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Numbers
-//!   of its rows by `row_number()` or `rank()`, of which the outer WHERE uses only the first. It has
-//!   no other window function and no LIMIT.
+//!   the group. (d) The first rows of a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Numbers
+//!   of its rows by `row_number()` or `rank()`, of which the outer WHERE uses only the first. It
+//!   has no other window function and no LIMIT.
 //! * Grouping, order and results depend on no call and have no custom collation.
-//! * More than one row per group is needed only in the outermost query, or in (f) in a source of it,
-//!   because these run once per pass. Another SELECT can run several times, and its rows would be
-//!   counted repeatedly.
+//! * More than one row per group is needed only in the outermost query, or in (f) in a source of
+//!   it, because these run once per pass. Another SELECT can run several times, and its rows would
+//!   be counted repeatedly.
 //!
 //! Effect: a row whose conditions are undecided does not pass for now. A group is decided if enough
 //! of its rows pass and no undecided row precedes them, because the unknown rows then cannot change
@@ -126,7 +127,8 @@ pub(crate) fn check_conditions(
     Ok(())
 }
 
-/// Returns true if a FROM item is a table, whose join condition may have calls.
+/// Returns true if a FROM item is a table that is joined by an inner join, whose condition may have
+/// calls.
 fn is_inner_table(item: &FromItem) -> bool {
     matches!(item.source, FromSource::Table { .. }) && item.join == JoinKind::Inner
 }
@@ -167,7 +169,7 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     Ok(needed)
 }
 
-/// Determines the rows that the first numbers of a window need.
+/// Determines which rows are needed for the first numbers of a window.
 fn add_window_needs(
     select: &SelectScope<'_>,
     numbered: NumberedRows<'_>,
@@ -190,7 +192,7 @@ fn add_window_needs(
     Ok(())
 }
 
-/// Returns the number of rows that LIMIT and OFFSET reach.
+/// Returns the number of rows from the first one to the last one that LIMIT and OFFSET select.
 pub(crate) fn count_limited_rows(
     select: &SelectScope<'_>,
     limited: &Query,
@@ -205,7 +207,7 @@ pub(crate) fn count_limited_rows(
     }
 }
 
-/// Returns the order in which a LIMIT takes rows.
+/// Returns the order of the rows to which a LIMIT applies.
 fn find_limit_order(
     select: &SelectScope<'_>,
     terms: &[OrderTerm],

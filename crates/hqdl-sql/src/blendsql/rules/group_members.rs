@@ -7,7 +7,7 @@
 //!
 //! Effect: the groups are found first, without their results, and rows of other groups are dropped.
 //! Rows whose grouping column is NULL are kept, because IN does not find them. HAVING, ORDER BY and
-//! LIMIT still apply, so that more rows than needed do no harm.
+//! LIMIT still apply, so extra rows do no harm.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate_call};
 use crate::blendsql::plan::select_scope::SelectScope;
@@ -46,7 +46,6 @@ fn span_from_from_clause(select: &SelectScope<'_>) -> Span {
     start..select.query.span.end.max(select.core.span.end)
 }
 
-/// Returns true if an aggregate in an expression has a call.
 fn has_aggregated_call(expr: &Expr) -> bool {
     if is_aggregate_call(expr) {
         return expr.has_call();

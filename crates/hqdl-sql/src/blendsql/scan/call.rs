@@ -215,7 +215,6 @@ impl CallParts {
         Ok(())
     }
 
-    /// Adds a positional argument.
     fn add_positional_argument(
         &mut self,
         sql: &str,
@@ -270,7 +269,7 @@ impl CallParts {
                         ..error
                     }
                 })?;
-                // `None` is the same as no question.
+                // `None` means that there is no question.
                 return Ok(());
             }
         };

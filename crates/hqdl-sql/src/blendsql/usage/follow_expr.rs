@@ -248,7 +248,7 @@ impl FlowAnalysis<'_> {
         } else if contains_any(&["real", "floa", "doub", "numeric", "decimal"]) {
             (Some(Type::Real), Flow::number())
         } else if contains_any(&["char", "clob", "text"]) {
-            // The answer is unchanged.
+            // CAST to text does not change the answer.
             (None, Flow { calls: flow.calls.clone(), text: true, ..Flow::default() })
         } else {
             (None, Flow::default())

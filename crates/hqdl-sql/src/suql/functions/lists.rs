@@ -19,7 +19,7 @@ const MAX_ROWS: usize = 10_000_000;
 /// Registers the functions on a connection.
 ///
 /// # Errors
-/// [`rusqlite::Error`] if `SQLite` rejects a registration.
+/// Returns [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> Result<()> {
     let make = |name: &str, count: i32, run: fn(&[ValueRef<'_>]) -> FunctionResult| {
         connection.create_scalar_function(name, count, FLAGS, move |ctx: &Context<'_>| {

@@ -127,7 +127,7 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Replaces the join conditions that depend on answers. Returns true if the joined rows are
-    /// exact, and `None` if an outer join without a match cannot be written.
+    /// exact, and `None` if an outer join without a match cannot be expressed.
     fn add_join_conditions(
         &self,
         items: &[FromItem],

@@ -1,6 +1,6 @@
-//! Computes an upper bound of the values that a query asks about in all its passes. The bound
-//! consists of statements that evaluate each call for every value it can receive, whatever the
-//! answers are.
+//! Computes an upper bound on the number of values that a query asks about in all its passes. The
+//! bound consists of statements that evaluate each call for every value it can receive, whatever
+//! the answers are.
 //!
 //! For each SELECT with calls, one statement evaluates the calls over the SELECT's possible rows
 //! (`possible`). A subquery in an expression is evaluated in place, once per outer row. AND, OR,
@@ -33,7 +33,7 @@ use hqdl_values::sql::quote_name;
 use joined::OpenFrom;
 use possible::PossibleRowsBuilder;
 
-/// Upper bound of the values that a query asks about.
+/// Upper bound on the number of values that a query asks about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestBound {
     /// Statements that evaluate the query's calls for all reachable values.
@@ -49,7 +49,7 @@ pub struct RequestBound {
 pub enum Batching {
     /// One pass asks about all values.
     All,
-    /// One pass asks about all values, but rows that need different columns share no request.
+    /// One pass asks about all values, but rows that need different columns cannot share a request.
     Partial,
     /// Several passes ask about the values, because a part of the query waits for an answer.
     #[default]
@@ -77,12 +77,12 @@ const INNER_TABLES: &str = "it may be evaluated before tables in parentheses are
 // right table.
 const OUTER_JOIN_ROWS: &str =
     "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
-// If all columns of a table are answers, a condition has no column that makes it wait until the
-// table is read.
+// If all columns of a table are answers, a condition has no column that delays it until the table
+// is read.
 const ANSWER_TABLE: &str = "it can be evaluated before a table whose columns are all answers";
 const QUERY_TOO_LONG: &str = "the query is too long to count its rows";
 
-/// Returns an upper bound of the values that a query asks about.
+/// Returns an upper bound on the number of values that a query asks about.
 #[must_use]
 pub fn compute_request_bound(
     sql: &str,
@@ -172,7 +172,8 @@ pub(in crate::blendsql::emit) struct EvalPosition<'f> {
 pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     pub(in crate::blendsql::emit) rows: PossibleRowsBuilder<'q>,
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
-    /// Whether no call has to wait for an answer so far, so that one pass can ask everything.
+    /// Whether, so far, no call has to wait for an answer, so that a single pass can ask about all
+    /// values.
     pub(in crate::blendsql::emit) is_single_pass: bool,
     /// Indices of the calls that the current statement evaluates.
     pub(in crate::blendsql::emit) calls: Vec<usize>,
@@ -194,7 +195,7 @@ impl Probing<'_, '_> {
         });
     }
 
-    /// Passes SQL that evaluates the calls of a query to `emit`, piece by piece. The caller
+    /// Calls `emit` with each piece of the SQL that evaluates the calls of a query. The caller
     /// declares the query's common table expressions for each piece.
     fn emit_probes(
         &mut self,
@@ -404,8 +405,8 @@ impl Probing<'_, '_> {
         Some(sql::probe_of_first_rows(number, guard.last, &text))
     }
 
-    /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares answers
-    /// before any inner condition has excluded a row.
+    /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares
+    /// answers before any inner condition has excluded a row.
     fn mark_joins_by_name_unbounded(&mut self, core: &SelectCore) {
         if core.from.iter().any(joins_by_name) {
             for item in &core.from {
@@ -414,7 +415,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Passes SQL that evaluates the calls about groups to `emit`.
+    /// Calls `emit` with the SQL that evaluates the calls about groups.
     fn probe_groups(
         &mut self,
         core: &SelectCore,
@@ -449,7 +450,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Passes SQL that evaluates the calls in the subqueries of a FROM item to `emit`.
+    /// Calls `emit` with the SQL that evaluates the calls in the subqueries of a FROM item.
     fn probe_source(
         &mut self,
         item: &FromItem,

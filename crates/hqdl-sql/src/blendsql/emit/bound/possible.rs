@@ -1,13 +1,13 @@
 //! Computes the rows that a part of a query can have while some calls are unanswered. The upper
 //! bound is counted over these rows.
 //!
-//! Whatever the answers are, and whichever of them are missing, each row of the part is one of its
-//! *possible* rows. Both have the same values in all columns that depend on no answer. To guarantee
-//! this, a condition that depends on an answer is assumed to hold, and a column that depends on one
-//! is NULL. An outer join whose matches depend on answers returns the row with and without its
-//! matches. EXCEPT removes nothing, and LIMIT and grouping keep all rows. Parts that depend on no
-//! answer are unchanged. A LIMIT in such a part keeps the same rows in each statement; `random()`
-//! would not.
+//! Whatever the answers are, and whichever of them are missing, each row of the part corresponds to
+//! one of its *possible* rows, which has the same values in all columns that depend on no answer.
+//! To guarantee this, a condition that depends on an answer is assumed to hold, and a column that
+//! depends on one is NULL. An outer join whose matches depend on answers returns the row with and
+//! without its matches. EXCEPT removes nothing, and LIMIT and grouping keep all rows. Parts that
+//! depend on no answer are unchanged. A LIMIT in such a part keeps the same rows in each statement;
+//! `random()` would not.
 
 use super::super::replace_parts;
 use crate::blendsql::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
@@ -164,8 +164,8 @@ impl PossibleRowsBuilder<'_> {
 
     /// Returns true if the value of an expression depends on no answer. Aggregates and window
     /// functions depend on all possible rows, so they are certain only if `exact_rows` is true. A
-    /// subquery that reads a common table expression with calls is not: the query evaluates it after
-    /// other calls.
+    /// subquery that reads a common table expression with calls is not: the query evaluates it
+    /// after other calls.
     pub fn is_certain(&self, expr: &Expr, frame: &Frame<'_>, exact_rows: bool) -> bool {
         match &expr.kind {
             ExprKind::Call(..) => return false,

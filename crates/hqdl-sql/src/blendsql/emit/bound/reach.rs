@@ -1,5 +1,5 @@
-//! Builds SQL that evaluates the calls of an expression, for the [upper bound](super) of the values
-//! that a query asks about.
+//! Builds SQL that evaluates the calls of an expression, for the [upper bound](super) on the number
+//! of values that a query asks about.
 
 use super::super::{column_sql, context_sql, sql};
 use super::{ANSWER_ARGUMENT, CALL_IN_CONTEXT, EvalPosition, Probing, add_terms};
@@ -162,7 +162,7 @@ impl Probing<'_, '_> {
         at: EvalPosition<'_>,
     ) -> Option<String> {
         if crate::blendsql::plan::analysis::syntactic_decisive_select(expr).is_ok() {
-            // If a single row decides a subquery, its rows are asked about in batches, so one pass
+            // If a single row decides a subquery, hqdl asks about its rows in batches, so one pass
             // does not ask about all of them.
             self.is_single_pass = false;
         }
