@@ -1,9 +1,10 @@
 //! Checks the values of a column: converts text from a model, a shot or an override to a cell in a
 //! state.
 //!
-//! Text is matched with a value list in order of certainty: the exact value, another case, other
-//! spaces and punctuation, and last a unique similar value (one or two letters different, same
-//! first letter, same digits). Every change is recorded. Values are never matched by meaning.
+//! Text is matched with a value list in order of certainty: an exact match, a match that ignores
+//! case, a match that ignores spaces and punctuation, and finally a unique similar value (one or
+//! two letters different, same first letter, same digits). Every change is recorded. Values are
+//! never matched by meaning.
 
 use serde_json::Value as Json;
 
@@ -43,7 +44,7 @@ pub struct Checker {
     /// Whether a list keeps duplicates, and NULL for an item without a value.
     keeps_items: bool,
     value_index: Option<ValueIndex>,
-    /// Answers that mean "unknown", in lower case; `None` is [`UNKNOWN_WORDS`].
+    /// Answers that mean "unknown", in lower case; `None` means [`UNKNOWN_WORDS`].
     unknown: Option<Vec<String>>,
     /// Position of the key column with the year of a date given without one.
     year_part: Option<usize>,
@@ -76,7 +77,7 @@ impl Checker {
         }
     }
 
-    /// Completes an answer with the key of its row, whose parts `key_part` returns.
+    /// Completes an answer from the key of its row; `key_part` returns a part of the key.
     ///
     /// A date without a year receives the year of the key, and a value that must be part of a key
     /// text is checked against that text.
@@ -124,7 +125,7 @@ impl Checker {
         };
         let is_word = |word: &&String| {
             let word = word.trim();
-            // Skip numbers: the model is not asked whether a number means another one.
+            // Skip numbers: hqdl does not ask the model whether a number means another one.
             let is_named = word.chars().any(char::is_alphabetic) && !self.is_unknown(word);
             is_named && index.find_value(word).is_none() && !decisions.has_decision(word)
         };
@@ -142,8 +143,8 @@ impl Checker {
         self.is_many
     }
 
-    /// Returns true if a valid cell must be an answer: prose is never on a closed list, and hardly
-    /// ever a number, a boolean, a date or a URL.
+    /// Returns true if prose cannot, or can hardly, be a valid cell: prose is never on a closed
+    /// list, and hardly ever a number, a boolean, a date or a URL.
     #[must_use]
     pub fn is_constrained(&self) -> bool {
         self.data_type != Type::Text || self.value_index.as_ref().is_some_and(|l| !l.open)
@@ -191,7 +192,6 @@ impl Checker {
         Answer::ok(CellValue::One("".into()))
     }
 
-    /// Returns true if a text means "unknown".
     fn is_unknown(&self, text: &str) -> bool {
         let text = text.trim();
         text.is_empty()
@@ -523,7 +523,8 @@ fn strip_quotes(text: &str) -> &str {
     text.trim().trim_matches(|c| matches!(c, '\'' | '"' | '[' | ']' | '`')).trim()
 }
 
-/// Requires the texts of an answer to be parts of a text, and uses its spelling.
+/// Returns the answer with its texts spelled as in `text`. Rejects an answer whose texts are not
+/// part of `text`.
 fn restrict_to_text(text: &str, answer: Answer) -> Answer {
     let find_part = |value: &Value| {
         let part = value.to_text()?;

@@ -121,7 +121,7 @@ fn parse_date(text: &str) -> Option<(Value, Option<&'static str>)> {
         return None;
     }
     if normalized.split(' ').count() == 2 {
-        // A month and a year: parse them with a day in front.
+        // For a month and a year, parse the text with a day in front.
         let month = ["%d %B %Y", "%d %b %Y"]
             .iter()
             .find_map(|f| Date::strptime(f, format!("1 {normalized}")).ok())?;
@@ -191,7 +191,7 @@ fn normalize_date(text: &str) -> String {
         let day = ["st", "nd", "rd", "th"].iter().find_map(|suffix| word.strip_suffix(suffix))?;
         (!day.is_empty() && day.chars().all(|c| c.is_ascii_digit())).then(|| day.to_owned())
     };
-    // "Dec." is "Dec".
+    // Treat "Dec." as "Dec".
     let strip_period = |word: &'_ str| -> String {
         let without_period = word.strip_suffix('.').filter(|w| w.chars().all(char::is_alphabetic));
         without_period.unwrap_or(word).to_owned()

@@ -28,7 +28,7 @@ use hqdl_values::value::Value;
 /// Maximum size of an image that is sent, in bytes.
 pub const MAX_IMAGE_BYTES: u64 = 20 << 20;
 
-/// Prefix of the identity of an image known by its bytes.
+/// Prefix of an image's identity that is computed from its bytes.
 const DIGEST_PREFIX: &str = "blake3:";
 
 /// Images of one database.

@@ -17,7 +17,7 @@ use super::unchecked::UncheckedSpec;
 use super::{PriceOrigin, PriceTable};
 use hqdl_values::format::hide_secrets;
 
-/// Default maximum of an answer's tokens, which every model in use allows.
+/// Default maximum number of tokens of an answer, which all models in common use allow.
 pub const DEFAULT_MAX_OUTPUT_TOKENS: u32 = 4096;
 
 impl ModelTable {
@@ -33,7 +33,8 @@ impl ModelTable {
         let provider =
             other.provider.unwrap_or(match (other.recordings.is_empty(), has_other_url) {
                 (false, _) => Provider::Replay,
-                // Another endpoint does not speak the API of `[model]`, unless it is named.
+                // A different endpoint does not use the API of `[model]` unless the table sets
+                // `provider`.
                 (true, true) if self.provider != Provider::Replay => Provider::default(),
                 (true, _) => self.provider,
             });
@@ -75,7 +76,7 @@ impl ModelTable {
 }
 
 impl ModelTable {
-    /// Returns whether a `[model.NAME]` table inherits the recordings of `[model]` under another
+    /// Returns true if a `[model.NAME]` table inherits the recordings of `[model]` under another
     /// name.
     fn replays_as_other_model(&self, other: &OtherModelTable) -> bool {
         let inherits = other.provider.is_none() && other.recordings.is_empty();
@@ -149,7 +150,8 @@ impl UncheckedSpec {
         table.others.iter().map(&mut check_settings).collect()
     }
 
-    /// Returns a model that bills its answers and has no known price, with its table and the reason.
+    /// Returns a model that bills its answers and has no known price, with its table and the
+    /// reason.
     pub(super) fn find_unpriced_model(&self) -> Option<(String, String, String)> {
         let main = &self.file.model;
         let other_models = main.others.iter().filter(|_| !self.uses_one_model);

@@ -17,7 +17,7 @@ pub const DEFAULT_CONCURRENCY: u32 = 16;
 
 /// Default token limit of the rows that one question may cover.
 pub const DEFAULT_CONTEXT_TOKENS: u64 = 100_000;
-/// Default token limit of a document excerpt for a question: some pages.
+/// Default token limit of a document excerpt for a question: a few pages.
 const DEFAULT_PASSAGE_TOKENS: u64 = 4000;
 
 /// Maximum requests and bytes of one batch at `OpenAI`.
@@ -238,7 +238,6 @@ impl UncheckedSpec {
         Some(full_url)
     }
 
-    /// Checks the `[database]` table.
     fn check_database(&self, check: &mut SpecCheck<'_>) {
         let database = &self.file.database;
         let field_path = |field: &str| [Step::from("database"), field.into()];
@@ -451,7 +450,7 @@ impl UncheckedSpec {
         }
     }
 
-    /// Adds the path and text of this spec to problems with it that were found elsewhere.
+    /// Adds the path and text of this spec to problems that were found elsewhere.
     #[must_use]
     pub fn add_source_text(&self, problems: Vec<Problem>) -> Problems {
         let path = if self.has_no_file { self.database() } else { self.path.clone() };

@@ -48,7 +48,7 @@ impl SpecCheck<'_> {
                 let first = expansion.model.as_deref();
                 let escalation = self.check_escalation(&escalate_path, escalate, first, file);
                 for column in &mut expansion.columns {
-                    // A column of the stronger model needs no second answer of it.
+                    // A column that the stronger model answers needs no second answer from it.
                     if column.escalation.is_none() && column.model.as_ref() != Some(&escalation.to)
                     {
                         column.escalation = Some(escalation.clone());

@@ -205,7 +205,8 @@ impl SpecCheck<'_> {
     }
 }
 
-/// Converts a value of a selected shot to a cell; a JSON array is a list, NULL is left out.
+/// Converts a value of a selected shot to a cell. A JSON array becomes a list. Returns `None` for
+/// NULL.
 fn to_shot_cell(value: Value) -> Option<ShotCell> {
     let one = match value {
         Value::Null => return None,
