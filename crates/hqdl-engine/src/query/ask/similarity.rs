@@ -22,7 +22,7 @@ impl QueryRun<'_> {
     /// passages by words.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run.
+    /// Returns [`QueryError`] if an error stops the run.
     pub(in crate::query) fn similarity_to(
         &self,
         question: &str,

@@ -82,7 +82,7 @@ impl Contexts {
     /// Truncates a call's contexts to the limit if necessary.
     ///
     /// # Errors
-    /// [`ContextTooLong`] if they exceed the limit and must not or cannot be truncated.
+    /// Returns [`ContextTooLong`] if they exceed the limit and must not or cannot be truncated.
     pub fn truncate_to_limit(
         &mut self,
         call: usize,
@@ -148,7 +148,7 @@ impl Contexts {
         self.max_document_tokens
     }
 
-    /// Returns whether a whole document fits into one question.
+    /// Returns true if a whole document fits into one question.
     pub fn fits_document(&self, document: &Document) -> bool {
         // Every token has at least one byte.
         document.approximate_size() as u64 <= self.max_document_tokens

@@ -30,7 +30,7 @@ impl Document {
     /// for NULL and if there is no text.
     ///
     /// # Errors
-    /// [`Unreadable`] for blobs and for text that is not UTF-8.
+    /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.
     pub fn from_value(value: ValueRef<'_>) -> Result<Option<Self>, Unreadable> {
         let texts: Vec<String> = match Value::from_sqlite(value)? {
             Value::Text(text) => match parse_array(&text) {

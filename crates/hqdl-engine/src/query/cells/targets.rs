@@ -30,8 +30,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query may
-    /// record millions, so they have 32 bits, as in [`EntityStore`].
+    /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query
+    /// may record millions, so they have 32 bits, as in [`EntityStore`].
     #[must_use]
     pub fn new(target: usize, entity: usize, column: usize) -> Self {
         Self { target: target as u32, entity: entity as u32, column: column as u32 }
@@ -43,7 +43,7 @@ impl Demand {
         self.target as usize
     }
 
-    /// Returns the index of the entity among those of the expansion that the query has met.
+    /// Returns the index of the entity among those of the expansion that the query has encountered.
     #[must_use]
     pub fn entity(self) -> usize {
         self.entity as usize
@@ -65,13 +65,13 @@ pub enum Cell {
     Known(Sql),
     /// Not in the fact store.
     Missing,
-    /// Asked for in this query without success.
+    /// hqdl asked for the cell in this query, without success.
     Failed,
 }
 
 /// Stored embeddings of one model.
 pub struct StoredEmbeddings {
-    /// Their file.
+    /// File that contains the embeddings.
     pub vectors: VectorStore,
     /// Name of the model.
     pub model: String,
@@ -86,7 +86,7 @@ impl StoredEmbeddings {
     }
 }
 
-/// An expansion that a query uses, with the entities and cells that the query has met.
+/// An expansion that a query uses, with the entities and cells that the query has encountered.
 pub struct TargetExpansion {
     /// The expansion.
     pub expansion: Arc<Expansion>,
@@ -115,7 +115,7 @@ const MAX_RECENT_RECORDS: usize = 64;
 /// Numbers of cells that a query found or asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
-    /// Number of cells asked for.
+    /// Number of cells that the query asked for.
     pub asked: u64,
     /// Number of cells known before the query.
     pub reused: u64,
@@ -173,8 +173,8 @@ impl TargetExpansion {
         n
     }
 
-    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if the
-    /// model cannot be shown one of them.
+    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if one of
+    /// them cannot be shown to the model.
     pub fn intern_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let known = self.entities.find(canonical_bytes);
         let n = known.or_else(|| self.entities.add_values(canonical_bytes));
@@ -197,7 +197,7 @@ impl TargetExpansion {
         self.entities.find(canonical_bytes)
     }
 
-    /// Stores the document of an entity, so that it can be asked about.
+    /// Stores the document of an entity, so that hqdl can ask about it.
     pub fn store_document(&mut self, entity: usize, document: Document) {
         self.documents.store_document(entity, document);
     }
@@ -213,8 +213,8 @@ impl TargetExpansion {
         self.documents.get(entity)
     }
 
-    /// Returns true if an entity may be asked about now. If its document is not stored, the next
-    /// pass stores it.
+    /// Returns true if hqdl can ask about an entity in this pass. If its document is not stored,
+    /// the next pass stores it.
     pub fn is_available(&mut self, entity: usize) -> bool {
         !asks_about_documents(&self.expansion) || self.documents.find_or_request_document(entity)
     }
@@ -222,7 +222,7 @@ impl TargetExpansion {
     /// Returns a cell, and looks it up on first use.
     ///
     /// # Errors
-    /// [`FactsError`] if the facts cannot be read.
+    /// Returns [`FactsError`] if the facts cannot be read.
     pub fn look_up_cell(
         &mut self,
         entity: usize,
@@ -328,7 +328,7 @@ impl TargetExpansion {
         self.unreadable.contains(&self.cell_position(entity, column))
     }
 
-    /// Reads the answer to a cell that was asked for.
+    /// Reads the answer to a cell that the query asked for.
     pub fn read_answer(
         &mut self,
         entity: usize,
@@ -354,7 +354,7 @@ impl TargetExpansion {
     }
 }
 
-/// Returns true if the model answered neither with a value nor that it does not know one.
+/// Returns true if the model's answer is neither a value nor "unknown".
 fn is_unreadable(state: State) -> bool {
     !state.has_value() && state != State::Unknown
 }

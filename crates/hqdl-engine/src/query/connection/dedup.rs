@@ -1,5 +1,5 @@
-//! The functions of `LLMDedup`: an aggregate that makes clusters of pairs, a function that returns
-//! the canonical value of a text, and the trigrams by which pairs are blocked.
+//! The functions of `LLMDedup`: an aggregate that builds clusters from pairs, a function that
+//! returns the canonical value of a text, and the trigrams by which pairs are blocked.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -20,7 +20,7 @@ use hqdl_values::value::Value;
 /// on its clusters.
 ///
 /// # Errors
-/// Errors of `SQLite`.
+/// Fails if `SQLite` rejects a registration.
 pub fn register_dedup_functions(
     connection: &Connection,
     add_note: impl Fn(String, String) + Send + 'static,
@@ -44,7 +44,7 @@ pub fn register_dedup_functions(
         let text = value.canonical_text().map(Cow::into_owned);
         Ok(text.filter(|text| !text.is_empty()))
     })?;
-    // Clusters that were read last: all rows of a query read the same ones.
+    // The most recently read clusters, because all rows of a query read the same ones.
     let latest: Mutex<(String, Clusters)> = Mutex::default();
     connection.create_scalar_function(CANONICAL_FUNCTION, 4, flags, move |ctx: &Context<'_>| {
         let value: Option<String> = ctx.get(2)?;
@@ -80,7 +80,7 @@ struct Clusters {
 const MAX_SHOWN: usize = 3;
 
 impl Clusters {
-    /// Describes what blocking left out, and the conflicts.
+    /// Describes the pairs that blocking excluded, and the conflicts.
     fn note(&self, value_count: u64) -> String {
         let all = value_count * value_count.saturating_sub(1) / 2;
         let mut note = format!(
@@ -143,8 +143,8 @@ impl Aggregate<CollectedPairs, String> for ClustersAggregate {
     }
 }
 
-/// Returns the transitive closure of pairs. The canonical value of a cluster is its first one in the
-/// order of the texts.
+/// Returns the transitive closure of pairs. The canonical value of a cluster is the first of its
+/// values in text order.
 fn build_clusters(pairs: CollectedPairs) -> Clusters {
     let CollectedPairs { same, mut different, unanswered } = pairs;
     let texts: BTreeSet<&String> = same.iter().flat_map(|(a, b)| [a, b]).collect();

@@ -51,7 +51,6 @@ fn read_columns(connection: &Connection, table: &str) -> Option<TableColumns> {
 pub(in crate::query) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
     affinities: HashMap<(String, String), Affinity>,
-    /// Unique keys of each table.
     unique_keys: HashMap<String, Vec<Vec<String>>>,
     /// Columns, in lower case, whose collation may treat different texts as equal.
     collations: HashSet<(String, String)>,
@@ -59,7 +58,6 @@ pub(in crate::query) struct KnownSchema {
     random_views: HashSet<String>,
     /// Views that join tables, or may do so.
     join_views: HashSet<String>,
-    /// Views that may have a LIMIT.
     limit_views: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
     /// Views whose definitions can be parsed.
@@ -70,7 +68,7 @@ impl KnownSchema {
     /// Reads the schema.
     ///
     /// # Errors
-    /// [`QueryError`] if the database fails.
+    /// Returns [`QueryError`] if the database fails.
     pub fn read_schema(guard: &Guard) -> Result<Self, QueryError> {
         let failed = |e: rusqlite::Error| guard.query_error(&e, "");
         let connection = guard.connection();
@@ -175,8 +173,8 @@ impl KnownSchema {
     }
 }
 
-/// Returns true if a table's column has the BINARY collation. `SQLite` does not report the collation
-/// of a view's column.
+/// Returns true if a table's column has the BINARY collation. `SQLite` does not report the
+/// collation of a view's column.
 fn is_binary(connection: &Connection, (schema, table, column): (&str, &str, &str)) -> bool {
     column_collation(connection, (schema, table, column))
         .is_some_and(|name| name.eq_ignore_ascii_case("binary"))
@@ -312,12 +310,12 @@ impl Schema for ThroughViews<'_> {
 }
 
 impl KnownSchema {
-    /// Returns whether a table exists.
+    /// Returns true if a table exists.
     pub fn has_table(&self, table: &str) -> bool {
         self.tables.contains_key(&table.to_lowercase())
     }
 
-    /// Returns whether a query reads a view.
+    /// Returns true if a query reads a view.
     pub fn reads_view(&self, query: &Query) -> bool {
         let mut found = false;
         query.visit_tables(&mut |table| found |= self.views.contains_key(&table.to_lowercase()));

@@ -1,5 +1,5 @@
-//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that match a
-//! text best, as a JSON array.
+//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that match
+//! a text best, as a JSON array.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const RANK_CONSTANT: f64 = 60.0;
 /// Registers the aggregate with a connection.
 ///
 /// # Errors
-/// Errors of `SQLite`.
+/// Fails if `SQLite` rejects a registration.
 pub fn register_search_aggregate(connection: &Connection) -> rusqlite::Result<()> {
     let aggregate = SearchAggregate { latest: Mutex::default() };
     connection.create_aggregate_function(SEARCH_AGGREGATE, 5, FunctionFlags::SQLITE_UTF8, aggregate)

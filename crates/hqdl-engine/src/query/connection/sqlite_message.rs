@@ -1,5 +1,5 @@
-//! Explains `SQLite`'s messages about a query: they name ingredients instead of hqdl's own
-//! functions, and get a hint.
+//! Explains `SQLite`'s messages about a query: replaces the names of hqdl's own functions with
+//! those of ingredients, and adds hints.
 
 use std::ops::Range;
 
@@ -67,10 +67,10 @@ const HINTS: [(&str, &str); 19] = [
     ),
 ];
 
-/// Message for a query without its end.
+/// Message for an incomplete query.
 pub(in crate::query) const ENDS_TOO_EARLY: &str = "the query ends too early";
 
-/// Parts of `SQLite`'s messages, and what hqdl writes instead.
+/// Parts of `SQLite`'s messages, and their replacements in hqdl's messages.
 const OWN_MESSAGES: [(&str, &str); 3] = [
     ("incomplete input", ENDS_TOO_EARLY),
     (
@@ -81,8 +81,8 @@ const OWN_MESSAGES: [(&str, &str); 3] = [
     ("datatype mismatch", "LIMIT or OFFSET is not a whole number"),
 ];
 
-/// Returns a message in the words of the query: with the names of ingredients instead of those of
-/// the functions and tables that replace them.
+/// Replaces the names of hqdl's functions and tables in a message with the names of the ingredients
+/// that the query uses.
 pub(in crate::query) fn name_ingredients(message: &str) -> String {
     // `table hq_ranked has 2 values for 1 columns`
     if let Some((table, counts)) =
@@ -119,7 +119,7 @@ pub(in crate::query) struct SqliteMessage<'m> {
     pub message: &'m str,
     /// Query that `SQLite` read.
     pub sql: &'m str,
-    /// Place of the error.
+    /// Span of the error in the query.
     pub span: Option<&'m Range<usize>>,
     pub database: &'m Database,
 }
@@ -167,7 +167,7 @@ impl SqliteMessage<'_> {
         "correct the SQL here, or just before".to_owned()
     }
 
-    /// Returns the numbers of arguments that a function takes.
+    /// Describes the numbers of arguments that a function accepts.
     fn describe_arguments(&self, function: &str) -> String {
         let counts = self.database.connection().prepare(
             "SELECT DISTINCT narg FROM pragma_function_list WHERE name = ?1 COLLATE NOCASE AND narg >= 0 \

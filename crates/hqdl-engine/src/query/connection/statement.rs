@@ -16,7 +16,7 @@ pub(in crate::query) const ONLY_READS: &str = "a query is read-only";
 /// Checks that a text is a single statement that may be read-only.
 ///
 /// # Errors
-/// [`QueryError::Sql`] with a span and a hint.
+/// Returns [`QueryError::Sql`] with a span and a hint for any other text.
 pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
     if let Some(at) = sql.find('\0') {
         return Err(QueryError::in_sql(

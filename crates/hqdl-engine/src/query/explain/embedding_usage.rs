@@ -1,4 +1,4 @@
-//! Upper bound of a query's embedding usage. The estimate compares texts by words and counts the
+//! Upper bound on a query's embedding usage. The estimate compares texts by words and counts the
 //! texts that need an embedding.
 
 use std::collections::{HashMap, HashSet};
@@ -49,7 +49,7 @@ impl ComparedTexts {
         }
     }
 
-    /// Returns an upper bound of the usage for embeddings that are not stored yet. The bound is
+    /// Returns an upper bound on the usage for embeddings that are not stored yet. The bound is
     /// zero if the spec names no embeddings model.
     pub fn usage_bound(&self, request: &Request<'_>) -> Usage {
         let Some(settings) = &request.spec.embeddings else { return Usage::default() };

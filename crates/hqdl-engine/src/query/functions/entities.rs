@@ -11,7 +11,8 @@ use hqdl_values::Row;
 use hqdl_values::value::Value;
 
 impl CallRuntime {
-    /// Returns the entity that some values identify, or `None` if a NULL prevents it.
+    /// Returns the entity that the values of a call identify, or `None` if they do not identify one
+    /// because of a NULL.
     pub(in crate::query) fn intern_value_entity(
         &mut self,
         target: usize,
@@ -102,8 +103,8 @@ impl CallRuntime {
         Ok(document.unwrap_or_default())
     }
 
-    /// Returns the entity of some rows, which is identified by the digest of their rendering in the
-    /// prompt.
+    /// Returns the entity of a context's rows, identified by the digest of the rows as the prompt
+    /// shows them.
     pub(in crate::query) fn intern_rows_entity(
         &mut self,
         call: usize,

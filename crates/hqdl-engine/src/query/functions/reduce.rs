@@ -19,7 +19,7 @@ use hqdl_values::value::Value;
 struct PartAnswer {
     priority: u64,
     state: PartState,
-    /// Digest of the text that was asked about, and of every text that it was combined from.
+    /// Digest of the part, or of all parts whose answers were combined.
     digest: [u8; 32],
 }
 
@@ -77,7 +77,7 @@ impl CallRuntime {
         }
     }
 
-    /// Returns the cell with the result for a document.
+    /// Returns the cell that contains the result for a document.
     fn result_cell(
         &mut self,
         reduction: Reduction,
@@ -90,7 +90,7 @@ impl CallRuntime {
         Reduced::Cell(cell, Some(document))
     }
 
-    /// Returns the cell of a document.
+    /// Returns the cell of a document, registering the document if necessary.
     fn document_cell(&mut self, target: usize, column: usize, document: &Document) -> Demand {
         let key = document.entity_key();
         let row = || Row { key: vec![Value::Text(key.clone())], context: Vec::new() };
@@ -108,7 +108,7 @@ impl CallRuntime {
         Ok(PartAnswer { priority: part.priority, state, digest })
     }
 
-    /// Returns the combination of some answers. A single answer is returned unchanged.
+    /// Returns the combination of the answers. A single answer is returned unchanged.
     fn combined_answer(
         &mut self,
         reduction: Reduction,
@@ -133,7 +133,7 @@ impl CallRuntime {
         Ok(PartAnswer { priority, state, digest: answers_digest(&answers) })
     }
 
-    /// Returns the document that consists of some answers, or the state of their combination if
+    /// Returns the document that consists of the answers, or the state of their combination if
     /// there is no such document.
     fn combine_answers(
         &mut self,

@@ -46,7 +46,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) no_stored_plan_reason: RefusalReason,
     pub(in crate::query) passes: Vec<Pass>,
     pub(in crate::query) sql: String,
-    /// Meta of the nested queries that returned options.
+    /// Metadata of the nested queries that returned options.
     pub(super) nested_meta: Vec<Meta>,
     /// Notes on the text of the query.
     pub(super) notes: Vec<String>,
@@ -94,7 +94,8 @@ impl Engine<'_, '_> {
                 self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
                 Ok(Some((stored_plan, buffer)))
             }
-            // If the query itself is wrong, running it without published tables reports the error.
+            // If the query itself is invalid, running it without published tables reports the
+            // error.
             Err(QueryError::Sql(_)) => {
                 lock_runtime(&self.runtime).settings.reads_stored_tables = false;
                 Ok(None)
@@ -152,7 +153,7 @@ impl Engine<'_, '_> {
         )
     }
 
-    /// Runs the query once, as one pass.
+    /// Runs the query in a single pass.
     pub(in crate::query) fn run_once(
         &self,
         rewritten: &RewrittenQuery,
@@ -255,7 +256,7 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Records the questions that are about to be asked, with the origins of their values.
+    /// Records the questions before hqdl asks them, with the origins of their values.
     pub(in crate::query) fn record_questions(
         &mut self,
         demands: &[Demand],

@@ -72,7 +72,7 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Reports which contexts were shortened.
+    /// Reports which contexts were truncated.
     fn report_contexts(&self, report: &mut QueryReport) {
         let runtime = lock_runtime(&self.runtime);
         let reduction_notes = runtime.data.reductions.notes();
@@ -93,7 +93,7 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Reports the order in which documents are asked about, and settings without effect.
+    /// Reports the order in which hqdl asks about documents, and settings without effect.
     fn report_order(&self, report: &mut QueryReport) {
         let similarity_ordered = self.rewrite_query(true).similarity_calls;
         let ordering = match &self.request.spec.embeddings {

@@ -21,7 +21,7 @@ const SOURCE: &str = "hqdl_source";
 /// and of itself. Returns `None` if the value of any key is unknown.
 ///
 /// # Errors
-/// [`QueryError`] if the sources or the facts cannot be read.
+/// Returns [`QueryError`] if the sources or the facts cannot be read.
 pub(in crate::query) fn read_stored_values(
     request: &Request<'_>,
     guard: &Guard,

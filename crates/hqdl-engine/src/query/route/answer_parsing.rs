@@ -88,8 +88,8 @@ pub(in crate::query) fn merge_usages(
         }
     }
     for (n, usage) in &mut all {
-        // These two depend on the call alone, not on other calls with the same question: a call
-        // that is compared with a text remains a text.
+        // `is_ordered` and the compared type depend on the call alone, not on other calls with the
+        // same question: a call that is compared with a text remains a text.
         let texts = usages.get(n).is_some_and(|own| own.compared_with.iter().any(is_text));
         usage.is_ordered &= !texts;
         let declared_type =

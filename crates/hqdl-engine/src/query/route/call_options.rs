@@ -19,7 +19,7 @@ pub trait ValueListProvider {
     /// the query has an unanswered call and may send no request.
     ///
     /// # Errors
-    /// [`QueryError`] if the query fails.
+    /// Returns [`QueryError`] if the query fails.
     fn query_values(
         &mut self,
         sql: &str,
@@ -33,7 +33,7 @@ pub trait ValueListProvider {
     /// known.
     ///
     /// # Errors
-    /// [`QueryError`] if the sources or the facts cannot be read.
+    /// Returns [`QueryError`] if the sources or the facts cannot be read.
     fn stored_values(
         &mut self,
         expansion: usize,
@@ -44,7 +44,7 @@ pub trait ValueListProvider {
     /// Returns the table's name as SQL.
     ///
     /// # Errors
-    /// [`QueryError`] if the table cannot be created.
+    /// Returns [`QueryError`] if the table cannot be created.
     fn create_lookup_table(
         &mut self,
         key_columns: &[String],
@@ -106,9 +106,8 @@ pub(in crate::query) fn read_options(
     }
 }
 
-/// Some SQL is assembled for a part of the query. Maps an error in that SQL to the part of the
-/// query. If the part was copied to the offset `copied_at`, the span is exact. Otherwise it covers
-/// the whole part.
+/// Maps an error in SQL that was assembled for a part of the query to that part. If the part was
+/// copied to the offset `copied_at`, the span is exact. Otherwise it covers the whole part.
 fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize>) -> QueryError {
     let QueryError::Sql(problem) = error else { return error };
     let exact_span = problem.span.as_ref().zip(copied_at).and_then(|(span, begins)| {

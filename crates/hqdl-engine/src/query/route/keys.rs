@@ -13,7 +13,7 @@
 //! In the first case, and whenever the row has the whole key, the key is read from the row.
 //! Otherwise it is looked up by the values. If the rows are grouped by the values, the rest of the
 //! key comes from an arbitrary row of the group, so the groups must determine it. All other
-//! questions are asked ad hoc.
+//! questions become ad-hoc questions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use hqdl_sql::blendsql::usage::{CallUsage, ColumnEquality};
 /// Returns the key of an expansion as SQL at the call.
 ///
 /// # Errors
-/// The reason why the key cannot be determined.
+/// Returns the reason why the key cannot be determined.
 pub(in crate::query) fn bound_key(
     expansion: &Expansion,
     usage: &CallUsage,

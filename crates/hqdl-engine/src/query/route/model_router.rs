@@ -19,7 +19,7 @@ use hqdl_values::Row;
 use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 
-/// Maximum number of values of a list that the model sees. It may answer with other values.
+/// Maximum number of values of a list that the model sees. The model may answer with other values.
 const MAX_LISTED_VALUES: usize = 100;
 
 const PROMPT_ABOUT: &str = "Each row is a question about one thing and, in `columns`, what is known of \
@@ -75,7 +75,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
     /// Returns how a column of an expansion answers a question, if one does.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run.
+    /// Returns [`QueryError`] if an error stops the run.
     pub fn route_question(
         &mut self,
         expansion: &Expansion,

@@ -30,7 +30,7 @@ const MAX_LIST: (usize, usize) = (999, 14_999);
 /// Asks about all pairs of a join that a pass demanded. Returns the number of values asked for.
 ///
 /// # Errors
-/// [`QueryError`] for errors that stop the run.
+/// Returns [`QueryError`] if an error stops the run.
 pub fn ask_pairs(
     number: usize,
     join: &JoinCall,

@@ -65,7 +65,6 @@ enum Evaluation {
     NoShortCircuit,
 }
 
-/// How a pass ended.
 enum PassEnd<'r> {
     /// The statement returned all its rows.
     Rows(RowBuffer),
@@ -82,7 +81,7 @@ enum PassStep<'r> {
     Finish(RowBuffer),
     /// Send the demands.
     Send(Vec<Demand>),
-    /// Order the candidates by similarity before any of them is asked about.
+    /// Order the candidates by similarity before hqdl asks about any of them.
     OrderCandidates(&'r LimitPushdown),
     /// Evaluate a cheap condition first instead of sampling the others.
     SkipSample,
@@ -92,7 +91,7 @@ enum PassStep<'r> {
     EnterSubquery(usize),
     /// Run the query again, now that the first rows of the subquery are known.
     CompleteSubquery(usize),
-    /// Run the whole query, because the subquery cannot get any further by itself.
+    /// Run the whole query, because running the subquery separately has come to a standstill.
     LeaveSubquery,
     /// Run again, because other rows decided the demands that the aborted pass recorded.
     Repeat,
@@ -170,7 +169,6 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         Ok(Some(reader.map_or_else(|| PassEnd::Rows(buffer), PassEnd::Candidates)))
     }
 
-    /// Chooses the step after a pass.
     fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> PassStep<'q> {
         self.engine.update_statistics();
         if self.has_cheap_condition() {
@@ -345,7 +343,7 @@ impl Engine<'_, '_> {
         self.record_questions(&demands)?;
         if !demands.is_empty() {
             let mut runtime = lock_runtime(&self.runtime);
-            // The next pass records again what is not sent now.
+            // The next pass records the unsent demands again.
             runtime.pass.pending = PendingSet::default();
             let QueryData { targets, counts, .. } = &mut runtime.data;
             query_run.send_demands(targets, demands, counts)?;

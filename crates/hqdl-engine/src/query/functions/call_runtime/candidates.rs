@@ -1,4 +1,4 @@
-//! Order in which candidate rows are asked about, if a query needs only a few qualifying rows, no
+//! Order in which hqdl asks about candidate rows, if a query needs only a few qualifying rows, no
 //! matter which. The rows whose documents are most similar to the questions come first. The order
 //! saves requests; it does not change which rows qualify.
 
@@ -36,7 +36,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Returns true if there are candidates without an order.
+    /// Returns true if there are unordered candidates.
     #[must_use]
     pub fn needs_order(&self) -> bool {
         !self.is_ordered && !self.unordered.is_empty()
@@ -48,7 +48,7 @@ impl Candidates {
         !self.is_ordered && (self.unordered.len() > MAX_CANDIDATES || self.bytes > MAX_TOTAL_BYTES)
     }
 
-    /// Returns the number of candidates without an order.
+    /// Returns the number of unordered candidates.
     #[must_use]
     pub fn unordered_count(&self) -> usize {
         self.unordered.len()
@@ -74,7 +74,7 @@ impl Candidates {
     /// similarity of a document is that of its most similar passage.
     ///
     /// # Errors
-    /// Errors of `compare`.
+    /// Fails if `compare` fails.
     pub fn sort_by_similarity(
         &mut self,
         question: impl Fn(usize) -> String,

@@ -55,7 +55,7 @@ impl ExistsCandidates {
     }
 
     /// Returns the demands to send: those of one row, or of more rows if some have failed. Returns
-    /// none if a row is certain.
+    /// no demands if a row is certain.
     fn into_demands(self) -> impl Iterator<Item = Demand> {
         let max_rows = self.sample_size();
         self.demand_sets.into_iter().take(max_rows).flatten()
@@ -113,8 +113,8 @@ struct PendingFrame {
     pending_in_rows: i64,
 }
 
-/// Demands of rows with undecided conditions, by condition group. Rows with equal demands are stored
-/// once. There may be a million, most of them with one demand.
+/// Demands of rows with undecided conditions, by condition group. Rows with equal demands are
+/// stored once. There may be a million, most of them with one demand.
 #[derive(Default)]
 pub struct PendingRows {
     with_one_demand: Distinct<(u32, Demand)>,

@@ -24,7 +24,7 @@ pub struct WholeGroups {
     stored_count: usize,
 }
 
-/// Numbers of a group's rows.
+/// Row counts of a group.
 #[derive(Default)]
 struct GroupCounts {
     passed: u64,
@@ -46,7 +46,8 @@ impl GroupCounts {
 }
 
 impl WholeGroups {
-    /// Records a row of a group. `state` is 1 if it passes, 0 if it fails, and 2 if it is undecided.
+    /// Records a row of a group. `state` is 1 if it passes, 0 if it fails, and 2 if it is
+    /// undecided.
     pub fn add_row(
         &mut self,
         (needed, largest): (u64, bool),
@@ -72,10 +73,10 @@ impl WholeGroups {
 
     /// Returns the demands to send, or `None` if all groups that may be returned are decided.
     ///
-    /// The leading groups are asked about first: those with the most rows if all undecided rows
-    /// pass, or with the fewest if none does. Each of them must be decided or excluded, whatever the
-    /// other groups are. The number of a group's rows doubles with each request, but is at most the
-    /// number that can exclude the group. Other groups fill a request, or add an eighth to the
+    /// hqdl asks about the leading groups first: those with the most rows if all undecided rows
+    /// pass, or with the fewest if none does. Each of them must be decided or excluded, whatever
+    /// the other groups are. The number of a group's rows doubles with each request, but is at most
+    /// the number that can exclude the group. Other groups fill a request, or add an eighth to the
     /// decided rows, so that many groups of similar size need few passes.
     pub fn take_demands(&mut self, request_size: usize) -> Option<Vec<Demand>> {
         let mut groups: Vec<(Vec<u8>, GroupCounts)> =

@@ -266,7 +266,7 @@ pub(in crate::query) fn find_bound_column(
 /// does, if the model was asked.
 ///
 /// # Errors
-/// [`QueryError`] if the model cannot be asked.
+/// Returns [`QueryError`] if the model cannot be asked.
 pub(in crate::query) fn route_by_model(
     spec: &Spec,
     call: &Call,

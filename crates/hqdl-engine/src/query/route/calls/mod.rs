@@ -51,7 +51,7 @@ pub struct Calls {
     pub expansions: Vec<PlannedExpansion>,
     /// Joins of the query.
     pub joins: Vec<JoinCall>,
-    /// Origins of the values that ad-hoc questions are asked about.
+    /// Origins of the values in ad-hoc questions.
     pub new_questions: Vec<NewQuestion>,
     /// Routes, by call number.
     pub routes: Vec<Route>,
@@ -93,10 +93,10 @@ pub struct PlannedExpansion {
     pub expansion: Expansion,
 }
 
-/// A join of two sides by the model.
+/// A join whose matching values the model chooses.
 #[derive(Debug, Clone)]
 pub struct JoinCall {
-    /// Condition under which two values are partners.
+    /// Condition under which two values match.
     pub criterion: String,
     /// Name of the left key column.
     pub left_name: String,
@@ -123,7 +123,7 @@ impl Calls {
     /// Determines the target of each call.
     ///
     /// # Errors
-    /// [`QueryError`] if options cannot be read, or a call is invalid.
+    /// Returns [`QueryError`] if options cannot be read, or a call is invalid.
     pub fn choose_targets(
         sql: &str,
         parsed: &ParsedQuery,
@@ -437,7 +437,7 @@ impl Calls {
     /// Returns the expansions with their identities in the fact store.
     ///
     /// # Errors
-    /// [`QueryError`] if the journal fails.
+    /// Returns [`QueryError`] if the journal fails.
     pub fn build_targets(
         &mut self,
         request: &Request<'_>,
