@@ -18,8 +18,8 @@ use hqdl_values::value::Value;
 /// (`unknown = […]`). A value of a value list is never read as unknown.
 ///
 /// No value at all (an empty field, JSON's `null`) is always unknown. The empty *text* (`""`) is
-/// unknown if it is in this list, or if the column cannot contain it: it has another type than
-/// text, or a value list.
+/// unknown if it is in this list, or if the column cannot contain it: its type is not text, or it
+/// has a value list.
 pub const UNKNOWN_WORDS: [&str; 11] = [
     "?",
     "-",
@@ -143,8 +143,8 @@ impl Checker {
         self.is_many
     }
 
-    /// Returns true if prose cannot, or can hardly, be a valid cell: prose is never on a closed
-    /// list, and hardly ever a number, a boolean, a date or a URL.
+    /// Returns true if prose is unlikely to be a valid cell: it is never on a closed list, and
+    /// hardly ever a number, a boolean, a date or a URL.
     #[must_use]
     pub fn is_constrained(&self) -> bool {
         self.data_type != Type::Text || self.value_index.as_ref().is_some_and(|l| !l.open)
@@ -179,7 +179,7 @@ impl Checker {
         self.check_scalar(raw)
     }
 
-    /// Checks a cell that is the empty text, which differs from no value.
+    /// Checks a cell that contains the empty text, which is different from a cell without a value.
     #[must_use]
     pub fn check_empty_text(&self) -> Answer {
         let is_unknown_word = self.unknown.iter().flatten().any(String::is_empty);
@@ -532,7 +532,7 @@ fn restrict_to_text(text: &str, answer: Answer) -> Answer {
         if text.contains(part) {
             return Some(Value::from(part));
         }
-        // If lower case does not change the length, the offsets are the same.
+        // If converting to lower case does not change the length, the offsets are the same.
         let lower = text.to_lowercase();
         let position = lower.find(&part.to_lowercase()).filter(|_| lower.len() == text.len())?;
         text.get(position..position + part.len()).map(Value::from)

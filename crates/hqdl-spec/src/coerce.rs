@@ -58,7 +58,8 @@ pub fn split_quotes(text: &str) -> Option<(char, &str)> {
     })
 }
 
-/// Returns true if a text has only digits, sign, point and exponent: no `inf`, no `nan`.
+/// Returns true if a text has only digits, sign, point and exponent, so that it is neither `inf`
+/// nor `nan`.
 pub(super) fn is_plain_number(text: &str) -> bool {
     text.chars().any(|c| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E'))

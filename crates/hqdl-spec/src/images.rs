@@ -37,7 +37,7 @@ pub struct Images(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Directory of image paths; paths cannot leave it.
+    /// Directory that contains the images; paths cannot leave it.
     folder: Option<PathBuf>,
     /// Identities of files that were read, by path.
     identities: Mutex<HashMap<String, (FileVersion, String)>>,
@@ -99,7 +99,7 @@ impl Images {
         Value::Text(self.store_bytes(digest_name(bytes), bytes))
     }
 
-    /// Stores the bytes of a data URL. Returns the image's identity, or `None` for another text.
+    /// Stores the bytes of a data URL. Returns the image's identity, or `None` for any other text.
     #[must_use]
     pub fn store_data_url_text(&self, text: &str) -> Option<Value> {
         let text = text.trim();

@@ -101,7 +101,7 @@ pub struct Spec {
 pub struct AskSettings {
     /// Maximum cost in USD of writing the SQL for one question; `None` if the spec sets no limit.
     pub budget_usd: Option<f64>,
-    /// Maximum tokens of a request.
+    /// Maximum number of tokens of a request.
     pub context_tokens: u64,
     /// Whether the model sees sample rows and stored values.
     pub shows_values: bool,
@@ -235,7 +235,7 @@ impl Spec {
         models::name_table(unpriced.and_then(|(name, _)| name))
     }
 
-    /// Returns all models of the spec with their names in it; `None` for `[model]`.
+    /// Returns all models of the spec with their names; the name of `[model]` is `None`.
     fn named_models(&self) -> impl Iterator<Item = (Option<&str>, &ModelSettings)> {
         let others = self.models.iter().map(|(name, model)| (Some(name.as_str()), model));
         std::iter::once((None, &self.model)).chain(others)
@@ -278,7 +278,7 @@ impl Spec {
             .any(|table| table.eq_ignore_ascii_case(name))
     }
 
-    /// Returns the database that the materialized views are published to.
+    /// Returns the database that hqdl publishes tables to.
     #[must_use]
     pub fn target(&self) -> &PathBuf {
         self.output.as_ref().unwrap_or(&self.database)
@@ -310,7 +310,7 @@ pub struct ModelSettings {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Maximum tokens of an answer.
+    /// Maximum number of tokens of an answer.
     pub max_output_tokens: u32,
     /// Further fields of a request's body.
     pub parameters: ModelParameters,
@@ -373,23 +373,23 @@ impl ModelSettings {
 /// `[limits]`
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum requests per minute.
+    /// Maximum number of requests per minute.
     pub requests_per_minute: Option<u32>,
-    /// Maximum tokens per minute.
+    /// Maximum number of tokens per minute.
     pub tokens_per_minute: Option<u32>,
     /// Scope in which the two rate limits are shared.
     pub per: LimitScope,
     /// Maximum number of requests in flight.
     pub concurrency: u32,
-    /// Maximum USD that a run may spend.
+    /// Maximum cost of a run in USD.
     pub budget_usd: Option<f64>,
-    /// Maximum USD that all runs of a day (UTC) may spend.
+    /// Maximum cost in USD of all runs of a day (UTC).
     pub budget_usd_per_day: Option<f64>,
-    /// Maximum tokens that a run may use, input and output.
+    /// Maximum number of input and output tokens of a run.
     pub budget_tokens: Option<u64>,
-    /// Maximum tokens of the rows that one question of a query covers.
+    /// Maximum number of tokens of the rows that one question of a query covers.
     pub context_tokens: u64,
-    /// Maximum tokens of a document that is shown with one question of a query.
+    /// Maximum number of tokens of a document in one question of a query.
     pub passage_tokens: u64,
     /// Limits of a batch of the Batch API, and its polling interval.
     pub batches: BatchLimits,
@@ -407,7 +407,7 @@ pub struct Embeddings {
 /// Limits of a batch of the Batch API, and its polling interval.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
-    /// Maximum requests.
+    /// Maximum number of requests.
     pub requests: u32,
     /// Maximum size of a batch's file in bytes.
     pub bytes: u64,
@@ -420,7 +420,7 @@ pub struct BatchLimits {
 /// Only the fields that affect prompts and answers are serialized, not the sources of the keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Expansion {
-    /// Name of the materialized view.
+    /// Name of the published table.
     pub name: String,
     /// Description of the rows.
     pub about: String,
@@ -682,7 +682,7 @@ pub enum Comparison {
     Disagree,
     /// Any answer is not the same as the first one.
     NotUnanimous,
-    /// So few answers are the same that the table would miss a target.
+    /// So few answers agree that the column would miss its target.
     Calibrated(CascadeTarget),
 }
 

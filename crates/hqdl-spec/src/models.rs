@@ -150,7 +150,7 @@ impl UncheckedSpec {
         table.others.iter().map(&mut check_settings).collect()
     }
 
-    /// Returns a model that bills its answers and has no known price, with its table and the
+    /// Returns a model that is not free but has no known price, together with its table and the
     /// reason.
     pub(super) fn find_unpriced_model(&self) -> Option<(String, String, String)> {
         let main = &self.file.model;
@@ -168,8 +168,8 @@ impl UncheckedSpec {
         })
     }
 
-    /// Returns the price of a model: the spec's, or else that of the price book for its endpoint.
-    /// If the factor of a service tier is unknown, the price is unknown.
+    /// Returns the price of a model from the spec, or otherwise from the price book for its
+    /// endpoint. If the factor of a service tier is unknown, the price is unknown.
     fn find_price(&self, model: &ModelTable) -> (Option<PriceTable>, PriceOrigin) {
         let unknown_price = |reason: &str| (None, PriceOrigin::Unknown(reason.to_owned()));
         if self.ignores_prices || model.provider == Provider::Replay && model.price.is_none() {

@@ -52,7 +52,7 @@ pub struct BookEntry {
     pub snapshots: Option<SnapshotDate>,
     /// First day of the price; empty if it applied when the book was written.
     pub from: String,
-    /// Price. If a provider lists no price of cached input, cache writes or batches, it bills them
+    /// Price. If a provider lists no price for cached input, cache writes or batches, it bills them
     /// like other tokens.
     pub price: PriceTable,
     /// Price factors of the provider's service tiers.

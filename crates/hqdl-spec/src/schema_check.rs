@@ -509,8 +509,8 @@ fn accepts_type(schema: &Json, value: &DeValue<'_>) -> bool {
     })
 }
 
-/// Returns true if a table has at least one field of the schema. `[model.prise]` with fields of
-/// a price is a misspelt `price`, not a model of that name.
+/// Returns true if a table has at least one field of the schema. `[model.prise]` with fields of a
+/// price is a misspelled `price`, not a model of that name.
 fn shares_field(schema: &Json, value: &DeValue<'_>) -> bool {
     let (DeValue::Table(table), Some(known)) =
         (value, schema.get("properties").and_then(Json::as_object))

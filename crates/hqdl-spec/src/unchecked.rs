@@ -77,7 +77,7 @@ pub struct UncheckedSpec {
     /// Settings; flags that override the spec change them.
     pub file: SpecFile,
     schema_problems: Vec<(schema_check::Path, Problem)>,
-    /// Paths of flags, relative to the working directory.
+    /// Paths from flags, relative to the working directory.
     database: Option<PathBuf>,
     output: Option<PathBuf>,
     /// Whether the budget of a run comes from a flag.
@@ -85,7 +85,7 @@ pub struct UncheckedSpec {
     pub(super) recordings: Option<Vec<PathBuf>>,
     /// Whether flags select one model for all requests, regardless of the spec.
     pub(super) uses_one_model: bool,
-    /// Whether there is no file. The spec may then lack expansions, and a model.
+    /// Whether there is no file. The spec may then lack expansions and a model.
     pub(super) has_no_file: bool,
     /// Whether a spec with a file may lack expansions, because a query needs none.
     allows_no_expansions: bool,

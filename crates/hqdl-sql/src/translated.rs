@@ -23,7 +23,7 @@ impl TranslatedQuery {
         self.sql.push_str(text);
     }
 
-    /// Creates a translation from edits, which must be sorted and not overlap.
+    /// Creates a translation from edits, which must be sorted and must not overlap.
     #[must_use]
     pub fn with_edits(old: &str, edits: Vec<(Range<usize>, String)>) -> Self {
         let (mut translated, mut at) = (Self::with_capacity(old.len()), 0);

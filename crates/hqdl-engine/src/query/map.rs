@@ -54,8 +54,8 @@ pub struct MappedAnswers {
 /// `sql` is only the name of the run in the journal.
 ///
 /// # Errors
-/// Returns [`QueryError::NoModel`] if a value must be asked for and there is no model; otherwise
-/// the errors of a query. Answers received before the error are kept.
+/// Returns [`QueryError::NoModel`] if a value is unknown and there is no model, or another
+/// [`QueryError`] if the run fails. Answers received before the error are kept.
 pub fn map_values(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,

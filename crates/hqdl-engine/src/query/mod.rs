@@ -117,7 +117,8 @@ pub fn run(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryE
     with_large_stack(|| with_translation(request, |request| run::run_query(request, sink)))?
 }
 
-/// Returns how a query would run and how many values it would ask for. Sends no request.
+/// Returns a description of how a query would run, and the number of values that it would ask for.
+/// Sends no request.
 ///
 /// # Errors
 /// Returns [`QueryError`] if the query cannot be run.

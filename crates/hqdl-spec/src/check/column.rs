@@ -115,7 +115,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Checks that `unify` has a closed value list.
+    /// Checks that a column with `unify` has a closed value list.
     fn check_unify(&mut self, path: &[Step], c: &ColumnTable, values: Option<&ValueList>) {
         if c.unify && values.is_none_or(|v| v.open) {
             let label =

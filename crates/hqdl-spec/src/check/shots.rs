@@ -41,7 +41,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Returns how many rows of the overrides are used as examples; the run selects them.
+    /// Returns the number of overridden rows that become examples; the run selects them.
     pub(crate) fn count_override_shots(&mut self, path: &[Step], e: &ExpansionTable) -> u32 {
         match &e.shots {
             Some(ShotsField::Named(_)) => DEFAULT_SHOTS,

@@ -20,7 +20,7 @@ pub enum OverrideEditError {
         /// Existing tables.
         existing: Vec<String>,
     },
-    /// The key has a different number of columns.
+    /// The number of values differs from the number of key columns.
     #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
     Key {
         /// Name of the expansion.

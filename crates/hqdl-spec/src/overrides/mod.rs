@@ -159,7 +159,7 @@ impl Overrides {
         !self.cells.is_empty() && self.cells.contains_key(&(expansion, entity.clone()))
     }
 
-    /// Returns warnings about lines whose entities are in no source. `known_entities` has the
+    /// Returns warnings about lines whose entities are in no source. `known_entities` contains the
     /// entities of the sources, by expansion.
     #[must_use]
     pub fn unmatched_lines(&self, spec: &Spec, known_entities: &[HashSet<Entity>]) -> Vec<String> {

@@ -68,7 +68,7 @@ impl Token {
         self.lexeme == Lexeme::Word && self.text(sql).eq_ignore_ascii_case(word)
     }
 
-    /// Returns the text of a string or identifier without its quotes; other tokens unchanged.
+    /// Returns the text of a string or identifier without its quotes, and other tokens unchanged.
     pub fn unquoted_text(self, sql: &str) -> String {
         let text = self.text(sql);
         match self.lexeme {

@@ -1,6 +1,6 @@
 //! Rewrites a query with calls into SQL that `SQLite` can run. Each call becomes a scalar function,
-//! and the surrounding SQL reduces the number of requests. First the [plan](crate::blendsql::plan)
-//! decides what each SELECT asks, then [`emit`](crate::blendsql::emit) writes the SQL.
+//! and the surrounding SQL reduces the number of requests. First, the [plan](crate::blendsql::plan)
+//! decides which calls each SELECT makes; then [`emit`](crate::blendsql::emit) writes the SQL.
 
 pub use super::emit::{ConditionGroup, RewrittenQuery, column_values_sql};
 use super::emit::{EmitOptions, emit_query};

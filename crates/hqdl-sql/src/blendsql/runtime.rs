@@ -46,12 +46,14 @@ pub enum Function {
     RowBarrier,
     /// `hq_open(unit)`: begins recording a row of a SELECT.
     OpenRow,
-    /// `hq_close(opened, truth, value, …)`: ends that recording; returns 1 if the truth is 1, else
-    /// 0. Rows with the same values are equivalent, or belong to a group and have an order in it.
+    /// `hq_close(opened, truth, value, …)`: ends the recording of a row; returns 1 if the truth is
+    /// 1, and otherwise 0. Rows with the same values are equivalent, or belong to a group and have
+    /// an order in it.
     CloseRow,
     /// `hq_start(unit)`: begins recording all rows of an EXISTS or IN.
     OpenSubquery,
-    /// `hq_run(settles, once, started, value[, operand])`: ends that recording; returns the value.
+    /// `hq_run(settles, once, started, value[, operand])`: ends the recording of these rows;
+    /// returns the value.
     CloseSubquery,
     /// `hq_hold(mark, n, n calls …, value, …)`: stores the values of a candidate row of a LIMIT;
     /// returns its truth.
@@ -67,7 +69,7 @@ pub enum Function {
     /// conditions of a row, and 1 for all of them, which are counted. It is 2 for rows that are
     /// already decided, whose calls are never asked.
     BeginLookup,
-    /// `hq_settled(quiet, value)`: ends that section; returns the value.
+    /// `hq_settled(quiet, value)`: ends the section; returns the value.
     EndLookup,
     /// `hq_limit(mark, value)`: returns a LIMIT, or 0 while a call in it is pending.
     Limit,

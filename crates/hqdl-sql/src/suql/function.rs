@@ -635,7 +635,7 @@ impl Parser<'_> {
 }
 
 impl TypedSql {
-    /// Rounds a binary floating-point number half to even.
+    /// Rounds a binary floating-point expression half to even.
     pub fn round_half_even(&mut self) {
         if self.sql_type == SqlType::Float {
             let text = vec![self.text.clone()];

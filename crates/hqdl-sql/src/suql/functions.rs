@@ -557,7 +557,8 @@ fn regexp_replace(values: &[ValueRef<'_>]) -> FunctionResult {
     Ok(Sql::Text(output))
 }
 
-/// Returns the pattern syntax of an operator, by its name in the function's name.
+/// Returns the pattern syntax of an operator; `syntax` is the part of the function's name that
+/// identifies the operator.
 pub(super) fn find_pattern_syntax(syntax: &str) -> PatternSyntax {
     match syntax {
         "like" | "ilike" => like_to_regex,

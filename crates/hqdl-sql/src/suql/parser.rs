@@ -238,7 +238,7 @@ impl<'s> Parser<'s> {
         if self.take_word(word) { Ok(()) } else { Err(self.expected_error(word)) }
     }
 
-    /// Consumes the next token.
+    /// Consumes the next token. Fails at the end of the query.
     pub fn take_token(&mut self) -> Result<Token, SqlError> {
         let token = self.peek().ok_or_else(|| self.expected_error("more"))?;
         self.position += 1;
@@ -250,7 +250,7 @@ impl<'s> Parser<'s> {
         self.peek().map_or(self.sql.len(), |t| t.start)
     }
 
-    /// Returns the end of the last token.
+    /// Returns the end of the preceding token.
     pub fn previous_token_end(&self) -> usize {
         self.position.checked_sub(1).and_then(|n| self.tokens.get(n)).map_or(0, |t| t.end)
     }

@@ -54,7 +54,7 @@ pub struct ContextTooLong {
 }
 
 impl Contexts {
-    /// Returns the limits of a request, without any contexts.
+    /// Creates a store of contexts with the limits of a request.
     #[must_use]
     pub fn new(request: &Request<'_>) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the entity of contexts that the query has already met.
+    /// Returns the entity of contexts that the query has already encountered.
     #[must_use]
     pub fn find_known_entity(&self, id: &ContextId) -> Option<usize> {
         self.entities.get(id).copied()

@@ -60,7 +60,7 @@ impl EntityStore {
     /// cannot be shown to the model.
     pub fn add_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let row = Row { key: decode_values(canonical_bytes)?, context: Vec::new() };
-        // Store it, so that the identity of an image is read from its file only once.
+        // Store a row with images, so that the identity of an image is computed only once.
         let is_explicit = self.expansion.has_images();
         Some(self.add_entity(canonical_bytes, row, is_explicit))
     }

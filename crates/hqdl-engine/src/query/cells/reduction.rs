@@ -31,7 +31,7 @@ pub struct ReductionColumns {
     pub result: usize,
 }
 
-/// Returns the question that combines answers to a question.
+/// Returns a question whose answer combines the answers to `question`.
 #[must_use]
 pub fn combining_question(question: &str) -> String {
     format!("{question} (Each text answers this about a part of the texts: combine the answers.)")
@@ -63,7 +63,7 @@ pub(in crate::query) struct Reduction {
 /// A part of a document.
 #[derive(Debug)]
 pub struct DocumentPart {
-    /// Digest of the text before which the sequence was split; smaller ones split it first.
+    /// Digest of the text before which the sequence was split; a smaller digest splits it earlier.
     pub priority: u64,
     /// The part as a document.
     pub document: Document,

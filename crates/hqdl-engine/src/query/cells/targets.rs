@@ -31,7 +31,7 @@ pub struct Demand {
 
 impl Demand {
     /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query
-    /// may record millions, so they have 32 bits, as in [`EntityStore`].
+    /// may record millions, so the indexes have 32 bits, as in [`EntityStore`].
     #[must_use]
     pub fn new(target: usize, entity: usize, column: usize) -> Self {
         Self { target: target as u32, entity: entity as u32, column: column as u32 }
@@ -101,8 +101,8 @@ pub struct TargetExpansion {
     documents: StoredDocuments,
     /// Source of the cells if they are embeddings instead of facts.
     embeddings: Option<StoredEmbeddings>,
-    /// Positions of the cells whose answer cannot be read. For the others, the model answered,
-    /// possibly that it does not know.
+    /// Positions of the cells whose answer cannot be parsed. For all other cells, the model
+    /// returned a value or "unknown".
     unreadable: HashSet<usize>,
     prefetch: Prefetch,
     /// Recently read records, because several columns are looked up in the same record.
@@ -286,7 +286,7 @@ impl TargetExpansion {
         text.unwrap_or_default()
     }
 
-    /// Returns a cell that was looked up.
+    /// Returns a cell that has already been looked up.
     #[must_use]
     pub fn known_cell(&self, entity: usize, column: usize) -> &Cell {
         &self.cells[self.cell_position(entity, column)]

@@ -30,7 +30,7 @@ struct BestAggregate {
     call_name: &'static str,
 }
 
-/// Reads an argument of the aggregate of a call.
+/// Reads an argument of an aggregate that replaces a call.
 ///
 /// # Errors
 /// Fails for a value that is neither a text nor a number nor NULL.

@@ -72,7 +72,7 @@ struct Clusters {
     unanswered: u64,
     /// Canonical value of each value that is not canonical itself.
     canonical: BTreeMap<String, String>,
-    /// Pairs of one cluster that are different according to their own answer.
+    /// Pairs in the same cluster that the model judged to be different.
     conflicts: Vec<(String, String)>,
 }
 
@@ -192,7 +192,7 @@ const MAX_CACHED: usize = 100_000;
 
 impl TrigramCache {
     /// Returns the share of common trigrams of two texts, from 0 to 1. As in `PostgreSQL`'s
-    /// `pg_trgm`, each word is in lower case, with two blanks before it and one after it.
+    /// `pg_trgm`, each word is in lower case, with two spaces before it and one after it.
     fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
         if self.by_text.len() > MAX_CACHED {
             self.by_text.clear();

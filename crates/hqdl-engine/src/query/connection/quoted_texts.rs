@@ -1,5 +1,5 @@
 //! Finds double-quoted names that `SQLite` reads as texts because there is no such column
-//! (<https://www.sqlite.org/quirks.html>, 8). A misspelled column then becomes a constant.
+//! (<https://www.sqlite.org/quirks.html>, section 8). A misspelled column then becomes a constant.
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error};

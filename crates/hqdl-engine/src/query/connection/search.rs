@@ -29,8 +29,8 @@ pub fn register_search_aggregate(connection: &Connection) -> rusqlite::Result<()
 
 /// Implements [`SEARCH_AGGREGATE`].
 struct SearchAggregate {
-    /// Index of the values that were searched last, with their digest: the rows of a query search
-    /// the same values.
+    /// Index of the most recently searched values, with their digest, because all rows of a query
+    /// search the same values.
     latest: Mutex<Option<(blake3::Hash, TextIndex)>>,
 }
 
@@ -94,7 +94,7 @@ impl Aggregate<SearchedValues, String> for SearchAggregate {
 }
 
 impl SearchAggregate {
-    /// Returns the similarity of each value to a text by their words.
+    /// Returns the similarity of each value to a text, based on their words.
     fn word_similarities(
         &self,
         values: &BTreeMap<String, (Json, Option<f64>)>,
@@ -122,7 +122,7 @@ fn add_ranks(scores: &mut [f64], similarities: impl Iterator<Item = Option<f64>>
     ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let (mut rank, mut last) = (0, None);
     for (position, (similarity, n)) in ranked.into_iter().enumerate() {
-        // Equal similarities have one rank.
+        // Equal similarities share a rank.
         if last != Some(similarity) {
             (rank, last) = (position, Some(similarity));
         }

@@ -10,7 +10,7 @@ use hqdl_sql::blendsql::begins_write;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
 
-/// Message of every denial.
+/// Message for every denied statement.
 pub(in crate::query) const ONLY_READS: &str = "a query is read-only";
 
 /// Checks that a text is a single statement that may be read-only.

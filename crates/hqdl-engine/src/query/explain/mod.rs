@@ -128,8 +128,8 @@ impl Engine<'_, '_> {
     }
 
     /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Returns `None` if
-    /// a call decides which rows are first, if the query is random, or if not all demands were
-    /// recorded.
+    /// a call decides which rows are first, if the query uses random values, or if not all demands
+    /// were recorded.
     fn find_limit_demands(
         &mut self,
         rewritten: &RewrittenQuery,

@@ -40,7 +40,8 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) complete_selects: Vec<usize>,
     /// Whether an unordered LIMIT is evaluated in similarity order.
     pub(in crate::query) similarity_ordering: bool,
-    /// Query over published tables, as long as they may be able to answer the whole query.
+    /// Query over published tables; `None` once they turn out to be insufficient for the whole
+    /// query.
     pub(super) stored_plan: Option<RewrittenQuery>,
     /// Reason why published tables do not answer the query.
     pub(in crate::query) no_stored_plan_reason: RefusalReason,
@@ -53,7 +54,8 @@ pub(in crate::query) struct Engine<'r, 'a> {
 }
 
 impl Engine<'_, '_> {
-    /// Returns the SQL to run. If `topk_enabled` is true, applies LIMIT pushdown where possible.
+    /// Returns the SQL to run. If `limit_pushdown_enabled` is true, applies LIMIT pushdown where
+    /// possible.
     pub(in crate::query) fn rewrite_query(&self, topk_enabled: bool) -> RewrittenQuery {
         self.new_rewriter(topk_enabled).rewrite(&self.parsed)
     }
@@ -173,7 +175,7 @@ impl Engine<'_, '_> {
         self.stream_rows(&mut statement, sql, &mut RowBuffer::default())
     }
 
-    /// Checks the query against `SQLite` and its parameters.
+    /// Checks the query with `SQLite`, and checks its parameters.
     pub(in crate::query) fn check_statement(
         &self,
         rewritten: &RewrittenQuery,

@@ -110,7 +110,7 @@ pub struct Meta {
     pub interval: Option<Json>,
 }
 
-/// A call without an upper bound for the number of values it asks for.
+/// A call whose number of values has no upper bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unbounded {
     /// Text of the call in the query.

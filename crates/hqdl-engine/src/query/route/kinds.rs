@@ -140,8 +140,8 @@ fn read_foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, S
     Ok(named.map(|(from, to)| (from.to_lowercase(), to.to_lowercase())).collect())
 }
 
-/// Returns for each column all columns of its kind, given pairs of columns with the same kind. The
-/// column that is the first element of no pair names the kind.
+/// Groups columns by kind, given pairs of columns of the same kind. Returns all columns of each
+/// column's kind. The kind is named after the column that is not the first element of any pair.
 fn group_by_kind(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
     for (one, other) in pairs {

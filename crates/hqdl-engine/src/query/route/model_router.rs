@@ -221,7 +221,8 @@ fn check_stored_binding(expansion: &Expansion, learned: &QuestionBinding) -> Bin
     }
 }
 
-/// Returns the expansion that asks which column answers. Its identity includes the offered columns.
+/// Returns the expansion that asks which column answers a question. Its identity includes the
+/// offered columns.
 fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansion {
     let column = |(name, description): (&str, &str)| {
         let identity = ColumnIdentity {

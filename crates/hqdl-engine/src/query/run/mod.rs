@@ -33,7 +33,7 @@ pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, 
     Ok(meta)
 }
 
-/// Runs a query within a run that has started. The usage of the run is not added to the meta,
+/// Runs a query within a run that has started. The usage of the run is not added to the metadata,
 /// because the outer query reports it.
 pub fn run_query_in_run(
     request: &Request<'_>,

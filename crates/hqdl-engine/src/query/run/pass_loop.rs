@@ -91,7 +91,7 @@ enum PassStep<'r> {
     EnterSubquery(usize),
     /// Run the query again, now that the first rows of the subquery are known.
     CompleteSubquery(usize),
-    /// Run the whole query, because running the subquery separately has come to a standstill.
+    /// Run the whole query, because running the subquery separately makes no further progress.
     LeaveSubquery,
     /// Run again, because other rows decided the demands that the aborted pass recorded.
     Repeat,
@@ -134,7 +134,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Runs the statement once. Returns `None` for a subquery that cannot run separately. If the
-    /// query itself is wrong, running it as a whole reports the error.
+    /// query itself is invalid, running it as a whole reports the error.
     fn run_pass<'q>(
         &self,
         rewritten: &'q RewrittenQuery,

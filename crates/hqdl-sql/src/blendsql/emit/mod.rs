@@ -47,7 +47,7 @@ pub struct RewrittenQuery {
     /// Conditions with calls, by their offset in the text, with the calls in their subqueries that
     /// `SQLite` may run once for many rows.
     pub predicates: HashMap<usize, Vec<usize>>,
-    /// First rows that each group needs, by the index of a condition group.
+    /// Rows that are needed of each group, by the index of a condition group.
     pub needed_rows: HashMap<usize, NeededRows>,
     /// LIMIT rule for the outermost SELECT; `None` if all rows are needed.
     pub limit_pushdown: Option<LimitPushdown>,

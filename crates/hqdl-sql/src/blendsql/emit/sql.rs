@@ -135,7 +135,7 @@ pub(super) fn lookup_before_asking(known: &str, asking: &str, of_row: bool) -> S
     format!("CASE {} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asking} END", lookup_truth(known, of_row))
 }
 
-/// Same as [`lookup_before_asking`] for the value of a condition.
+/// Same as [`lookup_before_asking_sql`] for the value of a condition.
 pub(super) fn lookup_value_before_asking(holds: &str, fails: &str, asking: &str) -> String {
     let (holds, fails) = (lookup_truth(holds, false), lookup_truth(fails, false));
     format!("(CASE {holds} WHEN 1 THEN 1 ELSE CASE {fails} WHEN 1 THEN 0 ELSE {asking} END END)")
@@ -151,8 +151,8 @@ pub(super) fn value_of_first_rows(number: &str, last: u64, value: &str) -> Strin
     format!("CASE WHEN {number} <= {last} THEN {value} END")
 }
 
-/// Same as [`value_of_first_rows`] for a number. Includes all rows that are equal in the order of
-/// the window, because any of them can be first.
+/// Same as [`value_of_first_rows_sql`] for a number. Includes all rows that are equal in the order
+/// of the window, because any of them can be first.
 pub(super) fn probe_of_first_rows(number: &str, last: u64, probe: &str) -> String {
     let window = number.find('(').map_or(number, |at| &number[at..]);
     format!("(CASE WHEN rank{window} <= {last} THEN {probe} ELSE 0 END)")
@@ -278,7 +278,7 @@ pub(super) fn limit_value(value: &str) -> String {
     Function::Limit.call_sql(&[&pending_mark(), value])
 }
 
-/// Returns SQL that yields a value and records whether it is pending, for [`unless_pending`].
+/// Returns SQL that yields a value and records whether it is pending, for [`unless_pending_sql`].
 pub(super) fn remember_pending_sql(value: &str) -> String {
     Function::RememberPending.call_sql(&[&pending_mark(), value])
 }

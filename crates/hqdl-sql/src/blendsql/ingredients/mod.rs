@@ -1,5 +1,5 @@
 //! Ingredients, one per file: accepted arguments, subject and answer type. To add one, write its
-//! file and add it to `all`.
+//! file and add it to [`all_ingredients`].
 
 mod answer;
 mod join;

@@ -41,7 +41,7 @@ pub(super) struct QueryParser<'s> {
     pub depth: usize,
     /// Height of the highest node that was completed inside the current one.
     pub height: usize,
-    /// Edits that replace the syntax of earlier versions; `None` if it is not accepted.
+    /// Edits that replace the syntax of earlier versions; `None` if that syntax is not accepted.
     pub legacy: Option<LegacySyntax>,
 }
 

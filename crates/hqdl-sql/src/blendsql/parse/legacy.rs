@@ -39,7 +39,8 @@ impl QueryParser<'_> {
             if let (Subject::Rows, Argument::Column { table: Some(table), column, span }) =
                 (call.ingredient.subject(), &call.values[value])
             {
-                // SQLite reads an unknown name in double quotes as a text unless its table is named.
+                // SQLite reads an unknown name in double quotes as a text unless its table is
+                // named.
                 let (table, column) = (quote_name(table), quote_name(column));
                 legacy
                     .edits

@@ -71,7 +71,7 @@ pub fn parse_query(sql: &str) -> Result<ParsedQuery, SqlError> {
     parse_query_with(sql, Syntax::default())
 }
 
-/// Same as [`parse_query`], with knowledge of the database.
+/// Same as [`parse_query`], with settings that depend on the database.
 ///
 /// # Errors
 /// Returns [`SqlError`] with the location of the syntax error.

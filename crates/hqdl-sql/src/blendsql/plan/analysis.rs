@@ -213,8 +213,8 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns true if a query joins tables and `SQLite`'s flattener may merge it into the
-    /// enclosing SELECT. Joins inside EXISTS count. So does a query with a result that references
-    /// no column.
+    /// enclosing SELECT. This includes joins inside EXISTS, and a query with a result that
+    /// references no column.
     pub fn may_join_tables(&self, query: &Query) -> bool {
         if !query.with.is_empty() {
             return true;

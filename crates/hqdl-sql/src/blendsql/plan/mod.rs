@@ -70,8 +70,8 @@ pub struct SelectPlan {
     pub value_guard: Option<ValueGuard>,
     /// Restrictions of the SELECT's rows that apply before a call is evaluated.
     pub memberships: Vec<Membership>,
-    /// Decision of the EXISTS or IN around this SELECT by a single row; `None` if no single row
-    /// decides it.
+    /// Effect of a single row on the EXISTS or IN around this SELECT, if a single row can decide
+    /// it.
     pub decisive: Option<DecisiveRows>,
     /// Value by which the rows of an IN are candidates.
     pub candidate_value: Option<Span>,
@@ -285,7 +285,7 @@ pub struct SubqueryLimit {
 /// Plan of a query that needs only some of its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LimitPushdown {
-    /// Rows of the answer plus the rows that OFFSET skips; `None` without a LIMIT.
+    /// Rows of the result plus the rows that OFFSET skips; `None` without a LIMIT.
     pub rows_needed: Option<u64>,
     /// Rows that OFFSET skips.
     pub rows_skipped: u64,

@@ -62,7 +62,7 @@ pub(crate) fn evaluate_conditions_last(
     }
 }
 
-/// Moves conditions that may fail after the calls if they follow a call in the text.
+/// Moves a condition that may fail to a position after the calls, if it follows a call in the text.
 fn defer_failing_conditions(planned: &mut SelectPlan) {
     let in_where = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
     let calls = in_where.filter(|c| c.stage.has_calls()).map(|c| c.expr.span.start);

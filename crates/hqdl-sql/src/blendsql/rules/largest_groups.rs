@@ -1,5 +1,5 @@
-//! Rule: if a SELECT returns only the groups with the most rows, or with the fewest, hqdl asks about
-//! the rows of a group only while it can be one of them.
+//! Rule: if a SELECT returns only the groups with the most rows, or with the fewest, hqdl asks
+//! about the rows of a group only while it can be one of them.
 //!
 //! Precondition: the SELECT is the outermost one, has GROUP BY and LIMIT, and neither HAVING nor
 //! DISTINCT. Its ORDER BY begins with `count(*)`. Calls occur only in its conditions, with the

@@ -14,14 +14,14 @@
 //!
 //! Effect: a separate statement returns the rows that the conditions without calls keep, complete
 //! and in their final order. Each row has a state: it fails, it is undecided, it passes with
-//! unknown values, or it passes and is complete. The answer is complete once enough rows pass and
+//! unknown values, or it passes and is complete. The result is complete once enough rows pass and
 //! no earlier row is undecided. hqdl makes requests only for the undecided and incomplete rows of
 //! this prefix.
 //!
 //! The result does not depend on how often or in which order `SQLite` evaluates a condition. Ties
-//! are broken once, because the returned rows are the answer. If a subquery in the FROM clause
+//! are broken once, because the returned rows are the result. If a subquery in the FROM clause
 //! computes a value once, for the first row, all rows that reference it wait for it. Without an
-//! ORDER BY, some more rows are read before any request is made, because cached answers may
+//! ORDER BY, more rows are read than needed before any request is made, because cached answers may
 //! complete the result.
 //!
 //! A nested SELECT is standalone if it has a LIMIT, references no outer row and is not volatile. In

@@ -3,7 +3,7 @@
 //!
 //! Precondition: the LIMIT rule applies to the outermost SELECT, without ORDER BY, DISTINCT or
 //! groups, and a condition asks about a document that does not depend on another call. Any rows are
-//! a valid answer then, so the order of the requests does not affect correctness.
+//! a valid result then, so the order of the requests does not affect correctness.
 
 use crate::blendsql::aggregates::visit_own_exprs;
 use crate::blendsql::ingredients::Subject;

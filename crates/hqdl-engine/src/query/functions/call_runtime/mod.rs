@@ -105,8 +105,8 @@ pub struct StatementSettings {
     /// Whether lookup-only mode and short-circuiting are disabled, so that every reached demand is
     /// recorded.
     pub no_short_circuit: bool,
-    /// Whether requests are only bounded, not sent. Questions that depend on missing answers are
-    /// then demanded, too.
+    /// Whether the query is only explained, so that hqdl counts its requests without sending them.
+    /// Questions that depend on missing answers are then demanded, too.
     pub bounds_requests: bool,
     /// Whether the statement reads published tables. An unknown value then ends the pass.
     pub reads_stored_tables: bool,

@@ -129,7 +129,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
         self.calls.set_value_target(n, self.sql, self.parsed, usage, self.value_provider, images)
     }
 
-    /// Sets the target of a call that reads embeddings. Returns the reason of the route.
+    /// Sets the target of a call that reads embeddings. Returns the reason for the route.
     fn set_embedding_target(&mut self, n: usize, call: &Call) -> Result<String, QueryError> {
         let name = call.ingredient.name();
         let Some(settings) = &self.spec.embeddings else {

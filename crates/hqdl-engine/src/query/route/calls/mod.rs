@@ -504,7 +504,7 @@ fn image_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
     (call.is_image && !seen).then(|| "its column is about the value, not the image".to_owned())
 }
 
-/// Returns the name in the spec of the model that a call names, or `None` for the default model.
+/// Returns the spec's name for the model of a call, or `None` for the default model.
 fn model_name_in_spec(call: &Call, spec: &Spec) -> Option<String> {
     let (name, _) = call.model.as_ref()?;
     spec.resolve_model(name).flatten().map(str::to_owned)

@@ -169,7 +169,8 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Returns all variants of the FROM clause up to `end`. Each variant yields some of the
-    /// possible rows, and together they yield all of them. `replacements` replaces some tables.
+    /// possible rows, and together they yield all of them. `replacements` contains SQL that
+    /// replaces tables.
     pub fn write_from_variants(
         &self,
         core: &SelectCore,

@@ -164,8 +164,8 @@ impl PossibleRowsBuilder<'_> {
 
     /// Returns true if the value of an expression depends on no answer. Aggregates and window
     /// functions depend on all possible rows, so they are certain only if `exact_rows` is true. A
-    /// subquery that reads a common table expression with calls is not: the query evaluates it
-    /// after other calls.
+    /// subquery that reads a common table expression with calls is never certain: the query
+    /// evaluates it after other calls.
     pub fn is_certain(&self, expr: &Expr, frame: &Frame<'_>, exact_rows: bool) -> bool {
         match &expr.kind {
             ExprKind::Call(..) => return false,
