@@ -82,7 +82,7 @@ impl Checker {
     /// A date without a year receives the year of the key, and a value that must be part of a key
     /// text is checked against that text.
     #[must_use]
-    pub fn complete_in_row<'k>(
+    pub fn complete_from_key<'k>(
         &self,
         answer: Answer,
         key_part: impl Fn(usize) -> Option<&'k str>,
@@ -204,7 +204,7 @@ impl Checker {
     /// Checks a stored answer again with the current words for "unknown" and aliases; returns
     /// `None` if the answer does not change.
     #[must_use]
-    pub fn recheck(&self, answer: &Answer) -> Option<Answer> {
+    pub fn recheck_answer(&self, answer: &Answer) -> Option<Answer> {
         let recheck_text =
             |raw: &str| if raw.is_empty() { self.check_empty_text() } else { self.check_text(raw) };
         if self.depends_on_alias(answer) {

@@ -62,8 +62,8 @@ impl SearchSettings {
             rows_per_request: 1,
             format: Some(Format::Json),
             task: Task::Value,
-            columns: vec![Column::ad_hoc(Type::Text, about, None, identity)],
-            ..Expansion::ad_hoc("search", vec!["query".to_owned()])
+            columns: vec![Column::new_ad_hoc(Type::Text, about, None, identity)],
+            ..Expansion::new_ad_hoc("search", vec!["query".to_owned()])
         }
     }
 }
@@ -115,7 +115,7 @@ impl std::fmt::Debug for EvidenceIndex {
 
 impl EvidenceIndex {
     /// Replaces the documents' passages.
-    pub fn load(&self, finder: Box<dyn FindPassages>) {
+    pub fn replace_passages(&self, finder: Box<dyn FindPassages>) {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *loaded = Loaded { finder: Some(finder), found: HashMap::new() };
     }

@@ -180,7 +180,7 @@ impl Spec {
                 (_, Some(field)) => format!("`{field}` is not billed by tokens"),
                 (_, None) => continue,
             };
-            let table = models::name_table(name);
+            let table = models::model_table_name(name);
             return Err(UnpricedModel { name: model.name.clone(), table, why: reason });
         }
         Ok(())
@@ -232,7 +232,7 @@ impl Spec {
     #[must_use]
     pub fn find_unpriced_table(&self) -> String {
         let unpriced = self.named_models().find(|(_, model)| model.price.is_none());
-        models::name_table(unpriced.and_then(|(name, _)| name))
+        models::model_table_name(unpriced.and_then(|(name, _)| name))
     }
 
     /// Returns all models of the spec with their names; the name of `[model]` is `None`.
@@ -355,7 +355,7 @@ impl ModelSettings {
     /// Returns the name under which facts of this model are stored, from the name of the connected
     /// model. With `parameters_identity`, the name also depends on the parameters.
     #[must_use]
-    pub fn identity(&self, name: &str) -> String {
+    pub fn stored_name(&self, name: &str) -> String {
         match format_parameters(&self.parameters).filter(|_| self.parameters_identity) {
             Some(parameters) => format!("{name} {parameters}"),
             None => name.to_owned(),
@@ -490,7 +490,7 @@ impl Column {
     /// Returns a column that no spec declares, for a query or an internal question. Its identity
     /// contains its name, and whether it is a list.
     #[must_use]
-    pub fn ad_hoc(
+    pub fn new_ad_hoc(
         data_type: Type,
         about: String,
         values: Option<ValueList>,
@@ -527,7 +527,7 @@ impl Column {
 impl Expansion {
     /// Returns an expansion that no spec declares, without sources or columns.
     #[must_use]
-    pub fn ad_hoc(name: &str, key: Vec<String>) -> Self {
+    pub fn new_ad_hoc(name: &str, key: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
             about: String::new(),

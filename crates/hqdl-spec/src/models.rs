@@ -23,7 +23,7 @@ pub const DEFAULT_MAX_OUTPUT_TOKENS: u32 = 4096;
 impl ModelTable {
     /// Returns a `[model.NAME]` table with the settings that it inherits from `[model]`.
     #[must_use]
-    pub fn inherit(&self, other: &OtherModelTable) -> Self {
+    pub fn inherit_settings(&self, other: &OtherModelTable) -> Self {
         let base_of =
             |provider: Provider, url: &Option<String>| provider.resolve_url(url.as_deref()).1;
         let main_base = base_of(self.provider, &self.base_url);
@@ -80,7 +80,9 @@ impl ModelTable {
     /// name.
     fn replays_as_other_model(&self, other: &OtherModelTable) -> bool {
         let inherits = other.provider.is_none() && other.recordings.is_empty();
-        inherits && self.inherit(other).provider == Provider::Replay && self.name != other.name
+        inherits
+            && self.inherit_settings(other).provider == Provider::Replay
+            && self.name != other.name
     }
 }
 
@@ -110,7 +112,7 @@ impl SpecCheck<'_> {
 }
 
 /// Returns the name of a model's table, as in the spec.
-pub(crate) fn name_table(other: Option<&str>) -> String {
+pub(crate) fn model_table_name(other: Option<&str>) -> String {
     other.map_or("[model]".to_owned(), |name| format!("[model.{name}]"))
 }
 
@@ -143,7 +145,7 @@ impl UncheckedSpec {
                         "set `provider`, or `recordings` of its own",
                     );
                 }
-                self.check_model(check, Some(name), &table.inherit(other))
+                self.check_model(check, Some(name), &table.inherit_settings(other))
             };
             (name.clone(), model_settings)
         };
@@ -156,12 +158,12 @@ impl UncheckedSpec {
         let main = &self.file.model;
         let other_models = main.others.iter().filter(|_| !self.uses_one_model);
         let other_models =
-            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit(other)));
+            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit_settings(other)));
         std::iter::once((None, main.clone())).chain(other_models).find_map(|(name, model)| {
             match self.find_price(&model) {
                 (_, PriceOrigin::Unknown(reason)) if model.provider != Provider::Replay => {
                     let described = format!(" `{}`{}", model.name, describe_model(name));
-                    Some((described, name_table(name), reason))
+                    Some((described, model_table_name(name), reason))
                 }
                 _ => None,
             }
@@ -211,7 +213,7 @@ impl UncheckedSpec {
         let main = &self.file.model;
         let other_models = main.others.iter().filter(|_| !self.uses_one_model);
         let other_models =
-            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit(other)));
+            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit_settings(other)));
         for (name, model) in std::iter::once((None, main.clone())).chain(other_models) {
             if model.provider == Provider::Replay {
                 continue;
@@ -224,7 +226,7 @@ impl UncheckedSpec {
                 } else if let (Some(field), None) = (surcharge(), model.price) {
                     let help = format!(
                         "set `price` in {} to what the endpoint then charges, or remove it",
-                        name_table(name)
+                        model_table_name(name)
                     );
                     (field, "it raises the price per token", help)
                 } else {

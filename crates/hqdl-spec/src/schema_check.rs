@@ -165,7 +165,7 @@ impl<'s> SchemaWalk<'s> {
         }
         let branches = self.expand_branches(schema);
         let name = self.field_name();
-        if let Some(text) = self.unneeded_list(&branches, value.get_ref()) {
+        if let Some(text) = self.find_unneeded_list(&branches, value.get_ref()) {
             let help = Some(format!("write `{name} = {text:?}`"));
             self.add_error(
                 format!("`{name}` is a list"),
@@ -367,7 +367,11 @@ impl<'s> SchemaWalk<'s> {
     }
 
     /// Returns the only text of a list, where a single text is expected.
-    fn unneeded_list<'v>(&self, branches: &[&'s Json], value: &'v DeValue<'_>) -> Option<&'v str> {
+    fn find_unneeded_list<'v>(
+        &self,
+        branches: &[&'s Json],
+        value: &'v DeValue<'_>,
+    ) -> Option<&'v str> {
         let DeValue::Array(items) = value else { return None };
         let [item] = items.iter().collect::<Vec<_>>()[..] else { return None };
         let DeValue::String(text) = item.get_ref() else { return None };

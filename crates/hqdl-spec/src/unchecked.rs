@@ -53,7 +53,7 @@ pub enum ReadError {
 impl ReadError {
     /// Returns the error for a file that cannot be read as a spec, and names the kind of the file
     /// if possible.
-    fn classify(path: &Path, error: std::io::Error) -> Self {
+    fn from_unreadable_file(path: &Path, error: std::io::Error) -> Self {
         let path = path.to_owned();
         let is_database = || {
             let mut magic = [0; 16];
@@ -100,7 +100,8 @@ impl UncheckedSpec {
     /// Returns a [`ReadError`] if it cannot be read or is not TOML. Schema violations are reported
     /// by [`UncheckedSpec::check`], together with all other problems.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
-        let text = super::read_spec_text(path).map_err(|error| ReadError::classify(path, error))?;
+        let text = super::read_spec_text(path)
+            .map_err(|error| ReadError::from_unreadable_file(path, error))?;
         Ok(Self::parse(path, text)?)
     }
 
@@ -201,7 +202,7 @@ impl UncheckedSpec {
     }
 
     /// Sends all requests to the model in `[model]`, regardless of the spec.
-    pub fn ask_one_model(&mut self) {
+    pub fn use_one_model(&mut self) {
         self.uses_one_model = true;
     }
 
@@ -328,7 +329,7 @@ impl UncheckedSpec {
     /// Returns the images that cells of the database refer to.
     fn find_images(&self) -> Images {
         let folder = self.file.database.images.as_deref().map(|folder| self.resolve_path(folder));
-        Images::in_folder(folder.unwrap_or_else(|| {
+        Images::from_folder(folder.unwrap_or_else(|| {
             let database = self.database();
             // If the database is not a file, use the directory of the spec.
             let base_file = if super::is_server(&database) { &self.path } else { &database };
@@ -574,7 +575,7 @@ impl Catalog for NoDatabase {
         None
     }
 
-    fn is_made_by_hqdl(&self, _: &str) -> bool {
+    fn is_created_by_hqdl(&self, _: &str) -> bool {
         false
     }
 

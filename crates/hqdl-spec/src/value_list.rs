@@ -142,7 +142,7 @@ impl ValueIndex {
             let candidate = value.to_lowercase();
             let is_too_different = candidate.chars().count().abs_diff(length) > max_edits
                 || candidate.chars().next() != lower.chars().next()
-                || !digits_of(&candidate).eq(digits_of(&lower));
+                || !extract_digits(&candidate).eq(extract_digits(&lower));
             if is_too_different {
                 continue;
             }
@@ -169,7 +169,7 @@ fn parse_number(text: &str) -> Option<f64> {
     super::coerce::is_plain_number(text).then(|| text.parse().ok()).flatten()
 }
 
-fn digits_of(text: &str) -> impl Iterator<Item = char> {
+fn extract_digits(text: &str) -> impl Iterator<Item = char> {
     text.chars().filter(char::is_ascii_digit)
 }
 

@@ -111,7 +111,7 @@ impl PlainQuery<'_> {
                 QueryError::Sql(mut problem) if problem.span.is_none() => {
                     let parsed = parse_query(self.sql).ok();
                     let error_span = |parsed: ParsedQuery| {
-                        statement::failing_span(&parsed.query, &problem.message)
+                        statement::find_failing_span(&parsed.query, &problem.message)
                     };
                     problem.span = parsed.and_then(error_span);
                     QueryError::Sql(problem)

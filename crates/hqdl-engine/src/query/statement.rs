@@ -128,13 +128,13 @@ fn build_expansion(question: &StatementQuestion) -> Expansion {
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    let column = Column::ad_hoc(Type::Text, question.instructions.clone(), None, identity);
+    let column = Column::new_ad_hoc(Type::Text, question.instructions.clone(), None, identity);
     Expansion {
         context: vec!["database".to_owned()],
         rows_per_request: 1,
         format: Some(Format::Json),
         task: Task::Statement,
         columns: vec![column],
-        ..Expansion::ad_hoc("statement", key)
+        ..Expansion::new_ad_hoc("statement", key)
     }
 }

@@ -461,7 +461,7 @@ impl SpecCheck<'_> {
                 }
                 let unknown_slot =
                     SLOTS.iter().fold(sql.clone(), |sql, slot| sql.replace(slot, ""));
-                if let Some(slot) = find_slot(&unknown_slot) {
+                if let Some(slot) = find_first_slot(&unknown_slot) {
                     self.add_error(
                         path,
                         &format!("`{slot}` in the SQL of \"{ask}\" is not a placeholder"),
@@ -485,7 +485,7 @@ impl SpecCheck<'_> {
 }
 
 /// Returns the first word in braces.
-fn find_slot(sql: &str) -> Option<&str> {
+fn find_first_slot(sql: &str) -> Option<&str> {
     let from = &sql[sql.find('{')?..];
     let slot = &from[..=from.find('}')?];
     let is_word = slot[1..slot.len() - 1].chars().all(|c| c.is_alphanumeric() || c == '_');

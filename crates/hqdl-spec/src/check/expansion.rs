@@ -278,7 +278,7 @@ impl SpecCheck<'_> {
                     }
                 }
                 if !sources.is_empty() {
-                    self.check_filled_by_sources(path, e, &sources, &key_parts);
+                    self.check_columns_have_sources(path, e, &sources, &key_parts);
                 }
             }
         }
@@ -339,7 +339,7 @@ impl SpecCheck<'_> {
     }
 
     /// Checks that every key column and every column has a source.
-    fn check_filled_by_sources(
+    fn check_columns_have_sources(
         &mut self,
         path: &[Step],
         e: &ExpansionTable,

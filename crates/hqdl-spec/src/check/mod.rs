@@ -38,7 +38,7 @@ pub trait Catalog {
     /// exist.
     fn table_columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>>;
     /// Returns true if hqdl created the table or view with this name.
-    fn is_made_by_hqdl(&self, table: &str) -> bool;
+    fn is_created_by_hqdl(&self, table: &str) -> bool;
     /// Returns the column names of a read-only SELECT.
     ///
     /// # Errors
@@ -122,7 +122,8 @@ impl SpecCheck<'_> {
                 "",
                 "rename one of the two",
             );
-        } else if self.catalog.table_columns(name).is_some() && !self.catalog.is_made_by_hqdl(name)
+        } else if self.catalog.table_columns(name).is_some()
+            && !self.catalog.is_created_by_hqdl(name)
         {
             self.add_error(
                 path,

@@ -20,7 +20,7 @@ pub(super) struct Flow {
     /// Whether the value may be a computed text.
     pub text: bool,
     /// Whether the value may be an integer that the query computes.
-    pub whole: bool,
+    pub integer: bool,
     /// Whether the value may be any number.
     pub number: bool,
     /// Whether the value may be the truth value of a condition.
@@ -52,8 +52,8 @@ impl Flow {
         Self { number: true, ..Self::default() }
     }
 
-    pub fn whole() -> Self {
-        Self { whole: true, ..Self::default() }
+    pub fn integer() -> Self {
+        Self { integer: true, ..Self::default() }
     }
 
     pub fn truth() -> Self {
@@ -63,7 +63,7 @@ impl Flow {
     /// Returns true if the value can only be the truth value of a condition. A truth value combined
     /// with other values is the number 1 or 0.
     pub fn is_truth(&self) -> bool {
-        let number = self.whole || self.number;
+        let number = self.integer || self.number;
         let text = self.text || !self.texts.is_empty();
         self.truth && !number && !text && self.calls.is_empty() && self.columns.is_empty()
     }
@@ -77,7 +77,7 @@ impl Flow {
             }
         }
         self.text |= other.text;
-        self.whole |= other.whole;
+        self.integer |= other.integer;
         self.number |= other.number;
         self.truth |= other.truth;
         for column in other.columns {
@@ -136,7 +136,7 @@ pub(super) fn function_effect(name: &str) -> FunctionEffect {
         }
         "count" | "length" | "instr" | "unicode" | "octet_length" | "unixepoch" | "row_number"
         | "rank" | "dense_rank" | "ntile" | "json_array_length" => {
-            FunctionEffect::Computes(Flow::whole())
+            FunctionEffect::Computes(Flow::integer())
         }
         "julianday" | "random" | "percent_rank" | "cume_dist" => {
             FunctionEffect::Computes(Flow::number())

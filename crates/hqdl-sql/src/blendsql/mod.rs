@@ -47,7 +47,7 @@ use std::ops::Range;
 
 pub use argument::split_legacy_column;
 pub use error::SqlError;
-pub use frame::{has_random, is_volatile};
+pub use frame::{calls_random_function, is_volatile};
 pub use function::{NEAREST, SEARCH, may_have_calls};
 pub use ingredients::{Ingredient, IngredientRef, Subject};
 pub use lexer::has_outer_order_by;

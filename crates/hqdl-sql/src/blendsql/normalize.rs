@@ -18,7 +18,7 @@ pub fn normalize_query(
     sql: &str,
     syntax: Syntax<'_>,
 ) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
-    let (sql, mut scanned) = scan_any_quotes(sql, syntax)?;
+    let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
     let text = trim_statement(&sql, &mut scanned.tokens);
     let mut edits = space_calls(&text, &scanned.calls);
     edits.extend(number_parameters(&text, &scanned.tokens));
@@ -38,14 +38,14 @@ pub fn normalize_query(
 
 /// Scans a query. If it is not valid as standard SQL, also accepts Python's escaped quotes. No
 /// position changes.
-fn scan_any_quotes<'s>(
+fn scan_with_lenient_quotes<'s>(
     sql: &'s str,
     syntax: Syntax<'_>,
 ) -> Result<(Cow<'s, str>, ScannedQuery), SqlError> {
     match scan_query(sql, syntax.is_table) {
         Ok(scanned) => Ok((Cow::Borrowed(sql), scanned)),
         Err(error) if sql.contains("\\'") => {
-            let doubled = double_escaped_quotes(sql);
+            let doubled = replace_escaped_quotes(sql);
             let scanned = scan_query(&doubled, syntax.is_table).map_err(|_| error)?;
             Ok((Cow::Owned(doubled), scanned))
         }
@@ -55,7 +55,7 @@ fn scan_any_quotes<'s>(
 
 /// Replaces `\'` with `''` between the start of the first call and the end of the last one. Outside
 /// of calls, SQL treats a backslash as an ordinary character.
-fn double_escaped_quotes(sql: &str) -> String {
+fn replace_escaped_quotes(sql: &str) -> String {
     let first = sql.find("{{").unwrap_or(sql.len());
     let last = sql.rfind("}}").map_or(first, |at| at.max(first));
     let (before, rest) = sql.split_at(first);

@@ -237,7 +237,7 @@ impl Parser<'_> {
         }
         let span = expr.span.clone();
         TypedSql::from_template(CastTarget::Boolean.template(), vec![expr.text], span)
-            .into_boolean()
+            .with_boolean_type()
     }
 
     /// Converts a text literal to a boolean.
@@ -253,7 +253,7 @@ impl Parser<'_> {
         };
         let word = if is_true { "TRUE" } else { "FALSE" };
         Ok(TypedSql::new(vec![SourceFragment::Generated(word.to_owned(), span.clone())], span)
-            .into_boolean())
+            .with_boolean_type())
     }
 }
 

@@ -72,12 +72,12 @@ impl Parser<'_> {
         let rows_span = from.ok_or_else(refusal)?..rows_end;
         let items = self.read_result_items(columns, &rows_span).ok_or_else(refusal)?;
         let mut order = Vec::new();
-        if !in_compound && self.take_words(&["ORDER", "BY"]) {
+        if !in_compound && self.eat_words(&["ORDER", "BY"]) {
             self.may_unnest = true;
             order = self.parse_order_terms()?;
             self.may_unnest = false;
         }
-        let words = |expr: &TypedSql| self.read_words(&expr.span);
+        let words = |expr: &TypedSql| self.read_comparable_tokens(&expr.span);
         let words: Vec<Vec<String>> =
             on.iter().chain(order.iter().map(|(expr, _)| expr)).map(words).collect();
         let (on_words, order_words) = words.split_at(on.len());
@@ -149,7 +149,7 @@ impl Parser<'_> {
                 !self.tokens_in(rows).any(uses_answer)
             });
             let alias = alias.map(|token| expr.span.end..token.end);
-            let words = self.read_words(&expr.span);
+            let words = self.read_comparable_tokens(&expr.span);
             items.push(ResultItem { text, name, alias, words, asked });
         }
         Some(items)
@@ -204,7 +204,7 @@ impl Parser<'_> {
 
     /// Returns the tokens of a range in comparable form. A column equals itself with or without its
     /// table qualifier.
-    fn read_words(&self, span: &Range<usize>) -> Vec<String> {
+    fn read_comparable_tokens(&self, span: &Range<usize>) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for token in self.tokens_in(span) {
             let is_name = matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);

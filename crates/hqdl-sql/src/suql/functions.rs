@@ -160,16 +160,16 @@ fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
             return Ok(boolean_to_sql(document_contains(&all, &some)));
         }
         let (all, some) = (array_elements(v[0]), array_elements(v[1]));
-        Ok(boolean_to_sql(some.iter().all(|s| all.iter().any(|a| is_equal(a, s)))))
+        Ok(boolean_to_sql(some.iter().all(|s| all.iter().any(|a| are_equal(a, s)))))
     })?;
     make("suql_overlaps", 2, |v| {
         let (all, some) = (array_elements(v[0]), array_elements(v[1]));
-        Ok(boolean_to_sql(some.iter().any(|s| all.iter().any(|a| is_equal(a, s)))))
+        Ok(boolean_to_sql(some.iter().any(|s| all.iter().any(|a| are_equal(a, s)))))
     })?;
     make("suql_same", 2, |v| {
         let (a, b) = (array_elements(v[0]), array_elements(v[1]));
         // If whole arrays are compared, NULL equals NULL.
-        let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || is_equal(a, b);
+        let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || are_equal(a, b);
         Ok(boolean_to_sql(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
     // A NULL operand counts as an empty array, unless both are NULL.
@@ -215,13 +215,13 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
     // A negative number means all but the last `n` characters.
     register_strict_function(connection, "suql_left", 2, |v| {
         let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
-        let length = char_count(&of);
+        let length = count_chars(&of);
         let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().take(kept as usize).collect()))
     })?;
     register_strict_function(connection, "suql_right", 2, |v| {
         let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
-        let length = char_count(&of);
+        let length = count_chars(&of);
         let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().skip((length - kept) as usize).collect()))
     })?;
@@ -275,7 +275,7 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     register_strict_function(connection, "suql_by_format", 2, |v| {
         let (date_text, format) = (to_text(v[0]), to_text(v[1]));
-        let at = date_functions::parse_with_format(&date_text, &format).ok_or_else(|| {
+        let at = date_functions::parse_date_with_format(&date_text, &format).ok_or_else(|| {
             function_error(format!("\"{date_text}\" is not a date of the form \"{format}\""))
         })?;
         Ok(Sql::Text(date_functions::format_timestamp(at)))
@@ -393,7 +393,7 @@ pub(super) fn parse_time(text: &str) -> Option<String> {
 }
 
 /// Returns the number of characters.
-fn char_count(text: &str) -> i64 {
+fn count_chars(text: &str) -> i64 {
     i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }
 
@@ -563,13 +563,13 @@ pub(super) fn find_pattern_syntax(syntax: &str) -> PatternSyntax {
     match syntax {
         "like" | "ilike" => like_to_regex,
         "similar" => similar_to_regex,
-        _ => |pattern| Some(postgres_regex(pattern)),
+        _ => |pattern| Some(postgres_to_regex(pattern)),
     }
 }
 
 /// Converts a `PostgreSQL` regular expression: its character classes include all Unicode letters,
 /// and it has its own escapes for word boundaries.
-fn postgres_regex(pattern: &str) -> String {
+fn postgres_to_regex(pattern: &str) -> String {
     const CLASSES: [(&str, &str); 4] = [
         ("[:alnum:]", r"\p{Alphabetic}\p{N}"),
         ("[:alpha:]", r"\p{Alphabetic}"),
@@ -624,7 +624,7 @@ fn like_to_regex(pattern: &str) -> Option<String> {
 /// Converts a SIMILAR TO pattern: LIKE's syntax with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
 fn similar_to_regex(pattern: &str) -> Option<String> {
     let other = |c: char| if ".^$".contains(c) { format!("\\{c}") } else { c.to_string() };
-    wildcards_to_regex(pattern, other).map(|pattern| postgres_regex(&pattern))
+    wildcards_to_regex(pattern, other).map(|pattern| postgres_to_regex(&pattern))
 }
 
 /// Converts a pattern with `%`, `_` and `\` to a regular expression; `other` converts all other
@@ -709,7 +709,7 @@ fn compare_values(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-fn is_equal(a: &Json, b: &Json) -> bool {
+fn are_equal(a: &Json, b: &Json) -> bool {
     let (a, b) = (Value::from_json(a), Value::from_json(b));
     a != Value::Null && b != Value::Null && compare_elements(&a, &b) == Ordering::Equal
 }

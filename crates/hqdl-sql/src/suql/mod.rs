@@ -67,7 +67,7 @@ pub type ColumnLookup<'c> = &'c dyn Fn(&str) -> Option<TableColumns>;
 const STACK_BYTES: usize = 64 << 20;
 
 /// Returns the columns of all tables whose name occurs in the query.
-fn known_tables(
+fn find_known_tables(
     sql: &str,
     tokens: &[Token],
     columns: ColumnLookup<'_>,
@@ -131,7 +131,7 @@ pub fn translate_with_columns(
     let sql = sql.as_ref();
     let mut parser = parser::Parser::new(sql)?;
     // Call `columns` before the thread starts, because it need not be `Sync`.
-    parser.tables = known_tables(sql, &parser.tokens, columns);
+    parser.tables = find_known_tables(sql, &parser.tokens, columns);
     let run = move || parser.parse_statement().map(|text| text::join_fragments(sql, &text));
     // The parser is recursive, so run it on a thread with enough stack, whatever stack the caller
     // has.

@@ -201,14 +201,14 @@ impl<'s> Parser<'s> {
     }
 
     /// Consumes a keyword if it is next.
-    pub fn take_word(&mut self, word: &str) -> bool {
+    pub fn eat_word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         self.position += usize::from(found);
         found
     }
 
     /// Consumes a sequence of keywords if it is next.
-    pub fn take_words(&mut self, words: &[&str]) -> bool {
+    pub fn eat_words(&mut self, words: &[&str]) -> bool {
         let found = words.iter().enumerate().all(|(n, w)| self.is_word_at(n, w));
         if found {
             self.position += words.len();
@@ -217,7 +217,7 @@ impl<'s> Parser<'s> {
     }
 
     /// Consumes a symbol if it is next.
-    pub fn take_symbol(&mut self, symbol: u8) -> bool {
+    pub fn eat_symbol(&mut self, symbol: u8) -> bool {
         let found = self.is_symbol(symbol);
         self.position += usize::from(found);
         found
@@ -235,11 +235,11 @@ impl<'s> Parser<'s> {
     }
 
     pub fn expect_word(&mut self, word: &str) -> Result<(), SqlError> {
-        if self.take_word(word) { Ok(()) } else { Err(self.expected_error(word)) }
+        if self.eat_word(word) { Ok(()) } else { Err(self.expected_error(word)) }
     }
 
     /// Consumes the next token. Fails at the end of the query.
-    pub fn take_token(&mut self) -> Result<Token, SqlError> {
+    pub fn expect_token(&mut self) -> Result<Token, SqlError> {
         let token = self.peek().ok_or_else(|| self.expected_error("more"))?;
         self.position += 1;
         Ok(token)
@@ -268,7 +268,7 @@ impl<'s> Parser<'s> {
     }
 
     /// Runs `parse` one level deeper. Fails if the nesting is too deep.
-    pub fn with_depth_limit<T>(
+    pub fn parse_nested<T>(
         &mut self,
         parse: impl FnOnce(&mut Self) -> Result<T, SqlError>,
     ) -> Result<T, SqlError> {
@@ -337,12 +337,12 @@ impl TypedSql {
     }
 
     /// Sets the type to boolean.
-    pub fn into_boolean(self) -> Self {
+    pub fn with_boolean_type(self) -> Self {
         Self { sql_type: SqlType::Boolean, ..self }
     }
 
     /// Returns the text, in parentheses if its outermost part is an operator.
-    pub fn parenthesized(self) -> SqlText {
+    pub fn into_parenthesized(self) -> SqlText {
         if self.precedence == PRIMARY {
             return self.text;
         }

@@ -71,7 +71,7 @@ pub(super) enum NoEmbeddings {
 
 impl From<rusqlite::Error> for NoEmbeddings {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Unusable(QueryError::in_vector_file(&error))
+        Self::Unusable(QueryError::from_vector_file_error(&error))
     }
 }
 
@@ -149,7 +149,7 @@ impl EmbeddingsClient {
 
     /// Removes the texts of a batch that another process has stored since. Returns `None` if no
     /// text is left.
-    fn without_stored_texts(
+    fn remove_stored_texts(
         &self,
         batch: (DigestedTexts, u64),
         tokenizer: Tokenizer,
@@ -255,7 +255,7 @@ impl QueryRun<'_> {
                         failure = Some(NoEmbeddings::QueryFailed(StopReason::Interrupted.into()));
                         break;
                     }
-                    let batch = match client.without_stored_texts(batch, tokenizer) {
+                    let batch = match client.remove_stored_texts(batch, tokenizer) {
                         Ok(Some(batch)) => batch,
                         Ok(None) => continue,
                         Err(error) => {
@@ -453,7 +453,7 @@ impl EmbeddingsRequest {
         };
         let began = Instant::now();
         let reply = match self.need {
-            EmbeddingNeed::Optional => Self::run_briefly(&request).await,
+            EmbeddingNeed::Optional => Self::run_without_long_pauses(&request).await,
             EmbeddingNeed::Required => request.run_with_retries().await,
         };
         let seconds = began.elapsed().as_secs_f64();
@@ -463,7 +463,7 @@ impl EmbeddingsRequest {
     }
 
     /// Runs a request without long pauses.
-    async fn run_briefly(
+    async fn run_without_long_pauses(
         request: &RetryingRequest<'_>,
     ) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let mut reply = request.run_once().await;

@@ -148,7 +148,9 @@ impl<'a> QueryRun<'a> {
                 let mut selector = PassageSelector {
                     max_tokens: self.request.spec.limits.passage_tokens,
                     model: &choice.tokenizer,
-                    compare: &mut |question, passages| self.similarity_to(question, passages),
+                    compare: &mut |question, passages| {
+                        self.compute_question_similarities(question, passages)
+                    },
                 };
                 let row_batches = row_batches(target, &demands, choice.rows, &mut selector)?;
                 self.send_row_batches(target, (model, choice.clone()), row_batches)?;

@@ -171,7 +171,7 @@ mod tests {
 
     fn store(key: &[&str]) -> EntityStore {
         let key = key.iter().map(|name| (*name).to_owned()).collect();
-        EntityStore::new(Arc::new(Expansion::ad_hoc("values", key)))
+        EntityStore::new(Arc::new(Expansion::new_ad_hoc("values", key)))
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub struct StoredEmbeddings {
 
 impl StoredEmbeddings {
     /// Returns the cell of a text's embedding: a BLOB of 32-bit floats.
-    fn look_up_text(&self, text: &str) -> Cell {
+    fn look_up_embedding(&self, text: &str) -> Cell {
         // An embedding that cannot be read counts as missing.
         let bytes = self.vectors.get_vector_bytes(&self.model, &hash_passage(text));
         bytes.ok().flatten().map_or(Cell::Missing, |bytes| Cell::Known(Sql::Blob(bytes)))
@@ -127,7 +127,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counts a cell whose state means that it has no value.
-    fn count_if_missing(&mut self, state: State) {
+    fn count_if_without_value(&mut self, state: State) {
         if !state.has_value() {
             self.without_value += 1;
             self.unknown += u64::from(state == State::Unknown);
@@ -216,7 +216,7 @@ impl TargetExpansion {
     /// Returns true if hqdl can ask about an entity in this pass. If its document is not stored,
     /// the next pass stores it.
     pub fn is_available(&mut self, entity: usize) -> bool {
-        !asks_about_documents(&self.expansion) || self.documents.find_or_request_document(entity)
+        !asks_about_documents(&self.expansion) || self.documents.request_document_if_missing(entity)
     }
 
     /// Returns a cell, and looks it up on first use.
@@ -233,7 +233,7 @@ impl TargetExpansion {
     ) -> Result<&Cell, FactsError> {
         let at = self.cell_position(entity, column);
         if let (Some(embeddings), Cell::NotLookedUp) = (&self.embeddings, &self.cells[at]) {
-            self.cells[at] = embeddings.look_up_text(&self.entity_text(entity));
+            self.cells[at] = embeddings.look_up_embedding(&self.entity_text(entity));
             counts.reused += u64::from(matches!(self.cells[at], Cell::Known(_)));
         } else if self.cells[at] == Cell::NotLookedUp {
             let identity = self.entities.entity(entity);
@@ -259,7 +259,7 @@ impl TargetExpansion {
                 None => match self.requirements.look_up_cell(record.as_ref(), column) {
                     CellLookup::Known(fact) => {
                         counts.reused += 1;
-                        counts.count_if_missing(fact.answer.state);
+                        counts.count_if_without_value(fact.answer.state);
                         if is_unreadable(fact.answer.state) {
                             self.unreadable.insert(at);
                         }
@@ -296,11 +296,11 @@ impl TargetExpansion {
     pub fn read_embedding(&mut self, entity: usize, counts: &mut Counts) {
         let at = self.cell_position(entity, 0);
         let text = self.entity_text(entity);
-        let found = self.embeddings.as_ref().map(|embeddings| embeddings.look_up_text(&text));
+        let found = self.embeddings.as_ref().map(|embeddings| embeddings.look_up_embedding(&text));
         self.cells[at] = match found {
             Some(found @ Cell::Known(_)) => found,
             _ => {
-                counts.count_if_missing(State::Error);
+                counts.count_if_without_value(State::Error);
                 Cell::Failed
             }
         };
@@ -340,14 +340,14 @@ impl TargetExpansion {
         let at = self.cell_position(entity, column);
         self.cells[at] = match self.requirements.look_up_cell(record, column) {
             CellLookup::Known(fact) => {
-                counts.count_if_missing(fact.answer.state);
+                counts.count_if_without_value(fact.answer.state);
                 if is_unreadable(fact.answer.state) {
                     self.unreadable.insert(at);
                 }
                 Cell::Known(to_sql_value(&fact.answer.value))
             }
             CellLookup::Missing(..) => {
-                counts.count_if_missing(State::Error);
+                counts.count_if_without_value(State::Error);
                 Cell::Failed
             }
         };

@@ -58,7 +58,7 @@ pub fn register_dedup_functions(
         }
         let clusters = &latest.1;
         let (call, value_count): (String, u64) = (ctx.get(0)?, ctx.get(1)?);
-        add_note(call, clusters.note(value_count));
+        add_note(call, clusters.format_note(value_count));
         Ok(Some(clusters.canonical.get(&value).cloned().unwrap_or(value)))
     })
 }
@@ -81,7 +81,7 @@ const MAX_SHOWN: usize = 3;
 
 impl Clusters {
     /// Describes the pairs that blocking excluded, and the conflicts.
-    fn note(&self, value_count: u64) -> String {
+    fn format_note(&self, value_count: u64) -> String {
         let all = value_count * value_count.saturating_sub(1) / 2;
         let mut note = format!(
             "{} of {all} pairs are candidates; the other {} count as different without a question",
@@ -260,7 +260,7 @@ mod tests {
         let reversed =
             build(same.into_iter().rev().collect(), different.into_iter().rev().collect());
         assert_eq!(reversed.canonical, clusters.canonical);
-        assert!(clusters.note(4).contains("6 of 6 pairs"), "{}", clusters.note(4));
+        assert!(clusters.format_note(4).contains("6 of 6 pairs"), "{}", clusters.format_note(4));
     }
 
     #[test]

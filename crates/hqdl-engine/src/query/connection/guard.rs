@@ -19,7 +19,7 @@ use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
 use crate::query::connection::sqlite_message::{
-    ENDS_TOO_EARLY, SqliteMessage, name_ingredients, unknown_name,
+    ENDS_TOO_EARLY, SqliteMessage, extract_unknown_name, restore_ingredient_names,
 };
 use crate::query::connection::statement::{ONLY_READS, first_word_span, name_span, token_span_at};
 use crate::query::connection::{best, dedup, math, search};
@@ -359,12 +359,14 @@ impl Guard {
                 "select a part of it with `substr`",
             ),
             _ => {
-                let message = name_ingredients(&sqlite_message(error));
+                let message = restore_ingredient_names(&sqlite_message(error));
                 // `SQLite` reports the name of an unknown table, but not its offset.
                 let span = span.or_else(|| {
                     let end = sql.trim_end().len();
                     let is_at_end = message == ENDS_TOO_EARLY;
-                    is_at_end.then_some(end..end).or_else(|| name_span(sql, unknown_name(&message)))
+                    is_at_end
+                        .then_some(end..end)
+                        .or_else(|| name_span(sql, extract_unknown_name(&message)))
                 });
                 let (span_in_sql, database) = (span.as_ref(), &self.database);
                 let explained =

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::query::connection::guard::Guard;
 use crate::query::request::error::QueryError;
 use hqdl_database::publish::column_affinity;
-use hqdl_sql::blendsql::has_random;
+use hqdl_sql::blendsql::calls_random_function;
 use hqdl_sql::blendsql::scope::{Affinity, Resolver, Schema, Scope};
 use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query, ViewDefinition};
 use hqdl_sql::suql::TableColumns;
@@ -89,7 +89,7 @@ impl KnownSchema {
         for (name, schema) in names {
             // A view whose tables were dropped has no known key, nor have two tables with the same
             // name.
-            let own_keys = read_keys(connection, &name, &schema).unwrap_or_default();
+            let own_keys = read_unique_keys(connection, &name, &schema).unwrap_or_default();
             unique_keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own_keys);
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
             let found = columns.query_map((&name, &schema), read).map_err(failed)?;
@@ -107,7 +107,7 @@ impl KnownSchema {
                     _ => Affinity::Blob,
                 };
                 affinities.insert((table.clone(), column.to_lowercase()), affinity);
-                if !is_binary(connection, (&schema, &name, &column)) {
+                if !has_binary_collation(connection, (&schema, &name, &column)) {
                     collations.insert((table.clone(), column.to_lowercase()));
                 }
                 tables.entry(table.clone()).or_default().push(column);
@@ -145,10 +145,10 @@ impl KnownSchema {
     fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
         let views_where = |of: &dyn Fn(&Query) -> bool| views_with_property(views, of);
         self.limit_views = views_where(&has_limit);
-        self.random_views = views_where(&has_random);
+        self.random_views = views_where(&calls_random_function);
         let is_view = |table: &str| views.iter().any(|(view, _)| view.eq_ignore_ascii_case(table));
         let joined = |view: &&(String, Option<ViewDefinition>)| {
-            !view.1.as_ref().is_some_and(|view| reads_one_table(&view.query, &is_view))
+            !view.1.as_ref().is_some_and(|view| reads_at_most_one_table(&view.query, &is_view))
         };
         self.join_views = views.iter().filter(joined).map(|(name, _)| name.clone()).collect();
         // Each iteration resolves at least the views that read only tables and resolved views.
@@ -175,7 +175,10 @@ impl KnownSchema {
 
 /// Returns true if a table's column has the BINARY collation. `SQLite` does not report the
 /// collation of a view's column.
-fn is_binary(connection: &Connection, (schema, table, column): (&str, &str, &str)) -> bool {
+fn has_binary_collation(
+    connection: &Connection,
+    (schema, table, column): (&str, &str, &str),
+) -> bool {
     column_collation(connection, (schema, table, column))
         .is_some_and(|name| name.eq_ignore_ascii_case("binary"))
 }
@@ -191,7 +194,7 @@ fn column_collation(
 /// Reads the unique keys of a table: sets of lower-case column names that are never NULL and unique
 /// under the columns' own collations. An index that distinguishes more values than its column is
 /// not a unique key.
-fn read_keys(
+fn read_unique_keys(
     connection: &Connection,
     table: &str,
     schema: &str,
@@ -270,7 +273,7 @@ fn has_limit(query: &Query) -> bool {
 }
 
 /// Returns true if a view's query certainly reads at most one table.
-fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
+fn reads_at_most_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
     let mut exists = false;
     query.visit_exprs(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
     let Body::Core(core) = &query.body else { return false };

@@ -80,9 +80,12 @@ impl Aggregate<SearchedValues, String> for SearchAggregate {
             && let Some(text) = &state.text
         {
             let by_words = self.word_similarities(&state.values, text)?;
-            add_ranks(&mut scores, by_words.into_iter().map(|s| Some(s).filter(|s| *s > 0.0)));
+            add_reciprocal_ranks(
+                &mut scores,
+                by_words.into_iter().map(|s| Some(s).filter(|s| *s > 0.0)),
+            );
         }
-        add_ranks(&mut scores, state.values.values().map(|(_, similarity)| *similarity));
+        add_reciprocal_ranks(&mut scores, state.values.values().map(|(_, similarity)| *similarity));
         let mut found: Vec<(f64, Json)> =
             scores.into_iter().zip(state.values.into_values().map(|(value, _)| value)).collect();
         found.retain(|(score, _)| *score > 0.0);
@@ -116,7 +119,7 @@ impl SearchAggregate {
 }
 
 /// Adds the reciprocal rank of each similarity to the scores.
-fn add_ranks(scores: &mut [f64], similarities: impl Iterator<Item = Option<f64>>) {
+fn add_reciprocal_ranks(scores: &mut [f64], similarities: impl Iterator<Item = Option<f64>>) {
     let mut ranked: Vec<(f64, usize)> =
         similarities.enumerate().filter_map(|(n, similarity)| Some((similarity?, n))).collect();
     ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));

@@ -83,7 +83,7 @@ const OWN_MESSAGES: [(&str, &str); 3] = [
 
 /// Replaces the names of hqdl's functions and tables in a message with the names of the ingredients
 /// that the query uses.
-pub(in crate::query) fn name_ingredients(message: &str) -> String {
+pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
     // `table hq_ranked has 2 values for 1 columns`
     if let Some((table, counts)) =
         message.strip_prefix("table hq_").and_then(|rest| rest.split_once(" has "))
@@ -188,7 +188,7 @@ impl SqliteMessage<'_> {
     fn suggest_name(&self) -> String {
         let (message, database) = (self.message, self.database);
         let is_table = message.starts_with("no such table");
-        let misspelt = unknown_name(message);
+        let misspelt = extract_unknown_name(message);
         let mut tables = database.table_names();
         // `SQLite` rejects `t.c` although the table `t` has a column `c`.
         let table = message.strip_prefix("no such column: ").and_then(|name| name.rsplit_once('.'));
@@ -269,7 +269,7 @@ fn format_first_names(names: &[String]) -> String {
 }
 
 /// Returns the name at the end of a `SQLite` message, without qualifier and quotes.
-pub(in crate::query) fn unknown_name(message: &str) -> &str {
+pub(in crate::query) fn extract_unknown_name(message: &str) -> &str {
     let name = message.rsplit(": ").next().unwrap_or_default();
     name.rsplit('.').next().unwrap_or(name).trim_matches('"')
 }

@@ -135,7 +135,7 @@ impl Iterator for QueryTokens<'_> {
 
 /// Returns the span of a run-time error. `SQLite` reports no offset, so the span is known only if a
 /// single expression can fail with this message.
-pub(in crate::query) fn failing_span(query: &Query, message: &str) -> Option<Range<usize>> {
+pub(in crate::query) fn find_failing_span(query: &Query, message: &str) -> Option<Range<usize>> {
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
     let suql_fragments = [" is not ", " is neither ", "division by zero", "out of range"];
     let suql = suql_fragments.iter().any(|fragment| message.contains(fragment));

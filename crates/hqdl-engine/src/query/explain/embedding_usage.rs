@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::query::ask::embeddings::split_into_batches;
-use crate::query::ask::similarity::similarity_by_words;
+use crate::query::ask::similarity::compute_word_similarities;
 use crate::query::request::Request;
 use crate::retrieval::vectors::{PassageDigest, VectorStore, hash_passage};
 use hqdl_values::tokens::Tokenizer;
@@ -29,7 +29,7 @@ impl ComparedTexts {
             self.texts.entry(digest).or_insert_with(|| text.to_owned());
         }
         self.comparisons.push(comparison);
-        similarity_by_words(question, passages)
+        compute_word_similarities(question, passages)
     }
 
     /// Records texts whose embeddings a query reads. If they are not all requested together, each

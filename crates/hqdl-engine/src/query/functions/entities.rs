@@ -42,7 +42,7 @@ impl CallRuntime {
                 _ if !expansion.is_image(name) => None,
                 ValueRef::Blob(bytes) => Some(image_files.store_blob(bytes)),
                 ValueRef::Text(bytes) => {
-                    image_files.store_data_url_text(std::str::from_utf8(bytes).ok()?)
+                    image_files.store_if_data_url(std::str::from_utf8(bytes).ok()?)
                 }
                 _ => None,
             };

@@ -56,8 +56,8 @@ pub(in crate::query) struct Engine<'r, 'a> {
 impl Engine<'_, '_> {
     /// Returns the SQL to run. If `limit_pushdown_enabled` is true, applies LIMIT pushdown where
     /// possible.
-    pub(in crate::query) fn rewrite_query(&self, topk_enabled: bool) -> RewrittenQuery {
-        self.new_rewriter(topk_enabled).rewrite(&self.parsed)
+    pub(in crate::query) fn rewrite_query(&self, limit_pushdown_enabled: bool) -> RewrittenQuery {
+        self.new_rewriter(limit_pushdown_enabled).rewrite(&self.parsed)
     }
 
     /// Returns a subquery as a standalone statement that yields its first rows.
@@ -67,11 +67,11 @@ impl Engine<'_, '_> {
         rewriter.rewrite(&self.parsed)
     }
 
-    fn new_rewriter(&self, topk_enabled: bool) -> Rewriter<'_> {
+    fn new_rewriter(&self, limit_pushdown_enabled: bool) -> Rewriter<'_> {
         let mut rewriter =
             Rewriter::new(&self.normalized.sql, &self.calls.sites, &self.schema, &self.statistics);
         rewriter.similarity_ordering = self.similarity_ordering;
-        rewriter.limit_pushdown_enabled = topk_enabled;
+        rewriter.limit_pushdown_enabled = limit_pushdown_enabled;
         rewriter.complete_selects = &self.complete_selects;
         rewriter
     }
@@ -90,7 +90,7 @@ impl Engine<'_, '_> {
             runtime.settings.reads_stored_tables = true;
         }
         let mut buffer = RowBuffer::default();
-        match self.run_once(&stored_plan, &mut buffer) {
+        match self.run_single_pass(&stored_plan, &mut buffer) {
             Ok(()) => {
                 self.sql.clone_from(&stored_plan.sql);
                 self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
@@ -156,7 +156,7 @@ impl Engine<'_, '_> {
     }
 
     /// Runs the query in a single pass.
-    pub(in crate::query) fn run_once(
+    pub(in crate::query) fn run_single_pass(
         &self,
         rewritten: &RewrittenQuery,
         sink: &mut dyn RowSink,
@@ -192,7 +192,7 @@ impl Engine<'_, '_> {
             QueryError::Sql(mut problem) => {
                 let message = &problem.message;
                 problem.span = self.find_name_span(message).or_else(|| {
-                    statement::failing_span(&self.parsed.query, message)
+                    statement::find_failing_span(&self.parsed.query, message)
                         .map(|span| self.normalized.original_span(&span))
                 });
                 QueryError::Sql(problem)
@@ -218,7 +218,7 @@ impl Engine<'_, '_> {
     ) -> Result<(), QueryError> {
         match self.guard.stream_rows(statement, sql, sink) {
             Err(QueryError::Sql(mut problem)) => {
-                problem.span = statement::failing_span(&self.parsed.query, &problem.message)
+                problem.span = statement::find_failing_span(&self.parsed.query, &problem.message)
                     .map(|span| self.normalized.original_span(&span));
                 Err(self.take_context_error().unwrap_or(QueryError::Sql(problem)))
             }
@@ -303,7 +303,7 @@ impl Engine<'_, '_> {
     ) -> Result<(), QueryError> {
         if buffer.has_overflowed {
             lock_runtime(&self.runtime).begin_pass();
-            return self.run_once(rewritten, sink);
+            return self.run_single_pass(rewritten, sink);
         }
         sink.write_columns(&buffer.columns).map_err(QueryError::Output)?;
         for row in &buffer.rows {

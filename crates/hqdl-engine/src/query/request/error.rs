@@ -74,7 +74,7 @@ impl QueryError {
     }
 
     /// Returns the error for a file of embeddings that cannot be used.
-    pub(in crate::query) fn in_vector_file(error: &rusqlite::Error) -> Self {
+    pub(in crate::query) fn from_vector_file_error(error: &rusqlite::Error) -> Self {
         Self::in_sql(
             format!("hqdl cannot use its file of embeddings: {error}"),
             None,

@@ -254,5 +254,8 @@ pub(in crate::query) fn build_ad_hoc_column(
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    Column { keeps_items: list, ..Column::ad_hoc(data_type, question.to_owned(), values, identity) }
+    Column {
+        keeps_items: list,
+        ..Column::new_ad_hoc(data_type, question.to_owned(), values, identity)
+    }
 }

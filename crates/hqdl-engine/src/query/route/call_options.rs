@@ -68,7 +68,7 @@ pub(in crate::query) fn read_options(
         // Qualify the name, because `SQLite` reads an unknown double-quoted name as a text.
         format!("SELECT DISTINCT {1}.{0} FROM {1}", quote_name(column), quote_name(table))
     };
-    let with = |text: &str| format!("{}{text}", with_clause_for(sql, parsed, call, text));
+    let with = |text: &str| format!("{}{text}", build_with_clause(sql, parsed, call, text));
     match (&call.options, &usage.options) {
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
@@ -122,7 +122,7 @@ fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize
 /// Returns the WITH clause for SQL that runs separately for a call: the common table expressions
 /// that the SQL names, directly or indirectly. It excludes those that contain the call or follow
 /// it.
-fn with_clause_for(sql: &str, parsed: &ParsedQuery, call: &Call, separate_sql: &str) -> String {
+fn build_with_clause(sql: &str, parsed: &ParsedQuery, call: &Call, separate_sql: &str) -> String {
     let all = &parsed.query.with;
     let contains_call =
         |span: &Range<usize>| span.start <= call.span.start && call.span.end <= span.end;

@@ -64,7 +64,8 @@ impl Kinds {
     /// the other identities under which answers are stored.
     pub fn set_kinds(&self, column: &mut Column, usage: &CallUsage) {
         column.origin = self.describe_origins(&usage.keys);
-        let kinds: Vec<Vec<String>> = usage.keys.iter().map(|key| self.kinds_of(key)).collect();
+        let kinds: Vec<Vec<String>> =
+            usage.keys.iter().map(|key| self.find_kind_columns(key)).collect();
         if kinds.iter().all(Vec::is_empty) {
             return;
         }
@@ -83,7 +84,7 @@ impl Kinds {
 
     /// Returns the names of the columns that share the kind of a call's value. The first one names
     /// the kind.
-    fn kinds_of(&self, key: &Key) -> Vec<String> {
+    fn find_kind_columns(&self, key: &Key) -> Vec<String> {
         let Some(origin) = base_column(key) else { return Vec::new() };
         let name = qualified_name(&origin.table, &origin.column);
         self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])

@@ -235,7 +235,7 @@ fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansi
             kinds: Vec::new(),
             requires_evidence: false,
         };
-        Column::ad_hoc(Type::Text, description.to_owned(), None, identity)
+        Column::new_ad_hoc(Type::Text, description.to_owned(), None, identity)
     };
     let subject = expansion.about.trim();
     let description = if subject.is_empty() {
@@ -250,7 +250,7 @@ fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansi
         context: vec!["columns".to_owned()],
         rows_per_request: 1,
         columns: questions.map(column).into(),
-        ..Expansion::ad_hoc("routing", vec!["question".to_owned()])
+        ..Expansion::new_ad_hoc("routing", vec!["question".to_owned()])
     }
 }
 

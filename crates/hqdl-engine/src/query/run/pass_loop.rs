@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::query::ask::similarity::similarity_by_words;
+use crate::query::ask::similarity::compute_word_similarities;
 use crate::query::cells::call_target::CallTarget;
 use crate::query::cells::targets::{Demand, TargetExpansion};
 use crate::query::functions::call_runtime::pending_set::PendingSet;
@@ -155,8 +155,8 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             CandidateReader::new(rule, &engine.runtime, rows, tested_rows, is_first_request)
         });
         let result = match &mut reader {
-            Some(reader) => engine.run_once(rewritten, reader),
-            None => engine.run_once(rewritten, &mut buffer),
+            Some(reader) => engine.run_single_pass(rewritten, reader),
+            None => engine.run_single_pass(rewritten, &mut buffer),
         };
         match result {
             Err(QueryError::Sql(_)) if lock_runtime(&engine.runtime).pass.is_aborted => {
@@ -331,8 +331,8 @@ impl Engine<'_, '_> {
             _ => None,
         };
         self.order_candidates(rule, &mut |question, passages| match query_run {
-            Some(query_run) => query_run.similarity_to(question, passages),
-            None => Ok(similarity_by_words(question, passages)),
+            Some(query_run) => query_run.compute_question_similarities(question, passages),
+            None => Ok(compute_word_similarities(question, passages)),
         })
     }
 
@@ -349,7 +349,7 @@ impl Engine<'_, '_> {
             query_run.send_demands(targets, demands, counts)?;
         }
         for (n, join) in self.calls.joins.iter().enumerate() {
-            demanded += join::ask_pairs(n, join, &self.runtime, query_run, self.request)?;
+            demanded += join::ask_about_pairs(n, join, &self.runtime, query_run, self.request)?;
         }
         Ok(demanded)
     }

@@ -183,7 +183,7 @@ impl Emitter<'_> {
             for expr in query.order.iter().map(|o| &o.expr) {
                 // Two calls with the same text would be two different functions, so refer to the
                 // result column by its number.
-                match result_column_of(self.text, expr, query).filter(|_| expr.has_call()) {
+                match find_result_column(self.text, expr, query).filter(|_| expr.has_call()) {
                     Some(n) => parts.push((expr.span.clone(), (n + 1).to_string())),
                     None => self.push_value(expr, &mut parts),
                 }
@@ -220,8 +220,8 @@ impl Emitter<'_> {
                 indexed.map(|(n, a)| self.write_argument(a, site.context_function(n))).collect()
             }
         };
-        let text = sql::call_answer(n, nested, &arguments);
-        let text = if self.lookup_only { sql::lookup_only(&text) } else { text };
+        let text = sql::call_answer_sql(n, nested, &arguments);
+        let text = if self.lookup_only { sql::lookup_only_sql(&text) } else { text };
         if let Some(width) = site.row_width {
             return sql::list_to_row_sql(&text, width);
         }
@@ -250,7 +250,7 @@ impl Emitter<'_> {
 fn context_sql(text: &str, aggregate: Function, titles: Option<&[String]>, query: &str) -> String {
     let Some(titles) = titles else { return format!("({query})") };
     let titles: Vec<String> = titles.iter().map(|t| hqdl_values::sql::quote_text(t)).collect();
-    sql::rows_as_value(aggregate, &unused_cte_name(text), &titles, query)
+    sql::rows_as_value_sql(aggregate, &unused_cte_name(text), &titles, query)
 }
 
 /// Returns the text of a span with its parts replaced.
@@ -287,7 +287,7 @@ pub fn column_values_sql(table: &str, column: &str) -> String {
     // Qualify the column: `SQLite` reads an unknown quoted name as a string.
     let rows =
         format!("SELECT {table_sql}.{} FROM {table_sql}", hqdl_values::sql::quote_name(column));
-    sql::rows_as_value(Function::Rows, &unused_cte_name(table), &[titles], &rows)
+    sql::rows_as_value_sql(Function::Rows, &unused_cte_name(table), &[titles], &rows)
 }
 
 /// Returns a column reference as SQL. Keeps the source text except for the legacy syntax `'t::c'`.
@@ -306,11 +306,11 @@ pub fn column_sql(expr: &Expr, sql: &str) -> String {
 }
 
 /// Returns the index of the result column of a compound that has the same text as an expression.
-fn result_column_of(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
+fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
     use crate::blendsql::scope::without_parens;
     match &query.body {
         Body::Compound(_, left, right) => {
-            result_column_of(sql, expr, left).or_else(|| result_column_of(sql, expr, right))
+            find_result_column(sql, expr, left).or_else(|| find_result_column(sql, expr, right))
         }
         Body::Core(core) => core.columns.iter().position(|c| {
             let text = |e: &Expr| sql[e.span.clone()].split_whitespace().collect::<String>();

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::RewrittenQuery;
-use super::sql::call_answer;
+use super::sql::call_answer_sql;
 use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::scope::without_parens;
@@ -189,7 +189,7 @@ impl<'q> StoredPlanBuilder<'q> {
         if args.iter().any(Expr::has_call) {
             return None;
         }
-        let call_sql = call_answer(*n, false, site.argument_sql.as_ref()?);
+        let call_sql = call_answer_sql(*n, false, site.argument_sql.as_ref()?);
         let otherwise = format!("{}{call_sql}{}", site.sql_before, site.sql_after);
         let text = match join_target.as_mut().filter(|p| p.can_join(column, self.is_postgres)) {
             Some(join_target) => {

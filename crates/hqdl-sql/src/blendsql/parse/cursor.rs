@@ -143,11 +143,12 @@ impl QueryParser<'_> {
     /// Returns true if the token can be the name of a table, a column or an alias: `nm` in
     /// `SQLite`'s grammar.
     pub fn is_name(&self, token: Token) -> bool {
-        token.lexeme == Lexeme::Text && !self.text(token).starts_with('$') || self.is_id(token)
+        token.lexeme == Lexeme::Text && !self.text(token).starts_with('$')
+            || self.is_identifier(token)
     }
 
     /// Returns true if the token is a name that is not quoted with `'`.
-    pub fn is_id(&self, token: Token) -> bool {
+    pub fn is_identifier(&self, token: Token) -> bool {
         match token.lexeme {
             Lexeme::Quoted | Lexeme::Name => true,
             Lexeme::Word => !keywords::is_reserved(self.text(token)) && !self.begins_blob(token),
@@ -226,7 +227,7 @@ impl QueryParser<'_> {
 
     /// Counts a node that encloses the most recently parsed nodes. Fails if that exceeds the
     /// maximum depth.
-    pub fn count_node_around(&mut self, start: usize) -> Result<(), SqlError> {
+    pub fn add_enclosing_node(&mut self, start: usize) -> Result<(), SqlError> {
         self.height += 1;
         self.check_height(start)
     }

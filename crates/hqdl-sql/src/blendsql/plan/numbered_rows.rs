@@ -35,7 +35,7 @@ pub(crate) fn find_numbered_rows<'s>(
         return None;
     }
     core.filter.iter().flat_map(split_conjuncts).find_map(|condition| {
-        let (number, last) = limited_number(condition, analysis.sql)?;
+        let (number, last) = find_limited_number(condition, analysis.sql)?;
         let ExprKind::Column { table, column } = &number.kind else { return None };
         let found = scope.find_column(table.as_deref(), column)?;
         let is_named = |name: &String| name.eq_ignore_ascii_case(&found.field.name);
@@ -57,7 +57,7 @@ pub(crate) fn find_numbered_rows<'s>(
 }
 
 /// If a condition limits a value to at most a positive number, returns the value and the number.
-fn limited_number<'e>(condition: &'e Expr, sql: &str) -> Option<(&'e Expr, u64)> {
+fn find_limited_number<'e>(condition: &'e Expr, sql: &str) -> Option<(&'e Expr, u64)> {
     let ExprKind::Compare(operator, left, right) = &without_parens(condition).kind else {
         return None;
     };

@@ -35,7 +35,7 @@ pub(crate) struct SelectScope<'s> {
 
 impl SelectScope<'_> {
     /// Returns the offset that identifies the SELECT in the plan.
-    pub fn at(&self) -> usize {
+    pub fn offset(&self) -> usize {
         self.core.span.start
     }
 

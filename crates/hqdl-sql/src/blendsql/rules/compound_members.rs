@@ -25,7 +25,7 @@ pub(crate) fn restrict_to_other_side(
     let RowUse::Side { operator, other, is_left } = select.row_use else {
         return RuleResult::Irrelevant;
     };
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     if operator.is_union() || planned.conjuncts_at_stage(ConditionStage::Last).next().is_none() {
         return RuleResult::Irrelevant;
     }

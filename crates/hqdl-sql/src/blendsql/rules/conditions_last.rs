@@ -12,7 +12,7 @@
 //! and references every table up to it, because `SQLite` reorders the join if WHERE makes it an
 //! inner one.
 
-use crate::blendsql::frame::is_random;
+use crate::blendsql::frame::is_random_function;
 use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
 use crate::blendsql::plan::condition::{Condition, may_fail, split_conjuncts};
 use crate::blendsql::plan::select_scope::SelectScope;
@@ -28,11 +28,11 @@ pub(crate) fn evaluate_conditions_last(
     select: &SelectScope<'_>,
 ) -> RuleResult {
     let SelectScope { analysis, core, scope, .. } = *select;
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     let is_movable = core.from.iter().all(|i| i.join != JoinKind::Outer);
     let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());
     planned.fences = find_fences(planned, select);
-    defer_failing_conditions(planned);
+    defer_fallible_conditions(planned);
     let last: Vec<Expr> = planned.conjuncts_at_stage(ConditionStage::Last).cloned().collect();
     let last: Vec<&Expr> = last.iter().collect();
     // With a LIMIT, the statement returns whole rows and evaluates the conditions as a result
@@ -63,7 +63,7 @@ pub(crate) fn evaluate_conditions_last(
 }
 
 /// Moves a condition that may fail to a position after the calls, if it follows a call in the text.
-fn defer_failing_conditions(planned: &mut SelectPlan) {
+fn defer_fallible_conditions(planned: &mut SelectPlan) {
     let in_where = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
     let calls = in_where.filter(|c| c.stage.has_calls()).map(|c| c.expr.span.start);
     let Some(call) = calls.min() else { return };
@@ -144,8 +144,8 @@ fn find_fences(planned: &SelectPlan, select: &SelectScope<'_>) -> Vec<SourceFenc
     let has_own_call = has_own_call(query, core);
     let mut fences = Vec::new();
     for item in &core.from {
-        let by_limit = (has_own_call && select.analysis.reads_limit(item)).then_some(&[][..]);
-        let by_join = conditions.as_deref().filter(|_| select.analysis.reads_join(item));
+        let by_limit = (has_own_call && select.analysis.source_has_limit(item)).then_some(&[][..]);
+        let by_join = conditions.as_deref().filter(|_| select.analysis.source_joins_tables(item));
         if let Some(conditions) = by_join.or(by_limit) {
             add_fences(item, conditions, select, &mut fences);
         }
@@ -169,8 +169,9 @@ fn add_fences(
             fences.push(SourceFence { at: query.span.start, conditions: own });
         }
         FromSource::Join(items) => {
-            let reads =
-                |i: &&FromItem| select.analysis.reads_join(i) || select.analysis.reads_limit(i);
+            let reads = |i: &&FromItem| {
+                select.analysis.source_joins_tables(i) || select.analysis.source_has_limit(i)
+            };
             items.iter().filter(reads).for_each(|i| add_fences(i, conditions, select, fences));
         }
         FromSource::Table { .. } | FromSource::Function { .. } => {}
@@ -193,7 +194,7 @@ fn single_table_conditions(
     let plain = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
     let plain = plain.filter(|c| !c.stage.has_calls()).map(|c| &c.expr);
     for condition in plain.filter(|e| !may_fail(e)) {
-        let Some(name) = single_table_of(condition, select, scope) else { continue };
+        let Some(name) = find_single_table(condition, select, scope) else { continue };
         if names.iter().filter(|n| n.eq_ignore_ascii_case(&name)).count() != 1 {
             continue;
         }
@@ -206,7 +207,7 @@ fn single_table_conditions(
 }
 
 /// Returns the only table whose columns a condition references.
-fn single_table_of(
+fn find_single_table(
     condition: &Expr,
     select: &SelectScope<'_>,
     scope: &Scope<'_>,
@@ -222,7 +223,7 @@ fn single_table_of(
             Some(_) => {}
             None => is_single_table = false,
         },
-        ExprKind::Function { name, .. } => is_single_table &= !is_random(name),
+        ExprKind::Function { name, .. } => is_single_table &= !is_random_function(name),
         _ => {}
     });
     table_name.filter(|_| is_single_table).flatten()
@@ -256,7 +257,7 @@ fn count_tables(item: &FromItem) -> usize {
 fn is_cheap_and_stable(expr: &Expr) -> bool {
     let mut stable = true;
     expr.visit_exprs(&mut |e| {
-        let random = matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+        let random = matches!(&e.kind, ExprKind::Function { name, .. } if is_random_function(name));
         stable &= !random && e.children().1.is_none();
     });
     stable

@@ -24,10 +24,10 @@
 //! of the group, so each outer row has its own groups.
 
 use crate::blendsql::aggregates::{count_windows, is_aggregate, is_aggregate_call};
-use crate::blendsql::frame::is_random;
+use crate::blendsql::frame::is_random_function;
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::{
-    compared_count, is_legacy_column, is_row_count, visit_own_calls,
+    find_compared_count, is_legacy_column, is_row_count, visit_own_calls,
 };
 use crate::blendsql::plan::numbered_rows::NumberedRows;
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
@@ -45,8 +45,8 @@ const ALL_ROWS: RefusalReason = "its result depends on all rows that pass";
 
 /// Plans the number of rows that must pass in each group.
 pub(crate) fn stop_at_first_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
-    let is_limited = plan.subquery_limits.iter().any(|limit| limit.at == select.at());
-    let planned = plan.find_or_add_select(select.at());
+    let is_limited = plan.subquery_limits.iter().any(|limit| limit.at == select.offset());
+    let planned = plan.find_or_add_select(select.offset());
     if planned.limit.is_some()
         || is_limited
         || planned.conjuncts_at_stage(ConditionStage::Last).next().is_none()
@@ -135,7 +135,7 @@ fn is_inner_table(item: &FromItem) -> bool {
 
 fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReason> {
     let SelectScope { query, core, .. } = *select;
-    let mut needed = NeededRows { set: select.at(), ..NeededRows::default() };
+    let mut needed = NeededRows { set: select.offset(), ..NeededRows::default() };
     let is_grouped = has_groups(select);
     let limited = match select.row_use {
         RowUse::Arm(compound) => Some(compound),
@@ -144,10 +144,10 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     let limited = limited.filter(|q| q.limit.is_some());
     match limited {
         _ if let RowUse::Numbered(numbered) = select.row_use => {
-            add_window_needs(select, numbered, &mut needed)?;
+            require_window_rows(select, numbered, &mut needed)?;
         }
         _ if is_grouped && !matches!(select.row_use, RowUse::Arm(_)) => {
-            add_aggregate_needs(select, &mut needed)?;
+            require_aggregate_rows(select, &mut needed)?;
         }
         Some(limited) if !is_grouped && !core.distinct => {
             needed.set = limited.span.start;
@@ -160,7 +160,7 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     let runs_once = match select.row_use {
         RowUse::Arm(compound) => compound.span == select.analysis.whole_span,
         RowUse::Numbered(numbered) => numbered.runs_once,
-        _ => select.at() == select.analysis.root,
+        _ => select.offset() == select.analysis.root,
     };
     if needed.count > 1 && !runs_once {
         return Err("it may run several times, and needs more than one row");
@@ -170,7 +170,7 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
 }
 
 /// Determines which rows are needed for the first numbers of a window.
-fn add_window_needs(
+fn require_window_rows(
     select: &SelectScope<'_>,
     numbered: NumberedRows<'_>,
     needed: &mut NeededRows,
@@ -235,7 +235,7 @@ fn order_key(term: &OrderTerm, expr: &Expr) -> OrderKey {
 }
 
 /// Determines the rows that the grouping columns and aggregates of a SELECT need.
-fn add_aggregate_needs(
+fn require_aggregate_rows(
     select: &SelectScope<'_>,
     needed: &mut NeededRows,
 ) -> Result<(), RefusalReason> {
@@ -256,13 +256,13 @@ fn add_aggregate_needs(
     for expr in exprs
         .chain(query.order.iter().map(|o| term_expr(&o.expr, Clause::Order, core, analysis.sql)))
     {
-        add_result_needs(expr.ok_or(ALL_ROWS)?, &groups, select, needed)?;
+        require_result_rows(expr.ok_or(ALL_ROWS)?, &groups, select, needed)?;
     }
     Ok(())
 }
 
 /// Determines the rows that one result column of a group needs.
-fn add_result_needs(
+fn require_result_rows(
     expr: &Expr,
     groups: &[&Expr],
     select: &SelectScope<'_>,
@@ -275,7 +275,7 @@ fn add_result_needs(
     match &expr.kind {
         ExprKind::Literal => return Ok(()),
         ExprKind::Compare(operator, left, right) => {
-            if let Some((count, rows)) = compared_count(operator, left, right, sql)
+            if let Some((count, rows)) = find_compared_count(operator, left, right, sql)
                 && is_row_count(count)
             {
                 needed.count = needed.count.max(rows);
@@ -310,7 +310,7 @@ fn add_result_needs(
     match expr.children() {
         (_, Some(_)) => Err("a result has a subquery"),
         (exprs, None) => {
-            exprs.into_iter().try_for_each(|e| add_result_needs(e, groups, select, needed))
+            exprs.into_iter().try_for_each(|e| require_result_rows(e, groups, select, needed))
         }
     }
 }
@@ -356,7 +356,7 @@ fn is_plain(expr: &Expr, select: &SelectScope<'_>) -> bool {
                         == Some(select.scope.depth);
             }
             ExprKind::Function { name, window, .. } => {
-                is_plain &= window.is_none() && !is_random(name);
+                is_plain &= window.is_none() && !is_random_function(name);
             }
             _ => {}
         }

@@ -42,8 +42,8 @@ use crate::blendsql::tree::{Expr, ExprKind, ResultColumn, SelectCore};
 
 /// Plans the number of needed rows, or adds a nested SELECT to those that run separately.
 pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
-    let calls = plan.find_or_add_select(select.at()).conditions_with_calls();
-    let is_nested = select.at() != select.analysis.root;
+    let calls = plan.find_or_add_select(select.offset()).conditions_with_calls();
+    let is_nested = select.offset() != select.analysis.root;
     let found = check_limit(select, &calls).and_then(|limit| {
         if is_nested {
             check_standalone(select, &limit)?;
@@ -60,14 +60,14 @@ pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -
     };
     if is_nested {
         let calls = select.analysis.reachable_calls(select.query);
-        plan.subquery_limits.push(SubqueryLimit { at: select.at(), calls });
+        plan.subquery_limits.push(SubqueryLimit { at: select.offset(), calls });
     } else {
         for n in &limit.held_columns {
             if let Some(expr) = &select.core.columns[*n].expr {
                 select.analysis.collect_shared_calls(expr, select.scope, &mut limit.shared_calls);
             }
         }
-        plan.find_or_add_select(select.at()).limit = Some(limit);
+        plan.find_or_add_select(select.offset()).limit = Some(limit);
     }
     RuleResult::Applied(rows)
 }

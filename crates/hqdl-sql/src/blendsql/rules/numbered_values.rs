@@ -34,7 +34,7 @@ pub(crate) fn restrict_to_first_rows(
     match check_results(select) {
         Ok(()) => {
             let (number, last) = (numbered.function.span.clone(), numbered.last);
-            let planned = plan.find_or_add_select(select.at());
+            let planned = plan.find_or_add_select(select.offset());
             planned.value_guard = Some(ValueGuard { number, last });
             RuleResult::Applied(format!("for rows whose number is at most {last}"))
         }

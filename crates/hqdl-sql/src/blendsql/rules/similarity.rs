@@ -13,7 +13,7 @@ use crate::blendsql::tree::{Expr, ExprKind, Span};
 
 /// Adds the documents that determine the order of candidate rows.
 pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     let conditions = planned.conditions_with_calls();
     let Some(limit) = planned.limit.as_mut().filter(|_| select.analysis.standalone.is_none())
     else {

@@ -55,7 +55,7 @@ impl Candidates {
     }
 
     /// Returns the rank of a row by the digest of its documents.
-    fn rank_of(
+    fn find_rank(
         &mut self,
         digest: DocumentsDigest,
         documents: impl FnOnce() -> RowDocuments,
@@ -141,7 +141,7 @@ impl CallRuntime {
         let documents = || {
             let read = |pair: &[ValueRef<'_>]| {
                 let call = usize::try_from(integer_argument(pair, 0)).ok()?;
-                let value = pair.get(1).map(|v| compared_prefix(*v))?;
+                let value = pair.get(1).map(|v| comparison_prefix(*v))?;
                 let value = match &value {
                     Cow::Borrowed(text) => ValueRef::Text(text.as_bytes()),
                     Cow::Owned(text) => ValueRef::Text(text.as_bytes()),
@@ -150,13 +150,13 @@ impl CallRuntime {
             };
             values.chunks(2).filter_map(read).collect()
         };
-        Ok(Sql::Integer(self.candidates.rank_of(*hasher.finalize().as_bytes(), documents)))
+        Ok(Sql::Integer(self.candidates.find_rank(*hasher.finalize().as_bytes(), documents)))
     }
 }
 
 /// Returns the prefix of a text that the comparison uses. In an array, each element is shortened,
 /// so that it remains an array.
-fn compared_prefix(value: ValueRef<'_>) -> Cow<'_, str> {
+fn comparison_prefix(value: ValueRef<'_>) -> Cow<'_, str> {
     let ValueRef::Text(bytes) = value else { return Cow::Borrowed("") };
     let Ok(text) = std::str::from_utf8(bytes) else { return Cow::Borrowed("") };
     if text.len() <= MAX_COMPARED_BYTES {

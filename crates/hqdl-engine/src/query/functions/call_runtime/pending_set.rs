@@ -389,14 +389,15 @@ impl CallRuntime {
 
 /// Returns the same bytes for values that `SQLite` compares as equal without a collation.
 pub(super) fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
-    let values: Vec<ValueRef<'_>> = values.iter().map(|value| whole_number(*value)).collect();
+    let values: Vec<ValueRef<'_>> =
+        values.iter().map(|value| normalize_whole_number(*value)).collect();
     let mut bytes = Vec::new();
     write_canonical_bytes(&values, &mut bytes);
     bytes
 }
 
 /// Converts a real number that equals an integer to that integer; returns other values unchanged.
-fn whole_number(value: ValueRef<'_>) -> ValueRef<'_> {
+fn normalize_whole_number(value: ValueRef<'_>) -> ValueRef<'_> {
     // 2^63 is the smallest real number above all integers.
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     match value {

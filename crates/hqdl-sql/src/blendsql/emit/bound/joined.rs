@@ -26,9 +26,13 @@ pub(in crate::blendsql::emit) struct OpenFrom<'p> {
 impl PossibleRowsBuilder<'_> {
     /// Builds the FROM and WHERE clauses of a SELECT over possible rows. Returns `None` if answers
     /// affect a join by name, the arguments of a table function, or too many outer joins.
-    pub fn open_from<'f>(&self, core: &SelectCore, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
+    pub fn build_open_from<'f>(
+        &self,
+        core: &SelectCore,
+        around: &'f Frame<'f>,
+    ) -> Option<OpenFrom<'f>> {
         let mut open = OpenFrom {
-            frame: Frame::child_of(around),
+            frame: Frame::new_child(around),
             parts: Vec::new(),
             nulls: Vec::new(),
             condition: "1".to_owned(),

@@ -16,8 +16,8 @@ mod reach;
 
 use super::sql;
 use crate::blendsql::aggregates::visit_own_exprs;
-use crate::blendsql::emit::result_column_of;
-use crate::blendsql::frame::{Frame, is_random, reads_table};
+use crate::blendsql::emit::find_result_column;
+use crate::blendsql::frame::{Frame, is_random_function, reads_table};
 use crate::blendsql::plan::DemandPlan;
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
@@ -104,7 +104,7 @@ pub fn compute_request_bound(
         has_group_calls: false,
         plan,
     };
-    let root = Frame::root();
+    let root = Frame::new_root();
     let frame = probing.rows.declare_ctes(query, &root);
     let with = frame.with_clause();
     probing.emit_probes(query, &frame, lone, &mut |probing, text| {
@@ -230,7 +230,7 @@ impl Probing<'_, '_> {
                     }
                 }
                 for term in query.order.iter().filter(|o| o.expr.has_call()) {
-                    if result_column_of(self.rows.sql, &term.expr, query).is_none() {
+                    if find_result_column(self.rows.sql, &term.expr, query).is_none() {
                         self.mark_all_unbounded(&term.expr, ROWS_FROM_ANSWERS);
                     }
                 }
@@ -243,7 +243,7 @@ impl Probing<'_, '_> {
                     is_grouped: false,
                 };
                 let parts = exprs.iter().filter_map(|e| self.probe_expr(e, at)).collect();
-                if let Some(text) = add_terms(parts) {
+                if let Some(text) = sum_terms(parts) {
                     emit(self, text);
                 }
             }
@@ -274,7 +274,7 @@ impl Probing<'_, '_> {
         let frame = self.rows.declare_ctes(query, around);
         let mut parts = Vec::new();
         self.emit_probes(query, &frame, false, &mut |_, text| parts.push(text));
-        let text = add_terms(parts)?;
+        let text = sum_terms(parts)?;
         let with = frame.with_clause();
         Some(if with.is_empty() { text } else { format!("({with}SELECT {text})") })
     }
@@ -295,7 +295,7 @@ impl Probing<'_, '_> {
             let order = query.order.iter().map(|o| &o.expr);
             columns.chain(&core.group).chain(&core.windows).chain(order)
         };
-        let Some(open) = self.rows.open_from(core, around) else {
+        let Some(open) = self.rows.build_open_from(core, around) else {
             let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
             core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| all.push(on)));
             all.into_iter().for_each(|e| self.mark_all_unbounded(e, ROWS_FROM_ANSWERS));
@@ -306,7 +306,7 @@ impl Probing<'_, '_> {
         let outer = core.from.iter().any(|i| i.join == JoinKind::Outer);
         let mut early: Vec<&Expr> = core.filter.iter().collect();
         core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| early.push(on)));
-        let unnamed = self.unawaited_tables(&early, &open.frame.scope);
+        let unnamed = self.find_unawaited_tables(&early, &open.frame.scope);
         let replacements: Option<Vec<(Span, String)>> =
             unnamed.iter().map(|t| null_row(t, core)).collect();
         if outer || core.from.iter().any(can_be_flattened) || replacements.is_none() {
@@ -340,7 +340,7 @@ impl Probing<'_, '_> {
             let mut parts: Vec<String> =
                 aliases.iter().filter_map(|e| self.probe_expr(e, at)).collect();
             parts.extend(self.probe_expr(on, at));
-            if let Some(text) = add_terms(parts) {
+            if let Some(text) = sum_terms(parts) {
                 for from in self.rows.write_from_variants(core, &open, on.span.end, &[]) {
                     emit(self, evaluate_for_rows(&text, &format!("{from}{}", ")".repeat(depth))));
                 }
@@ -351,7 +351,7 @@ impl Probing<'_, '_> {
             let parts = early.iter().filter_map(|e| self.probe_expr(e, at)).collect();
             for from in self.rows.write_from_variants(core, &open, core.from_end, &replacements) {
                 let rows = format!("{from} WHERE {}", open.condition);
-                if let Some(text) = add_terms(Vec::clone(&parts)) {
+                if let Some(text) = sum_terms(Vec::clone(&parts)) {
                     emit(self, evaluate_for_rows(&text, &rows));
                 }
             }
@@ -364,7 +364,7 @@ impl Probing<'_, '_> {
                 .filter(|e| e.has_call() && !self.rows.analysis.references_own_rows(e, scope))
                 .collect();
             let parts = first.into_iter().filter_map(|e| self.probe_expr(e, at)).collect();
-            if let Some(text) = add_terms(parts) {
+            if let Some(text) = sum_terms(parts) {
                 emit(self, text);
             }
         }
@@ -374,7 +374,7 @@ impl Probing<'_, '_> {
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let rows = rows.chain(&within);
         let parts = rows.filter_map(|e| self.probe_expr(e, at)).collect();
-        if let Some(text) = self.add_terms_of_used_rows(parts, core, at) {
+        if let Some(text) = self.probe_used_rows(parts, core, at) {
             if core.from.is_empty() && lone {
                 emit(self, text);
             } else {
@@ -392,17 +392,17 @@ impl Probing<'_, '_> {
     }
 
     /// Returns SQL that evaluates the calls of a SELECT for the rows whose results are used.
-    fn add_terms_of_used_rows(
+    fn probe_used_rows(
         &self,
         parts: Vec<String>,
         core: &SelectCore,
         at: EvalPosition<'_>,
     ) -> Option<String> {
-        let text = add_terms(parts)?;
+        let text = sum_terms(parts)?;
         let select = self.plan.select(core.span.start).filter(|_| at.exact_aggregates);
         let Some(guard) = select.and_then(|s| s.value_guard.as_ref()) else { return Some(text) };
         let number = &self.rows.sql[guard.number.clone()];
-        Some(sql::probe_of_first_rows(number, guard.last, &text))
+        Some(sql::probe_of_first_rows_sql(number, guard.last, &text))
     }
 
     /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares
@@ -425,7 +425,7 @@ impl Probing<'_, '_> {
         emit: &mut dyn FnMut(&mut Self, String),
     ) {
         let parts = exprs.iter().filter_map(|e| self.probe_expr(e, at)).collect();
-        let Some(text) = add_terms(parts) else { return };
+        let Some(text) = sum_terms(parts) else { return };
         let group: Vec<String> =
             core.group.iter().map(|g| self.group_term_sql(g, core, open)).collect();
         let by = if group.is_empty() {
@@ -492,7 +492,8 @@ impl Probing<'_, '_> {
         let live = |e: &Expr| {
             let mut drawn = false;
             visit_own_exprs(e, &mut |e| {
-                drawn |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+                drawn |=
+                    matches!(&e.kind, ExprKind::Function { name, .. } if is_random_function(name));
             });
             drawn || self.rows.analysis.depends_on_call(e, &open.frame.scope)
         };
@@ -508,7 +509,11 @@ impl Probing<'_, '_> {
 
     /// Returns the tables that conditions with calls do not wait for: all columns of such a table
     /// are answers, and no condition references it.
-    fn unawaited_tables<'s>(&self, conditions: &[&Expr], scope: &'s Scope<'_>) -> Vec<&'s Table> {
+    fn find_unawaited_tables<'s>(
+        &self,
+        conditions: &[&Expr],
+        scope: &'s Scope<'_>,
+    ) -> Vec<&'s Table> {
         let mut named = Vec::new();
         for condition in conditions.iter().flat_map(|c| split_conjuncts(c)).filter(|c| c.has_call())
         {
@@ -633,7 +638,7 @@ fn evaluate_for_rows(text: &str, rows: &str) -> String {
 }
 
 /// Returns an expression that evaluates all parts, with as little nesting as possible.
-pub(in crate::blendsql::emit) fn add_terms(mut parts: Vec<String>) -> Option<String> {
+pub(in crate::blendsql::emit) fn sum_terms(mut parts: Vec<String>) -> Option<String> {
     while parts.len() > 1 {
         parts = parts
             .chunks(2)

@@ -11,7 +11,7 @@
 
 use super::super::replace_parts;
 use crate::blendsql::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
-use crate::blendsql::frame::{Frame, is_random, joins_by_name, reads_table};
+use crate::blendsql::frame::{Frame, is_random_function, joins_by_name, reads_table};
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::condition::{may_fail, split_conjuncts};
@@ -75,7 +75,7 @@ impl PossibleRowsBuilder<'_> {
 
     /// Returns a frame that declares the common table expressions of a query.
     pub fn declare_ctes<'f>(&self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
-        let mut frame = Frame::child_of(around);
+        let mut frame = Frame::new_child(around);
         for cte in &query.with {
             let rows = if reads_table(&cte.query, &cte.name)
                 && !self.is_certain_query(&cte.query, &frame)
@@ -156,7 +156,7 @@ impl PossibleRowsBuilder<'_> {
                 });
                 settled &= deepest.is_none_or(|d| d > around.scope.depth);
             }
-            ExprKind::Function { name, .. } => settled &= !is_random(name),
+            ExprKind::Function { name, .. } => settled &= !is_random_function(name),
             _ => {}
         });
         settled
@@ -173,7 +173,7 @@ impl PossibleRowsBuilder<'_> {
                 return self.is_certain_column(table.as_deref(), column, frame);
             }
             ExprKind::Function { name, window, .. }
-                if is_random(name)
+                if is_random_function(name)
                     || !exact_rows && (window.is_some() || is_aggregate_call(expr)) =>
             {
                 return false;
@@ -275,7 +275,7 @@ impl PossibleRowsBuilder<'_> {
                 &mut |_| true,
             )
         };
-        let Some(open) = self.open_from(core, frame) else { return Self::null_row(named()) };
+        let Some(open) = self.build_open_from(core, frame) else { return Self::null_row(named()) };
         let grouped = self.is_grouped(query, core, &open.frame);
         let fine = |e: &Expr| self.is_certain(e, &open.frame, false);
         let having = core.having.iter().all(|e| self.is_certain(e, &open.frame, true));
