@@ -105,7 +105,7 @@ impl Failure {
         let own = |text: &str| {
             TOOL_ADVICE.iter().fold(text.to_owned(), |text, (part, own)| text.replace(part, own))
         };
-        match self.for_requests() {
+        match self.with_request_fields() {
             Self::Message { message, hint, exit } => {
                 Self::Message { message: own(&message), hint: own(&hint), exit }
             }

@@ -42,7 +42,7 @@ pub fn build_sample_prompts(
         load_evidence(spec, expansion, database, facts).map_err(|message| {
             MaterializeError::Evidence { expansion: expansion.name.clone(), message }
         })?;
-        let asked = expansion.for_key(&first.key);
+        let asked = expansion.reduce_to_key_part(&first.key);
         let shown: Vec<_> = rows.iter().map(|row| expansion.shown_row(row)).collect();
         let models = model::choose_models(spec, Some(&*connected), expansion);
         for (m, choice) in models.choices().iter().enumerate() {

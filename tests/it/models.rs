@@ -411,7 +411,7 @@ fn another_spelling_of_an_endpoint_is_the_same_endpoint() {
             ..ModelTable::default()
         };
         let text = format!("name = \"b\"\nbase_url = \"{other}\"");
-        first.inherit(&toml::from_str::<OtherModelTable>(&text).unwrap()).api_key_env
+        first.inherit_settings(&toml::from_str::<OtherModelTable>(&text).unwrap()).api_key_env
     };
     for other in ["", "/", "/chat/completions", "/chat/completions/"] {
         for first in [None, Some("https://api.openai.com/v1"), Some("https://api.openai.com/v1/")] {

@@ -85,7 +85,7 @@ fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, St
     let is_ours = |(name, object_type, owner): &(String, String, Option<String>)| {
         let is_of_spec = owner.as_deref() == Some(spec_path.as_str());
         let is_view = object_type == "view" && views.iter().any(|v| v.eq_ignore_ascii_case(name));
-        (is_of_spec || is_view || is_last) && db.is_made_by_hqdl(name)
+        (is_of_spec || is_view || is_last) && db.is_created_by_hqdl(name)
     };
     let objects = all.into_iter().filter(is_ours).map(|(name, object_type, _)| (name, object_type));
     Ok((objects.collect(), is_last))

@@ -136,7 +136,9 @@ impl<'db> Publication<'db> {
             .collect::<rusqlite::Result<_>>()?;
         for (name, object_type) in objects {
             // Indexes are dropped with their tables.
-            if (object_type == "table" || object_type == "view") && self.db.is_made_by_hqdl(&name) {
+            if (object_type == "table" || object_type == "view")
+                && self.db.is_created_by_hqdl(&name)
+            {
                 c.execute_batch(&format!(
                     "DROP {object_type} IF EXISTS {}",
                     sql::quote_name(&name)
@@ -416,7 +418,7 @@ impl<'db> Publication<'db> {
                 warnings.extend(server.create_view(&view, &joined)?);
                 continue;
             }
-            if self.db.table_columns(&view).is_some() && !self.db.is_made_by_hqdl(&view) {
+            if self.db.table_columns(&view).is_some() && !self.db.is_created_by_hqdl(&view) {
                 warnings.push(format!("the database has a table `{view}` that hqdl did not make, so hqdl does not create a view with that name"));
                 continue;
             }
@@ -449,7 +451,7 @@ impl<'db> Publication<'db> {
             .prepare("SELECT name FROM hqdl_object WHERE type = 'view'")?
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
-        for view in views.iter().filter(|view| self.db.is_made_by_hqdl(view)) {
+        for view in views.iter().filter(|view| self.db.is_created_by_hqdl(view)) {
             let name = sql::quote_name(view);
             if c.prepare(&format!("SELECT 1 FROM {name}")).is_err() {
                 c.execute_batch(&format!("DROP VIEW {name}"))?;

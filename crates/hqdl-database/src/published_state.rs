@@ -87,7 +87,7 @@ impl Database {
     /// known.
     #[must_use]
     pub fn published_state(&self, spec: &Spec, expansion: &str) -> Option<PublishedState> {
-        if !self.is_made_by_hqdl(expansion) {
+        if !self.is_created_by_hqdl(expansion) {
             return None;
         }
         let text: String = self
@@ -179,7 +179,7 @@ impl Database {
         let was_edited =
             c.prepare("SELECT 1 FROM hqdl_edit WHERE expansion = ?1")?.exists([name])?;
         let tables = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
-        let are_ours = std::iter::once(name).chain(tables).all(|t| self.is_made_by_hqdl(t));
+        let are_ours = std::iter::once(name).chain(tables).all(|t| self.is_created_by_hqdl(t));
         let count = format!("SELECT count(*) FROM {}", sql::quote_name(name));
         Ok(!has_missing_object
             && !was_edited

@@ -36,9 +36,9 @@ impl Catalog for Database {
     /// Returns true if hqdl created the existing table or view. A table that was created after
     /// hqdl's was dropped lacks the index (of tables made by older versions) and the triggers that
     /// hqdl creates.
-    fn is_made_by_hqdl(&self, table: &str) -> bool {
+    fn is_created_by_hqdl(&self, table: &str) -> bool {
         if let Some(server) = self.server() {
-            return server.is_made_by_hqdl(table).unwrap_or(false);
+            return server.is_created_by_hqdl(table).unwrap_or(false);
         }
         let sql = "SELECT 1 FROM hqdl_object AS o
              JOIN sqlite_schema AS s ON s.name = o.name COLLATE NOCASE AND s.type = o.type

@@ -108,7 +108,7 @@ impl SpecOverrides {
             || self.base_url.is_some()
             || !self.recordings.is_empty()
         {
-            unchecked_spec.ask_one_model();
+            unchecked_spec.use_one_model();
         }
         let limits = &mut unchecked_spec.file.limits;
         limits.concurrency = self.concurrency.or(limits.concurrency);

@@ -314,7 +314,7 @@ impl ColumnRequirement {
     /// Parses the raw answer of a fact again with the current checker. The words that mean
     /// "unknown" are not part of the question, so they may have changed after the answer.
     fn reparse_fact<'r>(&self, fact: &'r Fact) -> Cow<'r, Fact> {
-        match self.checker.recheck(&fact.answer) {
+        match self.checker.recheck_answer(&fact.answer) {
             None => Cow::Borrowed(fact),
             Some(answer) => Cow::Owned(Fact { answer, ..fact.clone() }),
         }

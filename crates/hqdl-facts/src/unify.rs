@@ -99,7 +99,7 @@ pub fn word_expansion(expansion: &Expansion, column: &Column, list: &ValueList) 
         ),
         model: column.model.clone().or_else(|| expansion.model.clone()),
         rows_per_request: WORDS_PER_REQUEST,
-        columns: vec![Column::ad_hoc(Type::Text, about, Some(list.clone()), identity)],
-        ..Expansion::ad_hoc("unify", vec!["answer".to_owned()])
+        columns: vec![Column::new_ad_hoc(Type::Text, about, Some(list.clone()), identity)],
+        ..Expansion::new_ad_hoc("unify", vec!["answer".to_owned()])
     }
 }

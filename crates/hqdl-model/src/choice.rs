@@ -240,7 +240,7 @@ fn choose_model(
     let max_rows = connected.and_then(Model::max_rows);
     ModelChoice {
         model: model_name.map(str::to_owned),
-        name: settings.identity(connected.map_or(settings.name.as_str(), Model::name)),
+        name: settings.stored_name(connected.map_or(settings.name.as_str(), Model::name)),
         reuse: settings.reuse,
         price: settings.charged_price(),
         is_free: settings.provider == Provider::Replay,

@@ -103,7 +103,7 @@ pub fn parse_completion(
     let check_in_row = |row: usize, cells: Vec<Answer>| {
         let cells = cells.into_iter().zip(checkers);
         cells
-            .map(|(cell, checker)| checker.complete_in_row(cell, |part| keys.key_part(row, part)))
+            .map(|(cell, checker)| checker.complete_from_key(cell, |part| keys.key_part(row, part)))
             .collect()
     };
     rows.into_iter()

@@ -1,9 +1,10 @@
 //! Checks the values of a column: converts text from a model, a shot or an override to a cell in a
 //! state.
 //!
-//! Text is matched with a value list in order of certainty: the exact value, another case, other
-//! spaces and punctuation, and last a unique similar value (one or two letters different, same
-//! first letter, same digits). Every change is recorded. Values are never matched by meaning.
+//! Text is matched with a value list in order of certainty: an exact match, a match that ignores
+//! case, a match that ignores spaces and punctuation, and finally a unique similar value (one or
+//! two letters different, same first letter, same digits). Every change is recorded. Values are
+//! never matched by meaning.
 
 use serde_json::Value as Json;
 
@@ -17,8 +18,8 @@ use hqdl_values::value::Value;
 /// (`unknown = […]`). A value of a value list is never read as unknown.
 ///
 /// No value at all (an empty field, JSON's `null`) is always unknown. The empty *text* (`""`) is
-/// unknown if it is in this list, or if the column cannot contain it: it has another type than
-/// text, or a value list.
+/// unknown if it is in this list, or if the column cannot contain it: its type is not text, or it
+/// has a value list.
 pub const UNKNOWN_WORDS: [&str; 11] = [
     "?",
     "-",
@@ -43,7 +44,7 @@ pub struct Checker {
     /// Whether a list keeps duplicates, and NULL for an item without a value.
     keeps_items: bool,
     value_index: Option<ValueIndex>,
-    /// Answers that mean "unknown", in lower case; `None` is [`UNKNOWN_WORDS`].
+    /// Answers that mean "unknown", in lower case; `None` means [`UNKNOWN_WORDS`].
     unknown: Option<Vec<String>>,
     /// Position of the key column with the year of a date given without one.
     year_part: Option<usize>,
@@ -76,12 +77,12 @@ impl Checker {
         }
     }
 
-    /// Completes an answer with the key of its row, whose parts `key_part` returns.
+    /// Completes an answer from the key of its row; `key_part` returns a part of the key.
     ///
     /// A date without a year receives the year of the key, and a value that must be part of a key
     /// text is checked against that text.
     #[must_use]
-    pub fn complete_in_row<'k>(
+    pub fn complete_from_key<'k>(
         &self,
         answer: Answer,
         key_part: impl Fn(usize) -> Option<&'k str>,
@@ -124,7 +125,7 @@ impl Checker {
         };
         let is_word = |word: &&String| {
             let word = word.trim();
-            // Skip numbers: the model is not asked whether a number means another one.
+            // Skip numbers: hqdl does not ask the model whether a number means another one.
             let is_named = word.chars().any(char::is_alphabetic) && !self.is_unknown(word);
             is_named && index.find_value(word).is_none() && !decisions.has_decision(word)
         };
@@ -142,8 +143,8 @@ impl Checker {
         self.is_many
     }
 
-    /// Returns true if a valid cell must be an answer: prose is never on a closed list, and hardly
-    /// ever a number, a boolean, a date or a URL.
+    /// Returns true if prose is unlikely to be a valid cell: it is never on a closed list, and
+    /// hardly ever a number, a boolean, a date or a URL.
     #[must_use]
     pub fn is_constrained(&self) -> bool {
         self.data_type != Type::Text || self.value_index.as_ref().is_some_and(|l| !l.open)
@@ -178,7 +179,7 @@ impl Checker {
         self.check_scalar(raw)
     }
 
-    /// Checks a cell that is the empty text, which differs from no value.
+    /// Checks a cell that contains the empty text, which is different from a cell without a value.
     #[must_use]
     pub fn check_empty_text(&self) -> Answer {
         let is_unknown_word = self.unknown.iter().flatten().any(String::is_empty);
@@ -191,7 +192,6 @@ impl Checker {
         Answer::ok(CellValue::One("".into()))
     }
 
-    /// Returns true if a text means "unknown".
     fn is_unknown(&self, text: &str) -> bool {
         let text = text.trim();
         text.is_empty()
@@ -204,7 +204,7 @@ impl Checker {
     /// Checks a stored answer again with the current words for "unknown" and aliases; returns
     /// `None` if the answer does not change.
     #[must_use]
-    pub fn recheck(&self, answer: &Answer) -> Option<Answer> {
+    pub fn recheck_answer(&self, answer: &Answer) -> Option<Answer> {
         let recheck_text =
             |raw: &str| if raw.is_empty() { self.check_empty_text() } else { self.check_text(raw) };
         if self.depends_on_alias(answer) {
@@ -523,7 +523,8 @@ fn strip_quotes(text: &str) -> &str {
     text.trim().trim_matches(|c| matches!(c, '\'' | '"' | '[' | ']' | '`')).trim()
 }
 
-/// Requires the texts of an answer to be parts of a text, and uses its spelling.
+/// Returns the answer with its texts spelled as in `text`. Rejects an answer whose texts are not
+/// part of `text`.
 fn restrict_to_text(text: &str, answer: Answer) -> Answer {
     let find_part = |value: &Value| {
         let part = value.to_text()?;
@@ -531,7 +532,7 @@ fn restrict_to_text(text: &str, answer: Answer) -> Answer {
         if text.contains(part) {
             return Some(Value::from(part));
         }
-        // If lower case does not change the length, the offsets are the same.
+        // If converting to lower case does not change the length, the offsets are the same.
         let lower = text.to_lowercase();
         let position = lower.find(&part.to_lowercase()).filter(|_| lower.len() == text.len())?;
         text.get(position..position + part.len()).map(Value::from)

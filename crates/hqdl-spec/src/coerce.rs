@@ -58,7 +58,8 @@ pub fn split_quotes(text: &str) -> Option<(char, &str)> {
     })
 }
 
-/// Returns true if a text has only digits, sign, point and exponent: no `inf`, no `nan`.
+/// Returns true if a text has only digits, sign, point and exponent, so that it is neither `inf`
+/// nor `nan`.
 pub(super) fn is_plain_number(text: &str) -> bool {
     text.chars().any(|c| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E'))
@@ -121,7 +122,7 @@ fn parse_date(text: &str) -> Option<(Value, Option<&'static str>)> {
         return None;
     }
     if normalized.split(' ').count() == 2 {
-        // A month and a year: parse them with a day in front.
+        // For a month and a year, parse the text with a day in front.
         let month = ["%d %B %Y", "%d %b %Y"]
             .iter()
             .find_map(|f| Date::strptime(f, format!("1 {normalized}")).ok())?;
@@ -191,7 +192,7 @@ fn normalize_date(text: &str) -> String {
         let day = ["st", "nd", "rd", "th"].iter().find_map(|suffix| word.strip_suffix(suffix))?;
         (!day.is_empty() && day.chars().all(|c| c.is_ascii_digit())).then(|| day.to_owned())
     };
-    // "Dec." is "Dec".
+    // Treat "Dec." as "Dec".
     let strip_period = |word: &'_ str| -> String {
         let without_period = word.strip_suffix('.').filter(|w| w.chars().all(char::is_alphabetic));
         without_period.unwrap_or(word).to_owned()

@@ -62,8 +62,8 @@ impl SearchSettings {
             rows_per_request: 1,
             format: Some(Format::Json),
             task: Task::Value,
-            columns: vec![Column::ad_hoc(Type::Text, about, None, identity)],
-            ..Expansion::ad_hoc("search", vec!["query".to_owned()])
+            columns: vec![Column::new_ad_hoc(Type::Text, about, None, identity)],
+            ..Expansion::new_ad_hoc("search", vec!["query".to_owned()])
         }
     }
 }
@@ -96,14 +96,14 @@ pub trait FindPassages: Send {
     ) -> Result<Vec<Passage>, String>;
 }
 
-/// Passages of an expansion's documents. All copies share what is loaded.
+/// Passages of an expansion's documents. All clones share the loaded passages.
 #[derive(Clone, Default)]
 pub struct EvidenceIndex(Arc<Mutex<Loaded>>);
 
 #[derive(Default)]
 struct Loaded {
     finder: Option<Box<dyn FindPassages>>,
-    /// Evidence that was found, by the words of the key.
+    /// Evidence found so far, by the words of the key.
     found: HashMap<String, Arc<ShownEvidence>>,
 }
 
@@ -115,14 +115,14 @@ impl std::fmt::Debug for EvidenceIndex {
 
 impl EvidenceIndex {
     /// Replaces the documents' passages.
-    pub fn load(&self, finder: Box<dyn FindPassages>) {
+    pub fn replace_passages(&self, finder: Box<dyn FindPassages>) {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *loaded = Loaded { finder: Some(finder), found: HashMap::new() };
     }
 }
 
 impl Expansion {
-    /// Returns the words by which the evidence of a row is found: its key, without images.
+    /// Returns the words with which the evidence of a row is searched: its key, without images.
     #[must_use]
     pub fn evidence_query(&self, row: &Row) -> String {
         let is_image = |n: &usize| {
@@ -142,8 +142,8 @@ impl Expansion {
         }
     }
 
-    /// Returns the evidence of a row; `None` if the expansion has no documents. The same row gets
-    /// the same passages, whichever of its columns are asked for.
+    /// Returns the evidence of a row; `None` if the expansion has no documents. The passages depend
+    /// on the row only, not on the columns that hqdl asks for.
     ///
     /// # Errors
     /// Fails with a message if the documents are not loaded or cannot be searched.

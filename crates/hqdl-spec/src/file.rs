@@ -1,5 +1,5 @@
 //! Serde types of the spec's TOML file. The JSON Schema for editors is generated from these types,
-//! and `super::shape` checks a file against the same schema, so the format is described only
+//! and `super::schema_check` checks a file against the same schema, so the format is described only
 //! once.
 //!
 //! These types only describe the structure; [`super::check`] turns a [`SpecFile`] into a
@@ -74,7 +74,7 @@ impl SpecFile {
         }
     }
 
-    /// Returns whether the spec configures `hqdl ask`, which needs no expansion.
+    /// Returns true if the spec configures `hqdl ask`, which needs no expansion.
     #[must_use]
     pub fn has_ask_settings(&self) -> bool {
         let AskTable { budget_usd, context_tokens, values } = &self.ask;
@@ -305,8 +305,8 @@ pub struct EmbeddingsTable {
     pub api_key_env: Option<String>,
     /// Price in USD per million tokens.
     pub price: Option<f64>,
-    /// Time limit of a request in seconds. Default: 30. If a request takes longer, hqdl orders texts
-    /// by their words, and repeats the requests of `similarity`.
+    /// Time limit of a request in seconds. Default: 30. If a request takes longer, hqdl orders
+    /// texts by their words, and repeats the requests of `similarity`.
     pub timeout_seconds: Option<f64>,
 }
 
@@ -564,9 +564,9 @@ pub struct ColumnTable {
     pub about: String,
     /// The allowed values.
     pub values: Option<ValuesField>,
-    /// Other words for the values: `{ "United Kingdom" = "UK" }`, or a CSV file next to the spec with
-    /// a header and two columns (alias, value). If the column has `values`, each alias must stand
-    /// for one of them.
+    /// Other words for the values: `{ "United Kingdom" = "UK" }`, or a CSV file next to the spec
+    /// with a header and two columns (alias, value). If the column has `values`, each alias must
+    /// stand for one of them.
     pub aliases: Option<AliasesField>,
     /// Whether hqdl asks the model which listed value means the same as an answer that is not in
     /// the (closed) list. It asks once about each distinct answer.
@@ -575,7 +575,7 @@ pub struct ColumnTable {
     /// Whether values outside `values` are allowed.
     pub open: Option<bool>,
     /// For a date column: the key column that contains the year, for answers without one (`May
-    /// 27`). Not needed if the column is called `date` and the key column `year`.
+    /// 27`). hqdl never infers this column from its name.
     pub year: Option<String>,
     /// For a numeric column: the smallest and the largest value that can be true. `hqdl query
     /// --interval` needs it for SUM and AVG of the column.

@@ -28,7 +28,7 @@ use hqdl_values::value::Value;
 /// Maximum size of an image that is sent, in bytes.
 pub const MAX_IMAGE_BYTES: u64 = 20 << 20;
 
-/// Prefix of the identity of an image known by its bytes.
+/// Prefix of an image's identity that is computed from its bytes.
 const DIGEST_PREFIX: &str = "blake3:";
 
 /// Images of one database.
@@ -37,7 +37,7 @@ pub struct Images(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Directory of image paths; paths cannot leave it.
+    /// Directory that contains the images; paths cannot leave it.
     folder: Option<PathBuf>,
     /// Identities of files that were read, by path.
     identities: Mutex<HashMap<String, (FileVersion, String)>>,
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Images {
 impl Images {
     /// Returns images whose paths are relative to a directory.
     #[must_use]
-    pub fn in_folder(folder: PathBuf) -> Self {
+    pub fn from_folder(folder: PathBuf) -> Self {
         Self(Arc::new(Inner { folder: Some(folder), ..Inner::default() }))
     }
 
@@ -88,7 +88,7 @@ impl Images {
             return Value::Text(name.clone());
         }
         let Ok(bytes) = read_image(&path) else { return value.clone() };
-        let name = digest_name(&bytes);
+        let name = digest_identity(&bytes);
         lock_ignoring_poison(&self.0.identities).insert(text.to_owned(), (version, name.clone()));
         Value::Text(name)
     }
@@ -96,12 +96,12 @@ impl Images {
     /// Stores the bytes of a BLOB while this process runs. Returns the image's identity.
     #[must_use]
     pub fn store_blob(&self, bytes: &[u8]) -> Value {
-        Value::Text(self.store_bytes(digest_name(bytes), bytes))
+        Value::Text(self.store_bytes(digest_identity(bytes), bytes))
     }
 
-    /// Stores the bytes of a data URL. Returns the image's identity, or `None` for another text.
+    /// Stores the bytes of a data URL. Returns the image's identity, or `None` for any other text.
     #[must_use]
-    pub fn store_data_url_text(&self, text: &str) -> Option<Value> {
+    pub fn store_if_data_url(&self, text: &str) -> Option<Value> {
         let text = text.trim();
         is_data_url(text).then(|| Value::Text(self.store_data_url(text)))
     }
@@ -121,9 +121,9 @@ impl Images {
     /// Stores the content of a data URL.
     fn store_data_url(&self, url: &str) -> String {
         match decode_data_url(url) {
-            Ok(bytes) => self.store_bytes(digest_name(&bytes), &bytes),
+            Ok(bytes) => self.store_bytes(digest_identity(&bytes), &bytes),
             Err(reason) => {
-                let name = digest_name(url.as_bytes());
+                let name = digest_identity(url.as_bytes());
                 lock_ignoring_poison(&self.0.stored)
                     .locations
                     .insert(name.clone(), Err(reason.to_owned()));
@@ -153,7 +153,7 @@ impl Images {
         } else {
             let (path, _) = self.find_file(text)?;
             let bytes = read_image(&path).map_err(|e| format!("{text}: {}", io_reason(&e)))?;
-            if digest_name(&bytes) != identity {
+            if digest_identity(&bytes) != identity {
                 return Err(format!("{text} changed during the run"));
             }
             bytes
@@ -347,7 +347,7 @@ impl Media {
 const MAX_HEADER_BYTES: usize = 80;
 
 /// Returns the identity of an image by its bytes, in the format of `b3sum`.
-fn digest_name(bytes: &[u8]) -> String {
+fn digest_identity(bytes: &[u8]) -> String {
     let mut name = DIGEST_PREFIX.to_owned();
     let _ = write!(name, "{}", blake3::hash(bytes).to_hex());
     name
@@ -384,7 +384,7 @@ impl Expansion {
 
     /// Returns the images of a row, in the order of its key and context.
     #[must_use]
-    pub fn images_of<'r>(&self, row: &'r Row) -> Vec<&'r Value> {
+    pub fn collect_images<'r>(&self, row: &'r Row) -> Vec<&'r Value> {
         if !self.has_images() {
             return Vec::new();
         }

@@ -1,8 +1,8 @@
 //! The checked spec: one database, its expansions, model and limits.
 //!
-//! [`mod@file`] is the parsed TOML, `shape` checks it against its schema, and [`check`] against
-//! the database. Both report problems as [`hqdl_values::problem`]. In the types of this module,
-//! names exist, value lists are loaded, and SQL prepares.
+//! [`mod@file`] is the parsed TOML. `schema_check` checks it against its schema, and [`check`]
+//! checks it against the database. Both report problems as [`hqdl_values::problem`]. In the types
+//! of this module, all names exist, value lists are loaded, and SQL is valid.
 
 pub mod check;
 pub mod checker;
@@ -78,7 +78,7 @@ pub struct Spec {
     pub images: Images,
     /// Model that hqdl asks.
     pub model: ModelSettings,
-    /// Models besides `[model]`, by the names that expansions and calls refer to.
+    /// Models in addition to `[model]`, by the names that expansions and calls refer to.
     pub models: BTreeMap<String, ModelSettings>,
     /// Limits of a run.
     pub limits: Limits,
@@ -92,7 +92,7 @@ pub struct Spec {
     pub ingredients: Vec<ingredients::IngredientTable>,
     /// Columns of the database, as `(table, column)`, whose values are of the same kind.
     pub kinds: Vec<Vec<(String, String)>>,
-    /// How queries are written from questions.
+    /// Settings of `hqdl ask`.
     pub ask: AskSettings,
 }
 
@@ -101,7 +101,7 @@ pub struct Spec {
 pub struct AskSettings {
     /// Maximum cost in USD of writing the SQL for one question; `None` if the spec sets no limit.
     pub budget_usd: Option<f64>,
-    /// Maximum tokens of a request.
+    /// Maximum number of tokens of a request.
     pub context_tokens: u64,
     /// Whether the model sees sample rows and stored values.
     pub shows_values: bool,
@@ -117,7 +117,7 @@ impl Spec {
         model.and_then(|name| self.models.get(name)).unwrap_or(&self.model)
     }
 
-    /// Returns the `[model.NAME]` that answers a column of an expansion; `None` is `[model]`.
+    /// Returns the `[model.NAME]` that answers a column of an expansion; `None` means `[model]`.
     #[must_use]
     pub fn column_model<'s>(
         &self,
@@ -127,14 +127,14 @@ impl Spec {
         self.find_model(column.model.as_deref().or(expansion.model.as_deref())?)
     }
 
-    /// Returns the `[model.NAME]` with this NAME; `None` is `[model]`.
+    /// Returns the `[model.NAME]` with this NAME; `None` means `[model]`.
     #[must_use]
     pub fn find_model<'s>(&self, name: &'s str) -> Option<&'s str> {
         self.models.contains_key(name).then_some(name)
     }
 
     /// Returns the `[model.NAME]` that a name in a call refers to: its NAME, or the endpoint's name
-    /// of the model. `Some(None)` is `[model]`; `None` means that no model has this name.
+    /// of the model. `Some(None)` means `[model]`; `None` means that no model has this name.
     #[must_use]
     pub fn resolve_model(&self, name: &str) -> Option<Option<&str>> {
         if let Some((name_in_spec, _)) = self.models.get_key_value(name) {
@@ -180,13 +180,13 @@ impl Spec {
                 (_, Some(field)) => format!("`{field}` is not billed by tokens"),
                 (_, None) => continue,
             };
-            let table = models::name_table(name);
+            let table = models::model_table_name(name);
             return Err(UnpricedModel { name: model.name.clone(), table, why: reason });
         }
         Ok(())
     }
 
-    /// Returns whether every model replays recordings, so that no request costs anything.
+    /// Returns true if every model replays recordings, so that no request costs anything.
     #[must_use]
     pub fn is_replay(&self) -> bool {
         self.embeddings.is_none() && self.all_models().all(|m| m.provider == Provider::Replay)
@@ -210,8 +210,9 @@ impl Spec {
         notes
     }
 
-    /// Returns the notes of a price before any request: the sources of the prices
-    /// ([`Self::price_notes`]), and the models whose cache writes are reserved at an assumed rate.
+    /// Returns the notes about prices for a report that precedes any request: the sources of the
+    /// prices ([`Self::price_notes`]), and the models whose cache writes are reserved at an assumed
+    /// rate.
     #[must_use]
     pub fn reserved_price_notes(&self) -> Vec<String> {
         let mut notes = self.price_notes();
@@ -231,10 +232,10 @@ impl Spec {
     #[must_use]
     pub fn find_unpriced_table(&self) -> String {
         let unpriced = self.named_models().find(|(_, model)| model.price.is_none());
-        models::name_table(unpriced.and_then(|(name, _)| name))
+        models::model_table_name(unpriced.and_then(|(name, _)| name))
     }
 
-    /// Returns all models of the spec with their names in it; `None` for `[model]`.
+    /// Returns all models of the spec with their names; the name of `[model]` is `None`.
     fn named_models(&self) -> impl Iterator<Item = (Option<&str>, &ModelSettings)> {
         let others = self.models.iter().map(|(name, model)| (Some(name.as_str()), model));
         std::iter::once((None, &self.model)).chain(others)
@@ -263,7 +264,7 @@ impl Spec {
         views
     }
 
-    /// Returns whether the spec publishes a table or view of this name.
+    /// Returns true if the spec publishes a table or view of this name.
     #[must_use]
     pub fn publishes_table(&self, name: &str) -> bool {
         let many = |e: &Expansion| {
@@ -277,7 +278,7 @@ impl Spec {
             .any(|table| table.eq_ignore_ascii_case(name))
     }
 
-    /// Returns the database that the materialized views are published to.
+    /// Returns the database that hqdl publishes tables to.
     #[must_use]
     pub fn target(&self) -> &PathBuf {
         self.output.as_ref().unwrap_or(&self.database)
@@ -309,7 +310,7 @@ pub struct ModelSettings {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Maximum tokens of an answer.
+    /// Maximum number of tokens of an answer.
     pub max_output_tokens: u32,
     /// Further fields of a request's body.
     pub parameters: ModelParameters,
@@ -325,7 +326,7 @@ pub struct ModelSettings {
     pub reuse: Reuse,
     /// Part of a row's key that the answer repeats.
     pub echo: Echo,
-    /// Answers that mean "unknown"; `None` is `checker::UNKNOWN_WORDS`.
+    /// Answers that mean "unknown"; `None` means `checker::UNKNOWN_WORDS`.
     pub unknown: Option<Vec<String>>,
 }
 
@@ -352,9 +353,9 @@ pub enum PriceOrigin {
 
 impl ModelSettings {
     /// Returns the name under which facts of this model are stored, from the name of the connected
-    /// model. With `parameters_identity`, other parameters make it another model.
+    /// model. With `parameters_identity`, the name also depends on the parameters.
     #[must_use]
-    pub fn identity(&self, name: &str) -> String {
+    pub fn stored_name(&self, name: &str) -> String {
         match format_parameters(&self.parameters).filter(|_| self.parameters_identity) {
             Some(parameters) => format!("{name} {parameters}"),
             None => name.to_owned(),
@@ -372,23 +373,23 @@ impl ModelSettings {
 /// `[limits]`
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum requests per minute.
+    /// Maximum number of requests per minute.
     pub requests_per_minute: Option<u32>,
-    /// Maximum tokens per minute.
+    /// Maximum number of tokens per minute.
     pub tokens_per_minute: Option<u32>,
-    /// Scope in which these two limits are shared.
+    /// Scope in which the two rate limits are shared.
     pub per: LimitScope,
     /// Maximum number of requests in flight.
     pub concurrency: u32,
-    /// Maximum USD that a run may spend.
+    /// Maximum cost of a run in USD.
     pub budget_usd: Option<f64>,
-    /// Maximum USD that all runs of a day (UTC) may spend.
+    /// Maximum cost in USD of all runs of a day (UTC).
     pub budget_usd_per_day: Option<f64>,
-    /// Maximum tokens that a run may use, input and output.
+    /// Maximum number of input and output tokens of a run.
     pub budget_tokens: Option<u64>,
-    /// Maximum tokens of the rows that one question of a query covers.
+    /// Maximum number of tokens of the rows that one question of a query covers.
     pub context_tokens: u64,
-    /// Maximum tokens of a document that is shown with one question of a query.
+    /// Maximum number of tokens of a document in one question of a query.
     pub passage_tokens: u64,
     /// Limits of a batch of the Batch API, and its polling interval.
     pub batches: BatchLimits,
@@ -406,7 +407,7 @@ pub struct Embeddings {
 /// Limits of a batch of the Batch API, and its polling interval.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
-    /// Maximum requests.
+    /// Maximum number of requests.
     pub requests: u32,
     /// Maximum size of a batch's file in bytes.
     pub bytes: u64,
@@ -419,11 +420,11 @@ pub struct BatchLimits {
 /// Only the fields that affect prompts and answers are serialized, not the sources of the keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Expansion {
-    /// Name of the materialized view.
+    /// Name of the published table.
     pub name: String,
     /// Description of the rows.
     pub about: String,
-    /// Model of the spec for the cells of columns that name none; `None` is `[model]`.
+    /// Model for the columns that do not name one; `None` means `[model]`.
     #[serde(skip)]
     pub model: Option<String>,
     /// Sources of the keys.
@@ -443,7 +444,7 @@ pub struct Expansion {
     /// Key and context columns whose values are images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<String>,
-    /// Access to these images.
+    /// Access to the images.
     #[serde(skip)]
     pub image_files: Images,
     /// Documents whose passages are shown with each row.
@@ -479,7 +480,7 @@ pub enum Task {
     Text,
     /// One question about the rows of tables.
     Rows,
-    /// Which values of a list match a value in a join.
+    /// One question per value of a join, whose answer lists the matching values.
     Join,
     /// An SQL query that answers a question about a database.
     Statement,
@@ -489,7 +490,7 @@ impl Column {
     /// Returns a column that no spec declares, for a query or an internal question. Its identity
     /// contains its name, and whether it is a list.
     #[must_use]
-    pub fn ad_hoc(
+    pub fn new_ad_hoc(
         data_type: Type,
         about: String,
         values: Option<ValueList>,
@@ -524,9 +525,9 @@ impl Column {
 }
 
 impl Expansion {
-    /// Returns an expansion that no spec declares, without a source and columns.
+    /// Returns an expansion that no spec declares, without sources or columns.
     #[must_use]
-    pub fn ad_hoc(name: &str, key: Vec<String>) -> Self {
+    pub fn new_ad_hoc(name: &str, key: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
             about: String::new(),
@@ -592,8 +593,8 @@ pub enum SourceRows {
 pub struct Column {
     /// Name.
     pub name: String,
-    /// Model of the spec for its cells, unless it is that of the expansion. Not part of the column's
-    /// identity. [`Spec::column_model`] resolves it.
+    /// Model of the spec for its cells, unless it is that of the expansion. Not part of the
+    /// column's identity. [`Spec::column_model`] resolves it.
     #[serde(skip)]
     pub model: Option<String>,
     /// Second answers by another model. Not part of the column's identity.
@@ -607,7 +608,7 @@ pub struct Column {
     pub values: Option<ValueList>,
     /// Table of the values, if the column is one-to-many.
     pub many: Option<Many>,
-    /// Answers that mean "unknown"; `None` is `checker::UNKNOWN_WORDS`. Not part of the column's
+    /// Answers that mean "unknown"; `None` means `checker::UNKNOWN_WORDS`. Not part of the column's
     /// identity.
     #[serde(default)]
     pub unknown: Option<Vec<String>>,
@@ -645,7 +646,7 @@ pub struct Column {
     #[serde(skip)]
     pub origin: Option<String>,
     /// Other identities under which the column's answers were stored: without a kind, or with
-    /// another kind that is now the same. Facts with these identities count until they are
+    /// another kind that is now the same. Facts with these identities are used until they are
     /// refreshed.
     #[serde(skip)]
     pub also: Vec<ColumnIdentity>,
@@ -664,24 +665,24 @@ pub struct Column {
 pub struct Escalation {
     /// Model that answers again. [`Spec::find_model`] resolves it.
     pub to: String,
-    /// States of the first answer after which `to` is asked.
+    /// States of the first answer after which hqdl asks `to`.
     pub states: Vec<State>,
     /// Models whose answers are compared with the first ones.
     pub compare: Vec<String>,
     /// Number of further answers of the first model that are compared with its first one.
     pub further_answers: u32,
-    /// Which result of the comparison makes hqdl ask `to`.
+    /// Result of the comparison after which hqdl asks `to`.
     pub comparison: Option<Comparison>,
 }
 
-/// Result of a comparison of answers after which the stronger model is asked.
+/// Result of a comparison of answers after which hqdl asks the stronger model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Comparison {
     /// Any answer contradicts the first one.
     Disagree,
     /// Any answer is not the same as the first one.
     NotUnanimous,
-    /// So few answers are the same that the table would miss a target.
+    /// So few answers agree that the column would miss its target.
     Calibrated(CascadeTarget),
 }
 
@@ -733,7 +734,7 @@ pub struct ValueList {
 pub struct Binding {
     /// Question, with slots.
     pub ask: String,
-    /// SQL that answers the question, with the same slots; `None` is the column itself.
+    /// SQL that answers the question, with the same slots; `None` means the column itself.
     pub sql: Option<String>,
 }
 

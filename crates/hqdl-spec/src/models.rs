@@ -17,13 +17,13 @@ use super::unchecked::UncheckedSpec;
 use super::{PriceOrigin, PriceTable};
 use hqdl_values::format::hide_secrets;
 
-/// Default maximum of an answer's tokens, which every model in use allows.
+/// Default maximum number of tokens of an answer, which all models in common use allow.
 pub const DEFAULT_MAX_OUTPUT_TOKENS: u32 = 4096;
 
 impl ModelTable {
     /// Returns a `[model.NAME]` table with the settings that it inherits from `[model]`.
     #[must_use]
-    pub fn inherit(&self, other: &OtherModelTable) -> Self {
+    pub fn inherit_settings(&self, other: &OtherModelTable) -> Self {
         let base_of =
             |provider: Provider, url: &Option<String>| provider.resolve_url(url.as_deref()).1;
         let main_base = base_of(self.provider, &self.base_url);
@@ -33,7 +33,8 @@ impl ModelTable {
         let provider =
             other.provider.unwrap_or(match (other.recordings.is_empty(), has_other_url) {
                 (false, _) => Provider::Replay,
-                // Another endpoint does not speak the API of `[model]`, unless it is named.
+                // A different endpoint does not use the API of `[model]` unless the table sets
+                // `provider`.
                 (true, true) if self.provider != Provider::Replay => Provider::default(),
                 (true, _) => self.provider,
             });
@@ -75,11 +76,13 @@ impl ModelTable {
 }
 
 impl ModelTable {
-    /// Returns whether a `[model.NAME]` table inherits the recordings of `[model]` under another
+    /// Returns true if a `[model.NAME]` table inherits the recordings of `[model]` under another
     /// name.
     fn replays_as_other_model(&self, other: &OtherModelTable) -> bool {
         let inherits = other.provider.is_none() && other.recordings.is_empty();
-        inherits && self.inherit(other).provider == Provider::Replay && self.name != other.name
+        inherits
+            && self.inherit_settings(other).provider == Provider::Replay
+            && self.name != other.name
     }
 }
 
@@ -109,7 +112,7 @@ impl SpecCheck<'_> {
 }
 
 /// Returns the name of a model's table, as in the spec.
-pub(crate) fn name_table(other: Option<&str>) -> String {
+pub(crate) fn model_table_name(other: Option<&str>) -> String {
     other.map_or("[model]".to_owned(), |name| format!("[model.{name}]"))
 }
 
@@ -142,32 +145,33 @@ impl UncheckedSpec {
                         "set `provider`, or `recordings` of its own",
                     );
                 }
-                self.check_model(check, Some(name), &table.inherit(other))
+                self.check_model(check, Some(name), &table.inherit_settings(other))
             };
             (name.clone(), model_settings)
         };
         table.others.iter().map(&mut check_settings).collect()
     }
 
-    /// Returns a model that bills its answers and has no known price, with its table and the reason.
+    /// Returns a model that is not free but has no known price, together with its table and the
+    /// reason.
     pub(super) fn find_unpriced_model(&self) -> Option<(String, String, String)> {
         let main = &self.file.model;
         let other_models = main.others.iter().filter(|_| !self.uses_one_model);
         let other_models =
-            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit(other)));
+            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit_settings(other)));
         std::iter::once((None, main.clone())).chain(other_models).find_map(|(name, model)| {
             match self.find_price(&model) {
                 (_, PriceOrigin::Unknown(reason)) if model.provider != Provider::Replay => {
                     let described = format!(" `{}`{}", model.name, describe_model(name));
-                    Some((described, name_table(name), reason))
+                    Some((described, model_table_name(name), reason))
                 }
                 _ => None,
             }
         })
     }
 
-    /// Returns the price of a model: the spec's, or else that of the price book for its endpoint.
-    /// If the factor of a service tier is unknown, the price is unknown.
+    /// Returns the price of a model from the spec, or otherwise from the price book for its
+    /// endpoint. If the factor of a service tier is unknown, the price is unknown.
     fn find_price(&self, model: &ModelTable) -> (Option<PriceTable>, PriceOrigin) {
         let unknown_price = |reason: &str| (None, PriceOrigin::Unknown(reason.to_owned()));
         if self.ignores_prices || model.provider == Provider::Replay && model.price.is_none() {
@@ -209,7 +213,7 @@ impl UncheckedSpec {
         let main = &self.file.model;
         let other_models = main.others.iter().filter(|_| !self.uses_one_model);
         let other_models =
-            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit(other)));
+            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit_settings(other)));
         for (name, model) in std::iter::once((None, main.clone())).chain(other_models) {
             if model.provider == Provider::Replay {
                 continue;
@@ -222,7 +226,7 @@ impl UncheckedSpec {
                 } else if let (Some(field), None) = (surcharge(), model.price) {
                     let help = format!(
                         "set `price` in {} to what the endpoint then charges, or remove it",
-                        name_table(name)
+                        model_table_name(name)
                     );
                     (field, "it raises the price per token", help)
                 } else {

@@ -51,13 +51,13 @@ fn reserved_field_help(name: &str) -> Option<&'static str> {
     RESERVED.iter().find(|(names, _)| names.contains(&name)).map(|(_, help)| *help)
 }
 
-/// Parameters with costs other than tokens.
+/// Parameters that incur costs other than those of tokens.
 const NON_TOKEN_PARAMETERS: [&str; 4] =
     ["web_search_options", "plugins", "mcp_servers", "container"];
 /// Parameters that raise the price per token, which the price book does not cover.
 const SURCHARGE_PARAMETERS: [&str; 2] = ["speed", "inference_geo"];
 
-/// Returns the first parameter with costs other than tokens.
+/// Returns the first parameter that incurs costs other than those of tokens.
 pub(super) fn find_non_token_parameter(parameters: &ModelParameters) -> Option<&'static str> {
     NON_TOKEN_PARAMETERS.into_iter().find(|name| parameters.contains_key(*name))
 }

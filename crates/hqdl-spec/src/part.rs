@@ -26,7 +26,7 @@ impl Expansion {
     /// Returns the expansion for prompts about rows of this key. If a part of the key is
     /// sufficient, the expansion's key and the keys of its examples are reduced to that part.
     #[must_use]
-    pub fn for_key(&self, key: &[Value]) -> Cow<'_, Self> {
+    pub fn reduce_to_key_part(&self, key: &[Value]) -> Cow<'_, Self> {
         let Some(part) = self.key_part(key) else { return Cow::Borrowed(self) };
         let has_same_part = |shot: &&Shot| self.key_part(&shot.key) == Some(part);
         let shots = self.shots.iter().filter(has_same_part).map(|shot| Shot {

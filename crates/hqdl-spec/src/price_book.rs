@@ -52,7 +52,7 @@ pub struct BookEntry {
     pub snapshots: Option<SnapshotDate>,
     /// First day of the price; empty if it applied when the book was written.
     pub from: String,
-    /// Price. If a provider lists no price of cached input, cache writes or batches, it bills them
+    /// Price. If a provider lists no price for cached input, cache writes or batches, it bills them
     /// like other tokens.
     pub price: PriceTable,
     /// Price factors of the provider's service tiers.
@@ -87,7 +87,7 @@ impl SnapshotDate {
     }
 }
 
-/// Line of the file.
+/// Line of `prices.csv`.
 #[derive(Deserialize)]
 struct BookLine {
     provider: String,
@@ -149,8 +149,8 @@ impl BookLine {
 }
 
 impl BookEntry {
-    /// Returns true if `name` is this model's name at its provider: its name, one of its snapshots,
-    /// or one of these after the provider's name.
+    /// Returns true if `name` is a name of this model at its provider: the model's name or one of
+    /// its snapshots, with or without the provider's name in front.
     #[must_use]
     pub fn has_name(&self, name: &str) -> bool {
         let provider = self.provider.as_str();
@@ -206,13 +206,13 @@ impl PriceBook {
         Ok(Self { date, entries })
     }
 
-    /// Returns the prices of the models with a name, one per provider, on a date such as
+    /// Returns the prices of the models named `name`, one per provider, on a date such as
     /// `2026-11-24`.
     #[must_use]
     pub fn find_by_name(&self, name: &str, day: &str) -> Vec<&BookEntry> {
         let mut found: Vec<&BookEntry> = Vec::new();
         for entry in self.entries.iter().filter(|e| e.from.as_str() <= day && e.has_name(name)) {
-            // A later price follows the earlier one.
+            // Later entries of a model replace its earlier prices.
             match found.iter_mut().find(|e| e.provider == entry.provider) {
                 Some(earlier) if earlier.model == entry.model => *earlier = entry,
                 Some(_) => {}

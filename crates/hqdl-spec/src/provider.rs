@@ -76,13 +76,13 @@ impl Provider {
         self.api().path
     }
 
-    /// Returns whether the provider's endpoint also has embeddings.
+    /// Returns true if the provider's endpoint also has embeddings.
     #[must_use]
     pub fn has_embeddings(self) -> bool {
         self != Self::Anthropic
     }
 
-    /// Returns the provider with a name.
+    /// Returns the provider with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|provider| provider.name() == name)

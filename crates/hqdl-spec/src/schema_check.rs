@@ -40,7 +40,7 @@ impl From<usize> for Step {
 /// Message of the TOML parser for a missing or unquoted value.
 const UNQUOTED: &str = "string values must be quoted";
 
-/// Parts of the TOML parser's messages, and what hqdl writes instead.
+/// Parts of the TOML parser's messages, and their replacements in hqdl's messages.
 const TOML_MESSAGES: [(&str, &str); 10] = [
     ("unclosed table", "the name of a table has no closing bracket"),
     (UNQUOTED, "a value is missing, or a text is not in quotes"),
@@ -67,7 +67,8 @@ pub struct Tree<'t> {
 }
 
 impl<'t> Tree<'t> {
-    /// Parses the TOML and returns its syntax errors, without those that may follow from another.
+    /// Parses the TOML and returns its syntax errors, without those that may be consequences of
+    /// another.
     #[must_use]
     pub fn parse(text: &'t str) -> (Self, Vec<Problem>) {
         let (root, errors) = DeTable::parse_recoverable(text);
@@ -173,7 +174,7 @@ impl<'s> SchemaWalk<'s> {
         }
         let branches = self.expand_branches(schema);
         let name = self.field_name();
-        if let Some(text) = self.unneeded_list(&branches, value.get_ref()) {
+        if let Some(text) = self.find_unneeded_list(&branches, value.get_ref()) {
             let help = Some(format!("write `{name} = {text:?}`"));
             self.add_error(
                 format!("`{name}` is a list"),
@@ -311,12 +312,12 @@ impl<'s> SchemaWalk<'s> {
             schema.get("additionalProperties").filter(|o| o.is_object() || accepts_anything(o));
         let table_name = self.table_header();
         let mut repaired = serde_json::Map::new();
-        // Known fields that an unknown one probably means.
+        // Known fields that the user probably meant by an unknown one.
         let mut meant: Vec<String> = Vec::new();
         for (field, value) in table {
             let name: &str = field.get_ref();
             self.path.push(name.into());
-            // Besides the named fields, the table may allow tables with any name.
+            // In addition to the named fields, the table may allow tables with any name.
             let is_match = |o: &&'s Json| {
                 known.is_none_or(serde_json::Map::is_empty)
                     || self.expand_branches(o).iter().any(|f| {
@@ -390,7 +391,11 @@ impl<'s> SchemaWalk<'s> {
     }
 
     /// Returns the only text of a list, where a single text is expected.
-    fn unneeded_list<'v>(&self, branches: &[&'s Json], value: &'v DeValue<'_>) -> Option<&'v str> {
+    fn find_unneeded_list<'v>(
+        &self,
+        branches: &[&'s Json],
+        value: &'v DeValue<'_>,
+    ) -> Option<&'v str> {
         let DeValue::Array(items) = value else { return None };
         let [item] = items.iter().collect::<Vec<_>>()[..] else { return None };
         let DeValue::String(text) = item.get_ref() else { return None };
@@ -451,7 +456,7 @@ impl<'s> SchemaWalk<'s> {
         (!fields.is_empty()).then(|| format!("write `{assigned}{{ {} }}`", fields.join(", ")))
     }
 
-    /// Returns the smallest value that matches, to continue with.
+    /// Returns the smallest value that matches the schema, so that the check can continue.
     fn empty_value(&self, schema: &'s Json) -> Json {
         let branches = self.expand_branches(schema);
         let Some(branch) = branches.first() else {
@@ -476,7 +481,6 @@ impl<'s> SchemaWalk<'s> {
         }
     }
 
-    /// Returns the name of the current field.
     fn field_name(&self) -> String {
         let field = self.path.iter().rev().find_map(|s| match s {
             Step::Field(name) => Some(name.clone()),
@@ -503,7 +507,6 @@ impl<'s> SchemaWalk<'s> {
     }
 }
 
-/// Describes a TOML syntax error.
 fn describe_toml_error(error: &toml::de::Error, text: &str) -> String {
     let message = error.message();
     if message == "duplicate key"
@@ -541,7 +544,6 @@ fn type_names(schema: &Json) -> Vec<&str> {
     }
 }
 
-/// Returns true if a schema accepts values of this TOML type.
 fn accepts_type(schema: &Json, value: &DeValue<'_>) -> bool {
     type_names(schema).into_iter().any(|t| match value {
         DeValue::String(_) | DeValue::Datetime(_) => t == "string",
@@ -553,8 +555,8 @@ fn accepts_type(schema: &Json, value: &DeValue<'_>) -> bool {
     })
 }
 
-/// Returns whether a table has at least one field of the schema. `[model.prise]` with fields of
-/// a price is a misspelt `price`, not a model of that name.
+/// Returns true if a table has at least one field of the schema. `[model.prise]` with fields of a
+/// price is a misspelled `price`, not a model of that name.
 fn shares_field(schema: &Json, value: &DeValue<'_>) -> bool {
     let (DeValue::Table(table), Some(known)) =
         (value, schema.get("properties").and_then(Json::as_object))

@@ -17,7 +17,7 @@ pub const DEFAULT_CONCURRENCY: u32 = 16;
 
 /// Default token limit of the rows that one question may cover.
 pub const DEFAULT_CONTEXT_TOKENS: u64 = 100_000;
-/// Default token limit of a document excerpt for a question: some pages.
+/// Default token limit of a document excerpt for a question: a few pages.
 const DEFAULT_PASSAGE_TOKENS: u64 = 4000;
 
 /// Maximum requests and bytes of one batch at `OpenAI`.
@@ -53,7 +53,7 @@ pub enum ReadError {
 impl ReadError {
     /// Returns the error for a file that cannot be read as a spec, and names the kind of the file
     /// if possible.
-    fn classify(path: &Path, error: std::io::Error) -> Self {
+    fn from_unreadable_file(path: &Path, error: std::io::Error) -> Self {
         let path = path.to_owned();
         let is_database = || {
             let mut magic = [0; 16];
@@ -77,7 +77,7 @@ pub struct UncheckedSpec {
     /// Settings; flags that override the spec change them.
     pub file: SpecFile,
     schema_problems: Vec<(schema_check::Path, Problem)>,
-    /// Paths of flags, relative to the working directory.
+    /// Paths from flags, relative to the working directory.
     database: Option<PathBuf>,
     output: Option<PathBuf>,
     /// Whether the budget of a run comes from a flag.
@@ -85,7 +85,7 @@ pub struct UncheckedSpec {
     pub(super) recordings: Option<Vec<PathBuf>>,
     /// Whether flags select one model for all requests, regardless of the spec.
     pub(super) uses_one_model: bool,
-    /// Whether there is no file. The spec may then lack expansions, and a model.
+    /// Whether there is no file. The spec may then lack expansions and a model.
     pub(super) has_no_file: bool,
     /// Whether a spec with a file may lack expansions, because a query needs none.
     allows_no_expansions: bool,
@@ -100,7 +100,8 @@ impl UncheckedSpec {
     /// Returns a [`ReadError`] if it cannot be read or is not TOML. Schema violations are reported
     /// by [`UncheckedSpec::check`], together with all other problems.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
-        let text = super::read_spec_text(path).map_err(|error| ReadError::classify(path, error))?;
+        let text = super::read_spec_text(path)
+            .map_err(|error| ReadError::from_unreadable_file(path, error))?;
         Ok(Self::parse(path, text)?)
     }
 
@@ -201,7 +202,7 @@ impl UncheckedSpec {
     }
 
     /// Sends all requests to the model in `[model]`, regardless of the spec.
-    pub fn ask_one_model(&mut self) {
+    pub fn use_one_model(&mut self) {
         self.uses_one_model = true;
     }
 
@@ -238,7 +239,6 @@ impl UncheckedSpec {
         Some(full_url)
     }
 
-    /// Checks the `[database]` table.
     fn check_database(&self, check: &mut SpecCheck<'_>) {
         let database = &self.file.database;
         let field_path = |field: &str| [Step::from("database"), field.into()];
@@ -329,7 +329,7 @@ impl UncheckedSpec {
     /// Returns the images that cells of the database refer to.
     fn find_images(&self) -> Images {
         let folder = self.file.database.images.as_deref().map(|folder| self.resolve_path(folder));
-        Images::in_folder(folder.unwrap_or_else(|| {
+        Images::from_folder(folder.unwrap_or_else(|| {
             let database = self.database();
             // If the database is not a file, use the directory of the spec.
             let base_file = if super::is_server(&database) { &self.path } else { &database };
@@ -448,7 +448,7 @@ impl UncheckedSpec {
         }
     }
 
-    /// Adds the path and text of this spec to problems with it that were found elsewhere.
+    /// Adds the path and text of this spec to problems that were found elsewhere.
     #[must_use]
     pub fn add_source_text(&self, problems: Vec<Problem>) -> Problems {
         let path = if self.has_no_file { self.database() } else { self.path.clone() };
@@ -572,7 +572,7 @@ impl Catalog for NoDatabase {
         None
     }
 
-    fn is_made_by_hqdl(&self, _: &str) -> bool {
+    fn is_created_by_hqdl(&self, _: &str) -> bool {
         false
     }
 

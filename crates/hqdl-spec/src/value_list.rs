@@ -1,13 +1,13 @@
-//! Matches answers with a value list, in order of certainty: the exact value, another case, an
-//! alias from the spec, other spaces and punctuation, and last a unique similar value (one or two
-//! letters different, same first letter, same digits). Values are never matched by meaning.
+//! Matches answers with a value list, in order of certainty: an exact match, a match that ignores
+//! case, an alias from the spec, a match that ignores spaces and punctuation, and finally a unique
+//! similar value (one or two letters different, same first letter, same digits). Values are never
+//! matched by meaning.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ValueList;
 use super::unified::{UNIFIED_NOTE, WordDecisions};
 
-/// Repair note for an alias.
 pub(super) const ALIAS_NOTE: &str = "alias";
 
 /// Value list, indexed for matching.
@@ -76,12 +76,11 @@ impl ValueIndex {
         Some(lookup).filter(|lookup| !lookup.values.is_empty())
     }
 
-    /// Returns true if a text is exactly a value or an alias.
     pub(super) fn is_value_or_alias(&self, text: &str) -> bool {
         self.by_text.contains_key(text) || self.by_alias.contains_key(&text.to_lowercase())
     }
 
-    /// Returns whether an alias changes the meaning of a stored text.
+    /// Returns true if an alias changes the meaning of a stored text.
     pub(super) fn is_alias(&self, text: &str) -> bool {
         let lower = text.trim().to_lowercase();
         self.by_alias.contains_key(&lower)
@@ -143,7 +142,7 @@ impl ValueIndex {
             let candidate = value.to_lowercase();
             let is_too_different = candidate.chars().count().abs_diff(length) > max_edits
                 || candidate.chars().next() != lower.chars().next()
-                || !digits_of(&candidate).eq(digits_of(&lower));
+                || !extract_digits(&candidate).eq(extract_digits(&lower));
             if is_too_different {
                 continue;
             }
@@ -170,7 +169,7 @@ fn parse_number(text: &str) -> Option<f64> {
     super::coerce::is_plain_number(text).then(|| text.parse().ok()).flatten()
 }
 
-fn digits_of(text: &str) -> impl Iterator<Item = char> {
+fn extract_digits(text: &str) -> impl Iterator<Item = char> {
     text.chars().filter(char::is_ascii_digit)
 }
 

@@ -12,7 +12,7 @@ pub struct TranslatedQuery {
 }
 
 impl TranslatedQuery {
-    /// Creates an empty translation of a text with about this many bytes.
+    /// Creates an empty translation with capacity for a text of `length` bytes.
     pub(crate) fn with_capacity(length: usize) -> Self {
         Self { sql: String::with_capacity(length + 64), fragments: Vec::new() }
     }
@@ -23,7 +23,7 @@ impl TranslatedQuery {
         self.sql.push_str(text);
     }
 
-    /// Creates a translation from edits, which must be sorted and not overlap.
+    /// Creates a translation from edits, which must be sorted and must not overlap.
     #[must_use]
     pub fn with_edits(old: &str, edits: Vec<(Range<usize>, String)>) -> Self {
         let (mut translated, mut at) = (Self::with_capacity(old.len()), 0);

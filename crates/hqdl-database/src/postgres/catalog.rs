@@ -57,7 +57,7 @@ impl DatabaseServer {
 
     /// Returns true if hqdl created the table or view with a name in its schema. A table that was
     /// created after hqdl's was dropped lacks the trigger of hqdl's tables.
-    pub(crate) fn is_made_by_hqdl(&self, name: &str) -> Result<bool, StoreError> {
+    pub(crate) fn is_created_by_hqdl(&self, name: &str) -> Result<bool, StoreError> {
         if !self.has_bookkeeping()? {
             return Ok(false);
         }

@@ -37,7 +37,7 @@ impl DatabaseServer {
         let name = &expansion.name;
         let list_tables = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
         for table in std::iter::once(name).chain(list_tables) {
-            if !self.is_made_by_hqdl(table)? {
+            if !self.is_created_by_hqdl(table)? {
                 return Ok(false);
             }
         }
@@ -124,7 +124,7 @@ impl ServerPublication<'_> {
         let tables: Vec<&String> =
             layout.many.iter().map(|(table, ..)| table).chain([name]).collect();
         for table in &tables {
-            is_current = is_current && server.is_made_by_hqdl(table)?;
+            is_current = is_current && server.is_created_by_hqdl(table)?;
         }
         if is_current {
             for table in &tables {
@@ -212,7 +212,7 @@ impl ServerPublication<'_> {
         let mut tables: Vec<String> = Vec::new();
         for row in server.query_rows(&select, &[&expansion])? {
             let table: String = row.try_get(0).map_err(|e| server.store_error_for(&e))?;
-            if server.is_made_by_hqdl(&table)? {
+            if server.is_created_by_hqdl(&table)? {
                 self.drop_dependent_views(&table)?;
                 tables.push(server.qualified_name(&table));
             }

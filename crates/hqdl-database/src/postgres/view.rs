@@ -18,7 +18,7 @@ impl ServerPublication<'_> {
     ) -> Result<Option<String>, StoreError> {
         let server = self.server;
         let qualified = server.qualified_name(view);
-        let is_ours = server.is_made_by_hqdl(view)?;
+        let is_ours = server.is_created_by_hqdl(view)?;
         let exists_sql = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
         if !is_ours && server.query_one::<bool>(exists_sql, &[&qualified])? {
             return Ok(Some(format!(

@@ -93,7 +93,7 @@ pub fn list_table_names(db: &Database) -> rusqlite::Result<Vec<String>> {
     while let Some(row) = rows.next()? {
         // A spec cannot contain a name that is not UTF-8.
         if let Ok(Ok(name)) = row.get_ref(0).map(|v| v.as_str().map(str::to_owned))
-            && !db.is_made_by_hqdl(&name)
+            && !db.is_created_by_hqdl(&name)
         {
             names_by_kind[usize::from(row.get::<_, bool>(1)?)].push(name);
         }

@@ -94,7 +94,8 @@ impl Materializer<'_> {
 
 /// Computes the digest of the passages that a request about this row would show.
 fn compute_digest(expansion: &Expansion, row: &Row) -> Result<String, String> {
-    let evidence = expansion.for_key(&row.key).find_evidence(&expansion.shown_row(row))?;
+    let evidence =
+        expansion.reduce_to_key_part(&row.key).find_evidence(&expansion.shown_row(row))?;
     Ok(evidence.map(|evidence| evidence.digest.clone()).unwrap_or_default())
 }
 

@@ -146,7 +146,7 @@ impl Materializer<'_> {
         for (model, unknown) in unknown.iter_mut().enumerate() {
             self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
                 for missing_row in row_batch.missing_rows {
-                    let shown = expansion.for_key(&missing_row.row.key);
+                    let shown = expansion.reduce_to_key_part(&missing_row.row.key);
                     let query = shown.evidence_query(&expansion.shown_row(&missing_row.row));
                     match stored.find_results(&query) {
                         Ok(Some(_)) => {}

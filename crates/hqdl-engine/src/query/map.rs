@@ -40,7 +40,7 @@ pub struct ValueQuestion<'q> {
     pub value_kind: Option<&'q str>,
 }
 
-/// Answers about some values, with their meta.
+/// Answers about a list of values, with metadata.
 #[derive(Debug, Clone, Default)]
 pub struct MappedAnswers {
     /// One answer per value, in the order of the values; `None` for NULL.
@@ -49,13 +49,13 @@ pub struct MappedAnswers {
     pub meta: Meta,
 }
 
-/// Answers a question about each value. Known answers are looked up. Each remaining value is asked
-/// about once, even if it occurs several times or in different spellings. The request's `sql` is
-/// only the name of the run in the journal.
+/// Answers a question about each value. Looks up the known answers, and asks the model once about
+/// each remaining value, even if it occurs several times or in different spellings. The request's
+/// `sql` is only the name of the run in the journal.
 ///
 /// # Errors
-/// [`QueryError::NoModel`] if a value must be asked for and there is no model; otherwise the errors
-/// of a query. Answers received before the error are kept.
+/// Returns [`QueryError::NoModel`] if a value is unknown and there is no model, or another
+/// [`QueryError`] if the run fails. Answers received before the error are kept.
 pub fn map_values(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
@@ -106,7 +106,7 @@ pub fn map_values(
 /// NULL and for a value that would require a request.
 ///
 /// # Errors
-/// Errors of [`map_values`] that occur without a request.
+/// Same as [`map_values`], except for errors of requests.
 pub fn map_known_values(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
@@ -116,7 +116,6 @@ pub fn map_known_values(
     Ok(entities.into_iter().map(|e| answers[e?].clone()).collect())
 }
 
-/// Known answers to a question.
 struct KnownAnswers {
     targets: Vec<TargetExpansion>,
     at: usize,
@@ -180,7 +179,7 @@ fn intern_value_entities(target: &mut TargetExpansion, values: &[Value]) -> Vec<
     values.iter().map(entity).collect()
 }
 
-/// Looks up the known answers of some entities.
+/// Looks up the known answers of entities.
 fn load_known_answers(
     request: &Request<'_>,
     target: &TargetExpansion,
@@ -201,7 +200,7 @@ fn load_known_answers(
     Ok(())
 }
 
-/// Asks the model about some entities.
+/// Asks the model about entities.
 fn ask_about_entities(
     request: &Request<'_>,
     query_run: &QueryRun<'_>,

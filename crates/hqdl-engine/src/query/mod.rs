@@ -5,33 +5,35 @@
 //! | folder | what happens there |
 //! |---|---|
 //! | `read` | translates the text to `SQLite`'s dialect, with calls of ingredients only |
-//! | `explain` | the upper bound of the requests, for a query that is not run |
+//! | `explain` | an upper bound on the requests of a query, without running it |
 //! | `run` | passes over the database until one has no pending calls |
 //! | `plan` | the statement to run, with everything that its passes need |
 //! | `route` | the target of each call: a column of the spec, or a new question |
 //! | `ask` | requests to the model for the demands of a pass |
-//! | `functions` | the SQL functions that replace calls, and what they record during a pass |
+//! | `functions` | the SQL functions that replace calls, and the state that they record |
 //! | `cells` | the cells that calls read |
 //! | `connection` | the read-only connection |
-//! | `result` | rows and what is reported about them |
+//! | `result` | rows, and the report about them |
 //! | `request` | the query with its settings |
 //!
-//! A call is a scalar function of its key. In a pass it looks up its cell (`cells::targets`). If the
-//! cell has no value yet, the call is *pending*: it returns NULL for now, and a demand is recorded
-//! with its row (`functions::call_runtime::pending_set`). Between passes, some or all demands are
-//! sent to the model together (`ask`, `run::join`), with the same code that materializes a spec.
+//! A call is a scalar function of its key. In a pass it looks up its cell (`cells::targets`). If
+//! the cell has no value yet, the call is *pending*: it returns NULL for now, and a demand is
+//! recorded with its row (`functions::call_runtime::pending_set`). Between passes, some or all
+//! demands are sent to the model together (`ask`, `run::join`), with the same code that
+//! materializes a spec.
 //!
 //! In the last pass nothing is pending, so its rows are those of plain SQL over known values. The
 //! order in which demands are sent (`run::selectivity_sampler`) does not change the result. Only a
-//! pass with LIMIT pushdown (`run::limit_pushdown`) may be the last one although calls are pending:
-//! by then the rows of its result are certain.
+//! pass with LIMIT pushdown (`run::limit_pushdown`) may be the last one even though calls are
+//! pending, because the rows of its result are already certain.
 //!
-//! Documents (`cells::documents`) are identified by their content. The most similar ones are asked
-//! about first (`run::candidate_order`, `ask::similarity`). For a long document, the prompt contains
-//! only some `ask::passages`.
+//! Documents (`cells::documents`) are identified by their content. hqdl asks about the most similar
+//! ones first (`run::candidate_order`, `ask::similarity`). For a long document, the prompt contains
+//! only some of its passages (`ask::passages`).
 //!
-//! [`PlainQuery`] runs a query without calls, `server` one over a database on a server, and
-//! [`map_values`] asks about values without a query. [`StatementWriter`] asks for a query.
+//! [`PlainQuery`] runs a query without calls, `server` runs a query over a database on a server,
+//! and [`map_values`] asks about values without a query. [`StatementWriter`] asks the model for a
+//! query.
 
 mod ask;
 mod cells;
@@ -106,7 +108,7 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
 /// Runs a query and streams its rows to the sink.
 ///
 /// # Errors
-/// [`QueryError`]; answers received before the error are kept.
+/// Returns [`QueryError`] if the query fails. Answers received before the error are kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
     let sink = &mut SourceHeaders::new(request.sql, request.dialect, sink);
     if is_server(request.database) {
@@ -115,10 +117,11 @@ pub fn run(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryE
     with_large_stack(|| with_translation(request, |request| run::run_query(request, sink)))?
 }
 
-/// Returns how a query would run and how many values it would ask for. Sends no request.
+/// Returns a description of how a query would run, and the number of values that it would ask for.
+/// Sends no request.
 ///
 /// # Errors
-/// [`QueryError`] if the query could not be run.
+/// Returns [`QueryError`] if the query cannot be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     if is_server(request.database) {
         return with_large_stack(|| server::run_with_calls(request, None))?;

@@ -1,5 +1,5 @@
-//! A query without calls, which `SQLite` runs under guard. It needs neither a model nor facts. The
-//! last pass of every other query runs in the same way.
+//! A query without calls, which `SQLite` runs on a guarded connection. It needs neither a model nor
+//! facts. The last pass of every other query runs in the same way.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -55,8 +55,8 @@ impl PlainQuery<'_> {
     /// Runs the query and streams its rows to the sink.
     ///
     /// # Errors
-    /// [`QueryError`] if the query is wrong, too slow or interrupted, or the database or the sink
-    /// fails.
+    /// Returns [`QueryError`] if the query is invalid, exceeds the time limit or is interrupted, or
+    /// if the database or the sink fails.
     pub fn run(&self, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
         if self.dialect != Dialect::Sqlite {
             let mut sink = SourceHeaders::new(self.sql, self.dialect, sink);
@@ -68,7 +68,7 @@ impl PlainQuery<'_> {
     /// Checks that the query could be run.
     ///
     /// # Errors
-    /// [`QueryError`] if the query is wrong, or the database fails.
+    /// Returns [`QueryError`] if the query is invalid, or if the database fails.
     pub fn explain(&self) -> Result<Meta, QueryError> {
         self.run_translated_query(None)
     }
@@ -111,7 +111,7 @@ impl PlainQuery<'_> {
                 QueryError::Sql(mut problem) if problem.span.is_none() => {
                     let parsed = parse_query(self.sql).ok();
                     let error_span = |parsed: ParsedQuery| {
-                        statement::failing_span(&parsed.query, &problem.message)
+                        statement::find_failing_span(&parsed.query, &problem.message)
                     };
                     problem.span = parsed.and_then(error_span);
                     QueryError::Sql(problem)

@@ -26,7 +26,6 @@ use hqdl_values::problem::find_nearest;
 use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 
-/// Settings of a query on a server.
 pub(in crate::query) struct ServerQuery<'q> {
     pub(in crate::query) database: &'q Path,
     pub(in crate::query) timeout: Option<Duration>,
@@ -96,7 +95,8 @@ impl ServerQuery<'_> {
     }
 }
 
-/// Returns the error for a query that the server rejects, with its place if the message names it.
+/// Returns the error for a query that the server rejects, with a span if the message contains the
+/// position.
 fn explain_rejection(message: &str, sql: &str, database: &Database) -> QueryError {
     let name = message.split('"').nth(1).or_else(|| {
         let function = message.strip_prefix("function ")?;

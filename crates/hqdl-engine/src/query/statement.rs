@@ -42,7 +42,7 @@ impl<'a> StatementWriter<'a> {
     /// answer of earlier runs. Otherwise asks again only for answers that could not be read.
     ///
     /// # Errors
-    /// [`QueryError`] if the journal cannot be read.
+    /// Returns [`QueryError`] if the journal cannot be read.
     pub fn new(request: &Request<'a>, rewrites: bool) -> Result<Self, QueryError> {
         let up_to = request.facts.history().last_completion_id()?;
         let retried = RefreshScope { up_to, failed_only: !rewrites };
@@ -52,7 +52,7 @@ impl<'a> StatementWriter<'a> {
     /// Returns the stored answer to a question, if there is one.
     ///
     /// # Errors
-    /// [`QueryError`] if the facts cannot be read.
+    /// Returns [`QueryError`] if the facts cannot be read.
     pub fn find_stored_answer(
         &self,
         question: &StatementQuestion,
@@ -65,7 +65,7 @@ impl<'a> StatementWriter<'a> {
     /// `None` if the model's reply could not be read.
     ///
     /// # Errors
-    /// [`QueryError`] if the request fails, for example because it would exceed the budget.
+    /// Returns [`QueryError`] if the request fails, for example because it would exceed the budget.
     pub fn write_statement(
         &self,
         question: &StatementQuestion,
@@ -82,7 +82,7 @@ impl<'a> StatementWriter<'a> {
     /// Ends the run and returns its usage.
     ///
     /// # Errors
-    /// [`QueryError`] if the journal fails.
+    /// Returns [`QueryError`] if the journal fails.
     pub fn finish(self, complete: bool) -> Result<Usage, QueryError> {
         self.run.finish_run(complete)
     }
@@ -128,13 +128,13 @@ fn build_expansion(question: &StatementQuestion) -> Expansion {
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    let column = Column::ad_hoc(Type::Text, question.instructions.clone(), None, identity);
+    let column = Column::new_ad_hoc(Type::Text, question.instructions.clone(), None, identity);
     Expansion {
         context: vec!["database".to_owned()],
         rows_per_request: 1,
         format: Some(Format::Json),
         task: Task::Statement,
         columns: vec![column],
-        ..Expansion::ad_hoc("statement", key)
+        ..Expansion::new_ad_hoc("statement", key)
     }
 }

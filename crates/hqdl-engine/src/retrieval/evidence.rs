@@ -48,7 +48,7 @@ pub fn load_evidence(
         Documents::Folder(folder) => read_folder(folder)?,
         Documents::Search(search) => {
             let stored = StoredSearches::new(search, facts, tokenizer);
-            settings.index.load(Box::new(stored.map_err(|e| e.to_string())?));
+            settings.index.replace_passages(Box::new(stored.map_err(|e| e.to_string())?));
             return Ok(());
         }
     };
@@ -56,7 +56,7 @@ pub fn load_evidence(
     documents.sort();
     let passages = PassageFinder::index_documents(documents, tokenizer, settings.max_tokens)
         .map_err(|e| e.to_string())?;
-    settings.index.load(Box::new(passages));
+    settings.index.replace_passages(Box::new(passages));
     Ok(())
 }
 

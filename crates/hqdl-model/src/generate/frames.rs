@@ -37,7 +37,7 @@ impl Context {
         row_batch
             .missing_rows
             .iter()
-            .flat_map(|missing_row| self.expansion.images_of(&missing_row.row))
+            .flat_map(|missing_row| self.expansion.collect_images(&missing_row.row))
     }
 
     /// Returns an image by name, without its content.
@@ -80,7 +80,7 @@ impl Context {
 
     /// Returns the hash that the request had before row labels were introduced.
     fn legacy_prompt_hash(&self, row_batch: &RowBatch) -> String {
-        let expansion = self.expansion.for_key(first_key(row_batch));
+        let expansion = self.expansion.reduce_to_key_part(first_key(row_batch));
         let frame = PromptFrame::with_full_keys(
             &expansion,
             self.prompt_columns(row_batch),
@@ -98,7 +98,7 @@ impl Context {
         let frame_key = (key_part, columns.to_vec(), format == Format::Json);
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let build_frame = || {
-            let expansion = self.expansion.for_key(key);
+            let expansion = self.expansion.reduce_to_key_part(key);
             // Recordings are looked up by the rows of a table prompt.
             let is_recorded = self.endpoint().looks_up_by_prompt() && expansion.evidence.is_none();
             let constructor = if is_recorded { PromptFrame::for_table } else { PromptFrame::new };

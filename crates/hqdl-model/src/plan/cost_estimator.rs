@@ -112,7 +112,11 @@ impl<'e> CostEstimator<'e> {
         let frame_key = (expansion.key_part(key), row_batch.columns.clone());
         let known = self.frames.contains_key(&frame_key);
         let (frame_tokens, frame) = self.frames.entry(frame_key).or_insert_with(|| {
-            let frame = PromptFrame::new(&expansion.for_key(key), &row_batch.columns, self.format);
+            let frame = PromptFrame::new(
+                &expansion.reduce_to_key_part(key),
+                &row_batch.columns,
+                self.format,
+            );
             (frame.shared_tokens(tokenizer), frame)
         });
         let planned_envelope = frame.planned_output([]);
@@ -141,7 +145,8 @@ impl<'e> CostEstimator<'e> {
         self.input +=
             frame_tokens + if header > 0 { tokenizer.count_tokens("## Rows\n") + 8 } else { 0 };
         for ((row, line), missing_row) in rows.iter().zip(lines).zip(&row_batch.missing_rows) {
-            let images = expansion.images_of(&missing_row.row).len() as u64 * self.image_tokens;
+            let images =
+                expansion.collect_images(&missing_row.row).len() as u64 * self.image_tokens;
             let tokens = self.tokenizer.count_tokens(&line.prompt_line) + 1 + images;
             self.input += tokens;
             rows_tokens += tokens;

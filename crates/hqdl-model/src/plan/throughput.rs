@@ -51,7 +51,7 @@ impl ThroughputEstimate {
         let (mut measured_seconds, mut expected_seconds, mut answers) = (0.0, 0.0, 0.0);
         let (mut content_total, mut hidden_total) = (0, 0);
         for completion in
-            history.latest_completions(&settings.identity(&settings.name), SAMPLE_SIZE)?
+            history.latest_completions(&settings.stored_name(&settings.name), SAMPLE_SIZE)?
         {
             let Some(content) = completion.content else { continue };
             let content_tokens = tokenizer.count_tokens(&content);

@@ -247,7 +247,7 @@ impl SingleForm {
                     (Some(cell), None) => check(cell),
                     (Some(cell), Some(form)) => form.check_cell(n, cell, &quotes, check),
                 };
-                checker.complete_in_row(answer, |part| keys.key_part(0, part))
+                checker.complete_from_key(answer, |part| keys.key_part(0, part))
             };
             let answers = cells.iter().zip(checkers).enumerate().map(answer).collect();
             return (vec![RowOutcome::Answered(answers)], quotes);

@@ -45,14 +45,14 @@ fn column(kind: Type, options: Option<&[&str]>, many: bool) -> Column {
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    Column::ad_hoc(kind, meaning.about.clone(), values, meaning)
+    Column::new_ad_hoc(kind, meaning.about.clone(), values, meaning)
 }
 
 fn of_value(column: Column) -> Expansion {
     Expansion {
         task: Task::Value,
         columns: vec![column],
-        ..Expansion::ad_hoc("values", vec!["value".to_owned()])
+        ..Expansion::new_ad_hoc("values", vec!["value".to_owned()])
     }
 }
 
@@ -61,7 +61,7 @@ fn of_text(column: Column) -> Expansion {
         task: Task::Text,
         columns: vec![column],
         context: vec!["text".to_owned()],
-        ..Expansion::ad_hoc("documents", vec!["document".to_owned()])
+        ..Expansion::new_ad_hoc("documents", vec!["document".to_owned()])
     }
 }
 
@@ -70,7 +70,7 @@ fn of_tables(column: Column, contexts: &[&str]) -> Expansion {
         task: Task::Rows,
         columns: vec![column],
         context: contexts.iter().map(|name| (*name).to_owned()).collect(),
-        ..Expansion::ad_hoc("question", vec!["rows".to_owned()])
+        ..Expansion::new_ad_hoc("question", vec!["rows".to_owned()])
     }
 }
 
@@ -78,7 +78,7 @@ fn of_join(column: Column) -> Expansion {
     Expansion {
         task: Task::Join,
         columns: vec![column],
-        ..Expansion::ad_hoc("join", vec!["city".to_owned()])
+        ..Expansion::new_ad_hoc("join", vec!["city".to_owned()])
     }
 }
 

@@ -32,7 +32,7 @@ pub fn column(name: &str, kind: Type, about: &str, options: &[&str], many: bool)
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    Column::ad_hoc(kind, about.to_owned(), values, meaning)
+    Column::new_ad_hoc(kind, about.to_owned(), values, meaning)
 }
 
 fn text(text: &str) -> Value {
@@ -51,7 +51,7 @@ pub fn heroes() -> Expansion {
             column("born", Type::Date, "", &[], false),
         ],
         context: vec!["real name".to_owned()],
-        ..Expansion::ad_hoc("llm", vec!["hero".to_owned()])
+        ..Expansion::new_ad_hoc("llm", vec!["hero".to_owned()])
     }
 }
 

@@ -31,7 +31,7 @@ fn of_values() -> Expansion {
             column("answer_2", Type::Integer, "Since when?", &[], false),
             column("answer_3", Type::Text, "Which side?", &["left", "right"], false),
         ],
-        ..Expansion::ad_hoc("values", vec!["value".to_owned()])
+        ..Expansion::new_ad_hoc("values", vec!["value".to_owned()])
     }
 }
 
@@ -44,7 +44,7 @@ fn of_texts() -> Expansion {
             column("answer_3", Type::Real, "What did it cost?", &[], false),
         ],
         context: vec!["text".to_owned()],
-        ..Expansion::ad_hoc("documents", vec!["document".to_owned()])
+        ..Expansion::new_ad_hoc("documents", vec!["document".to_owned()])
     }
 }
 

@@ -25,8 +25,8 @@ fn read(content: &str, finish: FinishReason) -> Option<Json> {
     let expansion = Expansion {
         context: vec!["database".to_owned()],
         task: Task::Statement,
-        columns: vec![Column::ad_hoc(Type::Text, "Rules".to_owned(), None, identity)],
-        ..Expansion::ad_hoc("statement", vec!["question".to_owned()])
+        columns: vec![Column::new_ad_hoc(Type::Text, "Rules".to_owned(), None, identity)],
+        ..Expansion::new_ad_hoc("statement", vec!["question".to_owned()])
     };
     let frame = PromptFrame::new(&expansion, &[0], Format::Json);
     let row = Row { key: vec![Value::Text("q".to_owned())], context: vec![Value::Null] };

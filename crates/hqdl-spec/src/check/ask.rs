@@ -5,13 +5,12 @@ use crate::AskSettings;
 use crate::file::{AskTable, ExampleTable};
 use crate::schema_check::Step;
 
-/// Tokens of a request for SQL, unless the spec sets them.
+/// Default maximum number of tokens in a request for SQL.
 const DEFAULT_CONTEXT_TOKENS: u64 = 4000;
-/// Minimum tokens of such a request: the instructions, a question, and one table.
+/// Smallest allowed maximum: enough for the instructions, a question, and one table.
 pub const MIN_CONTEXT_TOKENS: u64 = 1500;
 
 impl SpecCheck<'_> {
-    /// Checks `[ask]` and `[[example]]`, and returns their settings.
     pub(crate) fn check_ask(&mut self, table: &AskTable, examples: &[ExampleTable]) -> AskSettings {
         if table.budget_usd.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
             let path = [Step::from("ask"), "budget_usd".into()];

@@ -115,7 +115,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Checks that `unify` has a closed value list.
+    /// Checks that a column with `unify` has a closed value list.
     fn check_unify(&mut self, path: &[Step], c: &ColumnTable, values: Option<&ValueList>) {
         if c.unify && values.is_none_or(|v| v.open) {
             let label =
@@ -134,10 +134,10 @@ impl SpecCheck<'_> {
     }
 
     /// Checks the `year` of a column. Returns the position of the key column that contains the year
-    /// of its dates; `None` if the spec names none.
+    /// of its dates; `None` if the spec does not specify one.
     ///
-    /// It must be named explicitly: the `year` of a prize may differ from that of the day when it
-    /// was awarded.
+    /// The column must be specified explicitly, because a year in the key may be a different one:
+    /// the year of a prize may differ from the year in which it was awarded.
     fn check_year(&mut self, path: &[Step], e: &ExpansionTable, c: &ColumnTable) -> Option<usize> {
         let key_position = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
         let name = c.year.as_ref()?;
@@ -234,7 +234,7 @@ impl SpecCheck<'_> {
         aliases
     }
 
-    /// Reads the aliases of a CSV file beside the spec. Its first line must be a header: a first
+    /// Reads the aliases of a CSV file next to the spec. Its first line must be a header: a first
     /// line that looks like an alias is an error, because it would be ignored.
     fn read_alias_file(
         &self,
@@ -464,7 +464,7 @@ impl SpecCheck<'_> {
                 }
                 let unknown_slot =
                     SLOTS.iter().fold(sql.clone(), |sql, slot| sql.replace(slot, ""));
-                if let Some(slot) = find_slot(&unknown_slot) {
+                if let Some(slot) = find_first_slot(&unknown_slot) {
                     self.add_error(
                         path,
                         &format!("`{slot}` in the SQL of \"{ask}\" is not a placeholder"),
@@ -491,14 +491,15 @@ impl SpecCheck<'_> {
 }
 
 /// Returns the first word in braces.
-fn find_slot(sql: &str) -> Option<&str> {
+fn find_first_slot(sql: &str) -> Option<&str> {
     let from = &sql[sql.find('{')?..];
     let slot = &from[..=from.find('}')?];
     let is_word = slot[1..slot.len() - 1].chars().all(|c| c.is_alphanumeric() || c == '_');
     is_word.then_some(slot)
 }
 
-/// Returns a SELECT that prepares exactly if the SQL of a binding is valid for its column.
+/// Returns a SELECT that can be prepared if and only if the SQL of a binding is valid for its
+/// column.
 ///
 /// `EXISTS {value}` tests whether a list contains a value. All other SQL is an expression over the
 /// expansion's columns (or, for a one-to-many column, over that table's columns).

@@ -9,7 +9,6 @@ use super::super::secret::is_variable;
 use super::super::{Embeddings, ModelParameters, ModelSettings, PriceOrigin, PriceTable};
 use super::SpecCheck;
 
-/// Default request timeout, in seconds.
 const DEFAULT_TIMEOUT_SECONDS: f64 = 30.0;
 
 /// Checks the embeddings of a spec and returns their endpoint, if there is one.

@@ -10,16 +10,16 @@ use hqdl_values::cell::State;
 const DEFAULT_CASES: [EscalationCase; 3] =
     [EscalationCase::Unknown, EscalationCase::NotInList, EscalationCase::Invalid];
 
-/// Returns the name under which the answers of a model are stored: the `name` of a `[model.NAME]` or
-/// of `[model]`.
+/// Returns the name under which the answers of a model are stored: the `name` of a `[model.NAME]`
+/// or of `[model]`.
 fn stored_name<'f>(name: &'f str, file: &'f SpecFile) -> &'f str {
     file.model.others.get(name).map_or(name, |model| model.name.as_str())
 }
 
 /// Default number of rows of a calibration sample.
 const DEFAULT_SAMPLE: u32 = 100;
-/// Misses of the target in the default sample, if the table is just below it. Fewer than four are
-/// too likely by chance.
+/// Number of disagreements that the default sample must be expected to contain if the column is
+/// just below the target. With fewer than four, a sample can too easily contain none by chance.
 const EXPECTED_MISSES: f64 = 5.0;
 const MAX_ANSWERS: u32 = 16;
 
@@ -106,7 +106,8 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Checks `answers`: further answers of the first model must be able to differ.
+    /// Checks `answers`: repeated answers of the first model must be able to differ from each
+    /// other.
     fn check_answers(
         &mut self,
         path: &[Step],

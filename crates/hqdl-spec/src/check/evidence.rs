@@ -8,7 +8,7 @@ use crate::schema_check::Step;
 
 /// Default number of tokens of the passages that are shown with a row.
 const DEFAULT_EVIDENCE_TOKENS: u32 = 1500;
-/// Minimum number of tokens of the passages: one passage of a few sentences.
+/// Minimum number of tokens of the passages, enough for one passage of a few sentences.
 const MIN_EVIDENCE_TOKENS: u32 = 100;
 
 impl SpecCheck<'_> {
@@ -113,7 +113,7 @@ impl SpecCheck<'_> {
         })
     }
 
-    /// Reports fields of a search that the evidence does not have.
+    /// Reports fields that apply only to a search, for evidence without a search.
     fn check_search_fields(&mut self, path: &[Step], table: &EvidenceTable) {
         let fields = [
             ("results", table.results.is_some()),
@@ -131,7 +131,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Checks the SELECT of the documents: a text, or a name and a text.
+    /// Checks that the SELECT for the documents returns a text, or a name and a text.
     fn check_documents(&mut self, path: &[Step], select: &str) {
         match self.catalog.prepare_select(select) {
             Ok(columns) if matches!(columns.len(), 1 | 2) => {}
@@ -185,8 +185,8 @@ impl SpecCheck<'_> {
     }
 }
 
-/// Checks the URL of a search. Placeholders may not change the host, and a key is not sent in plain
-/// text over a network.
+/// Checks the URL of a search. Placeholders must not change the host, and a key must not be sent in
+/// plain text over a network.
 fn check_search_url(url: &str) -> Result<(), (&'static str, &'static str)> {
     let help = "write a URL such as \"https://api.example.com/search?q={query}\"";
     let Some((scheme, rest)) = url.split_once("://") else {

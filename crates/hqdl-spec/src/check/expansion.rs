@@ -48,7 +48,7 @@ impl SpecCheck<'_> {
                 let first = expansion.model.as_deref();
                 let escalation = self.check_escalation(&escalate_path, escalate, first, file);
                 for column in &mut expansion.columns {
-                    // A column of the stronger model needs no second answer of it.
+                    // A column that the stronger model answers needs no second answer from it.
                     if column.escalation.is_none() && column.model.as_ref() != Some(&escalation.to)
                     {
                         column.escalation = Some(escalation.clone());
@@ -278,7 +278,7 @@ impl SpecCheck<'_> {
                     }
                 }
                 if !sources.is_empty() {
-                    self.check_filled_by_sources(path, e, &sources, &key_parts);
+                    self.check_columns_have_sources(path, e, &sources, &key_parts);
                 }
             }
         }
@@ -339,7 +339,7 @@ impl SpecCheck<'_> {
     }
 
     /// Checks that every key column and every column has a source.
-    fn check_filled_by_sources(
+    fn check_columns_have_sources(
         &mut self,
         path: &[Step],
         e: &ExpansionTable,

@@ -32,7 +32,7 @@ impl SpecCheck<'_> {
         kinds
     }
 
-    /// Returns the table and the column that a name such as `city.name` means; otherwise a
+    /// Returns the table and the column that a name such as `city.name` refers to. Fails with a
     /// message and a hint.
     fn resolve_kind_column(&self, name: &str) -> Result<(String, String), (String, String)> {
         let Some((table, column)) = name.rsplit_once('.') else {

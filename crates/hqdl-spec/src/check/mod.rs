@@ -1,8 +1,9 @@
 //! Checks a parsed spec: looks up every name, prepares every SELECT, loads every value list, and
 //! reports all problems at once.
 //!
-//! `expansion` checks expansions and their sources, `column` columns, their value lists and
-//! questions, `shots` the example rows, `ask` the settings of questions in plain words.
+//! The submodule `expansion` checks expansions and their sources. `column` checks columns with
+//! their value lists and questions, `shots` checks the example rows, and `ask` checks the settings
+//! of `hqdl ask`.
 
 pub(super) mod ask;
 mod column;
@@ -37,11 +38,11 @@ pub trait Catalog {
     /// exist.
     fn table_columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>>;
     /// Returns true if hqdl created the table or view with this name.
-    fn is_made_by_hqdl(&self, table: &str) -> bool;
+    fn is_created_by_hqdl(&self, table: &str) -> bool;
     /// Returns the column names of a read-only SELECT.
     ///
     /// # Errors
-    /// Fails with `SQLite`'s message if it does not prepare, or writes.
+    /// Fails with `SQLite`'s message if the SELECT cannot be prepared, or if it writes.
     fn prepare_select(&self, sql: &str) -> Result<Vec<String>, String>;
     /// Returns the rows of a read-only SELECT, at most `limit`.
     ///
@@ -57,9 +58,9 @@ pub(super) struct SpecCheck<'c> {
     pub(super) tree: Tree<'c>,
     pub(super) schema_problems: &'c [(schema_check::Path, Problem)],
     pub(super) problems: Vec<Problem>,
-    /// Tables that the spec creates, found so far; lower case.
+    /// Tables found so far that the spec creates, by lower-case name.
     pub(super) table_names: HashMap<String, String>,
-    /// Questions that the spec binds, found so far; normalized.
+    /// Questions found so far that the spec binds, by their normalized text.
     pub(super) questions: HashMap<String, String>,
 }
 
@@ -121,7 +122,8 @@ impl SpecCheck<'_> {
                 "",
                 "rename one of the two",
             );
-        } else if self.catalog.table_columns(name).is_some() && !self.catalog.is_made_by_hqdl(name)
+        } else if self.catalog.table_columns(name).is_some()
+            && !self.catalog.is_created_by_hqdl(name)
         {
             self.add_error(
                 path,

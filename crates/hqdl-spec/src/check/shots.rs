@@ -41,7 +41,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Returns how many rows of the overrides are used as examples; the run selects them.
+    /// Returns the number of overridden rows that become examples; the run selects them.
     pub(crate) fn count_override_shots(&mut self, path: &[Step], e: &ExpansionTable) -> u32 {
         match &e.shots {
             Some(ShotsField::Named(_)) => DEFAULT_SHOTS,
@@ -208,7 +208,8 @@ impl SpecCheck<'_> {
     }
 }
 
-/// Converts a value of a selected shot to a cell; a JSON array is a list, NULL is left out.
+/// Converts a value of a selected shot to a cell. A JSON array becomes a list. Returns `None` for
+/// NULL.
 fn to_shot_cell(value: Value) -> Option<ShotCell> {
     let one = match value {
         Value::Null => return None,

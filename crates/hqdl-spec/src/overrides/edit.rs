@@ -20,7 +20,7 @@ pub enum OverrideEditError {
         /// Existing tables.
         existing: Vec<String>,
     },
-    /// The key has a different number of columns.
+    /// The number of values differs from the number of key columns.
     #[error("the key of `{expansion}` has {}, not {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
     Key {
         /// Name of the expansion.
@@ -55,7 +55,7 @@ pub enum OverrideEditError {
         value: String,
         /// Name of the column.
         column: String,
-        /// Reason.
+        /// Reason why the column does not allow the value.
         why: String,
         /// Candidate values, for the error message.
         suggestion: String,
@@ -122,8 +122,8 @@ pub fn set_override(
     Ok(())
 }
 
-/// Returns all objections to an override. `has_entity` returns whether a source of an expansion has
-/// one of some entities.
+/// Returns all objections to an override. `has_entity` returns true if a source of an expansion
+/// contains one of the entities.
 ///
 /// # Errors
 /// Fails if `has_entity` fails.
@@ -205,10 +205,10 @@ pub fn remove_override(
 }
 
 /// Locks an overrides file for all processes, from reading to writing; blocks until the lock is
-/// available. The lock is released if it is dropped, or if the process ends.
+/// available. The lock is released when the file is dropped, or when the process ends.
 ///
 /// The lock is on the directory, because the file itself is replaced. If a directory cannot be
-/// locked, a file beside it is locked.
+/// locked, a file next to it is locked.
 fn lock_file(path: &Path) -> Result<File, OverridesError> {
     let lock_exclusively = |file: File| file.lock().map(|()| file);
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
@@ -222,7 +222,7 @@ fn lock_file(path: &Path) -> Result<File, OverridesError> {
         })
 }
 
-/// Returns the line of a cell, without a value.
+/// Returns an override line that identifies a cell, without a value.
 fn find_cell(
     spec: &Spec,
     table: &str,

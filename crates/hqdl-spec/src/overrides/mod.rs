@@ -1,12 +1,11 @@
 //! Overrides: cells entered by a person, which always take precedence over the model's answers.
 //!
-//! They are stored beside the spec (`superhero.overrides.csv` beside `superhero.toml`), so that
+//! They are stored next to the spec (`superhero.overrides.csv` next to `superhero.toml`), so that
 //! they can be reviewed and versioned like code:
 //!
 //! ```csv
-//! superhero_name,full_name,column,value,note
-//! Spawn,Al Simmons,race,Demon,hellspawn is no value of ours
-//! Yoda,,powers,The Force|Telekinesis,
+//! superhero_name,full_name,column,value,note Spawn,Al Simmons,race,Demon,hellspawn is no value of
+//! ours Yoda,,powers,The Force|Telekinesis,
 //! ```
 //!
 //! The header names the key columns, then `column`, `value` and optionally `note`. An empty key
@@ -61,7 +60,7 @@ impl OverridesError {
 pub struct Override {
     /// Value that takes precedence over the model's answer.
     pub value: CellValue,
-    /// Reason.
+    /// Reason for the override.
     pub note: Option<String>,
 }
 
@@ -74,7 +73,7 @@ pub struct OverrideLine {
     pub column: String,
     /// Value as written.
     pub value: String,
-    /// Reason.
+    /// Reason for the override.
     pub note: String,
 }
 
@@ -160,7 +159,7 @@ impl Overrides {
         !self.cells.is_empty() && self.cells.contains_key(&(expansion, entity.clone()))
     }
 
-    /// Returns warnings about lines whose entities are in no source. `known_entities` has the
+    /// Returns warnings about lines whose entities are in no source. `known_entities` contains the
     /// entities of the sources, by expansion.
     #[must_use]
     pub fn unmatched_lines(&self, spec: &Spec, known_entities: &[HashSet<Entity>]) -> Vec<String> {
@@ -241,7 +240,8 @@ impl Overrides {
     }
 }
 
-/// Returns a value outside its list: parsed by the column's type, or else the trimmed text.
+/// Returns a value that is not on the column's list: parsed as the column's type if possible,
+/// otherwise as trimmed text.
 fn parse_unlisted_value(expansion: &Expansion, column: usize, text: &str) -> CellValue {
     let column = &expansion.columns[column];
     let parse_one = |t: &str| {
@@ -330,8 +330,8 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     Ok(lines)
 }
 
-/// Returns the line and the message for a line that applies to no expansion: the name of a key is
-/// in the header, in line 1.
+/// Returns the line number and the message of the error for a line that applies to no expansion. An
+/// unknown key column is an error in the header, line 1.
 fn explain_inapplicable(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, String) {
     let suggest = |name: &str, known: Vec<&str>| {
         let nearest = find_nearest(name, known.iter().copied());
@@ -354,7 +354,7 @@ fn explain_inapplicable(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, 
     (number, format!("no expansion has a column `{}` and the key {names}", line.column))
 }
 
-/// Writes an overrides file: writes a temporary file beside it and renames it.
+/// Writes an overrides file: writes a temporary file next to it and renames it.
 ///
 /// # Errors
 /// Returns [`OverridesError`] if the file cannot be written.

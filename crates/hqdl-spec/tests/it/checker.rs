@@ -544,7 +544,7 @@ values = {{ list = ["Washington", "Oregon"] }}
         let said = plain.check_json(&json!(items));
         for more in ["unify = true", "aliases = { \"D.C.\" = \"Oregon\" }"] {
             let checker = column(more);
-            let again = checker.recheck(&said);
+            let again = checker.recheck_answer(&said);
             assert!(again.is_none(), "{items:?}: {again:?}");
         }
         let checker = column("unify = true");
@@ -560,9 +560,9 @@ values = {{ list = ["Washington", "Oregon"] }}
     let unify = column("unify = true");
     let before = Answer::without_value(State::NotInList, "Washington, D.C.".to_owned());
     assert_eq!(unify.unlisted_words(&before), ["Washington, D.C."]);
-    assert!(unify.recheck(&before).is_none());
+    assert!(unify.recheck_answer(&before).is_none());
     unify.decisions().unwrap().add_decision("Washington, D.C.", Some("Oregon".to_owned()));
-    let again = unify.recheck(&before).unwrap();
+    let again = unify.recheck_answer(&before).unwrap();
     assert_eq!(again.value.to_json(), json!(["Oregon"]));
 }
 
@@ -578,7 +578,7 @@ fn a_list_that_keeps_its_items_has_each_at_its_position() {
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    let column = Column::ad_hoc(Type::Integer, "which?".to_owned(), None, meaning);
+    let column = Column::new_ad_hoc(Type::Integer, "which?".to_owned(), None, meaning);
     let set = Checker::new(&column);
     let list = Checker::new(&Column { keeps_items: true, ..column });
     for (said, kept, as_set) in [

@@ -6,7 +6,7 @@ use super::runtime::{
 };
 use super::tree::{Expr, ExprKind, Query, SelectCore};
 
-/// Aggregate functions, which make a SELECT a grouped one.
+/// Aggregate functions. A SELECT that calls one of them returns groups.
 pub(super) const AGGREGATES: [&str; 29] = [
     "stddev",
     "stddev_pop",
@@ -39,7 +39,6 @@ pub(super) const AGGREGATES: [&str; 29] = [
     "min",
 ];
 
-/// Returns true if the expression is an aggregate call.
 pub(super) fn is_aggregate_call(expr: &Expr) -> bool {
     let ExprKind::Function { name, window: None, args, .. } = &expr.kind else { return false };
     let is_unambiguous = !matches!(name.as_str(), "max" | "min") || args.len() == 1;

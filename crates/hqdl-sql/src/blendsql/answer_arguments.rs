@@ -56,7 +56,6 @@ pub(super) fn parse_return_type(
     }
 }
 
-/// Parses `quantifier=`.
 pub(super) fn parse_quantifier(
     sql: &str,
     tokens: &[Token],
@@ -154,7 +153,6 @@ pub(super) fn is_true(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [only] if ["true", "1"].contains(&only.unquoted_text(sql).to_lowercase().as_str()))
 }
 
-/// Parses a boolean argument.
 pub(super) fn parse_boolean(sql: &str, tokens: &[Token], noun: &str) -> Result<bool, SqlError> {
     let is_false = matches!(tokens, [only] if ["false", "0"].contains(&only.unquoted_text(sql).to_lowercase().as_str()));
     if is_true(sql, tokens) || is_false || is_null_word(sql, tokens) {
@@ -174,12 +172,11 @@ pub(super) fn is_empty_value(sql: &str, tokens: &[Token]) -> bool {
         || matches!(tokens, [open, close] if open.is_symbol(b'[') && close.is_symbol(b']'))
 }
 
-/// Returns true if `return_type=` requests a substring of the text that is asked about.
+/// Returns true if `return_type=` requires the answer to be a substring of the document.
 pub(super) fn is_substring(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [only] if only.unquoted_text(sql).eq_ignore_ascii_case("substring"))
 }
 
-/// Parses `narrow=`.
 pub(super) fn parse_narrow(sql: &str, tokens: &[Token]) -> Result<Option<u32>, SqlError> {
     if is_null_word(sql, tokens) {
         return Ok(None);
@@ -204,7 +201,8 @@ fn string_content(sql: &str, tokens: &[Token]) -> Option<String> {
     }
 }
 
-/// Rejects a parameter: the value affects the request, so it must be known before the query runs.
+/// Fails if the argument is an SQL parameter. Its value affects the request, so it must be known
+/// before the query runs.
 fn reject_parameter(tokens: &[Token], noun: &str, help: &str) -> Result<(), SqlError> {
     match tokens.first() {
         Some(first) if first.lexeme == Lexeme::Parameter => Err(SqlError::new(

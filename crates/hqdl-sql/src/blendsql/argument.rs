@@ -36,7 +36,7 @@ pub(super) fn parse_argument(sql: &str, tokens: &[Token]) -> Result<Option<Argum
     }))
 }
 
-/// Parses a join column: a string must be a table and column name in legacy syntax.
+/// Parses a join column. If it is a string, the string must name a column in the legacy syntax.
 pub(super) fn parse_join_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
     let [text] = tokens else { return parse_argument(sql, tokens) };
     match split_legacy_column(&text.unquoted_text(sql)) {
@@ -56,7 +56,6 @@ pub(super) fn is_null_word(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [word] if word.is_word(sql, "none") || word.is_word(sql, "null"))
 }
 
-/// Returns true if the tokens begin with a query.
 pub(super) fn begins_query(sql: &str, tokens: &[Token]) -> bool {
     let Some(first) = tokens.first() else { return false };
     // A column can be named `with`.
@@ -75,7 +74,8 @@ pub(super) fn bare_query_error(tokens: &[Token]) -> SqlError {
     .with_help("write (SELECT …)")
 }
 
-/// Strips the parentheses that enclose all tokens. Returns their number and the tokens inside.
+/// Strips the pairs of parentheses that enclose all tokens. Returns the number of pairs and the
+/// tokens inside them.
 pub(super) fn strip_parens(tokens: &[Token]) -> (usize, &[Token]) {
     let leading = tokens.iter().take_while(|t| t.is_symbol(b'(')).count();
     // Index of the closing parenthesis for each leading one.

@@ -61,7 +61,7 @@ fn parse_column(sql: &str, layers: usize, tokens: &[Token]) -> Option<(Option<St
         return Some((Some(table), column));
     }
     match tokens {
-        // `("a")` is a list with one string, `"a"` a column.
+        // `("a")` is a list with one string, but `"a"` is a column.
         [name] if is_name(*name) && !(layers > 0 && name.lexeme == Lexeme::Quoted) => {
             parse_named_value(sql, *name).is_none().then(|| (None, name.unquoted_text(sql)))
         }
@@ -105,7 +105,7 @@ fn parse_list(sql: &str, all_tokens: &[Token], items: &[Token]) -> Result<Choice
     Ok(Choices::List(values))
 }
 
-/// Returns true if the tokens are `count` items followed by a trailing comma.
+/// Returns true if the tokens end with a comma after `count` items.
 fn has_trailing_comma(items: &[Token], count: usize) -> bool {
     items.iter().filter(|t| t.is_symbol(b',')).count() == count
 }

@@ -16,7 +16,7 @@ pub struct SqlError {
     pub message: String,
     /// Byte range in the query's text.
     pub span: Range<usize>,
-    /// Text beside the caret: what the parser expected.
+    /// Text next to the caret, such as what the parser expected.
     pub label: String,
     /// Suggested fix.
     pub help: Option<String>,

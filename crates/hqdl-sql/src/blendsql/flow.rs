@@ -20,7 +20,7 @@ pub(super) struct Flow {
     /// Whether the value may be a computed text.
     pub text: bool,
     /// Whether the value may be an integer that the query computes.
-    pub whole: bool,
+    pub integer: bool,
     /// Whether the value may be any number.
     pub number: bool,
     /// Whether the value may be the truth value of a condition.
@@ -29,7 +29,8 @@ pub(super) struct Flow {
     pub columns: Vec<FlowColumn>,
     /// Expression over database columns that computes the value.
     pub lineage: Option<Arc<Lineage>>,
-    /// Whether a COLLATE other than BINARY decides which values are equal, instead of the column.
+    /// Whether a COLLATE clause other than BINARY decides which values are equal, instead of the
+    /// column's collation.
     pub is_collated: bool,
 }
 
@@ -51,8 +52,8 @@ impl Flow {
         Self { number: true, ..Self::default() }
     }
 
-    pub fn whole() -> Self {
-        Self { whole: true, ..Self::default() }
+    pub fn integer() -> Self {
+        Self { integer: true, ..Self::default() }
     }
 
     pub fn truth() -> Self {
@@ -62,7 +63,7 @@ impl Flow {
     /// Returns true if the value can only be the truth value of a condition. A truth value combined
     /// with other values is the number 1 or 0.
     pub fn is_truth(&self) -> bool {
-        let number = self.whole || self.number;
+        let number = self.integer || self.number;
         let text = self.text || !self.texts.is_empty();
         self.truth && !number && !text && self.calls.is_empty() && self.columns.is_empty()
     }
@@ -76,7 +77,7 @@ impl Flow {
             }
         }
         self.text |= other.text;
-        self.whole |= other.whole;
+        self.integer |= other.integer;
         self.number |= other.number;
         self.truth |= other.truth;
         for column in other.columns {
@@ -88,8 +89,8 @@ impl Flow {
         self
     }
 
-    /// Converts a flow to that of a computed expression, which has no affinity; a column's affinity
-    /// determines which values it can contain.
+    /// Removes the columns' affinities, as computing an expression does. An affinity still shows
+    /// which types of values a column contains.
     pub fn without_affinity(mut self) -> Self {
         for column in std::mem::take(&mut self.columns) {
             match column.affinity {
@@ -102,9 +103,9 @@ impl Flow {
     }
 }
 
-/// How the result of a function depends on its arguments.
+/// Dependence of a function's result on its arguments.
 pub(super) enum FunctionEffect {
-    /// The function returns one of its first arguments; the field is their number.
+    /// The function returns one of its first arguments; the field is the number of these arguments.
     PassesThrough(usize),
     /// The function returns its greatest or least argument.
     Extremum,
@@ -112,9 +113,9 @@ pub(super) enum FunctionEffect {
     NullIf,
     /// The first argument is a condition, the others are possible results.
     Conditional,
-    /// Computes from numbers.
+    /// The function computes its result from numbers.
     Numeric(Flow),
-    /// Computes from values of any type.
+    /// The function computes its result from values of any type.
     Computes(Flow),
 }
 
@@ -135,7 +136,7 @@ pub(super) fn function_effect(name: &str) -> FunctionEffect {
         }
         "count" | "length" | "instr" | "unicode" | "octet_length" | "unixepoch" | "row_number"
         | "rank" | "dense_rank" | "ntile" | "json_array_length" => {
-            FunctionEffect::Computes(Flow::whole())
+            FunctionEffect::Computes(Flow::integer())
         }
         "julianday" | "random" | "percent_rank" | "cume_dist" => {
             FunctionEffect::Computes(Flow::number())

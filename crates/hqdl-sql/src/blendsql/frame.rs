@@ -18,11 +18,11 @@ pub(super) struct Frame<'p> {
 }
 
 impl<'p> Frame<'p> {
-    pub fn root() -> Self {
+    pub fn new_root() -> Self {
         Self::new(Scope::new(None), None)
     }
 
-    pub fn child_of(around: &'p Frame<'p>) -> Self {
+    pub fn new_child(around: &'p Frame<'p>) -> Self {
         Self::new(Scope::new(Some(&around.scope)), Some(around))
     }
 
@@ -56,29 +56,28 @@ impl<'p> Frame<'p> {
     }
 }
 
-pub(super) fn is_random(name: &str) -> bool {
+pub(super) fn is_random_function(name: &str) -> bool {
     matches!(name, "random" | "randomblob")
 }
 
 /// Returns true if a query calls a random function, or reads a view that does.
 #[must_use]
 pub fn is_volatile(query: &Query, schema: &dyn Schema) -> bool {
-    let mut found = has_random(query);
+    let mut found = calls_random_function(query);
     query.visit_tables(&mut |name| found |= schema.is_volatile(name));
     found
 }
 
 /// Returns true if a query calls a random function.
 #[must_use]
-pub fn has_random(query: &Query) -> bool {
+pub fn calls_random_function(query: &Query) -> bool {
     let mut found = false;
     query.visit_exprs(&mut |e| {
-        found |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+        found |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random_function(name));
     });
     found
 }
 
-/// Returns true if a query reads a table of this name.
 pub(super) fn reads_table(query: &Query, name: &str) -> bool {
     let mut found = false;
     query.visit_tables(&mut |table| found |= table.eq_ignore_ascii_case(name));

@@ -1,5 +1,6 @@
-//! Scanner for the functions that are calls without braces: `SUQL`'s `answer(text, 'question')` and
-//! `summary(text)`, `embed(text)` and `similarity(text, text)`, wherever an expression is allowed.
+//! Scanner for calls that are written as functions, without braces: `SUQL`'s `answer(text,
+//! 'question')` and `summary(text)`, `embed(text)` and `similarity(text, text)`, wherever an
+//! expression is allowed.
 
 use std::ops::Range;
 use std::slice;
@@ -19,7 +20,7 @@ pub const NEAREST: &str = "nearest";
 /// parsed.
 pub const SEARCH: &str = "search";
 
-/// Functions that are calls.
+/// Ingredients that are written as functions.
 const FUNCTIONS: [IngredientRef; 4] =
     [&AnswerFunction, &SummaryFunction, &EmbedFunction, &SimilarityFunction];
 
@@ -36,7 +37,7 @@ type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 /// Returns true if the query may contain calls. Without calls, it is plain SQL.
 #[must_use]
 pub fn may_have_calls(sql: &str) -> bool {
-    // A query that cannot be scanned counts, so that the parser reports the error.
+    // Treat a query that cannot be scanned as one with calls, so that the parser reports the error.
     sql.contains("{{")
         || (mentions_function(sql)
             && super::scan_calls(sql).map_or(true, |c| !c.is_empty() || has_rewritten_call(sql)))
@@ -51,7 +52,7 @@ fn mentions_function(sql: &str) -> bool {
         .any(|name| sql.contains(name))
 }
 
-/// Returns true if there is a `nearest(…)` or `search(…)`.
+/// Returns true if the query contains `nearest(…)` or `search(…)`.
 fn has_rewritten_call(sql: &str) -> bool {
     let (mut at, mut previous, mut name): (usize, Option<Token>, Option<Token>) = (0, None, None);
     while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::Name) {

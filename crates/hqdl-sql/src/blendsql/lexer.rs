@@ -68,7 +68,7 @@ impl Token {
         self.lexeme == Lexeme::Word && self.text(sql).eq_ignore_ascii_case(word)
     }
 
-    /// Returns the text of a string or identifier without its quotes; other tokens unchanged.
+    /// Returns the text of a string or identifier without its quotes, and other tokens unchanged.
     pub fn unquoted_text(self, sql: &str) -> String {
         let text = self.text(sql);
         match self.lexeme {
@@ -107,8 +107,8 @@ pub enum Brackets {
 /// Returns the next token at or after `at`, or `None` at the end of the text.
 ///
 /// # Errors
-/// An unterminated string or quoted identifier. An unterminated `/*` comment extends to the end of
-/// the text, as in `SQLite`.
+/// Returns [`SqlError`] for an unterminated string or quoted identifier. An unterminated `/*`
+/// comment extends to the end of the text, as in `SQLite`.
 pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
     let bytes = sql.as_bytes();
     let start = skip_whitespace(bytes, at);
@@ -152,7 +152,7 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
 /// Returns true if the outermost SELECT has an `ORDER BY`, i.e. one outside of all parentheses.
 ///
 /// # Errors
-/// An unterminated string or quoted identifier.
+/// Returns [`SqlError`] for an unterminated string or quoted identifier.
 pub fn has_outer_order_by(sql: &str) -> Result<bool, SqlError> {
     let (mut at, mut depth, mut after_order) = (0, 0_usize, false);
     while let Some(token) = next_token(sql, at, Brackets::Name)? {

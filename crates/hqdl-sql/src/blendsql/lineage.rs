@@ -52,7 +52,7 @@ pub enum Lineage {
 }
 
 impl Lineage {
-    /// Creates an operation; `None` if it has too many nodes.
+    /// Creates an operation. Returns `None` if it would have too many nodes.
     pub(super) fn new_operation(name: &str, parts: Vec<Arc<Self>>) -> Option<Arc<Self>> {
         let mut flat: Vec<Arc<Self>> = Vec::new();
         for part in parts {

@@ -47,7 +47,7 @@ use std::ops::Range;
 
 pub use argument::split_legacy_column;
 pub use error::SqlError;
-pub use frame::{has_random, is_volatile};
+pub use frame::{calls_random_function, is_volatile};
 pub use function::{NEAREST, SEARCH, may_have_calls};
 pub use ingredients::{Ingredient, IngredientRef, Subject};
 pub use lexer::has_outer_order_by;
@@ -66,7 +66,7 @@ pub struct Call {
     pub span: Range<usize>,
     /// The question; for a join its criteria, which may be empty.
     pub question: String,
-    /// Arguments without the question. Map: the value asked about, then context columns. Answer:
+    /// Arguments other than the question. Map: the value asked about, then context columns. Answer:
     /// the text, or the array of texts. Qa and Validate: the contexts in order, and the values for
     /// the `{}` placeholders. Join: left and right column.
     pub values: Vec<Argument>,
@@ -102,8 +102,8 @@ impl Call {
         self.quantifier.map_or(1, |q| q.max.unwrap_or(q.min.max(1)))
     }
 
-    /// Returns the identifier that `mask` writes over call `number`: `_hq0___…`, or `(_hq0___…)`
-    /// for a row. It is exactly as long as the call.
+    /// Returns the identifier that [`mask_calls`] writes over call `number`: `_hq0___…`, or
+    /// `(_hq0___…)` for a row. It is exactly as long as the call.
     #[must_use]
     pub fn placeholder(&self, number: usize) -> String {
         let width = self.span.len().saturating_sub(if self.is_values_row { 2 } else { 0 });

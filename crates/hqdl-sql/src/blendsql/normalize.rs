@@ -13,12 +13,12 @@ use crate::translated::TranslatedQuery;
 /// Parses a query. Returns its normalized text, and the tree of that text.
 ///
 /// # Errors
-/// [`SqlError`] with the location of the syntax error in `sql`.
+/// Returns [`SqlError`] with the location of the syntax error in `sql`.
 pub fn normalize_query(
     sql: &str,
     syntax: Syntax<'_>,
 ) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
-    let (sql, mut scanned) = scan_any_quotes(sql, syntax)?;
+    let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
     let text = trim_statement(&sql, &mut scanned.tokens);
     let mut edits = space_calls(&text, &scanned.calls);
     edits.extend(number_parameters(&text, &scanned.tokens));
@@ -36,16 +36,16 @@ pub fn normalize_query(
     }
 }
 
-/// Scans a query. If standard SQL does not parse, tries Python's escaped quotes, without changing
-/// any position.
-fn scan_any_quotes<'s>(
+/// Scans a query. If it is not valid as standard SQL, also accepts Python's escaped quotes. No
+/// position changes.
+fn scan_with_lenient_quotes<'s>(
     sql: &'s str,
     syntax: Syntax<'_>,
 ) -> Result<(Cow<'s, str>, ScannedQuery), SqlError> {
     match scan_query(sql, syntax.is_table) {
         Ok(scanned) => Ok((Cow::Borrowed(sql), scanned)),
         Err(error) if sql.contains("\\'") => {
-            let doubled = double_escaped_quotes(sql);
+            let doubled = replace_escaped_quotes(sql);
             let scanned = scan_query(&doubled, syntax.is_table).map_err(|_| error)?;
             Ok((Cow::Owned(doubled), scanned))
         }
@@ -55,7 +55,7 @@ fn scan_any_quotes<'s>(
 
 /// Replaces `\'` with `''` between the start of the first call and the end of the last one. Outside
 /// of calls, SQL treats a backslash as an ordinary character.
-fn double_escaped_quotes(sql: &str) -> String {
+fn replace_escaped_quotes(sql: &str) -> String {
     let first = sql.find("{{").unwrap_or(sql.len());
     let last = sql.rfind("}}").map_or(first, |at| at.max(first));
     let (before, rest) = sql.split_at(first);
@@ -76,11 +76,11 @@ fn trim_statement(sql: &str, tokens: &mut Vec<Token>) -> String {
         text.extend(gap.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
         text.push_str(sql.get(text.len()..token.end).unwrap_or_default());
     }
-    // Without a token, an error shows the whole text.
+    // If there is no token, the error message shows the whole text.
     if text.is_empty() { " ".repeat(sql.len()) } else { text }
 }
 
-/// Returns the spaces that are missing between a call and a word.
+/// Returns the edits that insert missing spaces between a call and a word.
 fn space_calls(sql: &str, calls: &[Call]) -> Vec<Edit> {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let before = |at: usize| sql[..at].ends_with(word).then_some(at);
@@ -89,8 +89,8 @@ fn space_calls(sql: &str, calls: &[Call]) -> Vec<Edit> {
     spaces.flatten().map(|at| (at..at, " ".to_owned())).collect()
 }
 
-/// Returns the number of each `?`, and where to insert it. hqdl may move a condition within the
-/// query, which would change the order of unnumbered parameters.
+/// Returns the edits that number each `?`. hqdl may move a condition within the query, which would
+/// change the order of unnumbered parameters.
 fn number_parameters(sql: &str, tokens: &[Token]) -> Vec<Edit> {
     let (mut found, mut named, mut last): (Vec<_>, Vec<&str>, u32) = (Vec::new(), Vec::new(), 0);
     for token in tokens.iter().filter(|token| token.lexeme == Lexeme::Parameter) {

@@ -3,7 +3,7 @@
 
 use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::analysis::{
-    Analysis, VisibleCte, compared_count, has_field, needs_rewrite,
+    Analysis, VisibleCte, find_compared_count, has_field, needs_rewrite,
 };
 use crate::blendsql::plan::condition::{Condition, split_conjuncts};
 use crate::blendsql::plan::numbered_rows::find_numbered_rows;
@@ -19,7 +19,7 @@ use crate::blendsql::tree::{
     Body, CompoundOperator, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore,
 };
 
-/// State of planning a query.
+/// State while a query is planned.
 struct Planner<'q> {
     analysis: Analysis<'q>,
     plan: DemandPlan,
@@ -28,7 +28,7 @@ struct Planner<'q> {
 }
 
 pub(crate) fn plan_query(mut analysis: Analysis<'_>, parsed: &ParsedQuery) -> DemandPlan {
-    analysis.read_query(parsed);
+    analysis.collect_query_facts(parsed);
     let mut planner = Planner { analysis, plan: DemandPlan::default(), current_select: usize::MAX };
     planner.plan_query(&parsed.query, &Scope::new(None), RowUse::All);
     let Planner { analysis, mut plan, .. } = planner;
@@ -68,8 +68,8 @@ impl Planner<'_> {
         match &query.body {
             Body::Core(core) => self.plan_select(query, core, &scope, row_use),
             Body::Compound(operator, left, right) => {
-                let of_left = self.row_use_of_side(query, (*operator, right, true), row_use);
-                let of_right = self.row_use_of_side(query, (*operator, left, false), row_use);
+                let of_left = self.side_row_use(query, (*operator, right, true), row_use);
+                let of_right = self.side_row_use(query, (*operator, left, false), row_use);
                 self.plan_query(left, &scope, of_left);
                 self.plan_query(right, &scope, of_right);
             }
@@ -116,7 +116,7 @@ impl Planner<'_> {
     }
 
     /// Returns how the rows of one side of a compound are used, given the other side.
-    fn row_use_of_side<'s>(
+    fn side_row_use<'s>(
         &self,
         compound: &'s Query,
         (operator, other, is_left): (CompoundOperator, &'s Query, bool),
@@ -259,7 +259,7 @@ impl Planner<'_> {
                 for inner in items {
                     self.plan_source(inner, RowUse::All, outer_scope, scope);
                     if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
-                        self.add_condition(on, scope);
+                        self.plan_condition(on, scope);
                     }
                 }
             }
@@ -267,7 +267,7 @@ impl Planner<'_> {
     }
 
     /// Plans an expression as a condition: only its truth matters, not its value.
-    fn add_condition(&mut self, expr: &Expr, scope: &Scope<'_>) {
+    fn plan_condition(&mut self, expr: &Expr, scope: &Scope<'_>) {
         let holds = Condition::all_of(&[expr], &self.analysis, scope);
         self.plan_condition_parts(expr, Some(true), scope);
         let (key, select) = ((expr.span.start, expr.span.end), self.current_select);
@@ -313,7 +313,8 @@ impl Planner<'_> {
             _ => {}
         }
         if let ExprKind::Compare(operator, left, right) = &expr.kind
-            && let Some((count, rows)) = compared_count(operator, left, right, self.analysis.sql)
+            && let Some((count, rows)) =
+                find_compared_count(operator, left, right, self.analysis.sql)
             && let ExprKind::Scalar(query) = &count.kind
         {
             return self.plan_query(query, scope, RowUse::Counted(rows));
@@ -322,7 +323,7 @@ impl Planner<'_> {
         let (exprs, query) = expr.children();
         for inner in exprs {
             if conditions.iter().any(|c| std::ptr::eq(*c, inner)) {
-                self.add_condition(inner, scope);
+                self.plan_condition(inner, scope);
             } else {
                 self.plan_value(inner, scope);
             }

@@ -1,7 +1,6 @@
 //! Rewrites a query with calls into SQL that `SQLite` can run. Each call becomes a scalar function,
-//! and the surrounding SQL keeps the number of requests small. First the
-//! [plan](crate::blendsql::plan) decides what each SELECT asks, then
-//! [`emit`](crate::blendsql::emit) writes the SQL.
+//! and the surrounding SQL reduces the number of requests. First, the [plan](crate::blendsql::plan)
+//! decides which calls each SELECT makes; then [`emit`](crate::blendsql::emit) writes the SQL.
 
 pub use super::emit::{ConditionGroup, RewrittenQuery, column_values_sql};
 use super::emit::{EmitOptions, emit_query};
@@ -14,7 +13,7 @@ pub use super::plan::statistics::{Selectivity, Statistics};
 use super::planner::plan_query;
 use super::scope::Schema;
 
-/// Options of a rewriting.
+/// Settings for rewriting a query.
 pub struct Rewriter<'q> {
     /// Text of the query.
     pub sql: &'q str,

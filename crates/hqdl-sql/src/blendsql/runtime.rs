@@ -10,13 +10,14 @@
 /// are sorted.
 pub const BEST_AGGREGATE: &str = "hq_best";
 
-/// Name of the aggregate of `nearest(…)`: the same as [`BEST_AGGREGATE`], with other messages.
+/// Name of the aggregate of `nearest(…)`: the same as [`BEST_AGGREGATE`], with different error
+/// messages.
 pub const NEAREST_AGGREGATE: &str = "hq_nearest";
 
 /// Name of the aggregate of `search(…)`: the values of a group that match a text best.
 pub const SEARCH_AGGREGATE: &str = "hq_search";
 
-/// Name of the aggregate of `LLMDedup` that makes clusters of pairs.
+/// Name of the aggregate of `LLMDedup` that builds clusters from pairs.
 pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
 
 /// Name of the function of `LLMDedup` that returns the canonical value of a text.
@@ -30,8 +31,8 @@ pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
 pub const TRIMMED_FUNCTION: &str = "hq_trimmed";
 
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
-/// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must not evaluate one
-/// early.
+/// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must
+/// not evaluate one early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
     /// `hq_call(call, mark, value, …)`: returns the answer of a call about these values. Returns
@@ -45,12 +46,14 @@ pub enum Function {
     RowBarrier,
     /// `hq_open(unit)`: begins recording a row of a SELECT.
     OpenRow,
-    /// `hq_close(opened, truth, value, …)`: ends that recording; returns 1 if the truth is 1, else
-    /// 0. Rows with the same values are equivalent, or belong to a group and have an order in it.
+    /// `hq_close(opened, truth, value, …)`: ends the recording of a row; returns 1 if the truth is
+    /// 1, and otherwise 0. Rows with the same values are equivalent, or belong to a group and have
+    /// an order in it.
     CloseRow,
     /// `hq_start(unit)`: begins recording all rows of an EXISTS or IN.
     OpenSubquery,
-    /// `hq_run(settles, once, started, value[, operand])`: ends that recording; returns the value.
+    /// `hq_run(settles, once, started, value[, operand])`: ends the recording of these rows;
+    /// returns the value.
     CloseSubquery,
     /// `hq_hold(mark, n, n calls …, value, …)`: stores the values of a candidate row of a LIMIT;
     /// returns its truth.
@@ -66,7 +69,7 @@ pub enum Function {
     /// conditions of a row, and 1 for all of them, which are counted. It is 2 for rows that are
     /// already decided, whose calls are never asked.
     BeginLookup,
-    /// `hq_settled(quiet, value)`: ends that section; returns the value.
+    /// `hq_settled(quiet, value)`: ends the section; returns the value.
     EndLookup,
     /// `hq_limit(mark, value)`: returns a LIMIT, or 0 while a call in it is pending.
     Limit,
@@ -85,8 +88,8 @@ pub enum Function {
     /// `hq_values(titles, value, …)`: same as `hq_rows`, but returns the value itself for a single
     /// row with one column, and NULL for no rows.
     Values,
-    /// `hq_texts(value)`: aggregates the distinct texts of a group into a sorted JSON array; NULL if
-    /// there is none.
+    /// `hq_texts(value)`: aggregates the distinct texts of a group into a sorted JSON array; NULL
+    /// if there is none.
     Texts,
 }
 

@@ -11,8 +11,8 @@ pub trait Schema {
     /// Returns the columns of a table, view or table-valued function, in the order of `*`.
     fn column_names(&self, table: &str) -> Option<Vec<String>>;
 
-    /// Returns true if `table` is a view that may join tables. A subquery in EXISTS counts, because
-    /// `SQLite` can convert it to a join.
+    /// Returns true if `table` is a view that may join tables. This includes a subquery in EXISTS,
+    /// because `SQLite` can convert it to a join.
     fn may_join_tables(&self, _table: &str) -> bool {
         false
     }
@@ -38,8 +38,8 @@ pub trait Schema {
         false
     }
 
-    /// Returns the unique keys of a table: sets of lower-case column names that are never NULL. No two
-    /// rows of the table are equal in all columns of a key under the columns' own collations.
+    /// Returns the unique keys of a table: sets of lower-case column names that are never NULL. No
+    /// two rows of the table are equal in all columns of a key under the columns' own collations.
     fn unique_keys(&self, _table: &str) -> &[Vec<String>] {
         &[]
     }

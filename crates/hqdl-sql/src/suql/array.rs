@@ -26,7 +26,7 @@ impl Parser<'_> {
         self.position += 1;
         if self.is_symbol(b'(') && self.is_query_at(1) {
             self.position += 1;
-            let query = self.with_depth_limit(Self::parse_query)?;
+            let query = self.parse_nested(Self::parse_query)?;
             let end = self.expect_symbol(b')')?;
             let template = "(WITH hq_array(v) AS ({}) SELECT json_group_array(v) FROM hq_array)";
             let expr = TypedSql::from_template(template, vec![query], start..end);
@@ -67,10 +67,7 @@ impl Parser<'_> {
         let is_query = self.is_query_at(0);
         let start = self.next_start();
         let array = if is_query {
-            TypedSql::new(
-                self.with_depth_limit(Self::parse_query)?,
-                start..self.previous_token_end(),
-            )
+            TypedSql::new(self.parse_nested(Self::parse_query)?, start..self.previous_token_end())
         } else {
             Self::coerce_to_array(self.parse_expr()?)
         };
@@ -79,7 +76,7 @@ impl Parser<'_> {
         if array.sql_type == SqlType::Array {
             Self::ensure_not_boolean(left)?;
         }
-        let operand = left.clone().parenthesized();
+        let operand = left.clone().into_parenthesized();
         // = ANY is equivalent to IN, and <> ALL to NOT IN.
         let in_operator = match (sign, is_any) {
             ("=", true) => Some("IN"),
@@ -90,12 +87,12 @@ impl Parser<'_> {
             if is_query {
                 let template = format!("{{}} {in_operator} ({{}})");
                 let expr = TypedSql::from_template(&template, vec![operand, array.text], span);
-                return Ok(Some(TypedSql { precedence: SPECIAL, ..expr.into_boolean() }));
+                return Ok(Some(TypedSql { precedence: SPECIAL, ..expr.with_boolean_type() }));
             }
             if let Some(inside) = array_literal_elements(&array) {
                 let template = format!("{{}} {in_operator} ({{}})");
                 let expr = TypedSql::from_template(&template, vec![operand, inside], span);
-                return Ok(Some(TypedSql { precedence: SPECIAL, ..expr.into_boolean() }));
+                return Ok(Some(TypedSql { precedence: SPECIAL, ..expr.with_boolean_type() }));
             }
         }
         let array = if is_query {
@@ -108,7 +105,7 @@ impl Parser<'_> {
         let sign = if negated { format!("not {sign}") } else { sign.to_owned() };
         let template = format!("{function}({{}}, '{sign}', {{}})");
         let expr = TypedSql::from_template(&template, vec![left.text.clone(), array], span);
-        Ok(Some(TypedSql { precedence: PRIMARY, ..expr.into_boolean() }))
+        Ok(Some(TypedSql { precedence: PRIMARY, ..expr.with_boolean_type() }))
     }
 }
 

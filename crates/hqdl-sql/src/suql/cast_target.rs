@@ -2,30 +2,20 @@
 
 use super::parser::SqlType;
 
-/// Target type of a cast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CastTarget {
-    /// A text.
     Text,
-    /// An integer.
     Integer(IntegerWidth),
-    /// A floating-point number.
     Real,
-    /// A decimal number.
     Numeric,
-    /// A boolean.
     Boolean,
-    /// A date.
     Date,
-    /// A date with the time of day.
     Timestamp,
-    /// A time of day.
     Time,
     /// A type that does not change the value.
     Unchanged,
 }
 
-/// Width of an integer type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IntegerWidth {
     Small,

@@ -175,7 +175,7 @@ impl Parser<'_> {
     }
 
     fn parse_type_name(&mut self) -> Result<TypeName, SqlError> {
-        let token = self.take_token()?;
+        let token = self.expect_token()?;
         let name = token.unquoted_text(self.sql).to_ascii_uppercase();
         let is_interval = name == "INTERVAL";
         let found = TYPES.iter().find(|(names, _)| names.contains(&name.as_str()));
@@ -190,15 +190,15 @@ impl Parser<'_> {
         let enum_name = (found.is_none() && !is_interval).then_some(token);
         let is_number = ["NUMERIC", "DECIMAL", "NUMBER"].contains(&name.as_str());
         for more in ["PRECISION", "VARYING"] {
-            self.take_word(more);
+            self.eat_word(more);
         }
         let is_text = ["VARCHAR", "CHAR", "CHARACTER", "BPCHAR"].contains(&name.as_str());
         let (mut scale, mut length) = (None, None);
-        if self.take_symbol(b'(') {
+        if self.eat_symbol(b'(') {
             let mut last = None;
             let mut has_scale = false;
             while !self.is_symbol(b')') {
-                let token = self.take_token()?;
+                let token = self.expect_token()?;
                 if token.is_symbol(b',') {
                     has_scale = true;
                 } else {
@@ -209,13 +209,13 @@ impl Parser<'_> {
             scale = is_number.then(|| last.filter(|_| has_scale).unwrap_or(0));
             length = last.filter(|_| is_text);
         }
-        let _ = self.take_words(&["WITHOUT", "TIME", "ZONE"])
-            || self.take_words(&["WITH", "TIME", "ZONE"]);
+        let _ = self.eat_words(&["WITHOUT", "TIME", "ZONE"])
+            || self.eat_words(&["WITH", "TIME", "ZONE"]);
         let mut is_array = false;
         while self.is_symbol(b'[') {
             self.position += 1;
             while !self.is_symbol(b']') {
-                self.take_token()?;
+                self.expect_token()?;
             }
             self.expect_symbol(b']')?;
             is_array = true;

@@ -12,7 +12,7 @@ impl Parser<'_> {
     /// left unchanged.
     ///
     /// # Errors
-    /// [`SqlError`] if the rows of a table cannot be distinguished.
+    /// Returns [`SqlError`] if the rows of a table cannot be distinguished.
     pub fn rewrite_row_counts(
         &self,
         text: &mut SqlText,

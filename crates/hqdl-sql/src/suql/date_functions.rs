@@ -76,7 +76,7 @@ pub(super) fn parse_timestamp(text: &str) -> Option<DateTime> {
 }
 
 /// Parses a date with a `to_date` format. Returns `None` if the text does not match.
-pub(super) fn parse_with_format(text: &str, format: &str) -> Option<DateTime> {
+pub(super) fn parse_date_with_format(text: &str, format: &str) -> Option<DateTime> {
     const PARTS: [(&str, usize); 13] = [
         ("YYYY", 4),
         ("YY", 2),

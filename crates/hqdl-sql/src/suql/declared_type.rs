@@ -81,7 +81,7 @@ impl Parser<'_> {
     /// Converts alternative values to their common type, and returns that type.
     ///
     /// # Errors
-    /// [`SqlError`] for a text literal that cannot be converted.
+    /// Returns [`SqlError`] for a text literal that cannot be converted.
     pub fn coerce_to_common_type(&self, values: Vec<&mut TypedSql>) -> Result<SqlType, SqlError> {
         let common = common_type(self.sql, values.iter().map(|expr| &**expr));
         for expr in values {
@@ -113,7 +113,7 @@ impl Parser<'_> {
     /// Converts two operands to their common type.
     ///
     /// # Errors
-    /// [`SqlError`] for a text literal that cannot be converted.
+    /// Returns [`SqlError`] for a text literal that cannot be converted.
     pub fn unify_operands(
         left: TypedSql,
         right: TypedSql,
@@ -200,7 +200,7 @@ impl Parser<'_> {
     /// Converts a text literal to the type of the other operand.
     ///
     /// # Errors
-    /// [`SqlError`] for a text that cannot be converted.
+    /// Returns [`SqlError`] for a text that cannot be converted.
     pub fn convert_literal(
         expr: TypedSql,
         text: &str,
@@ -237,7 +237,7 @@ impl Parser<'_> {
         }
         let span = expr.span.clone();
         TypedSql::from_template(CastTarget::Boolean.template(), vec![expr.text], span)
-            .into_boolean()
+            .with_boolean_type()
     }
 
     /// Converts a text literal to a boolean.
@@ -253,7 +253,7 @@ impl Parser<'_> {
         };
         let word = if is_true { "TRUE" } else { "FALSE" };
         Ok(TypedSql::new(vec![SourceFragment::Generated(word.to_owned(), span.clone())], span)
-            .into_boolean())
+            .with_boolean_type())
     }
 }
 
@@ -292,7 +292,7 @@ impl SuqlSelect {
         found
     }
 
-    /// Returns the columns of `*`, or those of one table.
+    /// Returns the columns of `*` for all tables, or for the table `of`.
     pub fn all_columns(&self, of: Option<&str>) -> TypedColumns {
         let is_match = |name: Option<&String>| {
             of.is_none_or(|of| name.is_some_and(|name| name.eq_ignore_ascii_case(of)))

@@ -3,15 +3,14 @@
 //! row of each partition:
 //!
 //! ```text
-//! SELECT hq_c1 AS "x", hq_c2 AS "y"
-//! FROM (SELECT x AS hq_c1, y AS hq_c2, a AS hq_o1, b AS hq_o2,
-//!         row_number() OVER (PARTITION BY a ORDER BY a, b) AS hq_n …) AS hq_d
-//! WHERE hq_n = 1 ORDER BY hq_o1, hq_o2
+//! SELECT hq_c1 AS "x", hq_c2 AS "y" FROM (SELECT x AS hq_c1, y AS hq_c2, a AS hq_o1, b AS hq_o2,
+//! row_number() OVER (PARTITION BY a ORDER BY a, b) AS hq_n …) AS hq_d WHERE hq_n = 1 ORDER BY
+//! hq_o1, hq_o2
 //! ```
 //!
-//! If a result column is a question about a column, the outer query asks it, only about the rows
-//! that are kept: `answer(x, '…')` becomes `x AS hq_c1` in the inner query, and
-//! `answer(hq_c1, '…')` in the outer one.
+//! If a result column is a question about a column, the outer query asks it, and only about the
+//! rows that are kept: `answer(x, '…')` becomes `x AS hq_c1` in the inner query, and `answer(hq_c1,
+//! '…')` in the outer one.
 
 use std::ops::Range;
 
@@ -57,8 +56,8 @@ impl Parser<'_> {
     /// a compound, ORDER BY belongs to the whole query.
     ///
     /// # Errors
-    /// [`SqlError`] for an invalid term, if the columns of a `*` are not known, or if ORDER BY does
-    /// not begin with the expressions of `DISTINCT ON`.
+    /// Returns [`SqlError`] for an invalid term, if the columns of a `*` are not known, or if ORDER
+    /// BY does not begin with the expressions of `DISTINCT ON`.
     pub fn finish_distinct_on(
         &mut self,
         distinct: DistinctOn,
@@ -73,12 +72,12 @@ impl Parser<'_> {
         let rows_span = from.ok_or_else(refusal)?..rows_end;
         let items = self.read_result_items(columns, &rows_span).ok_or_else(refusal)?;
         let mut order = Vec::new();
-        if !in_compound && self.take_words(&["ORDER", "BY"]) {
+        if !in_compound && self.eat_words(&["ORDER", "BY"]) {
             self.may_unnest = true;
             order = self.parse_order_terms()?;
             self.may_unnest = false;
         }
-        let words = |expr: &TypedSql| self.read_words(&expr.span);
+        let words = |expr: &TypedSql| self.read_comparable_tokens(&expr.span);
         let words: Vec<Vec<String>> =
             on.iter().chain(order.iter().map(|(expr, _)| expr)).map(words).collect();
         let (on_words, order_words) = words.split_at(on.len());
@@ -150,7 +149,7 @@ impl Parser<'_> {
                 !self.tokens_in(rows).any(uses_answer)
             });
             let alias = alias.map(|token| expr.span.end..token.end);
-            let words = self.read_words(&expr.span);
+            let words = self.read_comparable_tokens(&expr.span);
             items.push(ResultItem { text, name, alias, words, asked });
         }
         Some(items)
@@ -203,9 +202,9 @@ impl Parser<'_> {
         (is_question && is_whole && is_one_text && is_known).then_some(column)
     }
 
-    /// Returns the tokens of a range in comparable form. A column is the same with and without its
-    /// table.
-    fn read_words(&self, span: &Range<usize>) -> Vec<String> {
+    /// Returns the tokens of a range in comparable form. A column equals itself with or without its
+    /// table qualifier.
+    fn read_comparable_tokens(&self, span: &Range<usize>) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for token in self.tokens_in(span) {
             let is_name = matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
@@ -228,7 +227,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns a term. If it is the name or position of a result column, it means that column.
+/// Returns a term. The name or position of a result column refers to that column.
 fn resolve_term<'i>(
     items: &'i [ResultItem],
     text: &'i SqlText,

@@ -68,13 +68,13 @@ pub(super) const RESERVED_WORDS: [&str; 42] = [
 
 impl Parser<'_> {
     pub fn parse_expr(&mut self) -> Result<TypedSql, SqlError> {
-        self.with_depth_limit(|p| p.parse_binary(OR))
+        self.parse_nested(|p| p.parse_binary(OR))
     }
 
     /// Parses a comma-separated list of expressions.
     pub fn parse_exprs(&mut self) -> Result<Vec<TypedSql>, SqlError> {
         let mut all = vec![self.parse_expr()?];
-        while self.take_symbol(b',') {
+        while self.eat_symbol(b',') {
             all.push(self.parse_expr()?);
         }
         Ok(all)
@@ -88,7 +88,7 @@ impl Parser<'_> {
             if operator.precedence < min_precedence {
                 return Ok(left);
             }
-            left = self.with_depth_limit(|p| p.parse_operation(left, &operator))?;
+            left = self.parse_nested(|p| p.parse_operation(left, &operator))?;
         }
     }
 
@@ -98,16 +98,16 @@ impl Parser<'_> {
             let at = self.next_start();
             self.position += 1;
             let operand =
-                self.with_depth_limit(|p| p.parse_binary(NOT.max(min_precedence.min(NOT))))?;
-            return Ok(prepend_source(at, Self::to_condition(operand), NOT).into_boolean());
+                self.parse_nested(|p| p.parse_binary(NOT.max(min_precedence.min(NOT))))?;
+            return Ok(prepend_source(at, Self::to_condition(operand), NOT).with_boolean_type());
         }
         if self.is_symbol(b'-') || self.is_symbol(b'+') {
             self.position += 1;
-            let mut operand = self.with_depth_limit(|p| p.parse_binary(UNARY))?;
+            let mut operand = self.parse_nested(|p| p.parse_binary(UNARY))?;
             // In SQLite, || has a higher precedence than a sign.
             if operand.precedence < UNARY {
                 let span = operand.span.clone();
-                operand = TypedSql::new(operand.parenthesized(), span);
+                operand = TypedSql::new(operand.into_parenthesized(), span);
             }
             let sql_type = match &operand.sql_type {
                 number if number.is_number() => number.clone(),
@@ -131,7 +131,7 @@ impl Parser<'_> {
                 expr = self.parse_subscript(expr)?;
             } else if self.is_word("COLLATE") {
                 self.position += 1;
-                let name = self.take_token()?;
+                let name = self.expect_token()?;
                 // These collations compare byte by byte, as SQLite does.
                 if !["C", "POSIX", "ucs_basic"].contains(&name.unquoted_text(self.sql).as_ref()) {
                     return Err(translation_error(
@@ -269,7 +269,7 @@ impl Parser<'_> {
         self.position += 1;
         if self.is_query_at(0) {
             let at = self.next_start();
-            let text = self.with_depth_limit(|p| p.parse_query_in(allows_no_columns))?;
+            let text = self.parse_nested(|p| p.parse_nested_query(allows_no_columns))?;
             let query = TypedSql::new(text, at..self.previous_token_end());
             let end = self.expect_symbol(b')')?;
             let text = join_exprs(start, vec![query], end);
@@ -320,17 +320,17 @@ impl Parser<'_> {
 
     /// Parses a column or a function call.
     fn parse_name(&mut self) -> Result<TypedSql, SqlError> {
-        let first = self.take_token()?;
+        let first = self.expect_token()?;
         let mut names = vec![first];
         while self.is_symbol(b'.') {
             self.position += 1;
             if self.is_symbol(b'*') {
-                let star = self.take_token()?;
+                let star = self.expect_token()?;
                 let span = first.start..star.end;
                 let table = names.last().map(|token| token.unquoted_text(self.sql));
                 return Ok(TypedSql::new(vec![SourceFragment::Star(span.clone(), table)], span));
             }
-            let next = self.take_token()?;
+            let next = self.expect_token()?;
             if !matches!(next.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
                 self.position -= 1;
                 return Err(self.expected_error("a name"));
@@ -376,7 +376,9 @@ impl Parser<'_> {
             "EXISTS" if opens => {
                 self.position += 1;
                 let query = self.parse_in_parentheses(true)?;
-                Ok(Some(prepend_source(token.start, query, super::parser::PRIMARY).into_boolean()))
+                Ok(Some(
+                    prepend_source(token.start, query, super::parser::PRIMARY).with_boolean_type(),
+                ))
             }
             "CAST" if opens => self.parse_cast_function().map(Some),
             "ARRAY" if opens || next.is_some_and(|t| t.is_symbol(b'[')) => {
@@ -441,7 +443,7 @@ impl Parser<'_> {
         if has_operand {
             exprs.push(self.parse_expr()?);
         }
-        while self.take_word("WHEN") {
+        while self.eat_word("WHEN") {
             let mut when = Self::to_condition(self.parse_expr()?);
             if let Some(operand) = exprs.first_mut().filter(|_| has_operand) {
                 (*operand, when) = Self::unify_operands(operand.clone(), when)?;
@@ -450,7 +452,7 @@ impl Parser<'_> {
             self.expect_word("THEN")?;
             parse_result(self, &mut exprs)?;
         }
-        if self.take_word("ELSE") {
+        if self.eat_word("ELSE") {
             parse_result(self, &mut exprs)?;
         }
         self.expect_word("END")?;

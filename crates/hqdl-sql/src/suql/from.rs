@@ -19,33 +19,33 @@ impl Parser<'_> {
     /// Parses a FROM clause up to the next clause.
     pub fn parse_from(&mut self) -> Result<Vec<TypedSql>, SqlError> {
         let mut exprs = Vec::new();
-        self.parse_item(&mut exprs)?;
+        self.parse_from_item(&mut exprs)?;
         loop {
-            if self.take_symbol(b',') {
-                self.parse_item(&mut exprs)?;
+            if self.eat_symbol(b',') {
+                self.parse_from_item(&mut exprs)?;
                 continue;
             }
             let start = self.position;
-            let mut is_merged = self.take_word("NATURAL");
-            let _ = self.take_word("INNER") || self.take_word("CROSS");
-            if self.take_word("LEFT") || self.take_word("RIGHT") || self.take_word("FULL") {
-                self.take_word("OUTER");
+            let mut is_merged = self.eat_word("NATURAL");
+            let _ = self.eat_word("INNER") || self.eat_word("CROSS");
+            if self.eat_word("LEFT") || self.eat_word("RIGHT") || self.eat_word("FULL") {
+                self.eat_word("OUTER");
                 if let Some(select) = self.selects.last_mut() {
                     select.has_outer_join = true;
                 }
             }
-            if !self.take_word("JOIN") {
+            if !self.eat_word("JOIN") {
                 self.position = start;
                 return Ok(exprs);
             }
-            self.parse_item(&mut exprs)?;
-            if self.take_word("ON") {
+            self.parse_from_item(&mut exprs)?;
+            if self.eat_word("ON") {
                 exprs.push(Self::to_condition(self.parse_expr()?));
-            } else if self.take_word("USING") {
+            } else if self.eat_word("USING") {
                 is_merged = true;
                 self.expect_symbol(b'(')?;
-                while !self.take_symbol(b')') {
-                    self.take_token()?;
+                while !self.eat_symbol(b')') {
+                    self.expect_token()?;
                 }
             }
             if let Some(select) = self.selects.last_mut() {
@@ -60,11 +60,11 @@ impl Parser<'_> {
         if let Some(select) = self.selects.last_mut() {
             *select = SuqlSelect::default();
         }
-        self.parse_item(&mut exprs)?;
+        self.parse_from_item(&mut exprs)?;
         Ok((exprs, self.selects.last().and_then(|select| select.all_columns(None))))
     }
 
-    fn parse_item(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
+    fn parse_from_item(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
         let start = self.next_start();
         let lateral = self.peek().filter(|t| t.is_word(self.sql, "LATERAL"));
         if let Some(word) = lateral {
@@ -75,19 +75,19 @@ impl Parser<'_> {
             }
             exprs.push(TypedSql::new(Vec::new(), word.start..self.next_start()));
         }
-        self.take_word("ONLY");
+        self.eat_word("ONLY");
         if self.is_symbol(b'(') {
             if self.is_query_at(1) {
                 self.position += 1;
                 let at = self.next_start();
-                let query = self.with_depth_limit(Self::parse_query)?;
+                let query = self.parse_nested(Self::parse_query)?;
                 let end = self.expect_symbol(b')')?;
                 let query = TypedSql::new(query, at..end - 1);
                 return self.parse_query_alias(query, start..end, exprs);
             }
-            // An opening parenthesis: a join in parentheses.
+            // An opening parenthesis begins a join in parentheses.
             self.position += 1;
-            let inner = self.with_depth_limit(Self::parse_from)?;
+            let inner = self.parse_nested(Self::parse_from)?;
             exprs.extend(inner);
             self.expect_symbol(b')')?;
             if let (Some(alias), _) = self.parse_alias()? {
@@ -108,8 +108,8 @@ impl Parser<'_> {
             return Err(self.expected_error("a table"));
         };
         self.position += 1;
-        while self.take_symbol(b'.') {
-            self.take_token()?;
+        while self.eat_symbol(b'.') {
+            self.expect_token()?;
         }
         if !self.is_symbol(b'(') {
             let last = self.tokens[self.position - 1].unquoted_text(self.sql);
@@ -135,7 +135,8 @@ impl Parser<'_> {
             ));
         }
         let call_span = start..end;
-        let Some(array) = Self::set_function_array(&function, args.clone(), &call_span)? else {
+        let Some(array) = Self::find_set_function_array(&function, args.clone(), &call_span)?
+        else {
             exprs.extend(args);
             let (alias, _) = self.parse_alias()?;
             self.add_table(alias.or(Some(function)), TableSource::Query, None);
@@ -192,7 +193,7 @@ impl Parser<'_> {
     /// aliases for tables.
     ///
     /// # Errors
-    /// [`SqlError`] for an unknown table, or for more aliases than columns.
+    /// Returns [`SqlError`] for an unknown table, or for more aliases than columns.
     fn select_renamed_columns(
         &mut self,
         start: usize,
@@ -227,7 +228,7 @@ impl Parser<'_> {
 
     /// Parses `[AS] name [(columns)]`.
     fn parse_alias(&mut self) -> Result<(Option<String>, ColumnAliases), SqlError> {
-        let has_as = self.take_word("AS");
+        let has_as = self.eat_word("AS");
         let Some(token) = self.peek().filter(|t| self.is_name(*t)) else {
             return if has_as {
                 Err(self.expected_error("a name"))
@@ -243,9 +244,9 @@ impl Parser<'_> {
     /// Parses a column list `(a, b)`; returns no names if there is no parenthesis.
     pub fn parse_column_names(&mut self) -> Result<ColumnAliases, SqlError> {
         let mut names = Vec::new();
-        if self.take_symbol(b'(') {
-            while !self.take_symbol(b')') {
-                let token = self.take_token()?;
+        if self.eat_symbol(b'(') {
+            while !self.eat_symbol(b')') {
+                let token = self.expect_token()?;
                 if !token.is_symbol(b',') {
                     names.push((token.unquoted_text(self.sql), token.span()));
                 }
@@ -276,7 +277,7 @@ impl Parser<'_> {
     /// Returns the columns of the last parsed query, with the first ones renamed.
     ///
     /// # Errors
-    /// [`SqlError`] for more names than columns.
+    /// Returns [`SqlError`] for more names than columns.
     pub fn take_renamed_columns(
         &mut self,
         names: &[(String, Range<usize>)],

@@ -103,7 +103,6 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("upper", 1, "suql_upper({})"),
 ];
 
-/// Functions that return texts.
 const TEXT_FUNCTIONS: [&str; 29] = [
     "format",
     "string_agg",
@@ -136,7 +135,6 @@ const TEXT_FUNCTIONS: [&str; 29] = [
     "upper",
 ];
 
-/// Functions that return arrays.
 const ARRAY_FUNCTIONS: [&str; 8] = [
     "array_append",
     "array_cat",
@@ -154,7 +152,6 @@ const FIRST_ARGUMENT_FUNCTIONS: [&str; 10] =
 /// Functions that return one of their arguments.
 const COMMON_TYPE_FUNCTIONS: [&str; 4] = ["coalesce", "greatest", "ifnull", "least"];
 
-/// Functions that return booleans.
 const BOOLEAN_FUNCTIONS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
 
@@ -204,8 +201,8 @@ const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("string_to_table", "suql_split({})"),
 ];
 
-/// Returns whether the dialect provides the function `name`, in lower case, whether or not
-/// `SQLite` has it.
+/// Returns true if the dialect provides a function, even if `SQLite` does not have it. `name` is in
+/// lower case.
 #[must_use]
 pub fn has_function(name: &str) -> bool {
     FUNCTIONS.iter().any(|(known, ..)| *known == name)
@@ -273,7 +270,7 @@ impl Parser<'_> {
             let template = format!("(answer({{}}, {question_sql}) = 'Yes')");
             let document = exprs.swap_remove(0);
             let expr = TypedSql::from_template(&template, vec![document.text], start..end);
-            return self.parse_call_suffix(expr.into_boolean());
+            return self.parse_call_suffix(expr.with_boolean_type());
         }
         if let (true, [_, pattern, ..]) = (name.starts_with("regexp_"), exprs.as_slice()) {
             check_pattern(pattern, "match")?;
@@ -296,7 +293,7 @@ impl Parser<'_> {
             .find(|(n, count, _)| *n == name && [arg_count, ANY_COUNT].contains(count))
         {
             let mut expr = if is_plain || template.matches('(').count() == 1 && *count == 1 {
-                self.fill_function(template, exprs, open, start, end)
+                self.apply_template(template, exprs, open, start, end)
             } else {
                 let construct = format!("`{name}` with DISTINCT or ORDER BY in its arguments");
                 return Err(translation_error(start..end, &construct, "leave them out"));
@@ -318,14 +315,14 @@ impl Parser<'_> {
                 ));
             };
             let of = exprs.swap_remove(1);
-            return Self::date_part(&name, &part, of, start..end);
+            return Self::translate_date_part(&name, &part, of, start..end);
         }
         if name.starts_with("concat") {
             exprs.iter_mut().for_each(abbreviate_boolean);
         }
         if is_question {
             // Write the name without quotes, in case it has any.
-            let expr = self.fill_function(&format!("{name}({{}})"), exprs, open, start, end);
+            let expr = self.apply_template(&format!("{name}({{}})"), exprs, open, start, end);
             return self.parse_call_suffix(TypedSql { sql_type: SqlType::Call, ..expr });
         }
         let text = join_exprs(start, exprs, end);
@@ -336,8 +333,8 @@ impl Parser<'_> {
     /// Parses the contents of a call's parentheses.
     fn parse_arguments(&mut self) -> Result<ParsedArguments, SqlError> {
         let open = self.position;
-        let is_distinct = self.take_word("DISTINCT");
-        let _ = is_distinct || self.take_word("ALL");
+        let is_distinct = self.eat_word("DISTINCT");
+        let _ = is_distinct || self.eat_word("ALL");
         let is_plain = self.position == open;
         let mut found = ParsedArguments { exprs: Vec::new(), count: 0, is_plain, is_distinct };
         while !self.is_symbol(b')') {
@@ -347,11 +344,11 @@ impl Parser<'_> {
             Self::ensure_value(&expr)?;
             found.exprs.push(expr);
             found.count += 1;
-            if self.take_words(&["ORDER", "BY"]) {
+            if self.eat_words(&["ORDER", "BY"]) {
                 found.is_plain = false;
                 found.exprs.extend(self.parse_order_by()?);
             }
-            if !self.take_symbol(b',') {
+            if !self.eat_symbol(b',') {
                 break;
             }
         }
@@ -440,7 +437,7 @@ impl Parser<'_> {
     }
 
     /// Translates a function call with a template.
-    fn fill_function(
+    fn apply_template(
         &self,
         template: &str,
         exprs: Vec<TypedSql>,
@@ -493,7 +490,7 @@ impl Parser<'_> {
         let start = expr.span.start;
         let mut exprs = vec![expr];
         if self.is_word("WITHIN") {
-            let word = self.take_token()?;
+            let word = self.expect_token()?;
             let help = "use an aggregate without it, such as avg, min or max";
             return Err(translation_error(word.span(), "WITHIN GROUP", help));
         }
@@ -503,11 +500,11 @@ impl Parser<'_> {
             exprs.push(self.parse_expr()?);
             self.expect_symbol(b')')?;
         }
-        if self.take_word("OVER") {
-            if self.take_symbol(b'(') {
+        if self.eat_word("OVER") {
+            if self.eat_symbol(b'(') {
                 self.parse_window(&mut exprs)?;
             } else {
-                self.take_token()?;
+                self.expect_token()?;
             }
         }
         if self.previous_token_end() == exprs[0].span.end {
@@ -522,14 +519,14 @@ impl Parser<'_> {
     /// Parses a window definition after its opening parenthesis.
     pub fn parse_window(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
         loop {
-            if self.take_words(&["PARTITION", "BY"]) {
+            if self.eat_words(&["PARTITION", "BY"]) {
                 exprs.extend(self.parse_exprs()?);
-            } else if self.take_words(&["ORDER", "BY"]) {
+            } else if self.eat_words(&["ORDER", "BY"]) {
                 exprs.extend(self.parse_order_by()?);
-            } else if self.take_symbol(b')') {
+            } else if self.eat_symbol(b')') {
                 return Ok(());
             } else {
-                self.take_token()?;
+                self.expect_token()?;
             }
         }
     }
@@ -540,7 +537,7 @@ impl Parser<'_> {
         let args = if self.is_symbol(b')') { Vec::new() } else { self.parse_exprs()? };
         let end = self.expect_symbol(b')')?;
         let span = first.start..end;
-        let Some(array) = Self::set_function_array(name, args, &span)? else {
+        let Some(array) = Self::find_set_function_array(name, args, &span)? else {
             return Err(self.expected_error("an array"));
         };
         let text = self.sql[array.span.clone()].to_owned();
@@ -586,8 +583,8 @@ impl Parser<'_> {
     /// function.
     ///
     /// # Errors
-    /// [`SqlError`] for several arrays at once.
-    pub fn set_function_array(
+    /// Returns [`SqlError`] for several arrays at once.
+    pub fn find_set_function_array(
         name: &str,
         args: Vec<TypedSql>,
         span: &std::ops::Range<usize>,
@@ -638,7 +635,7 @@ impl Parser<'_> {
 }
 
 impl TypedSql {
-    /// Rounds a binary floating-point number half to even.
+    /// Rounds a binary floating-point expression half to even.
     pub fn round_half_even(&mut self) {
         if self.sql_type == SqlType::Float {
             let text = vec![self.text.clone()];

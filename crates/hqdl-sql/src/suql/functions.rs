@@ -1,6 +1,6 @@
-//! SQL functions named `suql_…` that implement `PostgreSQL`'s operators and functions which
-//! `SQLite` lacks. Arrays are JSON arrays. A value that is not an array is treated as an array with
-//! one element.
+//! SQL functions named `suql_…` that implement `PostgreSQL`'s operators and functions that `SQLite`
+//! lacks. Arrays are JSON arrays. A value that is not an array is treated as an array with one
+//! element.
 
 mod lists;
 mod numbers;
@@ -21,7 +21,6 @@ use super::date_functions::{self, TimeSpan};
 use hqdl_values::format::regex_reason;
 use hqdl_values::value::Value;
 
-/// Result of an SQL function.
 type FunctionResult = rusqlite::Result<Sql>;
 /// An SQL function that is only called with non-NULL arguments.
 type StrictFunction = fn(&[ValueRef<'_>]) -> FunctionResult;
@@ -35,7 +34,7 @@ const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8
 /// Registers all functions on a connection.
 ///
 /// # Errors
-/// [`rusqlite::Error`] if `SQLite` rejects a registration.
+/// Returns [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FLAGS;
     let make = |name: &str, count: i32, run: StrictFunction| {
@@ -161,16 +160,16 @@ fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
             return Ok(boolean_to_sql(document_contains(&all, &some)));
         }
         let (all, some) = (array_elements(v[0]), array_elements(v[1]));
-        Ok(boolean_to_sql(some.iter().all(|s| all.iter().any(|a| is_equal(a, s)))))
+        Ok(boolean_to_sql(some.iter().all(|s| all.iter().any(|a| are_equal(a, s)))))
     })?;
     make("suql_overlaps", 2, |v| {
         let (all, some) = (array_elements(v[0]), array_elements(v[1]));
-        Ok(boolean_to_sql(some.iter().any(|s| all.iter().any(|a| is_equal(a, s)))))
+        Ok(boolean_to_sql(some.iter().any(|s| all.iter().any(|a| are_equal(a, s)))))
     })?;
     make("suql_same", 2, |v| {
         let (a, b) = (array_elements(v[0]), array_elements(v[1]));
-        // When comparing whole arrays, NULL equals NULL.
-        let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || is_equal(a, b);
+        // If whole arrays are compared, NULL equals NULL.
+        let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || are_equal(a, b);
         Ok(boolean_to_sql(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
     // A NULL operand counts as an empty array, unless both are NULL.
@@ -216,13 +215,13 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
     // A negative number means all but the last `n` characters.
     register_strict_function(connection, "suql_left", 2, |v| {
         let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
-        let length = char_count(&of);
+        let length = count_chars(&of);
         let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().take(kept as usize).collect()))
     })?;
     register_strict_function(connection, "suql_right", 2, |v| {
         let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
-        let length = char_count(&of);
+        let length = count_chars(&of);
         let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().skip((length - kept) as usize).collect()))
     })?;
@@ -276,7 +275,7 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     register_strict_function(connection, "suql_by_format", 2, |v| {
         let (date_text, format) = (to_text(v[0]), to_text(v[1]));
-        let at = date_functions::parse_with_format(&date_text, &format).ok_or_else(|| {
+        let at = date_functions::parse_date_with_format(&date_text, &format).ok_or_else(|| {
             function_error(format!("\"{date_text}\" is not a date of the form \"{format}\""))
         })?;
         Ok(Sql::Text(date_functions::format_timestamp(at)))
@@ -394,7 +393,7 @@ pub(super) fn parse_time(text: &str) -> Option<String> {
 }
 
 /// Returns the number of characters.
-fn char_count(text: &str) -> i64 {
+fn count_chars(text: &str) -> i64 {
     i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }
 
@@ -558,18 +557,19 @@ fn regexp_replace(values: &[ValueRef<'_>]) -> FunctionResult {
     Ok(Sql::Text(output))
 }
 
-/// Returns the pattern syntax of an operator, by its name in the function's name.
+/// Returns the pattern syntax of an operator; `syntax` is the part of the function's name that
+/// identifies the operator.
 pub(super) fn find_pattern_syntax(syntax: &str) -> PatternSyntax {
     match syntax {
         "like" | "ilike" => like_to_regex,
         "similar" => similar_to_regex,
-        _ => |pattern| Some(postgres_regex(pattern)),
+        _ => |pattern| Some(postgres_to_regex(pattern)),
     }
 }
 
 /// Converts a `PostgreSQL` regular expression: its character classes include all Unicode letters,
 /// and it has its own escapes for word boundaries.
-fn postgres_regex(pattern: &str) -> String {
+fn postgres_to_regex(pattern: &str) -> String {
     const CLASSES: [(&str, &str); 4] = [
         ("[:alnum:]", r"\p{Alphabetic}\p{N}"),
         ("[:alpha:]", r"\p{Alphabetic}"),
@@ -624,7 +624,7 @@ fn like_to_regex(pattern: &str) -> Option<String> {
 /// Converts a SIMILAR TO pattern: LIKE's syntax with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
 fn similar_to_regex(pattern: &str) -> Option<String> {
     let other = |c: char| if ".^$".contains(c) { format!("\\{c}") } else { c.to_string() };
-    wildcards_to_regex(pattern, other).map(|pattern| postgres_regex(&pattern))
+    wildcards_to_regex(pattern, other).map(|pattern| postgres_to_regex(&pattern))
 }
 
 /// Converts a pattern with `%`, `_` and `\` to a regular expression; `other` converts all other
@@ -709,7 +709,7 @@ fn compare_values(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-fn is_equal(a: &Json, b: &Json) -> bool {
+fn are_equal(a: &Json, b: &Json) -> bool {
     let (a, b) = (Value::from_json(a), Value::from_json(b));
     a != Value::Null && b != Value::Null && compare_elements(&a, &b) == Ordering::Equal
 }
@@ -746,7 +746,6 @@ fn array_elements(value: ValueRef<'_>) -> Vec<Json> {
     vec![text.into_owned().into()]
 }
 
-/// Parses a text as a JSON object.
 fn parse_object(value: ValueRef<'_>) -> Option<Json> {
     let text = to_text(value);
     serde_json::from_str(&text).ok().filter(Json::is_object)

@@ -60,14 +60,14 @@ pub struct TableColumns {
     pub has_rowid: bool,
 }
 
-/// Function that returns the columns of the table with a name, or `None` if there is no such table.
+/// Function that returns the columns of a table by name, or `None` if there is no such table.
 pub type ColumnLookup<'c> = &'c dyn Fn(&str) -> Option<TableColumns>;
 
 /// Stack size of the parser thread; unused stack is not allocated.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Returns the columns of all tables whose name occurs in the query.
-fn known_tables(
+fn find_known_tables(
     sql: &str,
     tokens: &[Token],
     columns: ColumnLookup<'_>,
@@ -86,7 +86,8 @@ fn known_tables(
     tables
 }
 
-/// Overwrites the default schema `public.` with spaces in front of a table and a column.
+/// Replaces the qualifier `public.`, `PostgreSQL`'s default schema, with spaces in
+/// `public.table.column`.
 fn blank_out_public_schema(sql: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(sql);
     let (mut at, mut last) = (0, [None; 4]);
@@ -113,7 +114,7 @@ fn blank_out_public_schema(sql: &str) -> Cow<'_, str> {
 /// Translates a query into `SQLite`'s dialect without a database schema.
 ///
 /// # Errors
-/// [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
+/// Returns [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
 pub fn translate(sql: &str) -> Result<TranslatedQuery, SqlError> {
     translate_with_columns(sql, &|_| None)
 }
@@ -121,7 +122,7 @@ pub fn translate(sql: &str) -> Result<TranslatedQuery, SqlError> {
 /// Translates a query into `SQLite`'s dialect. `columns` returns the columns of a table.
 ///
 /// # Errors
-/// [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
+/// Returns [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
 pub fn translate_with_columns(
     sql: &str,
     columns: ColumnLookup<'_>,
@@ -130,7 +131,7 @@ pub fn translate_with_columns(
     let sql = sql.as_ref();
     let mut parser = parser::Parser::new(sql)?;
     // Call `columns` before the thread starts, because it need not be `Sync`.
-    parser.tables = known_tables(sql, &parser.tokens, columns);
+    parser.tables = find_known_tables(sql, &parser.tokens, columns);
     let run = move || parser.parse_statement().map(|text| text::join_fragments(sql, &text));
     // The parser is recursive, so run it on a thread with enough stack, whatever stack the caller
     // has.

@@ -93,7 +93,12 @@ impl Parser<'_> {
     fn parenthesize_operand(expr: TypedSql) -> TypedSql {
         if (NOT..ADD).contains(&expr.precedence) {
             let (span, sql_type) = (expr.span.clone(), expr.sql_type.clone());
-            return TypedSql { span, sql_type, text: expr.parenthesized(), precedence: PRIMARY };
+            return TypedSql {
+                span,
+                sql_type,
+                text: expr.into_parenthesized(),
+                precedence: PRIMARY,
+            };
         }
         expr
     }
@@ -103,17 +108,17 @@ impl Parser<'_> {
         let mut left = Self::parenthesize_operand(left);
         let start = left.span.start;
         if name == "IS" {
-            self.take_word("NOT");
+            self.eat_word("NOT");
             if ["TRUE", "FALSE", "UNKNOWN"].iter().any(|word| self.is_word(word)) {
                 left = Self::to_condition(left);
             }
-            if self.take_words(&["DISTINCT", "FROM"]) {
+            if self.eat_words(&["DISTINCT", "FROM"]) {
                 let right = Self::parenthesize_operand(self.parse_binary(COMPARE)?);
                 let (left, right) = Self::unify_operands(left, right)?;
                 return Ok(join_operands(left, right, IS));
             }
             if self.is_word("UNKNOWN") {
-                let unknown = self.take_token()?;
+                let unknown = self.expect_token()?;
                 let mut text = left.text;
                 text.push(SourceFragment::Source(left.span.end..unknown.start));
                 text.push(SourceFragment::Generated("NULL".to_owned(), unknown.span()));
@@ -155,7 +160,7 @@ impl Parser<'_> {
                         vec![left.text, array.text],
                         span,
                     )
-                    .into_boolean());
+                    .with_boolean_type());
                 }
                 if self.is_query_at(1) {
                     let right = self.parse_binary(OTHER)?;
@@ -168,7 +173,7 @@ impl Parser<'_> {
                 Ok(join_operands(Self::parenthesize_operand(left), right, SPECIAL))
             }
             "BETWEEN" => {
-                let symmetric = self.take_word("SYMMETRIC");
+                let symmetric = self.eat_word("SYMMETRIC");
                 let (left, low) = Self::unify_operands(left, self.parse_binary(OTHER)?)?;
                 self.expect_word("AND")?;
                 let (left, high) = Self::unify_operands(left, self.parse_binary(OTHER)?)?;
@@ -179,10 +184,12 @@ impl Parser<'_> {
                     let template =
                         if negated { format!("(NOT {template})") } else { template.to_owned() };
                     let span = left.span.start..high.span.end;
-                    let [of, low, high] = [left, low, high].map(TypedSql::parenthesized);
+                    let [of, low, high] = [left, low, high].map(TypedSql::into_parenthesized);
                     let there = [of.clone(), low.clone(), high.clone()];
                     let operands = there.into_iter().chain([of, high, low]).collect();
-                    return Ok(TypedSql::from_template(&template, operands, span).into_boolean());
+                    return Ok(
+                        TypedSql::from_template(&template, operands, span).with_boolean_type()
+                    );
                 }
                 let both = join_operands(low, high, SPECIAL);
                 Ok(join_operands(Self::parenthesize_operand(left), both, SPECIAL))
@@ -213,7 +220,7 @@ impl Parser<'_> {
                         return Err(translation_error(escape.span, "this ESCAPE character", help));
                     }
                 }
-                match_pattern(left, right, syntax, negated, self.previous_token_end())
+                translate_pattern_match(left, right, syntax, negated, self.previous_token_end())
             }
         }
     }
@@ -255,7 +262,7 @@ impl Parser<'_> {
             };
             let precedence = if sign == "=" { PRIMARY } else { NOT };
             let expr = TypedSql::from_template(template, vec![left.text, right.text], span);
-            return Ok(TypedSql { precedence, ..expr.into_boolean() });
+            return Ok(TypedSql { precedence, ..expr.with_boolean_type() });
         }
         Ok(join_operands(
             Self::parenthesize_operand(left),
@@ -295,9 +302,9 @@ impl Parser<'_> {
                 return self.multiply_interval(&right, &left, span);
             }
             "^" => fill_both("pow({}, {})", left, right),
-            "@>" => fill_both("suql_contains({}, {})", left, right).into_boolean(),
-            "<@" => fill_both("suql_contains({}, {})", right, left).into_boolean(),
-            "&&" => fill_both("suql_overlaps({}, {})", left, right).into_boolean(),
+            "@>" => fill_both("suql_contains({}, {})", left, right).with_boolean_type(),
+            "<@" => fill_both("suql_contains({}, {})", right, left).with_boolean_type(),
+            "&&" => fill_both("suql_overlaps({}, {})", left, right).with_boolean_type(),
             "||" if arrays => {
                 let sql_type = SqlType::Array;
                 TypedSql { sql_type, ..fill_both("suql_joined({}, {})", left, right) }
@@ -307,19 +314,19 @@ impl Parser<'_> {
                 let negated = sign.starts_with('!');
                 let syntax = if sign.ends_with('*') { "imatch" } else { "match" };
                 let end = span.end;
-                match_pattern(left, right, syntax, negated, end)?
+                translate_pattern_match(left, right, syntax, negated, end)?
             }
             "~~" | "~~*" | "!~~" | "!~~*" => {
                 Self::ensure_not_boolean(&left)?;
                 let syntax = if sign.ends_with('*') { "ilike" } else { "like" };
                 let end = span.end;
-                match_pattern(left, right, syntax, sign.starts_with('!'), end)?
+                translate_pattern_match(left, right, syntax, sign.starts_with('!'), end)?
             }
             "#>" | "#>>" => translate_json_path(left, &right, sign, span)?,
             // The result is always a text.
             "->>" => {
                 let template = "CAST(suql_json_text({} -> {}) AS TEXT)";
-                let operands = vec![left.parenthesized(), right.parenthesized()];
+                let operands = vec![left.into_parenthesized(), right.into_parenthesized()];
                 TypedSql {
                     sql_type: SqlType::Text,
                     ..TypedSql::from_template(template, operands, span)
@@ -332,7 +339,7 @@ impl Parser<'_> {
                     if sign == "||" && p.sql_type == SqlType::Boolean {
                         return TypedSql::from_template("suql_said({})", vec![p.text], span);
                     }
-                    TypedSql::new(p.parenthesized(), span)
+                    TypedSql::new(p.into_parenthesized(), span)
                 };
                 let sql_type = if sign == "||" { SqlType::Text } else { SqlType::Unknown };
                 TypedSql {
@@ -371,7 +378,7 @@ impl Parser<'_> {
                     // truncates.
                     let template = "CAST({} AS REAL) / {}";
                     let operands =
-                        vec![left.text, Self::parenthesize_operand(right).parenthesized()];
+                        vec![left.text, Self::parenthesize_operand(right).into_parenthesized()];
                     let precedence = operator.precedence;
                     return Ok(TypedSql {
                         sql_type,
@@ -398,7 +405,7 @@ impl Parser<'_> {
     /// interval between two timestamps. Returns `None` if no operand is a date or time.
     ///
     /// # Errors
-    /// [`SqlError`] for an invalid combination, such as a timestamp plus a number.
+    /// Returns [`SqlError`] for an invalid combination, such as a timestamp plus a number.
     fn translate_date_arithmetic(
         &self,
         left: &TypedSql,
@@ -473,7 +480,7 @@ impl Parser<'_> {
         let template =
             if negated { format!("(NOT ({comparisons}))") } else { format!("({comparisons})") };
         let operands = all.into_iter().flat_map(|expr| [left.text.clone(), expr.text]).collect();
-        Ok(TypedSql::from_template(&template, operands, left.span.start..end).into_boolean())
+        Ok(TypedSql::from_template(&template, operands, left.span.start..end).with_boolean_type())
     }
 
     /// Parses `(x, 'y', …)` after IN, and unifies the types of the left operand and each element.
@@ -530,7 +537,7 @@ impl Parser<'_> {
         let template = format!("{{}} {sign} {{}}");
         let operands = vec![length(left)?, length(right)?];
         let expr = TypedSql::from_template(&template, operands, span_across(left, right));
-        Ok(Some(TypedSql { precedence: COMPARE, ..expr.into_boolean() }))
+        Ok(Some(TypedSql { precedence: COMPARE, ..expr.with_boolean_type() }))
     }
 
     /// Fails for a boolean where a text or an array element is required.
@@ -601,8 +608,8 @@ impl Parser<'_> {
 /// Translates a comparison with a pattern.
 ///
 /// # Errors
-/// [`SqlError`] for an invalid pattern.
-pub(super) fn match_pattern(
+/// Returns [`SqlError`] for an invalid pattern.
+pub(super) fn translate_pattern_match(
     left: TypedSql,
     right: TypedSql,
     syntax: &str,
@@ -623,10 +630,10 @@ pub(super) fn match_pattern(
     };
     if is_plain_like {
         let template = if negated { "{} NOT LIKE {}" } else { "{} LIKE {}" };
-        let operands = vec![left.parenthesized(), right.text];
+        let operands = vec![left.into_parenthesized(), right.text];
         return Ok(TypedSql {
             precedence: SPECIAL,
-            ..TypedSql::from_template(template, operands, span).into_boolean()
+            ..TypedSql::from_template(template, operands, span).with_boolean_type()
         });
     }
     let not = if negated { "NOT " } else { "" };
@@ -634,14 +641,14 @@ pub(super) fn match_pattern(
     let precedence = if negated { NOT } else { PRIMARY };
     Ok(TypedSql {
         precedence,
-        ..TypedSql::from_template(&template, vec![left.text, right.text], span).into_boolean()
+        ..TypedSql::from_template(&template, vec![left.text, right.text], span).with_boolean_type()
     })
 }
 
 /// Checks a literal pattern, so that an invalid one is reported before any request is made.
 ///
 /// # Errors
-/// [`SqlError`] if the pattern is invalid.
+/// Returns [`SqlError`] if the pattern is invalid.
 pub(super) fn check_pattern(pattern: &TypedSql, syntax: &str) -> Result<(), SqlError> {
     let SqlType::Literal(text) = &pattern.sql_type else { return Ok(()) };
     compile_pattern(text, find_pattern_syntax(syntax), false).map(drop).map_err(|error| {
@@ -672,7 +679,7 @@ fn translate_json_path(
         let help = "use json_extract(x, '$.path')";
         return Err(translation_error(span, &format!("`{sign}` with a computed path"), help));
     };
-    let texts = vec![left.parenthesized()];
+    let texts = vec![left.into_parenthesized()];
     Ok(if sign == "#>" {
         TypedSql::from_template(&format!("({{}}{operators})"), texts, span)
     } else {

@@ -34,7 +34,6 @@ pub(super) enum SqlType {
     Literal(String),
     /// A call, whose type is determined by a cast.
     Call,
-    /// An array.
     Array,
     /// An interval literal: amounts of `SQLite`'s units.
     Interval(Vec<(f64, &'static str)>),
@@ -202,14 +201,14 @@ impl<'s> Parser<'s> {
     }
 
     /// Consumes a keyword if it is next.
-    pub fn take_word(&mut self, word: &str) -> bool {
+    pub fn eat_word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         self.position += usize::from(found);
         found
     }
 
     /// Consumes a sequence of keywords if it is next.
-    pub fn take_words(&mut self, words: &[&str]) -> bool {
+    pub fn eat_words(&mut self, words: &[&str]) -> bool {
         let found = words.iter().enumerate().all(|(n, w)| self.is_word_at(n, w));
         if found {
             self.position += words.len();
@@ -218,7 +217,7 @@ impl<'s> Parser<'s> {
     }
 
     /// Consumes a symbol if it is next.
-    pub fn take_symbol(&mut self, symbol: u8) -> bool {
+    pub fn eat_symbol(&mut self, symbol: u8) -> bool {
         let found = self.is_symbol(symbol);
         self.position += usize::from(found);
         found
@@ -236,11 +235,11 @@ impl<'s> Parser<'s> {
     }
 
     pub fn expect_word(&mut self, word: &str) -> Result<(), SqlError> {
-        if self.take_word(word) { Ok(()) } else { Err(self.expected_error(word)) }
+        if self.eat_word(word) { Ok(()) } else { Err(self.expected_error(word)) }
     }
 
-    /// Consumes the next token.
-    pub fn take_token(&mut self) -> Result<Token, SqlError> {
+    /// Consumes the next token. Fails at the end of the query.
+    pub fn expect_token(&mut self) -> Result<Token, SqlError> {
         let token = self.peek().ok_or_else(|| self.expected_error("more"))?;
         self.position += 1;
         Ok(token)
@@ -251,7 +250,7 @@ impl<'s> Parser<'s> {
         self.peek().map_or(self.sql.len(), |t| t.start)
     }
 
-    /// Returns the end of the last token.
+    /// Returns the end of the preceding token.
     pub fn previous_token_end(&self) -> usize {
         self.position.checked_sub(1).and_then(|n| self.tokens.get(n)).map_or(0, |t| t.end)
     }
@@ -269,7 +268,7 @@ impl<'s> Parser<'s> {
     }
 
     /// Runs `parse` one level deeper. Fails if the nesting is too deep.
-    pub fn with_depth_limit<T>(
+    pub fn parse_nested<T>(
         &mut self,
         parse: impl FnOnce(&mut Self) -> Result<T, SqlError>,
     ) -> Result<T, SqlError> {
@@ -338,12 +337,12 @@ impl TypedSql {
     }
 
     /// Sets the type to boolean.
-    pub fn into_boolean(self) -> Self {
+    pub fn with_boolean_type(self) -> Self {
         Self { sql_type: SqlType::Boolean, ..self }
     }
 
     /// Returns the text, in parentheses if its outermost part is an operator.
-    pub fn parenthesized(self) -> SqlText {
+    pub fn into_parenthesized(self) -> SqlText {
         if self.precedence == PRIMARY {
             return self.text;
         }
@@ -354,8 +353,8 @@ impl TypedSql {
 /// Precedence of expressions without an operator.
 pub(super) const PRIMARY: u8 = 100;
 
-/// Creates an error for a construct that has no translation to `SQLite`. `help` says what to write
-/// instead.
+/// Creates an error for a construct that has no translation to `SQLite`. `help` suggests what to
+/// write instead.
 pub(super) fn translation_error(span: Range<usize>, construct: &str, help: &str) -> SqlError {
     let message = format!("hqdl cannot translate {construct} to SQLite");
     SqlError::new(span, message, "here").with_help(help)

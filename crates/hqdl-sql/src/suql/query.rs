@@ -14,7 +14,7 @@ use hqdl_values::format::count_noun;
 impl Parser<'_> {
     /// Parses the whole text as a single query.
     pub fn parse_statement(&mut self) -> Result<SqlText, SqlError> {
-        // Pass other statements on, so that they are rejected later as in any query.
+        // Pass other statements through. They are rejected later, as in any dialect.
         if !self.is_query_at(0) && !self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
             return Ok(vec![SourceFragment::Source(0..self.sql.len())]);
         }
@@ -27,7 +27,7 @@ impl Parser<'_> {
             return Err(SqlError::new(span.clone(), message, "this counts its rows"));
         }
         let end = self.previous_token_end();
-        let ended = self.take_symbol(b';');
+        let ended = self.eat_symbol(b';');
         if self.peek().is_some() && !ended {
             return Err(self.expected_error("the query's end"));
         }
@@ -37,11 +37,11 @@ impl Parser<'_> {
 
     /// Parses a query with its WITH, ORDER BY and LIMIT.
     pub fn parse_query(&mut self) -> Result<SqlText, SqlError> {
-        self.parse_query_in(false)
+        self.parse_nested_query(false)
     }
 
     /// Parses a query. If `allows_no_columns` is true, it may have no result columns, as in EXISTS.
-    pub fn parse_query_in(&mut self, allows_no_columns: bool) -> Result<SqlText, SqlError> {
+    pub fn parse_nested_query(&mut self, allows_no_columns: bool) -> Result<SqlText, SqlError> {
         let outer = std::mem::replace(&mut self.may_unnest, false);
         self.selects.push(SuqlSelect::default());
         let cte_count = self.ctes.len();
@@ -56,46 +56,46 @@ impl Parser<'_> {
     fn parse_clauses(&mut self, allows_no_columns: bool) -> Result<SqlText, SqlError> {
         let start = self.next_start();
         let mut exprs = Vec::new();
-        if self.take_word("WITH") {
-            let recursive = self.take_word("RECURSIVE");
+        if self.eat_word("WITH") {
+            let recursive = self.eat_word("RECURSIVE");
             loop {
-                let name = self.take_token()?.unquoted_text(self.sql);
+                let name = self.expect_token()?.unquoted_text(self.sql);
                 let names = self.parse_column_names()?;
                 let known = self.ctes.len();
                 if recursive {
                     self.ctes.push((name.clone(), None));
                 }
                 self.expect_word("AS")?;
-                self.take_word("NOT");
-                self.take_word("MATERIALIZED");
+                self.eat_word("NOT");
+                self.eat_word("MATERIALIZED");
                 self.expect_symbol(b'(')?;
                 let at = self.next_start();
-                let query = self.with_depth_limit(Self::parse_query)?;
+                let query = self.parse_nested(Self::parse_query)?;
                 exprs.push(TypedSql::new(query, at..self.previous_token_end()));
                 self.ctes.truncate(known);
                 let columns = self.take_renamed_columns(&names)?;
                 self.ctes.push((name, columns));
                 self.expect_symbol(b')')?;
-                if !self.take_symbol(b',') {
+                if !self.eat_symbol(b',') {
                     break;
                 }
             }
         }
-        self.parse_member(&mut exprs, allows_no_columns, false)?;
+        self.parse_compound_member(&mut exprs, allows_no_columns, false)?;
         while ["UNION", "INTERSECT", "EXCEPT"].iter().any(|w| self.is_word(w)) {
             self.position += 1;
             if self.is_word("DISTINCT") {
-                let word = self.take_token()?;
+                let word = self.expect_token()?;
                 exprs.push(TypedSql::new(Vec::new(), word.span()));
             }
-            self.take_word("ALL");
+            self.eat_word("ALL");
             let before = self.selects.last_mut().and_then(|select| select.results.take());
-            self.parse_member(&mut exprs, allows_no_columns, true)?;
+            self.parse_compound_member(&mut exprs, allows_no_columns, true)?;
             if let Some(select) = self.selects.last_mut() {
                 select.results = merge_columns(before, select.results.take());
             }
         }
-        if self.take_words(&["ORDER", "BY"]) {
+        if self.eat_words(&["ORDER", "BY"]) {
             self.may_unnest = true;
             let terms = self.parse_order_by()?;
             exprs.extend(terms);
@@ -122,7 +122,7 @@ impl Parser<'_> {
     }
 
     /// Parses a member of a compound query; `is_later` is true for all but the first one.
-    fn parse_member(
+    fn parse_compound_member(
         &mut self,
         exprs: &mut Vec<TypedSql>,
         allows_no_columns: bool,
@@ -144,18 +144,18 @@ impl Parser<'_> {
         if self.is_symbol(b'(') {
             let start = self.next_start();
             self.position += 1;
-            let query = self.with_depth_limit(|p| p.parse_query_in(allows_no_columns))?;
+            let query = self.parse_nested(|p| p.parse_nested_query(allows_no_columns))?;
             let end = self.expect_symbol(b')')?;
             exprs.push(TypedSql::from_template("SELECT * FROM ({})", vec![query], start..end));
             let columns = self.columns.take();
             self.set_output_columns(columns);
             return Ok(());
         }
-        if self.take_word("VALUES") {
+        if self.eat_word("VALUES") {
             return self.parse_values(exprs);
         }
         if self.is_word("TABLE") {
-            let word = self.take_token()?;
+            let word = self.expect_token()?;
             exprs.push(TypedSql::new(
                 vec![SourceFragment::Generated("SELECT * FROM".into(), word.span())],
                 word.span(),
@@ -180,8 +180,8 @@ impl Parser<'_> {
         if let Some(select) = self.selects.last_mut() {
             *select = SuqlSelect::default();
         }
-        self.take_word("ALL");
-        let is_distinct_on = self.take_word("DISTINCT") && self.is_word("ON");
+        self.eat_word("ALL");
+        let is_distinct_on = self.eat_word("DISTINCT") && self.is_word("ON");
         let (from, items, from_end) = self.parse_from_before_results()?;
         let mut distinct_on =
             if is_distinct_on { Some(self.parse_distinct_on(start)?) } else { None };
@@ -203,14 +203,14 @@ impl Parser<'_> {
             ));
         } else if let Some(distinct) = &mut distinct_on {
             let mut columns = Vec::new();
-            let aliases = self.parse_results(&mut columns)?;
+            let aliases = self.parse_result_columns(&mut columns)?;
             distinct.columns = columns.into_iter().zip(aliases).collect();
         } else {
-            self.parse_results(exprs)?;
+            self.parse_result_columns(exprs)?;
         }
         self.may_unnest = false;
         if self.is_word("INTO") {
-            let word = self.take_token()?;
+            let word = self.expect_token()?;
             return Err(translation_error(word.span(), "SELECT INTO", "queries are read-only"));
         }
         let has_from = self.position == from;
@@ -240,24 +240,24 @@ impl Parser<'_> {
 
     /// Parses the clauses from WHERE to WINDOW.
     fn parse_row_clauses(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
-        if self.take_word("WHERE") {
+        if self.eat_word("WHERE") {
             exprs.push(Self::to_condition(self.parse_expr()?));
         }
-        if self.take_words(&["GROUP", "BY"]) {
+        if self.eat_words(&["GROUP", "BY"]) {
             self.may_unnest = true;
             exprs.extend(self.parse_exprs()?);
             self.may_unnest = false;
         }
-        if self.take_word("HAVING") {
+        if self.eat_word("HAVING") {
             exprs.push(Self::to_condition(self.parse_expr()?));
         }
-        if self.take_word("WINDOW") {
+        if self.eat_word("WINDOW") {
             loop {
-                self.take_token()?;
+                self.expect_token()?;
                 self.expect_word("AS")?;
                 self.expect_symbol(b'(')?;
                 self.parse_window(exprs)?;
-                if !self.take_symbol(b',') {
+                if !self.eat_symbol(b',') {
                     break;
                 }
             }
@@ -291,7 +291,7 @@ impl Parser<'_> {
                 rows.push((vec![row], span));
                 has_calls = true;
             }
-            if !self.take_symbol(b',') {
+            if !self.eat_symbol(b',') {
                 break;
             }
         }
@@ -327,7 +327,10 @@ impl Parser<'_> {
     }
 
     /// Parses the result columns of a SELECT. Returns the aliases.
-    fn parse_results(&mut self, exprs: &mut Vec<TypedSql>) -> Result<Vec<Option<Token>>, SqlError> {
+    fn parse_result_columns(
+        &mut self,
+        exprs: &mut Vec<TypedSql>,
+    ) -> Result<Vec<Option<Token>>, SqlError> {
         let (mut columns, mut aliases) = (Some(Vec::new()), Vec::new());
         loop {
             let mut item = self.parse_expr()?;
@@ -360,7 +363,7 @@ impl Parser<'_> {
                 all.append(&mut more);
                 all
             });
-            if !self.take_symbol(b',') {
+            if !self.eat_symbol(b',') {
                 self.set_output_columns(columns);
                 return Ok(aliases);
             }
@@ -377,8 +380,8 @@ impl Parser<'_> {
     /// Parses the alias of a result column. Without an alias, an array element is named after its
     /// array.
     fn parse_result_alias(&mut self, exprs: &mut [TypedSql]) -> Result<(), SqlError> {
-        if self.take_word("AS") {
-            self.take_token()?;
+        if self.eat_word("AS") {
+            self.expect_token()?;
             return Ok(());
         }
         if !self.is_word("INTO") && self.peek().is_some_and(|t| self.is_name(t)) {
@@ -419,20 +422,20 @@ impl Parser<'_> {
                     TypedSql::from_template("suql_span_part('length', {})", vec![term.text], span);
             }
             let end = self.previous_token_end();
-            let _ = self.take_word("ASC") || self.take_word("DESC");
+            let _ = self.eat_word("ASC") || self.eat_word("DESC");
             if self.is_word("USING") {
-                let word = self.take_token()?;
+                let word = self.expect_token()?;
                 return Err(translation_error(
                     word.span(),
                     "ORDER BY … USING",
                     "write ASC or DESC",
                 ));
             }
-            if self.take_word("NULLS") && !self.take_word("FIRST") {
+            if self.eat_word("NULLS") && !self.eat_word("FIRST") {
                 self.expect_word("LAST")?;
             }
             terms.push((term, end..self.previous_token_end()));
-            if !self.take_symbol(b',') {
+            if !self.eat_symbol(b',') {
                 return Ok(terms);
             }
         }
@@ -445,30 +448,30 @@ impl Parser<'_> {
         let mut keeps_text = true;
         loop {
             let at = self.next_start();
-            if self.take_word("LIMIT") {
+            if self.eat_word("LIMIT") {
                 keeps_text &= offset.is_none() && limit.is_none();
                 if self.is_word("ALL") {
-                    let all = self.take_token()?;
+                    let all = self.expect_token()?;
                     limit = Some(vec![SourceFragment::Generated("-1".to_owned(), all.span())]);
                     keeps_text = false;
                 } else {
                     limit = Some(self.parse_expr()?.text);
                 }
-            } else if self.take_word("OFFSET") {
+            } else if self.eat_word("OFFSET") {
                 keeps_text &= limit.is_some();
                 offset = Some(self.parse_expr()?.text);
-                if self.take_word("ROWS") || self.take_word("ROW") {
+                if self.eat_word("ROWS") || self.eat_word("ROW") {
                     keeps_text = false;
                 }
-            } else if self.take_word("FETCH") {
+            } else if self.eat_word("FETCH") {
                 keeps_text = false;
-                let _ = self.take_word("FIRST") || self.take_word("NEXT");
+                let _ = self.eat_word("FIRST") || self.eat_word("NEXT");
                 limit = Some(if self.is_word("ROW") || self.is_word("ROWS") {
                     vec![SourceFragment::Generated("1".to_owned(), at..at)]
                 } else {
                     self.parse_binary(super::expr::OTHER)?.text
                 });
-                let _ = self.take_word("ROWS") || self.take_word("ROW");
+                let _ = self.eat_word("ROWS") || self.eat_word("ROW");
                 if self.is_word("WITH") {
                     let help = "write ROWS ONLY instead";
                     return Err(translation_error(at..self.next_start() + 4, "WITH TIES", help));
@@ -512,7 +515,6 @@ fn is_source_text(text: Option<&SqlText>) -> bool {
     text.is_none_or(|t| t.iter().all(|p| !matches!(p, SourceFragment::Generated(..))))
 }
 
-/// Columns of `json_each`.
 const JSON_EACH_COLUMNS: [&str; 8] =
     ["atom", "fullkey", "id", "key", "parent", "path", "type", "value"];
 

@@ -59,11 +59,11 @@ impl Parser<'_> {
         self.position += 2;
         match name {
             "EXTRACT" => {
-                let part = self.take_token()?.unquoted_text(self.sql);
+                let part = self.expect_token()?.unquoted_text(self.sql);
                 self.expect_word("FROM")?;
                 let of = self.parse_expr()?;
                 let end = self.expect_symbol(b')')?;
-                Self::date_part("date_part", &part, of, start..end).map(Some)
+                Self::translate_date_part("date_part", &part, of, start..end).map(Some)
             }
             "POSITION" => {
                 let needle = self.parse_binary(super::expr::OTHER)?;
@@ -92,12 +92,12 @@ impl Parser<'_> {
             }
             "SUBSTRING" => {
                 let of = self.parse_expr()?;
-                if self.take_symbol(b',') {
+                if self.eat_symbol(b',') {
                     self.position = saved_position;
                     return self.parse_substring_call(token).map(Some);
                 }
-                let from = if self.take_word("FROM") { Some(self.parse_expr()?) } else { None };
-                let length = if self.take_word("FOR") { Some(self.parse_expr()?) } else { None };
+                let from = if self.eat_word("FROM") { Some(self.parse_expr()?) } else { None };
+                let length = if self.eat_word("FOR") { Some(self.parse_expr()?) } else { None };
                 let end = self.expect_symbol(b')')?;
                 if let Some(SqlType::Literal(_)) = from.as_ref().map(|from| &from.sql_type) {
                     if length.is_some() {
@@ -121,9 +121,9 @@ impl Parser<'_> {
                 Ok(Some(TypedSql::from_template(template, operands, start..end)))
             }
             _ => {
-                let side = ["BOTH", "LEADING", "TRAILING"].into_iter().find(|w| self.take_word(w));
+                let side = ["BOTH", "LEADING", "TRAILING"].into_iter().find(|w| self.eat_word(w));
                 let first = if self.is_word("FROM") { None } else { Some(self.parse_expr()?) };
-                if !self.take_word("FROM") {
+                if !self.eat_word("FROM") {
                     self.position = saved_position;
                     return if side.is_some() {
                         Err(self.expected_error("FROM"))
@@ -169,7 +169,7 @@ impl Parser<'_> {
     }
 
     /// Extracts a field of a date or interval, or truncates a date.
-    pub fn date_part(
+    pub fn translate_date_part(
         name: &str,
         part: &str,
         of: TypedSql,

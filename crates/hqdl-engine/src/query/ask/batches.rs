@@ -17,8 +17,8 @@ pub(in crate::query) fn group_by_target(demands: &[Demand]) -> impl Iterator<Ite
     demands.chunk_by(|a, b| a.target() == b.target())
 }
 
-/// Splits the demands of one expansion by the model that answers them. Returns each model's position
-/// with its demands, in the order of `demands`.
+/// Splits the demands of one expansion by the model that answers them. Returns each model's
+/// position with its demands, in the order of `demands`.
 pub(in crate::query) fn split_by_model<'d>(
     target: &TargetExpansion,
     demands: &'d [Demand],
@@ -46,7 +46,7 @@ pub(in crate::query) fn group_by_entity(demands: &[Demand]) -> impl Iterator<Ite
 /// memory. Document batches are built immediately, because choosing passages may send requests.
 ///
 /// # Errors
-/// Errors of choosing the passages of long documents.
+/// Fails if the passages of a long document cannot be chosen.
 pub(in crate::query) fn row_batches<'b>(
     target: &'b TargetExpansion,
     demands: &'b [Demand],

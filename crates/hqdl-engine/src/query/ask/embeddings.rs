@@ -71,7 +71,7 @@ pub(super) enum NoEmbeddings {
 
 impl From<rusqlite::Error> for NoEmbeddings {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Unusable(QueryError::in_vector_file(&error))
+        Self::Unusable(QueryError::from_vector_file_error(&error))
     }
 }
 
@@ -147,9 +147,9 @@ impl EmbeddingsClient {
         Ok(missing)
     }
 
-    /// Removes the texts of a batch that another process has stored since. Returns `None` if no text
-    /// is left.
-    fn without_stored_texts(
+    /// Removes the texts of a batch that another process has stored since. Returns `None` if no
+    /// text is left.
+    fn remove_stored_texts(
         &self,
         batch: (DigestedTexts, u64),
         tokenizer: Tokenizer,
@@ -163,7 +163,6 @@ impl EmbeddingsClient {
         Ok(split_into_batches(&missing, tokenizer).pop())
     }
 
-    /// Stores the embeddings of a reply.
     fn store_reply(
         &mut self,
         batch: &DigestedTexts,
@@ -198,10 +197,11 @@ impl EmbeddingsClient {
 }
 
 impl QueryRun<'_> {
-    /// Requests the embeddings that some cells need, and reads them.
+    /// Requests the missing embeddings of cells, and reads them.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run. Embeddings received before the error are kept.
+    /// Returns [`QueryError`] if an error stops the run. Embeddings received before the error
+    /// are kept.
     pub(super) fn embed_texts(
         &self,
         target: &mut TargetExpansion,
@@ -255,7 +255,7 @@ impl QueryRun<'_> {
                         failure = Some(NoEmbeddings::QueryFailed(StopReason::Interrupted.into()));
                         break;
                     }
-                    let batch = match client.without_stored_texts(batch, tokenizer) {
+                    let batch = match client.remove_stored_texts(batch, tokenizer) {
                         Ok(Some(batch)) => batch,
                         Ok(None) => continue,
                         Err(error) => {
@@ -282,7 +282,7 @@ impl QueryRun<'_> {
                         failure = failure.or(stored.await.err());
                         continue;
                     }
-                    // The reply that closed the slots carries the reason.
+                    // The reply that closed the slots contains the reason.
                     Err(RequestError::Unsent) => continue,
                     Err(RequestError::Facts(error)) => {
                         failure = failure.or(Some(error.into()));
@@ -335,7 +335,7 @@ impl QueryRun<'_> {
             seconds: sent.seconds,
             ..Completion::default()
         };
-        // Store the embeddings first: a process that is killed in between has lost nothing.
+        // Store the embeddings first, so that nothing is lost if the process is killed in between.
         let stored = client.store_reply(&sent.batch.0, &reply, need);
         self.commit_cost(completion, tokens, reservation, price.as_ref()).await?;
         let implausible = ImplausibleUsage::check_report(
@@ -402,7 +402,6 @@ fn count_tokens(text: &str, tokenizer: Tokenizer) -> u64 {
     tokenizer.count_tokens(text).max(1)
 }
 
-/// A request for one batch of embeddings.
 struct EmbeddingsRequest {
     model: Arc<EmbeddingsEndpoint>,
     price: Option<PriceTable>,
@@ -411,7 +410,6 @@ struct EmbeddingsRequest {
     need: EmbeddingNeed,
 }
 
-/// A request that was sent.
 struct SentRequest {
     /// The texts and their number of tokens.
     batch: (DigestedTexts, u64),
@@ -455,7 +453,7 @@ impl EmbeddingsRequest {
         };
         let began = Instant::now();
         let reply = match self.need {
-            EmbeddingNeed::Optional => Self::run_briefly(&request).await,
+            EmbeddingNeed::Optional => Self::run_without_long_pauses(&request).await,
             EmbeddingNeed::Required => request.run_with_retries().await,
         };
         let seconds = began.elapsed().as_secs_f64();
@@ -465,7 +463,7 @@ impl EmbeddingsRequest {
     }
 
     /// Runs a request without long pauses.
-    async fn run_briefly(
+    async fn run_without_long_pauses(
         request: &RetryingRequest<'_>,
     ) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let mut reply = request.run_once().await;

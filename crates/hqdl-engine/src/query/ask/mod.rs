@@ -45,7 +45,7 @@ impl<'a> LazyRun<'a> {
     /// Returns the run and starts it if necessary.
     ///
     /// # Errors
-    /// [`QueryError`] without a model, or if the journal fails.
+    /// Returns [`QueryError`] if there is no model, or if the journal fails.
     pub fn get_or_start(&self) -> Result<&QueryRun<'a>, QueryError> {
         if let Some(query_run) = self.started.get() {
             return Ok(query_run);
@@ -63,7 +63,7 @@ impl<'a> LazyRun<'a> {
     /// Ends the run if it was started.
     ///
     /// # Errors
-    /// [`QueryError`] if the journal fails.
+    /// Returns [`QueryError`] if the journal fails.
     pub fn finish_run(self, complete: bool) -> Result<Usage, QueryError> {
         self.started
             .into_inner()
@@ -87,7 +87,7 @@ impl<'a> QueryRun<'a> {
     /// Starts a run.
     ///
     /// # Errors
-    /// [`QueryError`] without a model, or if the journal fails.
+    /// Returns [`QueryError`] if there is no model, or if the journal fails.
     fn start_run(request: Request<'a>) -> Result<Self, QueryError> {
         let model = request.model.clone().ok_or(QueryError::NoModel)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -122,7 +122,8 @@ impl<'a> QueryRun<'a> {
     /// Asks for the demanded cells and reads their answers.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run. Answers received before the error are kept.
+    /// Returns [`QueryError`] if an error stops the run. Answers received before the error are
+    /// kept.
     pub fn send_demands(
         &self,
         targets: &mut [TargetExpansion],
@@ -147,7 +148,9 @@ impl<'a> QueryRun<'a> {
                 let mut selector = PassageSelector {
                     max_tokens: self.request.spec.limits.passage_tokens,
                     model: &choice.tokenizer,
-                    compare: &mut |question, passages| self.similarity_to(question, passages),
+                    compare: &mut |question, passages| {
+                        self.compute_question_similarities(question, passages)
+                    },
                 };
                 let row_batches = row_batches(target, &demands, choice.rows, &mut selector)?;
                 self.send_row_batches(target, (model, choice.clone()), row_batches)?;
@@ -176,7 +179,7 @@ impl<'a> QueryRun<'a> {
     /// Loads the documents of an expansion once in this run, if it has any.
     ///
     /// # Errors
-    /// [`QueryError::Evidence`].
+    /// Returns [`QueryError::Evidence`] if the documents cannot be loaded.
     fn load_evidence(&self, expansion: &Expansion) -> Result<(), QueryError> {
         let mut loaded = self.loaded_evidence.lock().unwrap_or_else(PoisonError::into_inner);
         if expansion.evidence.is_none() || loaded.contains(&expansion.name) {
@@ -190,7 +193,7 @@ impl<'a> QueryRun<'a> {
     /// Sends the row batches of one expansion to one of its models.
     ///
     /// # Errors
-    /// [`QueryError::Stopped`].
+    /// Returns [`QueryError::Stopped`] if the run must stop.
     fn send_row_batches(
         &self,
         target: &TargetExpansion,
@@ -218,7 +221,7 @@ impl<'a> QueryRun<'a> {
     /// Ends the run.
     ///
     /// # Errors
-    /// [`QueryError`] if the journal fails.
+    /// Returns [`QueryError`] if the journal fails.
     fn finish_run(self, complete: bool) -> Result<Usage, QueryError> {
         let counted_usd = self.run.budget.counted_usd() - self.earlier_usd;
         self.request.counted_cost.add_usd(counted_usd);

@@ -31,7 +31,7 @@ impl PassageSelector<'_> {
         Tokenizer::for_model(self.model)
     }
 
-    /// Returns whether the whole document fits.
+    /// Returns true if the whole document fits.
     pub fn fits_entirely(&self, document: &Document) -> bool {
         // Every token has at least one byte.
         document.approximate_size() as u64 <= self.max_tokens
@@ -41,7 +41,7 @@ impl PassageSelector<'_> {
     /// Returns the passages of a document that the model sees with a question.
     ///
     /// # Errors
-    /// Errors of `compare`.
+    /// Fails if `compare` fails.
     pub fn select_passages(
         &mut self,
         document: &Document,

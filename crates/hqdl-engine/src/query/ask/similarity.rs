@@ -10,7 +10,7 @@ use crate::retrieval::text_index::TextIndex;
 use crate::retrieval::vectors::{PassageDigest, cosine_similarity, hash_passage};
 
 /// Returns the similarity of each passage to a question, based on words only.
-pub(in crate::query) fn similarity_by_words(question: &str, passages: &[&str]) -> Vec<f64> {
+pub(in crate::query) fn compute_word_similarities(question: &str, passages: &[&str]) -> Vec<f64> {
     // If the comparison fails, all passages count as equally similar.
     let similarities = TextIndex::index_texts(passages.iter().copied())
         .and_then(|w| w.compute_similarities(question));
@@ -22,28 +22,29 @@ impl QueryRun<'_> {
     /// passages by words.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run.
-    pub(in crate::query) fn similarity_to(
+    /// Returns [`QueryError`] if an error stops the run.
+    pub(in crate::query) fn compute_question_similarities(
         &self,
         question: &str,
         passages: &[&str],
     ) -> Result<Vec<f64>, QueryError> {
         let mut source = self.embeddings.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(settings) = &self.request.spec.embeddings else {
-            return Ok(similarity_by_words(question, passages));
+            return Ok(compute_word_similarities(question, passages));
         };
         if source.failure.is_some() {
-            return Ok(similarity_by_words(question, passages));
+            return Ok(compute_word_similarities(question, passages));
         }
         let model = settings.model.name.as_str();
-        let why = match self.similarity_by_embeddings(&mut source, model, question, passages) {
+        let why = match self.compute_embedding_similarities(&mut source, model, question, passages)
+        {
             Ok(found) => return Ok(found),
             Err(NoEmbeddings::QueryFailed(error)) => return Err(error),
             Err(NoEmbeddings::Unusable(error)) => error.to_string(),
             Err(NoEmbeddings::Request(error)) => error.to_string(),
         };
         source.failure = Some(why);
-        Ok(similarity_by_words(question, passages))
+        Ok(compute_word_similarities(question, passages))
     }
 
     /// Returns notes on missing embeddings: texts were compared by words although the spec names a
@@ -63,7 +64,7 @@ impl QueryRun<'_> {
         failure.into_iter().chain(rejected).collect()
     }
 
-    fn similarity_by_embeddings(
+    fn compute_embedding_similarities(
         &self,
         source: &mut EmbeddingsSource,
         model: &str,

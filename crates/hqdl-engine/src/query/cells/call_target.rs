@@ -45,7 +45,7 @@ pub enum CallTarget {
         /// Whether the value is the similarity of two embeddings instead of an embedding.
         is_similarity: bool,
     },
-    /// Whether two values are partners in a join.
+    /// Whether two values of a join match.
     Pair {
         /// Number of the join.
         join: usize,
@@ -79,7 +79,7 @@ impl CallTarget {
 /// Conversion of an answer to the value of a call.
 #[derive(Debug, Clone, Default)]
 pub struct ValueConversion {
-    /// Whether integral reals become integers, because the query does not state the type.
+    /// Whether whole real numbers become integers, because the query does not state the type.
     pub prefers_integer: bool,
     /// Whether texts that are numbers become numbers, because the query implies no type.
     pub is_untyped: bool,

@@ -54,7 +54,7 @@ pub struct ContextTooLong {
 }
 
 impl Contexts {
-    /// Returns the limits of a request, without any contexts.
+    /// Creates a store of contexts with the limits of a request.
     #[must_use]
     pub fn new(request: &Request<'_>) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the entity of contexts that the query has already met.
+    /// Returns the entity of contexts that the query has already encountered.
     #[must_use]
     pub fn find_known_entity(&self, id: &ContextId) -> Option<usize> {
         self.entities.get(id).copied()
@@ -82,7 +82,7 @@ impl Contexts {
     /// Truncates a call's contexts to the limit if necessary.
     ///
     /// # Errors
-    /// [`ContextTooLong`] if they exceed the limit and must not or cannot be truncated.
+    /// Returns [`ContextTooLong`] if they exceed the limit and must not or cannot be truncated.
     pub fn truncate_to_limit(
         &mut self,
         call: usize,
@@ -148,7 +148,7 @@ impl Contexts {
         self.max_document_tokens
     }
 
-    /// Returns whether a whole document fits into one question.
+    /// Returns true if a whole document fits into one question.
     pub fn fits_document(&self, document: &Document) -> bool {
         // Every token has at least one byte.
         document.approximate_size() as u64 <= self.max_document_tokens

@@ -30,7 +30,7 @@ impl Document {
     /// for NULL and if there is no text.
     ///
     /// # Errors
-    /// [`Unreadable`] for blobs and for text that is not UTF-8.
+    /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.
     pub fn from_value(value: ValueRef<'_>) -> Result<Option<Self>, Unreadable> {
         let texts: Vec<String> = match Value::from_sqlite(value)? {
             Value::Text(text) => match parse_array(&text) {
@@ -118,7 +118,7 @@ impl StoredDocuments {
     }
 
     /// Returns true if a document is stored. Otherwise marks it to be stored in the next pass.
-    pub fn find_or_request_document(&mut self, entity: usize) -> bool {
+    pub fn request_document_if_missing(&mut self, entity: usize) -> bool {
         let is_stored = self.stored.contains_key(&entity);
         if !is_stored {
             self.missed.insert(entity);

@@ -1,5 +1,5 @@
-//! Entities of an expansion that a query has met. A query may meet millions, so the store keeps
-//! only the canonical bytes of their values in one buffer, and builds rows from them.
+//! Entities of an expansion that a query has encountered. A query may encounter millions, so the
+//! store keeps only the canonical bytes of their values in one buffer, and builds rows from them.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use hqdl_spec::Expansion;
 use hqdl_values::Row;
 use hqdl_values::key::Entity;
 
-/// Entities in the order in which the query meets them.
+/// Entities in the order in which the query encounters them.
 pub struct EntityStore {
     expansion: Arc<Expansion>,
     /// Canonical bytes of all spellings. Several spellings can denote one entity (`1` and `1.0`).
@@ -56,11 +56,11 @@ impl EntityStore {
         Some(self.spellings[spelling as usize].1 as usize)
     }
 
-    /// Adds the entity whose key consists of the values in these bytes. Returns `None` if the model
-    /// cannot be shown a value.
+    /// Adds the entity whose key consists of the values in these bytes. Returns `None` if a value
+    /// cannot be shown to the model.
     pub fn add_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let row = Row { key: decode_values(canonical_bytes)?, context: Vec::new() };
-        // Store it, so that the identity of an image is read from its file only once.
+        // Store a row with images, so that the identity of an image is computed only once.
         let is_explicit = self.expansion.has_images();
         Some(self.add_entity(canonical_bytes, row, is_explicit))
     }
@@ -171,7 +171,7 @@ mod tests {
 
     fn store(key: &[&str]) -> EntityStore {
         let key = key.iter().map(|name| (*name).to_owned()).collect();
-        EntityStore::new(Arc::new(Expansion::ad_hoc("values", key)))
+        EntityStore::new(Arc::new(Expansion::new_ad_hoc("values", key)))
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Reduces a document that is too long for one question. Its texts are split into parts that fit,
-//! the question is asked about each part, and the answers are combined in groups until one is left.
+//! Reduces a document that is too long for one question. hqdl splits its texts into parts that fit,
+//! asks the question about each part, and combines the answers in groups until one is left.
 //!
-//! The parts are a function of the set of texts. The texts are sorted, and the sequence is split
+//! The parts depend only on the set of texts. The texts are sorted, and the sequence is split
 //! before the text with the smallest digest until each part fits. An additional text therefore
 //! changes only its own part and the combinations above that part.
 
@@ -25,13 +25,13 @@ const SEPARATOR_TOKENS: u64 = 3;
 pub struct ReductionColumns {
     /// Index of the question about a part; the answers are texts.
     pub part: usize,
-    /// Index of the question that combines some answers into a text.
+    /// Index of the question that combines several answers into a text.
     pub combined: usize,
     /// Index of the question that combines the last answers into the result.
     pub result: usize,
 }
 
-/// Returns the question that combines answers to a question.
+/// Returns a question whose answer combines the answers to `question`.
 #[must_use]
 pub fn combining_question(question: &str) -> String {
     format!("{question} (Each text answers this about a part of the texts: combine the answers.)")
@@ -39,7 +39,7 @@ pub fn combining_question(question: &str) -> String {
 
 /// Location of the answer about a whole document.
 pub(in crate::query) enum Reduced {
-    /// In this cell. The document is included if the cell may have to be asked for.
+    /// The cell that contains the answer, with the document if hqdl may have to ask for the cell.
     Cell(Demand, Option<Document>),
     /// Unknown: answers about parts are missing and have been demanded.
     Pending,
@@ -63,7 +63,7 @@ pub(in crate::query) struct Reduction {
 /// A part of a document.
 #[derive(Debug)]
 pub struct DocumentPart {
-    /// Digest of the text before which the sequence was split; smaller ones split it first.
+    /// Digest of the text before which the sequence was split; a smaller digest splits it earlier.
     pub priority: u64,
     /// The part as a document.
     pub document: Document,

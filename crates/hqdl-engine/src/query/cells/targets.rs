@@ -30,8 +30,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query may
-    /// record millions, so they have 32 bits, as in [`EntityStore`].
+    /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query
+    /// may record millions, so the indexes have 32 bits, as in [`EntityStore`].
     #[must_use]
     pub fn new(target: usize, entity: usize, column: usize) -> Self {
         Self { target: target as u32, entity: entity as u32, column: column as u32 }
@@ -43,7 +43,7 @@ impl Demand {
         self.target as usize
     }
 
-    /// Returns the index of the entity among those of the expansion that the query has met.
+    /// Returns the index of the entity among those of the expansion that the query has encountered.
     #[must_use]
     pub fn entity(self) -> usize {
         self.entity as usize
@@ -65,13 +65,13 @@ pub enum Cell {
     Known(Sql),
     /// Not in the fact store.
     Missing,
-    /// Asked for in this query without success.
+    /// hqdl asked for the cell in this query, without success.
     Failed,
 }
 
 /// Stored embeddings of one model.
 pub struct StoredEmbeddings {
-    /// Their file.
+    /// File that contains the embeddings.
     pub vectors: VectorStore,
     /// Name of the model.
     pub model: String,
@@ -79,14 +79,14 @@ pub struct StoredEmbeddings {
 
 impl StoredEmbeddings {
     /// Returns the cell of a text's embedding: a BLOB of 32-bit floats.
-    fn look_up_text(&self, text: &str) -> Cell {
+    fn look_up_embedding(&self, text: &str) -> Cell {
         // An embedding that cannot be read counts as missing.
         let bytes = self.vectors.get_vector_bytes(&self.model, &hash_passage(text));
         bytes.ok().flatten().map_or(Cell::Missing, |bytes| Cell::Known(Sql::Blob(bytes)))
     }
 }
 
-/// An expansion that a query uses, with the entities and cells that the query has met.
+/// An expansion that a query uses, with the entities and cells that the query has encountered.
 pub struct TargetExpansion {
     /// The expansion.
     pub expansion: Arc<Expansion>,
@@ -101,8 +101,8 @@ pub struct TargetExpansion {
     documents: StoredDocuments,
     /// Source of the cells if they are embeddings instead of facts.
     embeddings: Option<StoredEmbeddings>,
-    /// Positions of the cells whose answer cannot be read. For the others, the model answered,
-    /// possibly that it does not know.
+    /// Positions of the cells whose answer cannot be parsed. For all other cells, the model
+    /// returned a value or "unknown".
     unreadable: HashSet<usize>,
     prefetch: Prefetch,
     /// Recently read records, because several columns are looked up in the same record.
@@ -115,7 +115,7 @@ const MAX_RECENT_RECORDS: usize = 64;
 /// Numbers of cells that a query found or asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
-    /// Number of cells asked for.
+    /// Number of cells that the query asked for.
     pub asked: u64,
     /// Number of cells known before the query.
     pub reused: u64,
@@ -131,7 +131,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counts a cell whose state means that it has no value.
-    fn count_if_missing(&mut self, state: State) {
+    fn count_if_without_value(&mut self, state: State) {
         if !state.has_value() {
             self.without_value += 1;
             self.unknown += u64::from(state == State::Unknown);
@@ -179,8 +179,8 @@ impl TargetExpansion {
         n
     }
 
-    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if the
-    /// model cannot be shown one of them.
+    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if one of
+    /// them cannot be shown to the model.
     pub fn intern_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let known = self.entities.find(canonical_bytes);
         let n = known.or_else(|| self.entities.add_values(canonical_bytes));
@@ -203,7 +203,7 @@ impl TargetExpansion {
         self.entities.find(canonical_bytes)
     }
 
-    /// Stores the document of an entity, so that it can be asked about.
+    /// Stores the document of an entity, so that hqdl can ask about it.
     pub fn store_document(&mut self, entity: usize, document: Document) {
         self.documents.store_document(entity, document);
     }
@@ -219,16 +219,16 @@ impl TargetExpansion {
         self.documents.get(entity)
     }
 
-    /// Returns true if an entity may be asked about now. If its document is not stored, the next
-    /// pass stores it.
+    /// Returns true if hqdl can ask about an entity in this pass. If its document is not stored,
+    /// the next pass stores it.
     pub fn is_available(&mut self, entity: usize) -> bool {
-        !asks_about_documents(&self.expansion) || self.documents.find_or_request_document(entity)
+        !asks_about_documents(&self.expansion) || self.documents.request_document_if_missing(entity)
     }
 
     /// Returns a cell, and looks it up on first use.
     ///
     /// # Errors
-    /// [`FactsError`] if the facts cannot be read.
+    /// Returns [`FactsError`] if the facts cannot be read.
     pub fn look_up_cell(
         &mut self,
         entity: usize,
@@ -239,7 +239,7 @@ impl TargetExpansion {
     ) -> Result<&Cell, FactsError> {
         let at = self.cell_position(entity, column);
         if let (Some(embeddings), Cell::NotLookedUp) = (&self.embeddings, &self.cells[at]) {
-            self.cells[at] = embeddings.look_up_text(&self.entity_text(entity));
+            self.cells[at] = embeddings.look_up_embedding(&self.entity_text(entity));
             counts.reused += u64::from(matches!(self.cells[at], Cell::Known(_)));
         } else if self.cells[at] == Cell::NotLookedUp {
             let identity = self.entities.entity(entity);
@@ -265,7 +265,7 @@ impl TargetExpansion {
                 None => match self.requirements.look_up_cell(record.as_ref(), column) {
                     CellLookup::Known(fact) => {
                         counts.reused += 1;
-                        counts.count_if_missing(fact.answer.state);
+                        counts.count_if_without_value(fact.answer.state);
                         if is_unreadable(fact.answer.state) {
                             self.unreadable.insert(at);
                         }
@@ -292,7 +292,7 @@ impl TargetExpansion {
         text.unwrap_or_default()
     }
 
-    /// Returns a cell that was looked up.
+    /// Returns a cell that has already been looked up.
     #[must_use]
     pub fn known_cell(&self, entity: usize, column: usize) -> &Cell {
         &self.cells[self.cell_position(entity, column)]
@@ -302,11 +302,11 @@ impl TargetExpansion {
     pub fn read_embedding(&mut self, entity: usize, counts: &mut Counts) {
         let at = self.cell_position(entity, 0);
         let text = self.entity_text(entity);
-        let found = self.embeddings.as_ref().map(|embeddings| embeddings.look_up_text(&text));
+        let found = self.embeddings.as_ref().map(|embeddings| embeddings.look_up_embedding(&text));
         self.cells[at] = match found {
             Some(found @ Cell::Known(_)) => found,
             _ => {
-                counts.count_if_missing(State::Error);
+                counts.count_if_without_value(State::Error);
                 Cell::Failed
             }
         };
@@ -334,7 +334,7 @@ impl TargetExpansion {
         self.unreadable.contains(&self.cell_position(entity, column))
     }
 
-    /// Reads the answer to a cell that was asked for.
+    /// Reads the answer to a cell that the query asked for.
     pub fn read_answer(
         &mut self,
         entity: usize,
@@ -346,21 +346,21 @@ impl TargetExpansion {
         let at = self.cell_position(entity, column);
         self.cells[at] = match self.requirements.look_up_cell(record, column) {
             CellLookup::Known(fact) => {
-                counts.count_if_missing(fact.answer.state);
+                counts.count_if_without_value(fact.answer.state);
                 if is_unreadable(fact.answer.state) {
                     self.unreadable.insert(at);
                 }
                 Cell::Known(to_sql_value(&fact.answer.value))
             }
             CellLookup::Missing(..) => {
-                counts.count_if_missing(State::Error);
+                counts.count_if_without_value(State::Error);
                 Cell::Failed
             }
         };
     }
 }
 
-/// Returns true if the model answered neither with a value nor that it does not know one.
+/// Returns true if the model's answer is neither a value nor "unknown".
 fn is_unreadable(state: State) -> bool {
     !state.has_value() && state != State::Unknown
 }

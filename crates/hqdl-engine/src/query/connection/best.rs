@@ -15,7 +15,7 @@ use hqdl_values::value::Value;
 /// Registers the aggregates with a connection.
 ///
 /// # Errors
-/// Errors from `SQLite`.
+/// Fails if `SQLite` rejects a registration.
 pub fn register_best_aggregate(connection: &Connection) -> rusqlite::Result<()> {
     let all = [(BEST_AGGREGATE, "LLMTopK"), (NEAREST_AGGREGATE, NEAREST)];
     all.into_iter().try_for_each(|(function, call_name)| {
@@ -30,10 +30,10 @@ struct BestAggregate {
     call_name: &'static str,
 }
 
-/// Reads an argument of the aggregate of a call.
+/// Reads an argument of an aggregate that replaces a call.
 ///
 /// # Errors
-/// A value that is neither a text nor a number nor NULL.
+/// Fails for a value that is neither a text nor a number nor NULL.
 pub(super) fn read_aggregate_value(
     ctx: &Context<'_>,
     n: usize,

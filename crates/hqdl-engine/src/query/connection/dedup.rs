@@ -1,5 +1,5 @@
-//! The functions of `LLMDedup`: an aggregate that makes clusters of pairs, a function that returns
-//! the canonical value of a text, and the trigrams by which pairs are blocked.
+//! The functions of `LLMDedup`: an aggregate that builds clusters from pairs, a function that
+//! returns the canonical value of a text, and the trigrams by which pairs are blocked.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -20,7 +20,7 @@ use hqdl_values::value::Value;
 /// on its clusters.
 ///
 /// # Errors
-/// Errors of `SQLite`.
+/// Fails if `SQLite` rejects a registration.
 pub fn register_dedup_functions(
     connection: &Connection,
     add_note: impl Fn(String, String) + Send + 'static,
@@ -44,7 +44,7 @@ pub fn register_dedup_functions(
         let text = value.canonical_text().map(Cow::into_owned);
         Ok(text.filter(|text| !text.is_empty()))
     })?;
-    // Clusters that were read last: all rows of a query read the same ones.
+    // The most recently read clusters, because all rows of a query read the same ones.
     let latest: Mutex<(String, Clusters)> = Mutex::default();
     connection.create_scalar_function(CANONICAL_FUNCTION, 4, flags, move |ctx: &Context<'_>| {
         let value: Option<String> = ctx.get(2)?;
@@ -58,7 +58,7 @@ pub fn register_dedup_functions(
         }
         let clusters = &latest.1;
         let (call, value_count): (String, u64) = (ctx.get(0)?, ctx.get(1)?);
-        add_note(call, clusters.note(value_count));
+        add_note(call, clusters.format_note(value_count));
         Ok(Some(clusters.canonical.get(&value).cloned().unwrap_or(value)))
     })
 }
@@ -72,7 +72,7 @@ struct Clusters {
     unanswered: u64,
     /// Canonical value of each value that is not canonical itself.
     canonical: BTreeMap<String, String>,
-    /// Pairs of one cluster that are different according to their own answer.
+    /// Pairs in the same cluster that the model judged to be different.
     conflicts: Vec<(String, String)>,
 }
 
@@ -80,8 +80,8 @@ struct Clusters {
 const MAX_SHOWN: usize = 3;
 
 impl Clusters {
-    /// Describes what blocking left out, and the conflicts.
-    fn note(&self, value_count: u64) -> String {
+    /// Describes the pairs that blocking excluded, and the conflicts.
+    fn format_note(&self, value_count: u64) -> String {
         let all = value_count * value_count.saturating_sub(1) / 2;
         let mut note = format!(
             "{} of {all} pairs are candidates; the other {} count as different without a question",
@@ -143,8 +143,8 @@ impl Aggregate<CollectedPairs, String> for ClustersAggregate {
     }
 }
 
-/// Returns the transitive closure of pairs. The canonical value of a cluster is its first one in the
-/// order of the texts.
+/// Returns the transitive closure of pairs. The canonical value of a cluster is the first of its
+/// values in text order.
 fn build_clusters(pairs: CollectedPairs) -> Clusters {
     let CollectedPairs { same, mut different, unanswered } = pairs;
     let texts: BTreeSet<&String> = same.iter().flat_map(|(a, b)| [a, b]).collect();
@@ -192,7 +192,7 @@ const MAX_CACHED: usize = 100_000;
 
 impl TrigramCache {
     /// Returns the share of common trigrams of two texts, from 0 to 1. As in `PostgreSQL`'s
-    /// `pg_trgm`, each word is in lower case, with two blanks before it and one after it.
+    /// `pg_trgm`, each word is in lower case, with two spaces before it and one after it.
     fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
         if self.by_text.len() > MAX_CACHED {
             self.by_text.clear();
@@ -260,7 +260,7 @@ mod tests {
         let reversed =
             build(same.into_iter().rev().collect(), different.into_iter().rev().collect());
         assert_eq!(reversed.canonical, clusters.canonical);
-        assert!(clusters.note(4).contains("6 of 6 pairs"), "{}", clusters.note(4));
+        assert!(clusters.format_note(4).contains("6 of 6 pairs"), "{}", clusters.format_note(4));
     }
 
     #[test]

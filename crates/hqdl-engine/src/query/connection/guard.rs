@@ -19,7 +19,7 @@ use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
 use crate::query::connection::sqlite_message::{
-    ENDS_TOO_EARLY, SqliteMessage, clause_span, name_ingredients, unknown_name,
+    ENDS_TOO_EARLY, SqliteMessage, clause_span, extract_unknown_name, restore_ingredient_names,
 };
 use crate::query::connection::statement::{ONLY_READS, first_word_span, name_span, token_span_at};
 use crate::query::connection::{best, dedup, math, search};
@@ -28,10 +28,9 @@ use crate::query::result::query_result::RowSink;
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::generate::StopReason;
 
-/// Number of `SQLite` VM instructions between two checks of the time limit: some tens of
-/// microseconds.
+/// Number of `SQLite` VM instructions between two checks of the time limit: tens of microseconds.
 const OPS_PER_CHECK: i32 = 1000;
-/// Interval at which a statement that runs is checked, however long its instructions take.
+/// Interval at which a running statement is checked, however long its instructions take.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Deadline of a connection without a time limit.
 const NO_DEADLINE: u64 = u64::MAX;
@@ -103,7 +102,7 @@ pub struct Guard {
 struct Authorizer {
     /// Whether temporary tables are read-only, too.
     is_locked: AtomicBool,
-    /// Reason of the latest denial.
+    /// Reason for the latest denial.
     denial: Mutex<Option<String>>,
     origin: Instant,
     /// Deadline of the statement, in nanoseconds after `origin`.
@@ -123,13 +122,13 @@ enum AbortReason {
 }
 
 impl Guard {
-    /// Opens a database under guard. The connection is not locked yet: the engine creates its
-    /// temporary tables and functions, and then calls [`Self::lock_temp`]. A statement may run for
-    /// `timeout`, counted from [`Self::start_timeout`], and is aborted when `interrupt` becomes
-    /// true.
+    /// Opens a guarded connection to a database. The connection is not locked yet: the engine
+    /// creates its temporary tables and functions, and then calls [`Self::lock_temp`]. A statement
+    /// may run for `timeout`, counted from [`Self::start_timeout`], and is aborted when `interrupt`
+    /// becomes true.
     ///
     /// # Errors
-    /// [`StoreError`] if the database is missing, locked or not a database.
+    /// Returns [`StoreError`] if the database is missing, locked or not a database.
     pub fn open_for_query(
         path: &Path,
         timeout: Option<Duration>,
@@ -146,11 +145,11 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Opens a database under guard without the functions of queries, for other SQL of a client.
-    /// The time limit starts immediately.
+    /// Opens a guarded connection to a database without the functions of queries, for other SQL
+    /// from a client. The time limit starts immediately.
     ///
     /// # Errors
-    /// [`StoreError`] if the database is missing, locked or not a database.
+    /// Returns [`StoreError`] if the database is missing, locked or not a database.
     pub fn open_for_sql(
         path: &Path,
         timeout: Option<Duration>,
@@ -175,7 +174,7 @@ impl Guard {
             abort_reason: AtomicU8::new(AbortReason::NotAborted as u8),
             is_disarmed: AtomicBool::new(false),
         });
-        // If the data is on a server, the local database is private: no SQL of a client reaches it.
+        // If the data is on a server, the local database is private: no client's SQL reaches it.
         let is_private = database.server_url().is_some();
         install_hooks(database.connection_mut(), &authorizer, interrupt, is_private)
             .map_err(|e| StoreError::from_sqlite(path, &e))?;
@@ -220,7 +219,7 @@ impl Guard {
     /// Makes the `temp` schema read-only, too. Call it before the user's SQL is prepared.
     ///
     /// # Errors
-    /// [`StoreError`] if `SQLite` rejects the setting.
+    /// Returns [`StoreError`] if `SQLite` rejects the setting.
     pub fn lock_temp(&self) -> Result<(), StoreError> {
         self.set_query_only(true)?;
         self.authorizer.is_locked.store(true, Ordering::Relaxed);
@@ -230,7 +229,7 @@ impl Guard {
     /// Makes the `temp` schema writable again for the engine, between two passes.
     ///
     /// # Errors
-    /// [`StoreError`] if `SQLite` rejects the setting.
+    /// Returns [`StoreError`] if `SQLite` rejects the setting.
     pub fn unlock_temp(&self) -> Result<(), StoreError> {
         self.authorizer.is_locked.store(false, Ordering::Relaxed);
         self.set_query_only(false)
@@ -250,9 +249,10 @@ impl Guard {
         self.authorizer.deadline.store(deadline, Ordering::Relaxed);
     }
 
-    /// Starts a thread that aborts the running statement at its deadline, and ends when the returned
-    /// sender is dropped. `SQLite` calls the progress handler only between instructions, and a
-    /// thousand instructions can build many values of 100 MB. It checks for interrupts at each row.
+    /// Starts a thread that aborts the running statement at its deadline, and ends when the
+    /// returned sender is dropped. `SQLite` calls the progress handler only between instructions,
+    /// and a thousand instructions can build many values of 100 MB. It checks for interrupts at
+    /// each row.
     fn start_watchdog(&self) -> Option<mpsc::Sender<()>> {
         self.timeout?;
         let (sender, ended) = mpsc::channel();
@@ -283,11 +283,12 @@ impl Guard {
         done
     }
 
-    /// Runs a statement whose parameters are bound, starts the [time limit](Self::start_timeout), and sends
-    /// columns and rows to a sink. Returns the number of rows. Errors point into `sql`.
+    /// Runs a statement whose parameters are bound, starts the [time limit](Self::start_timeout),
+    /// and sends columns and rows to a sink. Returns the number of rows. Errors point into `sql`.
     ///
     /// # Errors
-    /// [`QueryError`] of `SQLite`, the timeout, the interrupt or the sink.
+    /// Returns [`QueryError`] if `SQLite` or the sink fails, or if the query times out or is
+    /// interrupted.
     pub fn stream_rows(
         &self,
         statement: &mut Statement<'_>,
@@ -358,7 +359,7 @@ impl Guard {
                 "select a part of it with `substr`",
             ),
             _ => {
-                let message = name_ingredients(&sqlite_message(error));
+                let message = restore_ingredient_names(&sqlite_message(error));
                 // `SQLite` reports the name of an unknown table, but not its offset.
                 let span = span.or_else(|| {
                     let end = sql.trim_end().len();
@@ -366,7 +367,7 @@ impl Guard {
                     is_at_end
                         .then_some(end..end)
                         .or_else(|| clause_span(sql, &message))
-                        .or_else(|| name_span(sql, unknown_name(&message)))
+                        .or_else(|| name_span(sql, extract_unknown_name(&message)))
                 });
                 let (span_in_sql, database) = (span.as_ref(), &self.database);
                 let explained =

@@ -56,9 +56,9 @@ fn log_of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
 /// Registers the math functions with a connection.
 ///
 /// # Errors
-/// Errors from `SQLite`.
+/// Fails if `SQLite` rejects a registration.
 pub fn register_math_functions(connection: &Connection) -> rusqlite::Result<()> {
-    // Innocuous, so that views and indexes of the database may use them.
+    // Mark the functions as innocuous, so that views and indexes of the database may use them.
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;

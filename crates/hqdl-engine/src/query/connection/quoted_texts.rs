@@ -1,5 +1,5 @@
 //! Finds double-quoted names that `SQLite` reads as texts because there is no such column
-//! (<https://www.sqlite.org/quirks.html>, 8). A misspelled column then becomes a constant.
+//! (<https://www.sqlite.org/quirks.html>, section 8). A misspelled column then becomes a constant.
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error};
@@ -43,7 +43,6 @@ pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connecti
     names.iter().map(note).collect()
 }
 
-/// Returns the double-quoted tokens.
 fn quoted_tokens(statement: &str) -> Vec<Token> {
     let (mut tokens, mut at) = (Vec::new(), 0);
     while let Ok(Some(token)) = lexer::next_token(statement, at, Brackets::Name) {

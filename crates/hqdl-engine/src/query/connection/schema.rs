@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::query::connection::guard::Guard;
 use crate::query::request::error::QueryError;
 use hqdl_database::publish::column_affinity;
-use hqdl_sql::blendsql::has_random;
+use hqdl_sql::blendsql::calls_random_function;
 use hqdl_sql::blendsql::scope::{Affinity, Resolver, Schema, Scope};
 use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query, ViewDefinition};
 use hqdl_sql::suql::TableColumns;
@@ -51,7 +51,6 @@ fn read_columns(connection: &Connection, table: &str) -> Option<TableColumns> {
 pub(in crate::query) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
     affinities: HashMap<(String, String), Affinity>,
-    /// Unique keys of each table.
     unique_keys: HashMap<String, Vec<Vec<String>>>,
     /// Columns, in lower case, whose collation may treat different texts as equal.
     collations: HashSet<(String, String)>,
@@ -59,7 +58,6 @@ pub(in crate::query) struct KnownSchema {
     random_views: HashSet<String>,
     /// Views that join tables, or may do so.
     join_views: HashSet<String>,
-    /// Views that may have a LIMIT.
     limit_views: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
     /// Views whose definitions can be parsed.
@@ -70,7 +68,7 @@ impl KnownSchema {
     /// Reads the schema.
     ///
     /// # Errors
-    /// [`QueryError`] if the database fails.
+    /// Returns [`QueryError`] if the database fails.
     pub fn read_schema(guard: &Guard) -> Result<Self, QueryError> {
         let failed = |e: rusqlite::Error| guard.query_error(&e, "");
         let connection = guard.connection();
@@ -91,7 +89,7 @@ impl KnownSchema {
         for (name, schema) in names {
             // A view whose tables were dropped has no known key, nor have two tables with the same
             // name.
-            let own_keys = read_keys(connection, &name, &schema).unwrap_or_default();
+            let own_keys = read_unique_keys(connection, &name, &schema).unwrap_or_default();
             unique_keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own_keys);
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
             let found = columns.query_map((&name, &schema), read).map_err(failed)?;
@@ -109,7 +107,7 @@ impl KnownSchema {
                     _ => Affinity::Blob,
                 };
                 affinities.insert((table.clone(), column.to_lowercase()), affinity);
-                if !is_binary(connection, (&schema, &name, &column)) {
+                if !has_binary_collation(connection, (&schema, &name, &column)) {
                     collations.insert((table.clone(), column.to_lowercase()));
                 }
                 tables.entry(table.clone()).or_default().push(column);
@@ -147,10 +145,10 @@ impl KnownSchema {
     fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
         let views_where = |of: &dyn Fn(&Query) -> bool| views_with_property(views, of);
         self.limit_views = views_where(&has_limit);
-        self.random_views = views_where(&has_random);
+        self.random_views = views_where(&calls_random_function);
         let is_view = |table: &str| views.iter().any(|(view, _)| view.eq_ignore_ascii_case(table));
         let joined = |view: &&(String, Option<ViewDefinition>)| {
-            !view.1.as_ref().is_some_and(|view| reads_one_table(&view.query, &is_view))
+            !view.1.as_ref().is_some_and(|view| reads_at_most_one_table(&view.query, &is_view))
         };
         self.join_views = views.iter().filter(joined).map(|(name, _)| name.clone()).collect();
         // Each iteration resolves at least the views that read only tables and resolved views.
@@ -175,9 +173,12 @@ impl KnownSchema {
     }
 }
 
-/// Returns true if a table's column has the BINARY collation. `SQLite` does not report the collation
-/// of a view's column.
-fn is_binary(connection: &Connection, (schema, table, column): (&str, &str, &str)) -> bool {
+/// Returns true if a table's column has the BINARY collation. `SQLite` does not report the
+/// collation of a view's column.
+fn has_binary_collation(
+    connection: &Connection,
+    (schema, table, column): (&str, &str, &str),
+) -> bool {
     column_collation(connection, (schema, table, column))
         .is_some_and(|name| name.eq_ignore_ascii_case("binary"))
 }
@@ -193,7 +194,7 @@ fn column_collation(
 /// Reads the unique keys of a table: sets of lower-case column names that are never NULL and unique
 /// under the columns' own collations. An index that distinguishes more values than its column is
 /// not a unique key.
-fn read_keys(
+fn read_unique_keys(
     connection: &Connection,
     table: &str,
     schema: &str,
@@ -272,7 +273,7 @@ fn has_limit(query: &Query) -> bool {
 }
 
 /// Returns true if a view's query certainly reads at most one table.
-fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
+fn reads_at_most_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
     let mut exists = false;
     query.visit_exprs(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
     let Body::Core(core) = &query.body else { return false };
@@ -312,12 +313,12 @@ impl Schema for ThroughViews<'_> {
 }
 
 impl KnownSchema {
-    /// Returns whether a table exists.
+    /// Returns true if a table exists.
     pub fn has_table(&self, table: &str) -> bool {
         self.tables.contains_key(&table.to_lowercase())
     }
 
-    /// Returns whether a query reads a view.
+    /// Returns true if a query reads a view.
     pub fn reads_view(&self, query: &Query) -> bool {
         let mut found = false;
         query.visit_tables(&mut |table| found |= self.views.contains_key(&table.to_lowercase()));

@@ -1,5 +1,5 @@
-//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that match a
-//! text best, as a JSON array.
+//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that match
+//! a text best, as a JSON array.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const RANK_CONSTANT: f64 = 60.0;
 /// Registers the aggregate with a connection.
 ///
 /// # Errors
-/// Errors of `SQLite`.
+/// Fails if `SQLite` rejects a registration.
 pub fn register_search_aggregate(connection: &Connection) -> rusqlite::Result<()> {
     let aggregate = SearchAggregate { latest: Mutex::default() };
     connection.create_aggregate_function(SEARCH_AGGREGATE, 5, FunctionFlags::SQLITE_UTF8, aggregate)
@@ -29,8 +29,8 @@ pub fn register_search_aggregate(connection: &Connection) -> rusqlite::Result<()
 
 /// Implements [`SEARCH_AGGREGATE`].
 struct SearchAggregate {
-    /// Index of the values that were searched last, with their digest: the rows of a query search
-    /// the same values.
+    /// Index of the most recently searched values, with their digest, because all rows of a query
+    /// search the same values.
     latest: Mutex<Option<(blake3::Hash, TextIndex)>>,
 }
 
@@ -80,9 +80,12 @@ impl Aggregate<SearchedValues, String> for SearchAggregate {
             && let Some(text) = &state.text
         {
             let by_words = self.word_similarities(&state.values, text)?;
-            add_ranks(&mut scores, by_words.into_iter().map(|s| Some(s).filter(|s| *s > 0.0)));
+            add_reciprocal_ranks(
+                &mut scores,
+                by_words.into_iter().map(|s| Some(s).filter(|s| *s > 0.0)),
+            );
         }
-        add_ranks(&mut scores, state.values.values().map(|(_, similarity)| *similarity));
+        add_reciprocal_ranks(&mut scores, state.values.values().map(|(_, similarity)| *similarity));
         let mut found: Vec<(f64, Json)> =
             scores.into_iter().zip(state.values.into_values().map(|(value, _)| value)).collect();
         found.retain(|(score, _)| *score > 0.0);
@@ -94,7 +97,7 @@ impl Aggregate<SearchedValues, String> for SearchAggregate {
 }
 
 impl SearchAggregate {
-    /// Returns the similarity of each value to a text by their words.
+    /// Returns the similarity of each value to a text, based on their words.
     fn word_similarities(
         &self,
         values: &BTreeMap<String, (Json, Option<f64>)>,
@@ -116,13 +119,13 @@ impl SearchAggregate {
 }
 
 /// Adds the reciprocal rank of each similarity to the scores.
-fn add_ranks(scores: &mut [f64], similarities: impl Iterator<Item = Option<f64>>) {
+fn add_reciprocal_ranks(scores: &mut [f64], similarities: impl Iterator<Item = Option<f64>>) {
     let mut ranked: Vec<(f64, usize)> =
         similarities.enumerate().filter_map(|(n, similarity)| Some((similarity?, n))).collect();
     ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let (mut rank, mut last) = (0, None);
     for (position, (similarity, n)) in ranked.into_iter().enumerate() {
-        // Equal similarities have one rank.
+        // Equal similarities share a rank.
         if last != Some(similarity) {
             (rank, last) = (position, Some(similarity));
         }

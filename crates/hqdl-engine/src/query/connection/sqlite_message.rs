@@ -1,5 +1,5 @@
-//! Explains `SQLite`'s messages about a query: they name ingredients instead of hqdl's own
-//! functions, and get a hint.
+//! Explains `SQLite`'s messages about a query: replaces the names of hqdl's own functions with
+//! those of ingredients, and adds hints.
 
 use std::ops::Range;
 
@@ -90,10 +90,10 @@ const HINTS: [(&str, &str); 29] = [
     ),
 ];
 
-/// Message for a query without its end.
+/// Message for an incomplete query.
 pub(in crate::query) const ENDS_TOO_EARLY: &str = "the query ends too early";
 
-/// Parts of `SQLite`'s messages, and what hqdl writes instead.
+/// Parts of `SQLite`'s messages, and their replacements in hqdl's messages.
 const OWN_MESSAGES: [(&str, &str); 4] = [
     ("unable to use function MATCH", "MATCH works only on a full-text table"),
     ("incomplete input", ENDS_TOO_EARLY),
@@ -105,9 +105,9 @@ const OWN_MESSAGES: [(&str, &str); 4] = [
     ("datatype mismatch", "LIMIT or OFFSET is not a whole number"),
 ];
 
-/// Returns a message in the words of the query: with the names of ingredients instead of those of
-/// the functions and tables that replace them.
-pub(in crate::query) fn name_ingredients(message: &str) -> String {
+/// Replaces the names of hqdl's functions and tables in a message with the names of the ingredients
+/// that the query uses.
+pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
     // `table hq_ranked has 2 values for 1 columns`
     if let Some((table, counts)) =
         message.strip_prefix("table hq_").and_then(|rest| rest.split_once(" has "))
@@ -210,7 +210,7 @@ pub(in crate::query) struct SqliteMessage<'m> {
     pub message: &'m str,
     /// Query that `SQLite` read.
     pub sql: &'m str,
-    /// Place of the error.
+    /// Span of the error in the query.
     pub span: Option<&'m Range<usize>>,
     pub database: &'m Database,
 }
@@ -292,7 +292,7 @@ impl SqliteMessage<'_> {
         }
     }
 
-    /// Returns the numbers of arguments that a function takes.
+    /// Describes the numbers of arguments that a function accepts.
     fn describe_arguments(&self, function: &str) -> String {
         let counts = self.database.connection().prepare(
             "SELECT DISTINCT narg FROM pragma_function_list WHERE name = ?1 COLLATE NOCASE AND narg >= 0 \
@@ -313,7 +313,7 @@ impl SqliteMessage<'_> {
     fn suggest_name(&self) -> String {
         let (message, database) = (self.message, self.database);
         let is_table = message.starts_with("no such table");
-        let misspelt = unknown_name(message);
+        let misspelt = extract_unknown_name(message);
         let mut tables = database.table_names();
         // `SQLite` rejects `t.c` although the table `t` has a column `c`.
         let table = message.strip_prefix("no such column: ").and_then(|name| name.rsplit_once('.'));
@@ -409,7 +409,7 @@ fn format_first_names(names: &[String]) -> String {
 }
 
 /// Returns the name at the end of a `SQLite` message, without qualifier and quotes.
-pub(in crate::query) fn unknown_name(message: &str) -> &str {
+pub(in crate::query) fn extract_unknown_name(message: &str) -> &str {
     let name = message.rsplit(": ").next().unwrap_or_default();
     name.rsplit('.').next().unwrap_or(name).trim_matches('"')
 }

@@ -10,13 +10,13 @@ use hqdl_sql::blendsql::begins_write;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
 
-/// Message of every denial.
+/// Message for every denied statement.
 pub(in crate::query) const ONLY_READS: &str = "a query is read-only";
 
 /// Checks that a text is a single statement that may be read-only.
 ///
 /// # Errors
-/// [`QueryError::Sql`] with a span and a hint.
+/// Returns [`QueryError::Sql`] with a span and a hint for any other text.
 pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
     if let Some(at) = sql.find('\0') {
         return Err(QueryError::in_sql(
@@ -144,7 +144,7 @@ impl Iterator for QueryTokens<'_> {
 
 /// Returns the span of a run-time error. `SQLite` reports no offset, so the span is known only if a
 /// single expression can fail with this message.
-pub(in crate::query) fn failing_span(query: &Query, message: &str) -> Option<Range<usize>> {
+pub(in crate::query) fn find_failing_span(query: &Query, message: &str) -> Option<Range<usize>> {
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
     let suql_fragments = [" is not ", " is neither ", "division by zero", "out of range"];
     let suql = suql_fragments.iter().any(|fragment| message.contains(fragment));

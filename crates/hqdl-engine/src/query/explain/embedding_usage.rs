@@ -1,10 +1,10 @@
-//! Upper bound of a query's embedding usage. The estimate compares texts by words and counts the
+//! Upper bound on a query's embedding usage. The estimate compares texts by words and counts the
 //! texts that need an embedding.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::query::ask::embeddings::split_into_batches;
-use crate::query::ask::similarity::similarity_by_words;
+use crate::query::ask::similarity::compute_word_similarities;
 use crate::query::request::Request;
 use crate::retrieval::vectors::{PassageDigest, VectorStore, hash_passage};
 use hqdl_values::tokens::Tokenizer;
@@ -29,7 +29,7 @@ impl ComparedTexts {
             self.texts.entry(digest).or_insert_with(|| text.to_owned());
         }
         self.comparisons.push(comparison);
-        similarity_by_words(question, passages)
+        compute_word_similarities(question, passages)
     }
 
     /// Records texts whose embeddings a query reads. If they are not all requested together, each
@@ -49,7 +49,7 @@ impl ComparedTexts {
         }
     }
 
-    /// Returns an upper bound of the usage for embeddings that are not stored yet. The bound is
+    /// Returns an upper bound on the usage for embeddings that are not stored yet. The bound is
     /// zero if the spec names no embeddings model.
     pub fn usage_bound(&self, request: &Request<'_>) -> Usage {
         let Some(settings) = &request.spec.embeddings else { return Usage::default() };

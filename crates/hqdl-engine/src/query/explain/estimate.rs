@@ -1,4 +1,4 @@
-//! Upper bounds of requests, tokens and cost. If demands are spread over several passes, the bound
+//! Upper bounds on requests, tokens and cost. If demands are spread over several passes, the bound
 //! assumes that each request contains a single value.
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::usage::Usage;
 
-/// Running total of the upper bound of a query's usage.
+/// Running total of the upper bound on a query's usage.
 #[derive(Default)]
 struct UsageBound {
     usage: Usage,
@@ -30,7 +30,7 @@ struct UsageBound {
 }
 
 impl Engine<'_, '_> {
-    /// Returns the number of values in some demands and the joins, and an upper bound of their
+    /// Returns the number of values in the demands and the joins, and an upper bound on their
     /// usage.
     pub(in crate::query) fn estimate_usage(
         &self,
@@ -161,8 +161,8 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Returns the usage of requests for sorted demands that one model answers, with `rows` rows per
-    /// request.
+    /// Returns the usage of requests for sorted demands that one model answers, with `rows` rows
+    /// per request.
     fn estimate_request_usage(
         &self,
         target: &TargetExpansion,
@@ -202,8 +202,8 @@ impl Engine<'_, '_> {
     }
 }
 
-/// Returns the maximum number of requests for some entities if each may lack any subset of the
-/// columns. Entities with the same missing columns share requests, and only the last request of
+/// Returns the maximum number of requests for a number of entities if each may lack any subset of
+/// the columns. Entities with the same missing columns share requests, and only the last request of
 /// each subset may be partly filled.
 fn max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
     let rows = u64::from(rows.max(1));

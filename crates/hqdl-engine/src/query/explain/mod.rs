@@ -1,4 +1,4 @@
-//! Explains a query: its routes, its SQL, and an upper bound of its requests and their price over
+//! Explains a query: its routes, its SQL, and an upper bound on its requests and their cost over
 //! all passes. This module sends no request.
 
 pub mod embedding_usage;
@@ -27,10 +27,10 @@ use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;
 
-/// Returns how a query would run, with an upper bound of its requests. Sends no request.
+/// Returns how a query would run, with an upper bound on its requests. Sends no request.
 ///
 /// # Errors
-/// [`QueryError`] if the query could not be run.
+/// Returns [`QueryError`] if the query cannot be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let began = Instant::now();
     let mut engine = Engine::prepare_query(request, None, explain_nested)?;
@@ -78,7 +78,7 @@ pub fn explain_nested(
     }
 }
 
-/// Upper bound of the demands of a query.
+/// Upper bound on the demands of a query.
 struct DemandBound {
     demands: Vec<Demand>,
     unbounded: Vec<Unbounded>,
@@ -86,7 +86,7 @@ struct DemandBound {
 }
 
 impl Engine<'_, '_> {
-    /// Returns an upper bound of the demands over all passes.
+    /// Returns an upper bound on the demands over all passes.
     fn compute_demand_bound(
         &mut self,
         rewritten: &RewrittenQuery,
@@ -128,8 +128,8 @@ impl Engine<'_, '_> {
     }
 
     /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Returns `None` if
-    /// a call decides which rows are first, if the query is random, or if not all demands were
-    /// recorded.
+    /// a call decides which rows are first, if the query uses random values, or if not all demands
+    /// were recorded.
     fn find_limit_demands(
         &mut self,
         rewritten: &RewrittenQuery,
@@ -149,7 +149,7 @@ impl Engine<'_, '_> {
         }
         self.start_probe_pass(rewritten);
         let mut reader = CandidateReader::new(rule, &self.runtime, 1, (0, 0), true);
-        match self.run_once(rewritten, &mut reader) {
+        match self.run_single_pass(rewritten, &mut reader) {
             Err(QueryError::Output(e)) if is_stop_reading_error(&e) => {}
             result => result?,
         }
@@ -180,7 +180,7 @@ impl Engine<'_, '_> {
         }
         self.start_probe_pass(rewritten);
         let mut reader = CandidateReader::new(rule, &self.runtime, 1, (0, 0), true);
-        match self.run_once(rewritten, &mut reader) {
+        match self.run_single_pass(rewritten, &mut reader) {
             // There are too many candidates to order.
             Err(QueryError::Sql(_)) if lock_runtime(&self.runtime).pass.is_aborted => {}
             result => result?,

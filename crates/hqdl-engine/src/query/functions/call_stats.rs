@@ -11,7 +11,6 @@ pub struct CallStats {
 }
 
 impl CallStats {
-    /// Counts a row and its entity.
     pub(in crate::query) fn count_row(&mut self, entity: usize) {
         self.row_count += 1;
         if self.seen.len() <= entity {

@@ -11,7 +11,8 @@ use hqdl_values::Row;
 use hqdl_values::value::Value;
 
 impl CallRuntime {
-    /// Returns the entity that some values identify, or `None` if a NULL prevents it.
+    /// Returns the entity that the values of a call identify, or `None` if they do not identify one
+    /// because of a NULL.
     pub(in crate::query) fn intern_value_entity(
         &mut self,
         target: usize,
@@ -41,7 +42,7 @@ impl CallRuntime {
                 _ if !expansion.is_image(name) => None,
                 ValueRef::Blob(bytes) => Some(image_files.store_blob(bytes)),
                 ValueRef::Text(bytes) => {
-                    image_files.store_data_url_text(std::str::from_utf8(bytes).ok()?)
+                    image_files.store_if_data_url(std::str::from_utf8(bytes).ok()?)
                 }
                 _ => None,
             };
@@ -102,8 +103,8 @@ impl CallRuntime {
         Ok(document.unwrap_or_default())
     }
 
-    /// Returns the entity of some rows, which is identified by the digest of their rendering in the
-    /// prompt.
+    /// Returns the entity of a context's rows, identified by the digest of the rows as the prompt
+    /// shows them.
     pub(in crate::query) fn intern_rows_entity(
         &mut self,
         call: usize,

@@ -19,7 +19,7 @@ use hqdl_values::value::Value;
 struct PartAnswer {
     priority: u64,
     state: PartState,
-    /// Digest of the text that was asked about, and of every text that it was combined from.
+    /// Digest of the part, or of all parts whose answers were combined.
     digest: [u8; 32],
 }
 
@@ -48,20 +48,20 @@ impl CallRuntime {
             return Ok(Reduced::Nothing);
         };
         if self.data.contexts.fits_document(&document) {
-            return Ok(self.result_cell(reduction, column, digest, document));
+            return Ok(self.register_result_cell(reduction, column, digest, document));
         }
         let parts = self.data.reductions.parts(digest, &document, &self.data.contexts);
         let mut answers = Vec::with_capacity(parts.len());
         for part in parts.iter() {
-            answers.push(self.ask_about_part(reduction, part)?);
+            answers.push(self.find_or_demand_part_answer(reduction, part)?);
         }
         loop {
             let weights: Vec<(u64, u64)> = answers.iter().map(|a| (a.priority, 1)).collect();
             let ranges = split_sequence(&weights, MAX_COMBINED);
             if let [_] = ranges.as_slice() {
-                return match self.combine_answers(reduction, columns.result, &answers)? {
+                return match self.build_answers_document(reduction, columns.result, &answers)? {
                     Combined::Document(document) => {
-                        Ok(self.result_cell(reduction, columns.result, digest, document))
+                        Ok(self.register_result_cell(reduction, columns.result, digest, document))
                     }
                     Combined::State(PartState::Pending) => Ok(Reduced::Pending),
                     Combined::State(_) => Ok(Reduced::Nothing),
@@ -70,46 +70,52 @@ impl CallRuntime {
             let mut combined = Vec::with_capacity(ranges.len());
             for range in ranges.into_iter().rev() {
                 let of = answers.split_off(range.start);
-                combined.push(self.combined_answer(reduction, of)?);
+                combined.push(self.find_combined_answer(reduction, of)?);
             }
             combined.reverse();
             answers = combined;
         }
     }
 
-    /// Returns the cell with the result for a document.
-    fn result_cell(
+    /// Returns the cell that contains the result for a document.
+    fn register_result_cell(
         &mut self,
         reduction: Reduction,
         column: usize,
         digest: [u8; 32],
         document: Document,
     ) -> Reduced {
-        let cell = self.document_cell(reduction.target, column, &document);
+        let cell = self.intern_document_cell(reduction.target, column, &document);
         self.data.reductions.results.insert((reduction.call, digest), cell);
         Reduced::Cell(cell, Some(document))
     }
 
-    /// Returns the cell of a document.
-    fn document_cell(&mut self, target: usize, column: usize, document: &Document) -> Demand {
+    /// Returns the cell of a document, registering the document if necessary.
+    fn intern_document_cell(
+        &mut self,
+        target: usize,
+        column: usize,
+        document: &Document,
+    ) -> Demand {
         let key = document.entity_key();
         let row = || Row { key: vec![Value::Text(key.clone())], context: Vec::new() };
         let entity = self.data.targets[target].intern_entity(key.as_bytes(), row);
         Demand::new(target, entity, column)
     }
 
-    fn ask_about_part(
+    fn find_or_demand_part_answer(
         &mut self,
         reduction: Reduction,
         part: &DocumentPart,
     ) -> rusqlite::Result<PartAnswer> {
         let digest = texts_digest(&part.document.texts);
-        let state = self.ask_about_document(reduction, reduction.columns.part, &part.document)?;
+        let state =
+            self.find_or_demand_answer(reduction, reduction.columns.part, &part.document)?;
         Ok(PartAnswer { priority: part.priority, state, digest })
     }
 
-    /// Returns the combination of some answers. A single answer is returned unchanged.
-    fn combined_answer(
+    /// Returns the combination of the answers. A single answer is returned unchanged.
+    fn find_combined_answer(
         &mut self,
         reduction: Reduction,
         mut answers: Vec<PartAnswer>,
@@ -120,12 +126,12 @@ impl CallRuntime {
             return Ok(single);
         }
         let column = reduction.columns.combined;
-        let state = match self.combine_answers(reduction, column, &answers)? {
+        let state = match self.build_answers_document(reduction, column, &answers)? {
             Combined::Document(document) if document.texts.len() == 1 => {
                 PartState::Known(document.texts.into_iter().next())
             }
             Combined::Document(document) => {
-                self.ask_about_document(reduction, column, &document)?
+                self.find_or_demand_answer(reduction, column, &document)?
             }
             Combined::State(state) => state,
         };
@@ -133,9 +139,9 @@ impl CallRuntime {
         Ok(PartAnswer { priority, state, digest: answers_digest(&answers) })
     }
 
-    /// Returns the document that consists of some answers, or the state of their combination if
+    /// Returns the document that consists of the answers, or the state of their combination if
     /// there is no such document.
-    fn combine_answers(
+    fn build_answers_document(
         &mut self,
         reduction: Reduction,
         column: usize,
@@ -167,13 +173,13 @@ impl CallRuntime {
     }
 
     /// Returns the answer about a document. Demands it if it is missing.
-    fn ask_about_document(
+    fn find_or_demand_answer(
         &mut self,
         reduction: Reduction,
         column: usize,
         document: &Document,
     ) -> rusqlite::Result<PartState> {
-        let cell = self.document_cell(reduction.target, column, document);
+        let cell = self.intern_document_cell(reduction.target, column, document);
         let is_readable = match self.look_up_cell(cell)? {
             Cell::Known(Sql::Null) => {
                 !self.data.targets[cell.target()].is_unreadable(cell.entity(), cell.column())
@@ -210,7 +216,7 @@ impl CallRuntime {
         let words = self.data.contexts.max_document_tokens().max(MIN_WORDS);
         let texts = vec![format!("{id}{}", " word".repeat(words as usize))];
         let document = Document { texts };
-        let cell = self.document_cell(reduction.target, column, &document);
+        let cell = self.intern_document_cell(reduction.target, column, &document);
         self.demand_cell(reduction.call, cell, Some(document))
     }
 

@@ -23,13 +23,12 @@ const INLINE_ARGUMENTS: usize = 8;
 /// `SQLite` must not evaluate a call before it is reached, so no function is deterministic.
 const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8;
 
-/// Body of a scalar function.
 type ScalarFunction = fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<Sql>;
 
 /// Registers the functions with a connection.
 ///
 /// # Errors
-/// Errors from `SQLite`.
+/// Fails if `SQLite` rejects a registration.
 pub fn register_functions(
     connection: &Connection,
     runtime: &SharedRuntime,

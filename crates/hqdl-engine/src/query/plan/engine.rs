@@ -40,22 +40,24 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) complete_selects: Vec<usize>,
     /// Whether an unordered LIMIT is evaluated in similarity order.
     pub(in crate::query) similarity_ordering: bool,
-    /// Query over published tables, as long as they may be able to answer the whole query.
+    /// Query over published tables; `None` once they turn out to be insufficient for the whole
+    /// query.
     pub(super) stored_plan: Option<RewrittenQuery>,
     /// Reason why published tables do not answer the query.
     pub(in crate::query) no_stored_plan_reason: RefusalReason,
     pub(in crate::query) passes: Vec<Pass>,
     pub(in crate::query) sql: String,
-    /// Meta of the nested queries that returned options.
+    /// Metadata of the nested queries that returned options.
     pub(super) nested_meta: Vec<Meta>,
     /// Notes on the text of the query.
     pub(super) notes: Vec<String>,
 }
 
 impl Engine<'_, '_> {
-    /// Returns the SQL to run. If `topk_enabled` is true, applies LIMIT pushdown where possible.
-    pub(in crate::query) fn rewrite_query(&self, topk_enabled: bool) -> RewrittenQuery {
-        self.new_rewriter(topk_enabled).rewrite(&self.parsed)
+    /// Returns the SQL to run. If `limit_pushdown_enabled` is true, applies LIMIT pushdown where
+    /// possible.
+    pub(in crate::query) fn rewrite_query(&self, limit_pushdown_enabled: bool) -> RewrittenQuery {
+        self.new_rewriter(limit_pushdown_enabled).rewrite(&self.parsed)
     }
 
     /// Returns a subquery as a standalone statement that yields its first rows.
@@ -65,11 +67,11 @@ impl Engine<'_, '_> {
         rewriter.rewrite(&self.parsed)
     }
 
-    fn new_rewriter(&self, topk_enabled: bool) -> Rewriter<'_> {
+    fn new_rewriter(&self, limit_pushdown_enabled: bool) -> Rewriter<'_> {
         let mut rewriter =
             Rewriter::new(&self.normalized.sql, &self.calls.sites, &self.schema, &self.statistics);
         rewriter.similarity_ordering = self.similarity_ordering;
-        rewriter.limit_pushdown_enabled = topk_enabled;
+        rewriter.limit_pushdown_enabled = limit_pushdown_enabled;
         rewriter.complete_selects = &self.complete_selects;
         rewriter
     }
@@ -88,13 +90,14 @@ impl Engine<'_, '_> {
             runtime.settings.reads_stored_tables = true;
         }
         let mut buffer = RowBuffer::default();
-        match self.run_once(&stored_plan, &mut buffer) {
+        match self.run_single_pass(&stored_plan, &mut buffer) {
             Ok(()) => {
                 self.sql.clone_from(&stored_plan.sql);
                 self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
                 Ok(Some((stored_plan, buffer)))
             }
-            // If the query itself is wrong, running it without published tables reports the error.
+            // If the query itself is invalid, running it without published tables reports the
+            // error.
             Err(QueryError::Sql(_)) => {
                 lock_runtime(&self.runtime).settings.reads_stored_tables = false;
                 Ok(None)
@@ -152,8 +155,8 @@ impl Engine<'_, '_> {
         )
     }
 
-    /// Runs the query once, as one pass.
-    pub(in crate::query) fn run_once(
+    /// Runs the query in a single pass.
+    pub(in crate::query) fn run_single_pass(
         &self,
         rewritten: &RewrittenQuery,
         sink: &mut dyn RowSink,
@@ -172,7 +175,7 @@ impl Engine<'_, '_> {
         self.stream_rows(&mut statement, sql, &mut RowBuffer::default())
     }
 
-    /// Checks the query against `SQLite` and its parameters.
+    /// Checks the query with `SQLite`, and checks its parameters.
     pub(in crate::query) fn check_statement(
         &self,
         rewritten: &RewrittenQuery,
@@ -189,7 +192,7 @@ impl Engine<'_, '_> {
             QueryError::Sql(mut problem) => {
                 let message = &problem.message;
                 problem.span = self.find_name_span(message).or_else(|| {
-                    statement::failing_span(&self.parsed.query, message)
+                    statement::find_failing_span(&self.parsed.query, message)
                         .map(|span| self.normalized.original_span(&span))
                 });
                 QueryError::Sql(problem)
@@ -215,7 +218,7 @@ impl Engine<'_, '_> {
     ) -> Result<(), QueryError> {
         match self.guard.stream_rows(statement, sql, sink) {
             Err(QueryError::Sql(mut problem)) => {
-                problem.span = statement::failing_span(&self.parsed.query, &problem.message)
+                problem.span = statement::find_failing_span(&self.parsed.query, &problem.message)
                     .map(|span| self.normalized.original_span(&span));
                 Err(self.take_context_error().unwrap_or(QueryError::Sql(problem)))
             }
@@ -255,7 +258,7 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Records the questions that are about to be asked, with the origins of their values.
+    /// Records the questions before hqdl asks them, with the origins of their values.
     pub(in crate::query) fn record_questions(
         &mut self,
         demands: &[Demand],
@@ -300,7 +303,7 @@ impl Engine<'_, '_> {
     ) -> Result<(), QueryError> {
         if buffer.has_overflowed {
             lock_runtime(&self.runtime).begin_pass();
-            return self.run_once(rewritten, sink);
+            return self.run_single_pass(rewritten, sink);
         }
         sink.write_columns(&buffer.columns).map_err(QueryError::Output)?;
         for row in &buffer.rows {

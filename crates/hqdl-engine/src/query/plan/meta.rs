@@ -31,8 +31,8 @@ impl Engine<'_, '_> {
     pub(in crate::query) fn build_meta(&self, usage: Usage, began: Instant) -> Meta {
         let mut report =
             QueryReport { routes: self.calls.routes.clone(), notes: self.notes.clone() };
-        self.report_contexts(&mut report);
-        self.report_order(&mut report);
+        self.report_truncated_contexts(&mut report);
+        self.report_document_order(&mut report);
         let QueryReport { mut routes, mut notes } = report;
         notes.extend(self.lazy_run.map(LazyRun::embeddings_notes).unwrap_or_default());
         let mut unbounded = Vec::new();
@@ -85,8 +85,8 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Reports which contexts were shortened.
-    fn report_contexts(&self, report: &mut QueryReport) {
+    /// Reports which contexts were truncated.
+    fn report_truncated_contexts(&self, report: &mut QueryReport) {
         let runtime = lock_runtime(&self.runtime);
         let reduction_notes = runtime.data.reductions.notes();
         for (call, note) in
@@ -106,8 +106,8 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Reports the order in which documents are asked about, and settings without effect.
-    fn report_order(&self, report: &mut QueryReport) {
+    /// Reports the order in which hqdl asks about documents, and settings without effect.
+    fn report_document_order(&self, report: &mut QueryReport) {
         let similarity_ordered = self.rewrite_query(true).similarity_calls;
         let ordering = match &self.request.spec.embeddings {
             Some(embeddings) => format!("by embeddings of `{}`", embeddings.model.name),

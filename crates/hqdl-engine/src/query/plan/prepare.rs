@@ -48,7 +48,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let query = (normalized.clone(), parsed);
         let engine =
             Self::prepare_parsed_query(request, query, (guard, schema), lazy_run, run_nested);
-        // The span is one of the text that the user wrote.
+        // The span must refer to the text that the user wrote.
         engine.map_err(|error| error.map_span(|span| normalized.original_span(&span)))
     }
 

@@ -17,11 +17,11 @@ use hqdl_values::value::Value;
 /// Alias of an expansion's source.
 const SOURCE: &str = "hqdl_source";
 
-/// Returns the distinct values of a spec column, which is given by the positions of its expansion
-/// and of itself. Returns `None` if the value of any key is unknown.
+/// Returns the distinct values of a spec column, given by the position of its expansion and its own
+/// position. Returns `None` if the value of any key is unknown.
 ///
 /// # Errors
-/// [`QueryError`] if the sources or the facts cannot be read.
+/// Returns [`QueryError`] if the sources or the facts cannot be read.
 pub(in crate::query) fn read_stored_values(
     request: &Request<'_>,
     guard: &Guard,

@@ -23,7 +23,7 @@ const OPAQUE_FUNCTION: &str = "hqdl_opaque";
 /// Checks the query without its calls, and returns notes on it.
 ///
 /// # Errors
-/// [`QueryError::Sql`] with a span.
+/// Returns [`QueryError::Sql`] with a span if the query is invalid.
 pub(in crate::query) fn validate_query(
     text: &str,
     parsed: &ParsedQuery,
@@ -60,7 +60,7 @@ pub(in crate::query) fn validate_query(
     Ok(notes)
 }
 
-/// Returns whether each call is the list after an IN.
+/// Returns for each call whether it is the list after an IN.
 fn find_list_calls(parsed: &ParsedQuery) -> Vec<bool> {
     let mut list_flags = vec![false; parsed.calls.len()];
     parsed.query.visit_exprs(&mut |e| {
@@ -97,7 +97,7 @@ impl Replacement<'_> {
         nulls
     }
 
-    /// Returns a part of the query with some calls replaced by a function of their arguments.
+    /// Returns a part of the query with the given calls replaced by a function of their arguments.
     fn replace_with_functions(&self, span: Range<usize>, calls: &[Call]) -> String {
         let (mut sql, mut at) = (String::with_capacity(span.len()), span.start);
         for call in calls {

@@ -51,13 +51,13 @@ impl Dialect {
         Self::ALL.iter().find(|(_, dialect)| *dialect == self).map_or("sqlite", |(name, _)| name)
     }
 
-    /// Returns the dialect of a name.
+    /// Returns the dialect with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, dialect)| *dialect)
     }
 
-    /// Returns the engine whose functions the dialect has.
+    /// Returns the engine whose functions the dialect supports.
     pub(in crate::query) fn vendor(self) -> Option<Vendor> {
         match self {
             Self::Sqlite | Self::Suql => None,

@@ -14,7 +14,7 @@ use hqdl_values::problem::{Problem, Severity};
 /// Reason why a query failed or was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// The query is wrong. The span is a byte range of the query as the user wrote it.
+    /// The query is invalid. The span is a byte range of the query as the user wrote it.
     #[error("{}", .0.message)]
     Sql(Box<Problem>),
     /// The database failed.
@@ -29,7 +29,7 @@ pub enum QueryError {
     /// The model is not set up.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// A value must be asked for, but the request has no model.
+    /// The query needs an unknown value, but the request has no model.
     #[error("a call needs a model, but none is named")]
     NoModel,
     /// The run stopped before the query was complete. Answers received until then are kept.
@@ -46,7 +46,7 @@ pub enum QueryError {
     Evidence {
         /// Name of the expansion.
         expansion: String,
-        /// Reason.
+        /// Reason why the documents cannot be read.
         message: String,
     },
     /// A thread or the async runtime could not be started.
@@ -74,7 +74,7 @@ impl QueryError {
     }
 
     /// Returns the error for a file of embeddings that cannot be used.
-    pub(in crate::query) fn in_vector_file(error: &rusqlite::Error) -> Self {
+    pub(in crate::query) fn from_vector_file_error(error: &rusqlite::Error) -> Self {
         Self::in_sql(
             format!("hqdl cannot use its file of embeddings: {error}"),
             None,

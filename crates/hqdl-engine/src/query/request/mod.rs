@@ -30,7 +30,8 @@ pub struct Request<'a> {
     pub database: &'a Path,
     /// The fact store.
     pub facts: &'a Facts,
-    /// The model. Without one, a query that needs a new value fails with [`NoModel`](error::QueryError::NoModel).
+    /// The model. Without one, a query that needs a new value fails with
+    /// [`NoModel`](error::QueryError::NoModel).
     pub model: Option<Arc<dyn Model>>,
     /// Text of the query.
     pub sql: &'a str,
@@ -61,7 +62,7 @@ pub struct Request<'a> {
 }
 
 /// Cost of a query's requests in USD, including requests that may have been billed although their
-/// answers were lost. Clones count together.
+/// answers were lost. All clones share one total.
 #[derive(Debug, Clone, Default)]
 pub struct CountedCost(Arc<Mutex<f64>>);
 
@@ -110,7 +111,7 @@ impl<'a> Request<'a> {
     /// Loads the documents of an expansion, if it has any.
     ///
     /// # Errors
-    /// [`QueryError::Evidence`], or an error of the spec's database.
+    /// Returns [`QueryError::Evidence`] if they cannot be read, or an error of the spec's database.
     pub(in crate::query) fn load_evidence(&self, expansion: &Expansion) -> Result<(), QueryError> {
         if expansion.evidence.is_none() {
             return Ok(());

@@ -26,7 +26,7 @@ impl Param {
         }
     }
 
-    /// Returns whether this parameter refers to the parameter with this position and name.
+    /// Returns true if this parameter refers to the parameter with this position and name.
     #[must_use]
     pub fn matches_parameter(&self, position: usize, name: Option<&str>) -> bool {
         match (self, name) {
@@ -52,7 +52,7 @@ impl std::fmt::Display for Param {
 /// it.
 ///
 /// # Errors
-/// [`QueryError::Sql`] for a parameter of the statement without a value.
+/// Returns [`QueryError::Sql`] for a parameter of the statement without a value.
 pub fn bind_params(
     statement: &mut Statement<'_>,
     params: &[(Param, Value)],
@@ -93,7 +93,7 @@ pub fn bind_params(
 /// for all statements of a query; `names` are their parameters.
 ///
 /// # Errors
-/// [`QueryError::Sql`] for the first value without a parameter.
+/// Returns [`QueryError::Sql`] for the first value without a parameter.
 pub fn check_all_values_used(
     params: &[(Param, Value)],
     used: &[bool],

@@ -1,6 +1,6 @@
-//! Names result columns after the original query. `SQLite` names a column without an alias by the
-//! text of its expression, but it runs a rewritten text. A call's column gets its question as the
-//! name.
+//! Names result columns after the original query. `SQLite` names a column without an alias after
+//! the text of its expression, but the text that it runs is rewritten. The column of a call is
+//! named after its question.
 
 use std::ops::Range;
 

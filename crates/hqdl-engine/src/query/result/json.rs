@@ -8,7 +8,7 @@ use rusqlite::types::ValueRef;
 /// prints.
 ///
 /// # Errors
-/// Errors from `out`.
+/// Fails if writing to `out` fails.
 pub fn write_json(out: &mut dyn Write, value: ValueRef<'_>) -> Result<()> {
     match value {
         ValueRef::Null => out.write_all(b"null"),

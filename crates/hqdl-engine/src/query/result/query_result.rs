@@ -8,14 +8,14 @@ use serde_json::{Value as Json, json};
 use hqdl_sql::blendsql::plan::{Conjunct, DemandPlan, RuleOutcome, SelectPlan};
 use hqdl_values::usage::Usage;
 
-/// How a call is answered.
+/// Kind of a call's route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
     /// The question belongs to a column, whose stored values answer it.
     Column,
     /// A binding defines the answer as SQL over an expansion's columns.
     Bound,
-    /// No expansion answers the question. The model is asked, and its answers are stored.
+    /// No expansion answers the question. hqdl asks the model and stores its answers.
     AdHoc,
 }
 
@@ -36,7 +36,7 @@ impl RouteKind {
 pub struct Route {
     /// Text of the call in the query.
     pub call: String,
-    /// How the call is answered.
+    /// Kind of the route.
     pub route: RouteKind,
     /// Name of the expansion; empty for an ad-hoc one without a name.
     pub expansion: String,
@@ -70,7 +70,7 @@ pub struct Pass {
 pub struct Meta {
     /// Number of model requests that got a reply.
     pub requests: u64,
-    /// Number of values asked for.
+    /// Number of values that hqdl asked for.
     pub values_asked: u64,
     /// Number of values known before the query.
     pub values_reused: u64,
@@ -79,7 +79,7 @@ pub struct Meta {
     pub values_missing: u64,
     /// Number of missing values that the model reports as unknown.
     pub values_unknown: u64,
-    /// Number of missing values that were not asked for, because the database is on a server.
+    /// Number of missing values that hqdl did not ask for, because the database is on a server.
     pub values_unanswered: u64,
     /// Passes in order. The last one demands nothing.
     pub passes: Vec<Pass>,
@@ -110,7 +110,7 @@ pub struct Meta {
     pub interval: Option<Json>,
 }
 
-/// A call without an upper bound for the number of values it asks for.
+/// A call whose number of values has no upper bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unbounded {
     /// Text of the call in the query.
@@ -176,8 +176,8 @@ impl Meta {
         })
     }
 
-    /// Returns the meta of an explained query as `hqdl explain --json` prints it. `unbounded` lists
-    /// the calls that `values_asked` does not include, and `plan` describes each SELECT.
+    /// Returns the metadata of an explained query as `hqdl explain --json` prints it. `unbounded`
+    /// lists the calls that `values_asked` does not include, and `plan` describes each SELECT.
     #[must_use]
     pub fn explained_to_json(&self) -> Json {
         let mut json = self.to_json();
@@ -203,14 +203,14 @@ pub trait RowSink: Send {
     fn finish(&mut self) -> std::io::Result<()>;
 }
 
-/// Rows in memory, with their meta.
+/// Rows in memory, with the metadata of the query.
 #[derive(Debug, Clone, Default)]
 pub struct QueryResult {
     /// Names of the columns, not necessarily unique.
     pub columns: Vec<String>,
     /// Rows of the result.
     pub rows: Vec<Vec<Value>>,
-    /// Meta of the query. It is empty until the caller sets it after the query.
+    /// Metadata of the query; empty until the caller sets it after the query.
     pub meta: Meta,
 }
 

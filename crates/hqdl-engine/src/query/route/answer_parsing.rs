@@ -88,8 +88,8 @@ pub(in crate::query) fn merge_usages(
         }
     }
     for (n, usage) in &mut all {
-        // These two depend on the call alone, not on other calls with the same question: a call
-        // that is compared with a text remains a text.
+        // `is_ordered` and the compared type depend on the call alone, not on other calls with the
+        // same question: a call that is compared with a text remains a text.
         let texts = usages.get(n).is_some_and(|own| own.compared_with.iter().any(is_text));
         usage.is_ordered &= !texts;
         let declared_type =
@@ -254,5 +254,8 @@ pub(in crate::query) fn build_ad_hoc_column(
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    Column { keeps_items: list, ..Column::ad_hoc(data_type, question.to_owned(), values, identity) }
+    Column {
+        keeps_items: list,
+        ..Column::new_ad_hoc(data_type, question.to_owned(), values, identity)
+    }
 }

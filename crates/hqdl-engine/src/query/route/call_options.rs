@@ -19,7 +19,7 @@ pub trait ValueListProvider {
     /// the query has an unanswered call and may send no request.
     ///
     /// # Errors
-    /// [`QueryError`] if the query fails.
+    /// Returns [`QueryError`] if the query fails.
     fn query_values(
         &mut self,
         sql: &str,
@@ -33,7 +33,7 @@ pub trait ValueListProvider {
     /// known.
     ///
     /// # Errors
-    /// [`QueryError`] if the sources or the facts cannot be read.
+    /// Returns [`QueryError`] if the sources or the facts cannot be read.
     fn stored_values(
         &mut self,
         expansion: usize,
@@ -44,7 +44,7 @@ pub trait ValueListProvider {
     /// Returns the table's name as SQL.
     ///
     /// # Errors
-    /// [`QueryError`] if the table cannot be created.
+    /// Returns [`QueryError`] if the table cannot be created.
     fn create_lookup_table(
         &mut self,
         key_columns: &[String],
@@ -68,7 +68,7 @@ pub(in crate::query) fn read_options(
         // Qualify the name, because `SQLite` reads an unknown double-quoted name as a text.
         format!("SELECT DISTINCT {1}.{0} FROM {1}", quote_name(column), quote_name(table))
     };
-    let with = |text: &str| format!("{}{text}", with_clause_for(sql, parsed, call, text));
+    let with = |text: &str| format!("{}{text}", build_with_clause(sql, parsed, call, text));
     match (&call.options, &usage.options) {
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
@@ -106,9 +106,8 @@ pub(in crate::query) fn read_options(
     }
 }
 
-/// Some SQL is assembled for a part of the query. Maps an error in that SQL to the part of the
-/// query. If the part was copied to the offset `copied_at`, the span is exact. Otherwise it covers
-/// the whole part.
+/// Maps an error in SQL that was assembled for a part of the query to that part. If the part was
+/// copied to the offset `copied_at`, the span is exact. Otherwise it covers the whole part.
 fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize>) -> QueryError {
     let QueryError::Sql(problem) = error else { return error };
     let exact_span = problem.span.as_ref().zip(copied_at).and_then(|(span, begins)| {
@@ -123,7 +122,7 @@ fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize
 /// Returns the WITH clause for SQL that runs separately for a call: the common table expressions
 /// that the SQL names, directly or indirectly. It excludes those that contain the call or follow
 /// it.
-fn with_clause_for(sql: &str, parsed: &ParsedQuery, call: &Call, separate_sql: &str) -> String {
+fn build_with_clause(sql: &str, parsed: &ParsedQuery, call: &Call, separate_sql: &str) -> String {
     let all = &parsed.query.with;
     let contains_call =
         |span: &Range<usize>| span.start <= call.span.start && call.span.end <= span.end;

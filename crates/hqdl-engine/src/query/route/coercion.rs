@@ -69,7 +69,7 @@ pub(in crate::query) fn is_condition(sql: &str) -> bool {
 /// binding computes the answer from the column. `options` are the call's options, if it has any.
 ///
 /// # Errors
-/// The reason why the answer does not fit.
+/// Returns the reason why the answer does not fit.
 pub(in crate::query) fn choose_coercion(
     call: &Call,
     usage: &CallUsage,

@@ -13,7 +13,7 @@
 //! In the first case, and whenever the row has the whole key, the key is read from the row.
 //! Otherwise it is looked up by the values. If the rows are grouped by the values, the rest of the
 //! key comes from an arbitrary row of the group, so the groups must determine it. All other
-//! questions are asked ad hoc.
+//! questions become ad-hoc questions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use hqdl_sql::blendsql::usage::{CallUsage, ColumnEquality};
 /// Returns the key of an expansion as SQL at the call.
 ///
 /// # Errors
-/// The reason why the key cannot be determined.
-pub(in crate::query) fn bound_key(
+/// Returns the reason why the key cannot be determined.
+pub(in crate::query) fn find_bound_key(
     expansion: &Expansion,
     usage: &CallUsage,
     value_provider: &mut dyn ValueListProvider,
@@ -40,7 +40,7 @@ pub(in crate::query) fn bound_key(
     let mut reason = "its value does not come from a source table of the expansion".to_owned();
     let Some(lineage) = &first.lineage else { return Err(reason) };
     for rows in &expansion.sources {
-        let Some(source) = key_source(expansion, &rows.rows, value_provider) else { continue };
+        let Some(source) = find_key_source(expansion, &rows.rows, value_provider) else { continue };
         match match_instances(&source, lineage, usage) {
             InstanceMatch::Unique(instance_map) => {
                 match key_from_source(expansion, &source, &instance_map, usage, value_provider) {
@@ -142,7 +142,7 @@ fn find_bound_key_by_part(
     let mut reasons = Vec::new();
     for n in 0..expansion.sources.len() {
         let Some((own, part)) = expansion.with_only_source(n) else { continue };
-        match bound_key(&own, usage, value_provider) {
+        match find_bound_key(&own, usage, value_provider) {
             Ok(found) => {
                 let mut texts = vec!["NULL".to_owned(); expansion.key.names().len()];
                 part.iter().zip(found.texts).for_each(|(at, text)| texts[*at] = text);
@@ -155,7 +155,7 @@ fn find_bound_key_by_part(
 }
 
 /// Returns the source of the keys, or `None` if the lineage of a part is unknown.
-fn key_source(
+fn find_key_source(
     expansion: &Expansion,
     rows: &SourceRows,
     value_provider: &mut dyn ValueListProvider,

@@ -64,7 +64,8 @@ impl Kinds {
     /// the other identities under which answers are stored.
     pub fn set_kinds(&self, column: &mut Column, usage: &CallUsage) {
         column.origin = self.describe_origins(&usage.keys);
-        let kinds: Vec<Vec<String>> = usage.keys.iter().map(|key| self.kinds_of(key)).collect();
+        let kinds: Vec<Vec<String>> =
+            usage.keys.iter().map(|key| self.find_kind_columns(key)).collect();
         if kinds.iter().all(Vec::is_empty) {
             return;
         }
@@ -83,7 +84,7 @@ impl Kinds {
 
     /// Returns the names of the columns that share the kind of a call's value. The first one names
     /// the kind.
-    fn kinds_of(&self, key: &Key) -> Vec<String> {
+    fn find_kind_columns(&self, key: &Key) -> Vec<String> {
         let Some(origin) = base_column(key) else { return Vec::new() };
         let name = qualified_name(&origin.table, &origin.column);
         self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])
@@ -140,8 +141,8 @@ fn read_foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, S
     Ok(named.map(|(from, to)| (from.to_lowercase(), to.to_lowercase())).collect())
 }
 
-/// Returns for each column all columns of its kind, given pairs of columns with the same kind. The
-/// column that is the first element of no pair names the kind.
+/// Groups columns by kind, given pairs of columns of the same kind. Returns all columns of each
+/// column's kind. The kind is named after the column that is not the first element of any pair.
 fn group_by_kind(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
     for (one, other) in pairs {

@@ -19,7 +19,7 @@ use hqdl_values::Row;
 use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 
-/// Maximum number of values of a list that the model sees. It may answer with other values.
+/// Maximum number of values of a list that the model sees. The model may answer with other values.
 const MAX_LISTED_VALUES: usize = 100;
 
 const PROMPT_ABOUT: &str = "Each row is a question about one thing and, in `columns`, what is known of \
@@ -75,7 +75,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
     /// Returns how a column of an expansion answers a question, if one does.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run.
+    /// Returns [`QueryError`] if an error stops the run.
     pub fn route_question(
         &mut self,
         expansion: &Expansion,
@@ -221,7 +221,8 @@ fn check_stored_binding(expansion: &Expansion, learned: &QuestionBinding) -> Bin
     }
 }
 
-/// Returns the expansion that asks which column answers. Its identity includes the offered columns.
+/// Returns the expansion that asks which column answers a question. Its identity includes the
+/// offered columns.
 fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansion {
     let column = |(name, description): (&str, &str)| {
         let identity = ColumnIdentity {
@@ -234,7 +235,7 @@ fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansi
             kinds: Vec::new(),
             requires_evidence: false,
         };
-        Column::ad_hoc(Type::Text, description.to_owned(), None, identity)
+        Column::new_ad_hoc(Type::Text, description.to_owned(), None, identity)
     };
     let subject = expansion.about.trim();
     let description = if subject.is_empty() {
@@ -249,7 +250,7 @@ fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansi
         context: vec!["columns".to_owned()],
         rows_per_request: 1,
         columns: questions.map(column).into(),
-        ..Expansion::ad_hoc("routing", vec!["question".to_owned()])
+        ..Expansion::new_ad_hoc("routing", vec!["question".to_owned()])
     }
 }
 

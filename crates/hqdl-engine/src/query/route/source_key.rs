@@ -75,7 +75,7 @@ impl KeyRelation {
 /// Returns the key from a source whose table instances are matched with those of the query.
 ///
 /// # Errors
-/// The reason why the key cannot be determined.
+/// Returns the reason why the key cannot be determined.
 pub(super) fn key_from_source(
     expansion: &Expansion,
     source: &KeySource,
@@ -158,7 +158,7 @@ impl<'k> CallKey<'k> {
         })
     }
 
-    /// Returns true if some expressions of the query differ for each key of the source.
+    /// Returns true if expressions of the query have a different value for each key of the source.
     fn values_determine_key(
         &self,
         all: &[&Lineage],
@@ -352,7 +352,7 @@ impl SourceEvaluator<'_> {
         match_key(values, parts, &labels, &mut is_number)
     }
 
-    /// Returns true if the expressions differ for each key of the source.
+    /// Returns true if the expressions have a different value for each key of the source.
     fn determines_key(
         &self,
         all: &[&Lineage],

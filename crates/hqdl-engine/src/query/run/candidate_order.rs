@@ -1,4 +1,4 @@
-//! Orders the candidate rows of a query by similarity before the model is asked about them.
+//! Orders the candidate rows of a query by similarity before hqdl asks about them.
 
 use crate::query::ask::passages::CompareFn;
 use crate::query::functions::call_runtime::lock_runtime;
@@ -15,7 +15,7 @@ impl Engine<'_, '_> {
     /// Orders the candidates if there are more than the query needs.
     ///
     /// # Errors
-    /// [`QueryError`] for errors that stop the run.
+    /// Returns [`QueryError`] if an error stops the run.
     pub(in crate::query) fn order_candidates(
         &mut self,
         limit: &LimitPushdown,

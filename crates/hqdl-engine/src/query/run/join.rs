@@ -30,8 +30,8 @@ const MAX_LIST: (usize, usize) = (999, 14_999);
 /// Asks about all pairs of a join that a pass demanded. Returns the number of values asked for.
 ///
 /// # Errors
-/// [`QueryError`] for errors that stop the run.
-pub fn ask_pairs(
+/// Returns [`QueryError`] if an error stops the run.
+pub fn ask_about_pairs(
     number: usize,
     join: &JoinCall,
     runtime: &SharedRuntime,
@@ -224,7 +224,7 @@ fn build_join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
         ),
         task: Task::Join,
         model: join.model.clone(),
-        columns: vec![Column::ad_hoc(Type::Text, criterion.to_owned(), Some(values), identity)],
-        ..Expansion::ad_hoc("join", vec![join.left_name.clone()])
+        columns: vec![Column::new_ad_hoc(Type::Text, criterion.to_owned(), Some(values), identity)],
+        ..Expansion::new_ad_hoc("join", vec![join.left_name.clone()])
     }
 }

@@ -25,7 +25,6 @@ const MIN_ROWS_READ: u64 = 100_000;
 pub struct CandidateReader<'r> {
     rule: &'r LimitPushdown,
     runtime: SharedRuntime,
-    /// Rows per request.
     rows_per_request: u64,
     /// Number of rows whose conditions were decided, and how many of them passed.
     tested_rows: (u64, u64),
@@ -59,8 +58,8 @@ struct CandidateRow {
 }
 
 impl CandidateRow {
-    /// Returns the demand sets to send: for equal rows as many as have failed, but at least
-    /// one and at most `MAX_EXISTS_CANDIDATES`.
+    /// Returns the demand sets to send. For equal rows, returns as many sets as rows have failed,
+    /// but at least one and at most `MAX_EXISTS_CANDIDATES`.
     fn sampled_demands(&self) -> &[Vec<Demand>] {
         &self.demand_sets
             [..self.demand_sets.len().min(self.failed_count.clamp(1, MAX_EXISTS_CANDIDATES))]
@@ -71,12 +70,11 @@ impl CandidateRow {
 pub enum CandidateOutcome {
     /// Columns and rows of the result.
     Rows(Vec<String>, Vec<Vec<Sql>>),
-    /// Demands to send.
     SendDemands(Vec<Demand>),
 }
 
 impl<'r> CandidateReader<'r> {
-    /// Returns a reader that has read nothing.
+    /// Creates a reader that has not read any rows yet.
     pub fn new(
         rule: &'r LimitPushdown,
         runtime: &SharedRuntime,
@@ -101,8 +99,8 @@ impl<'r> CandidateReader<'r> {
         }
     }
 
-    /// Returns the number of rows to ask about next, chosen so that about as many pass as are
-    /// missing.
+    /// Returns the number of rows to ask about next, chosen so that about as many of them pass as
+    /// are still needed.
     fn next_batch_size(&self, certain: u64) -> u64 {
         let missing_count = match self.rule.rows_needed {
             Some(need) => need.saturating_sub(certain).max(1),

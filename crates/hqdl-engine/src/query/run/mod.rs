@@ -23,7 +23,7 @@ use hqdl_values::usage::Usage;
 /// Runs a query with calls.
 ///
 /// # Errors
-/// [`QueryError`]; answers received before the error are kept.
+/// Returns [`QueryError`] if the query fails. Answers received before the error are kept.
 pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
     let lazy_run = LazyRun::new(request);
     let result = run_query_in_run(request, Some(&lazy_run), run_nested, sink);
@@ -33,7 +33,7 @@ pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, 
     Ok(meta)
 }
 
-/// Runs a query within a run that has started. The usage of the run is not added to the meta,
+/// Runs a query within a run that has started. The usage of the run is not added to the metadata,
 /// because the outer query reports it.
 pub fn run_query_in_run(
     request: &Request<'_>,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::query::ask::similarity::similarity_by_words;
+use crate::query::ask::similarity::compute_word_similarities;
 use crate::query::cells::call_target::CallTarget;
 use crate::query::cells::targets::{Demand, TargetExpansion};
 use crate::query::functions::call_runtime::pending_set::PendingSet;
@@ -65,7 +65,6 @@ enum Evaluation {
     NoShortCircuit,
 }
 
-/// How a pass ended.
 enum PassEnd<'r> {
     /// The statement returned all its rows.
     Rows(RowBuffer),
@@ -82,7 +81,7 @@ enum PassStep<'r> {
     Finish(RowBuffer),
     /// Send the demands.
     Send(Vec<Demand>),
-    /// Order the candidates by similarity before any of them is asked about.
+    /// Order the candidates by similarity before hqdl asks about any of them.
     OrderCandidates(&'r LimitPushdown),
     /// Evaluate a cheap condition first instead of sampling the others.
     SkipSample,
@@ -92,7 +91,7 @@ enum PassStep<'r> {
     EnterSubquery(usize),
     /// Run the query again, now that the first rows of the subquery are known.
     CompleteSubquery(usize),
-    /// Run the whole query, because the subquery cannot get any further by itself.
+    /// Run the whole query, because running the subquery separately makes no further progress.
     LeaveSubquery,
     /// Run again, because other rows decided the demands that the aborted pass recorded.
     Repeat,
@@ -135,7 +134,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Runs the statement once. Returns `None` for a subquery that cannot run separately. If the
-    /// query itself is wrong, running it as a whole reports the error.
+    /// query itself is invalid, running it as a whole reports the error.
     fn run_pass<'q>(
         &self,
         rewritten: &'q RewrittenQuery,
@@ -156,8 +155,8 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             CandidateReader::new(rule, &engine.runtime, rows, tested_rows, is_first_request)
         });
         let result = match &mut reader {
-            Some(reader) => engine.run_once(rewritten, reader),
-            None => engine.run_once(rewritten, &mut buffer),
+            Some(reader) => engine.run_single_pass(rewritten, reader),
+            None => engine.run_single_pass(rewritten, &mut buffer),
         };
         match result {
             Err(QueryError::Sql(_)) if lock_runtime(&engine.runtime).pass.is_aborted => {
@@ -170,7 +169,6 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         Ok(Some(reader.map_or_else(|| PassEnd::Rows(buffer), PassEnd::Candidates)))
     }
 
-    /// Chooses the step after a pass.
     fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> PassStep<'q> {
         self.engine.update_statistics();
         if self.has_cheap_condition() {
@@ -333,8 +331,8 @@ impl Engine<'_, '_> {
             _ => None,
         };
         self.order_candidates(rule, &mut |question, passages| match query_run {
-            Some(query_run) => query_run.similarity_to(question, passages),
-            None => Ok(similarity_by_words(question, passages)),
+            Some(query_run) => query_run.compute_question_similarities(question, passages),
+            None => Ok(compute_word_similarities(question, passages)),
         })
     }
 
@@ -345,13 +343,13 @@ impl Engine<'_, '_> {
         self.record_questions(&demands)?;
         if !demands.is_empty() {
             let mut runtime = lock_runtime(&self.runtime);
-            // The next pass records again what is not sent now.
+            // The next pass records the unsent demands again.
             runtime.pass.pending = PendingSet::default();
             let QueryData { targets, counts, .. } = &mut runtime.data;
             query_run.send_demands(targets, demands, counts)?;
         }
         for (n, join) in self.calls.joins.iter().enumerate() {
-            demanded += join::ask_pairs(n, join, &self.runtime, query_run, self.request)?;
+            demanded += join::ask_about_pairs(n, join, &self.runtime, query_run, self.request)?;
         }
         Ok(demanded)
     }

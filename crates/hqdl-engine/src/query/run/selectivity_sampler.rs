@@ -19,7 +19,6 @@ const LARGE_SAMPLE: u64 = 200;
 
 /// Progress of the sampling.
 pub struct SelectivitySampler {
-    /// Rows per request.
     rows_per_request: usize,
     condition_count: usize,
     /// Number of rows in the next batch.
@@ -70,7 +69,7 @@ impl SelectivitySampler {
     ) -> Vec<Demand> {
         let mut demands: Vec<Demand> =
             std::mem::take(&mut pending.without_row).into_iter().collect();
-        // There may be millions, and the next pass records them again.
+        // There may be millions of rows, and the next pass records them again.
         let rows = std::mem::take(&mut pending.rows);
         let mut has_sampled_rows = false;
         for (n, group) in rewritten.condition_groups.iter().enumerate() {
@@ -98,8 +97,8 @@ impl SelectivitySampler {
         if self.has_sampled { self.fill_requests(&rows) } else { self.sample_each_condition(&rows) }
     }
 
-    /// Returns some demands of each condition. A condition that fails decides its row, so only one
-    /// condition is sampled per row.
+    /// Returns the demands of a sample of rows for each condition. A condition that fails decides
+    /// its row, so only one condition is sampled per row.
     fn sample_each_condition(&self, rows: &[&[Demand]]) -> Vec<Demand> {
         // With at most two rows per condition, a sample could not predict the other rows.
         if rows.len() <= 2 * self.condition_count {

@@ -23,14 +23,14 @@ impl Emitter<'_> {
         }
         // Cached answers may decide a row before any request is made for it.
         let from_cache = self.write_cached_truth(condition);
-        sql::lookup_before_asking(&from_cache, &text, true)
+        sql::lookup_before_asking_sql(&from_cache, &text, true)
     }
 
     /// Returns SQL for the truth value of a condition that is part of a value.
     pub(super) fn write_nested_condition(&mut self, expr: &Expr) -> String {
         match self.planned_condition(expr) {
             Some(planned) => self.write_truth(&planned.holds),
-            None => sql::plain_truth(self.source_text(expr), true),
+            None => sql::plain_truth_sql(self.source_text(expr), true),
         }
     }
 
@@ -41,20 +41,20 @@ impl Emitter<'_> {
             return self.source_text(expr).to_owned();
         };
         let (is_true, is_false) = (self.write_asking_truth(holds), self.write_asking_truth(fails));
-        let text = sql::truth_value(&is_true, &is_false);
-        // With nested values, each level would multiply the text.
+        let text = sql::truth_value_sql(&is_true, &is_false);
+        // Each level of nesting would multiply the length of the text.
         if holds.call_count() < 2 || text.len() > MAX_DUPLICATED_BYTES {
             return text;
         }
         let (is_true, is_false) = (self.write_cached_truth(holds), self.write_cached_truth(fails));
-        sql::lookup_value_before_asking(&is_true, &is_false, &text)
+        sql::lookup_value_before_asking_sql(&is_true, &is_false, &text)
     }
 
     fn write_asking_truth(&mut self, condition: &Condition) -> String {
         match condition {
             Condition::Predicate(predicate) => self.write_predicate(predicate),
-            Condition::All(parts) => sql::all_of(self.write_parts(parts)),
-            Condition::Any(parts) => sql::any_of(self.write_parts(parts)),
+            Condition::All(parts) => sql::all_of_sql(self.write_parts(parts)),
+            Condition::Any(parts) => sql::any_of_sql(self.write_parts(parts)),
         }
     }
 
@@ -63,9 +63,9 @@ impl Emitter<'_> {
         let mut texts = Vec::new();
         for part in parts.ordered_parts() {
             let text = self.write_asking_truth(part);
-            // Cached answers may decide a part in any order of evaluation.
+            // Cached answers may decide a part whatever the order of evaluation is.
             texts.push(if part.call_count() > 1 && text.len() <= MAX_DUPLICATED_BYTES {
-                sql::lookup_before_asking(&self.write_cached_truth(part), &text, false)
+                sql::lookup_before_asking_sql(&self.write_cached_truth(part), &text, false)
             } else {
                 text
             });
@@ -88,7 +88,7 @@ impl Emitter<'_> {
                     with_calls.into_iter().map(|p| self.write_cached_truth(p)).collect();
                 let plain: Vec<String> =
                     plain.into_iter().map(|p| self.write_cached_truth(p)).collect();
-                sql::evaluate_all(matches!(condition, Condition::All(_)), &plain, &with_calls)
+                sql::evaluate_all_sql(matches!(condition, Condition::All(_)), &plain, &with_calls)
             }
         }
     }
@@ -96,16 +96,16 @@ impl Emitter<'_> {
     fn write_predicate(&mut self, predicate: &Predicate) -> String {
         let text = self.write_value(&predicate.expr);
         if !predicate.depends_on_call {
-            return sql::plain_truth(&text, predicate.wanted);
+            return sql::plain_truth_sql(&text, predicate.wanted);
         }
         let at = self.add_predicate(predicate);
-        sql::predicate_truth(at, &text, predicate.wanted)
+        sql::predicate_truth_sql(at, &text, predicate.wanted)
     }
 
-    /// Returns SQL for the truth value of the condition that a value with calls is not NULL.
+    /// Returns SQL for the truth value of `… IS NOT NULL`, applied to a value with calls.
     pub(super) fn write_not_null(&mut self, predicate: &Predicate) -> String {
-        let text = sql::is_not_null(&self.write_value(&predicate.expr));
-        sql::predicate_truth(self.add_predicate(predicate), &text, true)
+        let text = sql::is_not_null_sql(&self.write_value(&predicate.expr));
+        sql::predicate_truth_sql(self.add_predicate(predicate), &text, true)
     }
 
     /// Adds a predicate to the result, and returns the offset that identifies it.

@@ -30,8 +30,8 @@ use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
 /// A SELECT whose conditions contain calls. Its rows are recorded together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionGroup {
-    /// Offset in the text, which identifies the SELECT: a different rewriting can number the units
-    /// differently.
+    /// Offset in the text, which identifies the SELECT: a different rewriting can number the
+    /// condition groups differently.
     pub offset: usize,
     /// Number of conditions with calls.
     pub conditions: usize,
@@ -47,7 +47,7 @@ pub struct RewrittenQuery {
     /// Conditions with calls, by their offset in the text, with the calls in their subqueries that
     /// `SQLite` may run once for many rows.
     pub predicates: HashMap<usize, Vec<usize>>,
-    /// First rows that each group needs, by the index of a condition group.
+    /// Rows that are needed of each group, by the index of a condition group.
     pub needed_rows: HashMap<usize, NeededRows>,
     /// LIMIT rule for the outermost SELECT; `None` if all rows are needed.
     pub limit_pushdown: Option<LimitPushdown>,
@@ -68,7 +68,7 @@ impl RewrittenQuery {
     }
 }
 
-/// Input of the emitter besides the plan.
+/// Input of the emitter in addition to the plan.
 pub(crate) struct EmitOptions<'q> {
     /// Text of the query.
     pub text: &'q str,
@@ -80,7 +80,7 @@ pub(crate) struct EmitOptions<'q> {
     pub standalone: Option<usize>,
 }
 
-/// State of writing a query.
+/// State while a query is written.
 pub(crate) struct Emitter<'q> {
     text: &'q str,
     sites: &'q [CallSite],
@@ -144,7 +144,6 @@ impl Emitter<'_> {
         })
     }
 
-    /// Returns the source text of an expression.
     fn source_text(&self, expr: &Expr) -> &str {
         &self.text[expr.span.clone()]
     }
@@ -184,7 +183,7 @@ impl Emitter<'_> {
             for expr in query.order.iter().map(|o| &o.expr) {
                 // Two calls with the same text would be two different functions, so refer to the
                 // result column by its number.
-                match result_column_of(self.text, expr, query).filter(|_| expr.has_call()) {
+                match find_result_column(self.text, expr, query).filter(|_| expr.has_call()) {
                     Some(n) => parts.push((expr.span.clone(), (n + 1).to_string())),
                     None => self.push_value(expr, &mut parts),
                 }
@@ -221,8 +220,8 @@ impl Emitter<'_> {
                 indexed.map(|(n, a)| self.write_argument(a, site.context_function(n))).collect()
             }
         };
-        let text = sql::call_answer(n, nested, &arguments);
-        let text = if self.lookup_only { sql::lookup_only(&text) } else { text };
+        let text = sql::call_answer_sql(n, nested, &arguments);
+        let text = if self.lookup_only { sql::lookup_only_sql(&text) } else { text };
         if let Some(width) = site.row_width {
             return sql::list_to_row_sql(&text, width);
         }
@@ -246,11 +245,12 @@ impl Emitter<'_> {
     }
 }
 
-/// Returns SQL that aggregates the rows of a query with these titles into one value.
+/// Returns SQL that aggregates the rows of the query `text` into one value. `titles` are the
+/// query's column titles.
 fn context_sql(text: &str, aggregate: Function, titles: Option<&[String]>, query: &str) -> String {
     let Some(titles) = titles else { return format!("({query})") };
     let titles: Vec<String> = titles.iter().map(|t| hqdl_values::sql::quote_text(t)).collect();
-    sql::rows_as_value(aggregate, &unused_cte_name(text), &titles, query)
+    sql::rows_as_value_sql(aggregate, &unused_cte_name(text), &titles, query)
 }
 
 /// Returns the text of a span with its parts replaced.
@@ -279,7 +279,7 @@ fn unused_cte_name(sql: &str) -> String {
     name
 }
 
-/// Returns SQL that aggregates all values of a column into one value: the rows of a context.
+/// Returns SQL that aggregates all values of a column into the rows of a context.
 #[must_use]
 pub fn column_values_sql(table: &str, column: &str) -> String {
     let (table_sql, titles) =
@@ -287,7 +287,7 @@ pub fn column_values_sql(table: &str, column: &str) -> String {
     // Qualify the column: `SQLite` reads an unknown quoted name as a string.
     let rows =
         format!("SELECT {table_sql}.{} FROM {table_sql}", hqdl_values::sql::quote_name(column));
-    sql::rows_as_value(Function::Rows, &unused_cte_name(table), &[titles], &rows)
+    sql::rows_as_value_sql(Function::Rows, &unused_cte_name(table), &[titles], &rows)
 }
 
 /// Returns a column reference as SQL. Keeps the source text except for the legacy syntax `'t::c'`.
@@ -306,11 +306,11 @@ pub fn column_sql(expr: &Expr, sql: &str) -> String {
 }
 
 /// Returns the index of the result column of a compound that has the same text as an expression.
-fn result_column_of(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
+fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
     use crate::blendsql::scope::without_parens;
     match &query.body {
         Body::Compound(_, left, right) => {
-            result_column_of(sql, expr, left).or_else(|| result_column_of(sql, expr, right))
+            find_result_column(sql, expr, left).or_else(|| find_result_column(sql, expr, right))
         }
         Body::Core(core) => core.columns.iter().position(|c| {
             let text = |e: &Expr| sql[e.span.clone()].split_whitespace().collect::<String>();

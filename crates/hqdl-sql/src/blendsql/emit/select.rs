@@ -11,7 +11,7 @@ use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, Query, SelectC
 use hqdl_values::sql::quote_name;
 
 impl Emitter<'_> {
-    /// Writes the parts of a SELECT that differ from its source text.
+    /// Replaces the parts of a SELECT that must differ from its source text.
     pub(super) fn write_select(
         &mut self,
         query: &Query,
@@ -25,7 +25,8 @@ impl Emitter<'_> {
             None => "1".to_owned(),
         };
         for deferred in select.conjuncts_at_stage(ConditionStage::AfterCalls) {
-            text = sql::and_then_sql(&text, &sql::plain_truth(self.source_text(deferred), true));
+            text =
+                sql::and_then_sql(&text, &sql::plain_truth_sql(self.source_text(deferred), true));
         }
         let is_result = select.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
         let truth =
@@ -65,13 +66,13 @@ impl Emitter<'_> {
             text = sql::known_true_sql(&text);
         }
         if !select.barrier.is_empty() {
-            text = sql::after_row_barrier(&select.barrier, &text);
+            text = sql::after_row_barrier_sql(&select.barrier, &text);
         }
         for guard in select.guards.iter().rev() {
-            text = sql::guard_truth(&format!("({})", self.source_text(guard)), &text);
+            text = sql::guard_truth_sql(&format!("({})", self.source_text(guard)), &text);
         }
         for membership in &select.memberships {
-            text = sql::guard_truth(&self.write_membership(membership), &text);
+            text = sql::guard_truth_sql(&self.write_membership(membership), &text);
         }
         // Requests about a group's rows follow the order of the rows, so conditions are not
         // sampled.
@@ -94,16 +95,17 @@ impl Emitter<'_> {
             membership.columns.iter().map(|span| &self.text[span.clone()]).collect();
         match &membership.rows {
             MemberRows::Query(span) => {
-                sql::membership_condition(&columns, &self.text[span.clone()], membership.keeps)
+                sql::membership_condition_sql(&columns, &self.text[span.clone()], membership.keeps)
             }
             MemberRows::Groups { after } => {
                 let rows = format!("SELECT {}{}", columns.join(", "), &self.text[after.clone()]);
-                sql::membership_condition(&columns, &rows, membership.keeps)
+                sql::membership_condition_sql(&columns, &rows, membership.keeps)
             }
         }
     }
 
-    /// Writes all expressions of a SELECT except its conditions.
+    /// Writes the values with calls of a SELECT: result columns, and terms of GROUP BY, WINDOW and
+    /// ORDER BY.
     fn write_values(&mut self, query: &Query, core: &SelectCore, parts: &mut Vec<(Span, String)>) {
         let outer_lookup_only = self.lookup_only;
         self.lookup_only |= self.complete_selects.contains(&core.span.start);
@@ -114,7 +116,7 @@ impl Emitter<'_> {
         let guard = self.plan.select(core.span.start).and_then(|s| s.value_guard.as_ref());
         if let Some(ValueGuard { number, last }) = guard {
             for (_, text) in &mut parts[first..] {
-                *text = sql::value_of_first_rows(&self.text[number.clone()], *last, text);
+                *text = sql::value_of_first_rows_sql(&self.text[number.clone()], *last, text);
             }
         }
         for expr in core.group.iter().chain(&core.windows).chain(order) {
@@ -131,7 +133,8 @@ impl Emitter<'_> {
     }
 
     /// Writes the conditions without calls, if WHERE must be rewritten, followed by the conditions
-    /// with calls. Without a WHERE, these follow the conditions of the first join that has calls.
+    /// with calls. If there is no WHERE, the conditions with calls follow those of the first join
+    /// that has calls.
     fn write_conditions(
         &self,
         core: &SelectCore,
@@ -141,7 +144,7 @@ impl Emitter<'_> {
     ) {
         let mut more: Vec<String> = match combined {
             Some(text) => vec![text],
-            // Without a condition with calls, no CASE guards them.
+            // If no condition has calls, no CASE guards the memberships.
             None => select.memberships.iter().map(|m| self.write_membership(m)).collect(),
         };
         let plain_of = |clause: ConditionClause| -> Vec<&Expr> {
@@ -153,7 +156,7 @@ impl Emitter<'_> {
         let is_rewritten = !more.is_empty() || select.conjuncts.iter().any(moves);
         if let Some(filter) = core.filter.as_ref().filter(|_| is_rewritten) {
             let text =
-                self.and_conditions(&plain_of(ConditionClause::Where), std::mem::take(&mut more));
+                self.join_with_and(&plain_of(ConditionClause::Where), std::mem::take(&mut more));
             parts.push((filter.span.clone(), text));
         }
         let mut joins: Vec<usize> = Vec::new();
@@ -171,16 +174,14 @@ impl Emitter<'_> {
         for n in joins {
             if let Some(on) = &core.from[n].on {
                 let plain = plain_of(ConditionClause::Join(n));
-                parts.push((
-                    on.span.clone(),
-                    self.and_conditions(&plain, std::mem::take(&mut more)),
-                ));
+                parts
+                    .push((on.span.clone(), self.join_with_and(&plain, std::mem::take(&mut more))));
             }
         }
     }
 
     /// Joins unchanged conditions and an optional rewritten one with AND.
-    fn and_conditions(&self, plain: &[&Expr], more: Vec<String>) -> String {
+    fn join_with_and(&self, plain: &[&Expr], more: Vec<String>) -> String {
         let mut all: Vec<String> =
             plain.iter().map(|e| format!("({})", self.source_text(e))).collect();
         all.extend(more);
@@ -192,19 +193,19 @@ impl Emitter<'_> {
         for join in &select.outer_joins {
             let mut text = self.write_truth(&join.truth);
             if let Some(barrier) = &join.barrier {
-                text = sql::after_row_barrier(barrier, &text);
+                text = sql::after_row_barrier_sql(barrier, &text);
             }
             for guard in join.guards.iter().rev() {
-                text = sql::guard_truth(&format!("({})", self.source_text(guard)), &text);
+                text = sql::guard_truth_sql(&format!("({})", self.source_text(guard)), &text);
             }
             let plain: Vec<&Expr> = join.plain.iter().collect();
-            let text = self.and_conditions(&plain, vec![format!("(SELECT {text}) = 1")]);
+            let text = self.join_with_and(&plain, vec![format!("(SELECT {text}) = 1")]);
             parts.push((join.on.clone(), text));
         }
     }
 
     /// Writes a SELECT as the statement that returns its rows with their state. It has no DISTINCT
-    /// and no LIMIT. An extra last column holds the number of the recorded row, and only that
+    /// and no LIMIT. An extra last column contains the number of the recorded row, and only that
     /// column evaluates values with calls.
     fn write_limited_select(
         &mut self,
@@ -237,10 +238,11 @@ impl Emitter<'_> {
             let document =
                 |(n, span): &(usize, Span)| format!("{n}, ({})", &self.text[span.clone()]);
             let documents: Vec<String> = limit.documents.iter().map(document).collect();
-            rank = format!(", {}", sql::similarity_rank(&documents));
+            rank = format!(", {}", sql::similarity_rank_sql(&documents));
             self.out.similarity_calls.extend(limit.documents.iter().map(|(n, _)| *n));
         }
-        let extra_columns = format!("{rank}, {}", sql::candidate_number(condition_group, &truth));
+        let extra_columns =
+            format!("{rank}, {}", sql::candidate_number_sql(condition_group, &truth));
         parts.push((last.span.end..last.span.end, extra_columns));
         if core.distinct {
             parts.push((core.span.start..head.span.start, "SELECT ".to_owned()));
@@ -317,6 +319,6 @@ impl Emitter<'_> {
     fn write_fence(&self, source: &str, fence: &SourceFence) -> String {
         let conditions: Vec<String> =
             fence.conditions.iter().map(|e| format!("({})", self.source_text(e))).collect();
-        sql::materialization_fence(source, &conditions)
+        sql::materialization_fence_sql(source, &conditions)
     }
 }

@@ -1,6 +1,6 @@
 //! Generates the rewritten SQL: the only module that writes calls of the [runtime
-//! functions](crate::blendsql::runtime) and the CASE expressions around them. The rules decide what to write;
-//! this module formats it.
+//! functions](crate::blendsql::runtime) and the CASE expressions around them. The rules decide what
+//! to write; this module formats it.
 
 use crate::blendsql::plan::ScopeColumn;
 use crate::blendsql::runtime::Function;
@@ -15,14 +15,15 @@ const MAX_ARGUMENTS: usize = 100;
 /// Returns SQL for a mark: the number of calls that are pending before the arguments of a call are
 /// evaluated, plus one. If the number has changed when the call runs, one of its arguments is
 /// pending.
-pub(super) fn pending_mark() -> String {
+pub(super) fn pending_mark_sql() -> String {
     Function::PendingMark.call_sql::<&str>(&[])
 }
 
 /// Returns SQL for the answer of call `n` for these values; `nested` is true if a value contains a
 /// call.
-pub(super) fn call_answer(n: usize, nested: bool, values: &[String]) -> String {
-    let mut arguments = vec![n.to_string(), if nested { pending_mark() } else { "0".to_owned() }];
+pub(super) fn call_answer_sql(n: usize, nested: bool, values: &[String]) -> String {
+    let mut arguments =
+        vec![n.to_string(), if nested { pending_mark_sql() } else { "0".to_owned() }];
     arguments.extend_from_slice(values);
     Function::Call.call_sql(&arguments)
 }
@@ -36,7 +37,7 @@ pub(super) fn list_to_row_sql(list: &str, width: u32) -> String {
 
 /// Returns SQL that aggregates the rows of a query into one value. `cte_name` is the name of the
 /// CTE, which must not occur in the query.
-pub(super) fn rows_as_value(
+pub(super) fn rows_as_value_sql(
     aggregate: Function,
     cte_name: &str,
     titles: &[String],
@@ -47,7 +48,7 @@ pub(super) fn rows_as_value(
     let titles = format!("json_array({})", titles.join(", "));
     let mut rows = aggregate.call_sql(&[&titles, &names]);
     if aggregate == Function::Rows {
-        // `SQLite` does not pass constant arguments to an aggregate that has no row.
+        // `SQLite` does not pass constant arguments to an aggregate over no rows.
         let no_rows = format!("json_object('columns', {titles}, 'rows', json_array())");
         rows = format!("CASE count(*) WHEN 0 THEN {no_rows} ELSE {rows} END");
     }
@@ -55,12 +56,12 @@ pub(super) fn rows_as_value(
 }
 
 /// Returns SQL for the truth value of a condition without calls.
-pub(super) fn plain_truth(condition: &str, wanted: bool) -> String {
+pub(super) fn plain_truth_sql(condition: &str, wanted: bool) -> String {
     format!("(({condition}) IS {})", if wanted { "TRUE" } else { "FALSE" })
 }
 
 /// Returns SQL for the condition that a value is not NULL.
-pub(super) fn is_not_null(value: &str) -> String {
+pub(super) fn is_not_null_sql(value: &str) -> String {
     format!("({value}) IS NOT NULL")
 }
 
@@ -70,13 +71,13 @@ pub(super) fn count_rows_sql(condition: &str) -> String {
 }
 
 /// Returns SQL for the truth value of a condition with calls.
-pub(super) fn predicate_truth(at: usize, condition: &str, wanted: bool) -> String {
+pub(super) fn predicate_truth_sql(at: usize, condition: &str, wanted: bool) -> String {
     let wanted_text = u8::from(wanted).to_string();
     Function::PredicateTruth.call_sql(&[
         &at.to_string(),
         &wanted_text,
-        &pending_mark(),
-        &plain_truth(condition, wanted),
+        &pending_mark_sql(),
+        &plain_truth_sql(condition, wanted),
     ])
 }
 
@@ -94,19 +95,19 @@ fn or_else_sql(first: &str, rest: &str) -> String {
 
 /// Returns SQL for the truth value of an AND that evaluates each part only if all parts before it
 /// are true.
-pub(super) fn all_of(parts: Vec<String>) -> String {
-    short_circuit(parts, and_then_sql, 0)
+pub(super) fn all_of_sql(parts: Vec<String>) -> String {
+    short_circuit_sql(parts, and_then_sql, 0)
 }
 
 /// Returns SQL for the truth value of an OR that evaluates each part only if no part before it is
 /// true.
-pub(super) fn any_of(parts: Vec<String>) -> String {
-    short_circuit(parts, or_else_sql, 1)
+pub(super) fn any_of_sql(parts: Vec<String>) -> String {
+    short_circuit_sql(parts, or_else_sql, 1)
 }
 
 /// Returns SQL that evaluates the parts until one has the truth value `decisive`. It nests the
 /// parts, or uses a single CASE if the nesting would be too deep.
-fn short_circuit(
+fn short_circuit_sql(
     mut parts: Vec<String>,
     combine: fn(&str, &str) -> String,
     decisive: u8,
@@ -125,53 +126,56 @@ fn short_circuit(
 }
 
 /// Returns SQL for the truth value of an AND whose first part has no calls.
-pub(super) fn guard_truth(plain: &str, rest: &str) -> String {
+pub(super) fn guard_truth_sql(plain: &str, rest: &str) -> String {
     format!("CASE WHEN {plain} THEN {rest} ELSE 0 END")
 }
 
 /// Returns SQL that decides the truth from cached answers if possible and otherwise makes requests.
 /// `of_row` is true for all conditions of a row and false for a part of them.
-pub(super) fn lookup_before_asking(known: &str, asking: &str, of_row: bool) -> String {
-    format!("CASE {} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asking} END", lookup_truth(known, of_row))
+pub(super) fn lookup_before_asking_sql(known: &str, asking: &str, of_row: bool) -> String {
+    format!(
+        "CASE {} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asking} END",
+        lookup_truth_sql(known, of_row)
+    )
 }
 
-/// Same as [`lookup_before_asking`] for the value of a condition.
-pub(super) fn lookup_value_before_asking(holds: &str, fails: &str, asking: &str) -> String {
-    let (holds, fails) = (lookup_truth(holds, false), lookup_truth(fails, false));
+/// Same as [`lookup_before_asking_sql`] for the value of a condition.
+pub(super) fn lookup_value_before_asking_sql(holds: &str, fails: &str, asking: &str) -> String {
+    let (holds, fails) = (lookup_truth_sql(holds, false), lookup_truth_sql(fails, false));
     format!("(CASE {holds} WHEN 1 THEN 1 ELSE CASE {fails} WHEN 1 THEN 0 ELSE {asking} END END)")
 }
 
-fn lookup_truth(known: &str, of_row: bool) -> String {
+fn lookup_truth_sql(known: &str, of_row: bool) -> String {
     let begin = Function::BeginLookup.call_sql(&[u8::from(of_row).to_string()]);
     Function::EndLookup.call_sql(&[&begin, known])
 }
 
 /// Returns SQL that evaluates a value only for rows whose number is at most `last`.
-pub(super) fn value_of_first_rows(number: &str, last: u64, value: &str) -> String {
+pub(super) fn value_of_first_rows_sql(number: &str, last: u64, value: &str) -> String {
     format!("CASE WHEN {number} <= {last} THEN {value} END")
 }
 
-/// Same as [`value_of_first_rows`] for a number. Includes all rows that are equal in the order of the
-/// window, because any of them can be first.
-pub(super) fn probe_of_first_rows(number: &str, last: u64, probe: &str) -> String {
+/// Same as [`value_of_first_rows_sql`] for a number. Includes all rows that are equal in the order
+/// of the window, because any of them can be first.
+pub(super) fn probe_of_first_rows_sql(number: &str, last: u64, probe: &str) -> String {
     let window = number.find('(').map_or(number, |at| &number[at..]);
     format!("(CASE WHEN rank{window} <= {last} THEN {probe} ELSE 0 END)")
 }
 
 /// Returns SQL for a call's cached answer without waiting for a missing one.
-pub(super) fn lookup_only(answer: &str) -> String {
+pub(super) fn lookup_only_sql(answer: &str) -> String {
     Function::EndLookup.call_sql(&[&Function::BeginLookup.call_sql(&["2"]), answer])
 }
 
 /// Returns SQL that yields 1 if cached answers show that a row passes, otherwise 0, without waiting
 /// for missing answers.
 pub(super) fn known_true_sql(truth: &str) -> String {
-    format!("CASE {} WHEN 1 THEN 1 ELSE 0 END", lookup_only(truth))
+    format!("CASE {} WHEN 1 THEN 1 ELSE 0 END", lookup_only_sql(truth))
 }
 
-/// Returns SQL for the truth value of conditions that are all evaluated. Those without calls come
-/// first, because they can guard the others from an error.
-pub(super) fn evaluate_all(all: bool, plain: &[String], with_calls: &[String]) -> String {
+/// Returns SQL that evaluates all conditions and yields their combined truth value. Conditions
+/// without calls come first, because they can guard the others from an error.
+pub(super) fn evaluate_all_sql(all: bool, plain: &[String], with_calls: &[String]) -> String {
     let (function, decisive) = if all { (Function::All, 0) } else { (Function::Any, 1) };
     let mut with_calls = with_calls.to_vec();
     while with_calls.len() > MAX_ARGUMENTS {
@@ -188,7 +192,7 @@ pub(super) fn evaluate_all(all: bool, plain: &[String], with_calls: &[String]) -
 
 /// Returns SQL for the value of a condition, computed from its truth and from the truth of its
 /// negation.
-pub(super) fn truth_value(holds: &str, fails: &str) -> String {
+pub(super) fn truth_value_sql(holds: &str, fails: &str) -> String {
     format!(
         "(CASE {holds} WHEN 1 THEN 1 WHEN 2 THEN NULL ELSE CASE {fails} WHEN 1 THEN 0 ELSE NULL END END)"
     )
@@ -196,9 +200,9 @@ pub(super) fn truth_value(holds: &str, fails: &str) -> String {
 
 /// Returns SQL that delays the evaluation of `truth` until whole rows with these columns are
 /// available.
-pub(super) fn after_row_barrier(columns: &[ScopeColumn], truth: &str) -> String {
+pub(super) fn after_row_barrier_sql(columns: &[ScopeColumn], truth: &str) -> String {
     let columns: Vec<String> = columns.iter().map(qualified_name).collect();
-    guard_truth(&Function::RowBarrier.call_sql(&columns), truth)
+    guard_truth_sql(&Function::RowBarrier.call_sql(&columns), truth)
 }
 
 fn qualified_name(column: &ScopeColumn) -> String {
@@ -207,7 +211,7 @@ fn qualified_name(column: &ScopeColumn) -> String {
 }
 
 /// Returns a FROM source as a subquery that `SQLite` does not flatten.
-pub(super) fn materialization_fence(source: &str, conditions: &[String]) -> String {
+pub(super) fn materialization_fence_sql(source: &str, conditions: &[String]) -> String {
     let filter = match conditions {
         [] => String::new(),
         all => format!(" WHERE {}", all.join(" AND ")),
@@ -215,9 +219,9 @@ pub(super) fn materialization_fence(source: &str, conditions: &[String]) -> Stri
     format!("SELECT * FROM {source}{filter} LIMIT -1")
 }
 
-/// Returns the condition that a row's columns are among `rows`, or the opposite unless `keeps` is
-/// true. With `keeps`, the condition also holds for a row with NULL.
-pub(super) fn membership_condition(columns: &[&str], rows: &str, keeps: bool) -> String {
+/// Returns the condition that a row's columns are among `rows` if `keeps` is true, and otherwise
+/// the condition that they are not. With `keeps`, the condition also holds for a row with NULL.
+pub(super) fn membership_condition_sql(columns: &[&str], rows: &str, keeps: bool) -> String {
     let is_member = format!("({}) IN ({rows})", columns.join(", "));
     if !keeps {
         return format!("(({is_member}) IS NOT TRUE)");
@@ -250,10 +254,10 @@ pub(super) fn record_subquery_sql(
     Function::CloseSubquery.call_sql(&arguments)
 }
 
-/// Returns SQL that yields the truth value of a LIMIT's candidate row and stores its values with
-/// calls.
+/// Returns SQL that yields the truth value of a LIMIT's candidate row and stores the row's values
+/// that have calls.
 pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<String>) -> String {
-    let mut arguments = vec![pending_mark(), shared_calls.len().to_string()];
+    let mut arguments = vec![pending_mark_sql(), shared_calls.len().to_string()];
     arguments.extend(shared_calls.iter().map(usize::to_string));
     arguments.extend(values);
     let hold = Function::HoldValues.call_sql(&arguments);
@@ -261,40 +265,40 @@ pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<S
 }
 
 /// Returns SQL for the number of a candidate row of a LIMIT.
-pub(super) fn candidate_number(condition_group: usize, truth: &str) -> String {
+pub(super) fn candidate_number_sql(condition_group: usize, truth: &str) -> String {
     Function::NumberRow
         .call_sql(&[&Function::OpenRow.call_sql(&[condition_group.to_string()]), truth])
 }
 
 /// Returns SQL for the similarity rank of a row; `documents` lists each call with the document it
 /// asks about.
-pub(super) fn similarity_rank(documents: &[String]) -> String {
+pub(super) fn similarity_rank_sql(documents: &[String]) -> String {
     Function::Rank.call_sql(documents)
 }
 
-/// Returns SQL for the value of LIMIT or OFFSET. These cannot be NULL, so a pending value becomes
-/// 0.
-pub(super) fn limit_value(value: &str) -> String {
-    Function::Limit.call_sql(&[&pending_mark(), value])
+/// Returns SQL for the value of LIMIT or OFFSET. LIMIT and OFFSET cannot be NULL, so a pending
+/// value becomes 0.
+pub(super) fn limit_value_sql(value: &str) -> String {
+    Function::Limit.call_sql(&[&pending_mark_sql(), value])
 }
 
-/// Returns SQL that yields a value and records whether it is pending, for [`unless_pending`].
+/// Returns SQL that yields a value and records whether it is pending, for [`unless_pending_sql`].
 pub(super) fn remember_pending_sql(value: &str) -> String {
-    Function::RememberPending.call_sql(&[&pending_mark(), value])
+    Function::RememberPending.call_sql(&[&pending_mark_sql(), value])
 }
 
 /// Returns SQL that evaluates a value only if the last remembered value is not pending.
-pub(super) fn unless_pending(value: &str) -> String {
+pub(super) fn unless_pending_sql(value: &str) -> String {
     format!("CASE {} WHEN 2 THEN NULL ELSE {value} END", Function::LastTruth.call_sql::<&str>(&[]))
 }
 
 /// Returns the WHEN condition of a CASE branch.
-pub(super) fn when_condition(truth: &str) -> String {
+pub(super) fn when_condition_sql(truth: &str) -> String {
     format!("{} = 1", Function::RecordTruth.call_sql(&[truth]))
 }
 
 /// Returns the THEN value of a branch, followed by a second branch that ends the CASE if the
 /// condition is pending.
-pub(super) fn then_or_pending(then: &str) -> String {
+pub(super) fn then_or_pending_sql(then: &str) -> String {
     format!("{then} WHEN {} = 2 THEN NULL", Function::LastTruth.call_sql::<&str>(&[]))
 }

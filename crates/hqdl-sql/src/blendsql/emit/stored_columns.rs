@@ -3,14 +3,14 @@
 //! published value, because it reports the reason.
 //!
 //! A call reads its table by a LEFT JOIN on the unique key. The join is at the end of the FROM
-//! clause that has the key's columns. That is as fast as a handwritten join. If the join would
+//! clause that has the key's columns. This is as fast as a handwritten join. If the join would
 //! change the result (`SELECT *`) or could not be flattened (DISTINCT), a scalar subquery replaces
 //! it.
 
 use std::collections::BTreeMap;
 
 use super::RewrittenQuery;
-use super::sql::call_answer;
+use super::sql::call_answer_sql;
 use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::scope::without_parens;
@@ -189,7 +189,7 @@ impl<'q> StoredPlanBuilder<'q> {
         if args.iter().any(Expr::has_call) {
             return None;
         }
-        let call_sql = call_answer(*n, false, site.argument_sql.as_ref()?);
+        let call_sql = call_answer_sql(*n, false, site.argument_sql.as_ref()?);
         let otherwise = format!("{}{call_sql}{}", site.sql_before, site.sql_after);
         let text = match join_target.as_mut().filter(|p| p.can_join(column, self.is_postgres)) {
             Some(join_target) => {

@@ -11,7 +11,7 @@ impl<'q> Emitter<'q> {
     pub(super) fn write_limits(&mut self, query: &Query, parts: &mut Vec<(Span, String)>) {
         for expr in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
             let text = self.write_value(expr);
-            parts.push((expr.span.clone(), sql::limit_value(&text)));
+            parts.push((expr.span.clone(), sql::limit_value_sql(&text)));
         }
     }
 
@@ -90,9 +90,9 @@ impl<'q> Emitter<'q> {
                 for (when, then) in whens {
                     if when.has_call() {
                         let text = self.write_nested_condition(when);
-                        parts.push((when.span.clone(), sql::when_condition(&text)));
+                        parts.push((when.span.clone(), sql::when_condition_sql(&text)));
                         let then_text = self.write_value(then);
-                        parts.push((then.span.clone(), sql::then_or_pending(&then_text)));
+                        parts.push((then.span.clone(), sql::then_or_pending_sql(&then_text)));
                     } else {
                         self.push_value(then, &mut parts);
                     }
@@ -112,7 +112,7 @@ impl<'q> Emitter<'q> {
                 parts.push((operand.span.clone(), sql::remember_pending_sql(&text)));
                 whens.iter().for_each(|(_, then)| self.push_value(then, &mut parts));
                 let text = self.write_value(otherwise);
-                parts.push((otherwise.span.clone(), sql::unless_pending(&text)));
+                parts.push((otherwise.span.clone(), sql::unless_pending_sql(&text)));
                 self.replace_parts(&expr.span, parts)
             }
             ExprKind::Function { name, args, filter: None, window: None, .. }
@@ -122,7 +122,8 @@ impl<'q> Emitter<'q> {
             {
                 let truth = self.write_nested_condition(&args[0]);
                 let (then, otherwise) = (self.write_value(&args[1]), self.write_value(&args[2]));
-                let (when, then) = (sql::when_condition(&truth), sql::then_or_pending(&then));
+                let (when, then) =
+                    (sql::when_condition_sql(&truth), sql::then_or_pending_sql(&then));
                 format!("CASE WHEN {when} THEN {then} ELSE {otherwise} END")
             }
             ExprKind::Function { name, args, filter: None, window: None, .. }
@@ -136,7 +137,7 @@ impl<'q> Emitter<'q> {
                 for arg in args {
                     let text = sql::remember_pending_sql(&self.write_value(arg));
                     let first = texts.is_empty();
-                    texts.push(if first { text } else { sql::unless_pending(&text) });
+                    texts.push(if first { text } else { sql::unless_pending_sql(&text) });
                 }
                 format!("{name}({})", texts.join(", "))
             }

@@ -5,7 +5,7 @@ use super::Ingredient;
 /// Meaning of a keyword argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keyword {
-    /// The question; for a join its criteria.
+    /// The question, or the criteria of a join.
     Question,
     /// The value asked about.
     Value,
@@ -95,7 +95,8 @@ pub(in crate::blendsql) fn find_keyword(keyword: &str) -> Option<Keyword> {
         .map(|(_, meaning)| *meaning)
 }
 
-/// Returns the names of an ingredient's effective arguments, each by its first keyword.
+/// Returns the keyword of each argument that has an effect on the ingredient; of several synonyms,
+/// the first.
 pub(in crate::blendsql) fn accepted_argument_names(ingredient: &dyn Ingredient) -> String {
     let mut seen: Vec<Keyword> = Vec::new();
     let mut names: Vec<&str> = Vec::new();

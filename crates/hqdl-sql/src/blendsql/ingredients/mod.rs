@@ -1,5 +1,5 @@
 //! Ingredients, one per file: accepted arguments, subject and answer type. To add one, write its
-//! file and add it to `all`.
+//! file and add it to [`all_ingredients`].
 
 mod answer;
 mod join;
@@ -34,7 +34,7 @@ pub enum Subject {
     Document,
     /// All rows of the queries together have one answer, keyed by their digest.
     Rows,
-    /// Pairs of values of two columns: whether they match.
+    /// Each pair of values of two columns has one answer: whether the values match.
     Pair,
     /// Each distinct text has one embedding.
     Embedding,
@@ -45,7 +45,8 @@ pub trait Ingredient: Sync {
     /// Returns the name, in `BlendSQL`'s spelling.
     fn name(&self) -> &'static str;
 
-    /// Returns an example of a call and what it returns, for a model that writes queries.
+    /// Returns an example of a call and a description of its result, for a model that writes
+    /// queries.
     fn usage(&self) -> (&'static str, &'static str);
 
     /// Returns the subject of its questions.
@@ -69,7 +70,7 @@ pub trait Ingredient: Sync {
     /// Validates the arguments of a call.
     ///
     /// # Errors
-    /// [`SqlError`] with the location if there are too few or too many values.
+    /// Returns [`SqlError`] with the location if there are too few or too many values.
     fn validate_arguments(&self, _arguments: &Arguments<'_>) -> Result<(), SqlError> {
         Ok(())
     }
@@ -84,7 +85,7 @@ pub trait Ingredient: Sync {
         None
     }
 
-    /// Returns the question of a call without one.
+    /// Returns the question for a call that does not specify one.
     fn default_question(&self) -> &'static str {
         ""
     }

@@ -15,7 +15,8 @@ const MAX_DEPTH: usize = 1000;
 #[derive(Default)]
 pub(super) struct LegacySyntax {
     pub edits: Vec<Edit>,
-    /// Columns `'t::c'` whose table is not found yet: a call, and one of its values.
+    /// Columns `'t::c'` whose table has not been found yet, as the indices of a call and of one of
+    /// its values.
     pub columns: Vec<(usize, usize)>,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct QueryParser<'s> {
     pub tokens: &'s [Token],
     /// All calls of the query.
     pub calls: &'s [Call],
-    /// Index of the call that begins at an offset.
+    /// Index of each call, by the offset at which the call begins.
     pub call_starts: HashMap<usize, usize>,
     /// Whether the query may contain syntax that only `PostgreSQL` has.
     pub is_server: bool,
@@ -40,7 +41,7 @@ pub(super) struct QueryParser<'s> {
     pub depth: usize,
     /// Height of the highest node that was completed inside the current one.
     pub height: usize,
-    /// Edits that replace the syntax of earlier versions; `None` if it is not accepted.
+    /// Edits that replace the syntax of earlier versions; `None` if that syntax is not accepted.
     pub legacy: Option<LegacySyntax>,
 }
 
@@ -142,11 +143,12 @@ impl QueryParser<'_> {
     /// Returns true if the token can be the name of a table, a column or an alias: `nm` in
     /// `SQLite`'s grammar.
     pub fn is_name(&self, token: Token) -> bool {
-        token.lexeme == Lexeme::Text && !self.text(token).starts_with('$') || self.is_id(token)
+        token.lexeme == Lexeme::Text && !self.text(token).starts_with('$')
+            || self.is_identifier(token)
     }
 
     /// Returns true if the token is a name that is not quoted with `'`.
-    pub fn is_id(&self, token: Token) -> bool {
+    pub fn is_identifier(&self, token: Token) -> bool {
         match token.lexeme {
             Lexeme::Quoted | Lexeme::Name => true,
             Lexeme::Word => !keywords::is_reserved(self.text(token)) && !self.begins_blob(token),
@@ -230,13 +232,14 @@ impl QueryParser<'_> {
         parsed
     }
 
-    /// Counts a node that encloses the nodes parsed last. Fails if that exceeds the maximum depth.
-    pub fn count_node_around(&mut self, start: usize) -> Result<(), SqlError> {
+    /// Counts a node that encloses the most recently parsed nodes. Fails if that exceeds the
+    /// maximum depth.
+    pub fn add_enclosing_node(&mut self, start: usize) -> Result<(), SqlError> {
         self.height += 1;
         self.check_height(start)
     }
 
-    /// Fails if the nodes completed last exceed the maximum depth.
+    /// Fails if the most recently completed nodes exceed the maximum depth.
     pub fn check_height(&self, start: usize) -> Result<(), SqlError> {
         if self.depth + self.height > MAX_DEPTH { Err(self.depth_error(start)) } else { Ok(()) }
     }

@@ -58,7 +58,7 @@ enum Infix {
 }
 
 /// Returns the operator that consists of these symbols, and its precedence.
-fn infix_for_sign(sign: &str) -> Option<(Infix, Precedence)> {
+fn find_infix(sign: &str) -> Option<(Infix, Precedence)> {
     Some(match sign {
         "=" | "==" => (Infix::Compare("="), Precedence::Equality),
         "<>" | "!=" => (Infix::Compare("<>"), Precedence::Equality),
@@ -127,7 +127,7 @@ impl QueryParser<'_> {
                 let is_cast = self.is_server || self.is_legacy_cast(left);
                 return is_cast.then_some((Infix::Cast, 1, Precedence::Prefix));
             }
-            return infix_for_sign(sign).map(|(infix, level)| (infix, tokens, level));
+            return find_infix(sign).map(|(infix, level)| (infix, tokens, level));
         }
         if token.lexeme != Lexeme::Word {
             return None;
@@ -296,7 +296,7 @@ impl QueryParser<'_> {
         let Some(token) = self.peek() else { return Err(self.unexpected_error()) };
         let kind = match token.lexeme {
             Lexeme::Call => return self.parse_call(),
-            Lexeme::Symbol(b'(') => self.parse_parens()?,
+            Lexeme::Symbol(b'(') => self.parse_parenthesized()?,
             Lexeme::Symbol(symbol @ (b'+' | b'-' | b'~')) => {
                 // Operators of several symbols, such as `->`, are not prefix operators.
                 if self.peek_operator().is_some_and(|(_, tokens)| tokens > 1) {
@@ -380,7 +380,7 @@ impl QueryParser<'_> {
         }
         if self.begins_quantifier() {
             self.at += 1;
-            return self.parse_parens();
+            return self.parse_parenthesized();
         }
         self.parse_name()
     }
@@ -396,7 +396,7 @@ impl QueryParser<'_> {
     /// Parses a column with its qualifiers, or a function.
     fn parse_name(&mut self) -> Result<ExprKind, SqlError> {
         let Some(first) = self.peek() else { return Err(self.unexpected_error()) };
-        if self.is_id(first) && self.is_symbol_after(1, b'(') {
+        if self.is_identifier(first) && self.is_symbol_after(1, b'(') {
             return self.parse_function();
         }
         let mut column = self.read_name()?;
@@ -413,7 +413,7 @@ impl QueryParser<'_> {
     }
 
     /// Parses `(…)`: a query, an expression or a row value.
-    fn parse_parens(&mut self) -> Result<ExprKind, SqlError> {
+    fn parse_parenthesized(&mut self) -> Result<ExprKind, SqlError> {
         if self.begins_query(self.peek_after(1)) {
             return Ok(ExprKind::Scalar(Box::new(self.parse_query_in_parens()?)));
         }

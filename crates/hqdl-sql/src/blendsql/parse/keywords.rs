@@ -79,7 +79,6 @@ pub(super) fn requires_as(word: &str) -> bool {
     begins_join(word) || word.eq_ignore_ascii_case("INDEXED")
 }
 
-/// Returns true if a word begins a join.
 pub(super) fn begins_join(word: &str) -> bool {
     contains_word(&JOIN, word)
 }

@@ -23,7 +23,7 @@ use hqdl_values::sql::quote_name;
 impl LegacySyntax {
     /// Writes text before and after a node. An outer node is completed after its inner ones, so
     /// that its text is outside of theirs.
-    fn surround(&mut self, span: &Span, before: String, after: &str) {
+    fn surround_span(&mut self, span: &Span, before: String, after: &str) {
         self.edits.insert(0, (span.start..span.start, before));
         self.edits.push((span.end..span.end, after.to_owned()));
     }
@@ -39,7 +39,8 @@ impl QueryParser<'_> {
             if let (Subject::Rows, Argument::Column { table: Some(table), column, span }) =
                 (call.ingredient.subject(), &call.values[value])
             {
-                // SQLite reads an unknown name in double quotes as a text unless its table is named.
+                // SQLite reads an unknown name in double quotes as a text unless its table is
+                // named.
                 let (table, column) = (quote_name(table), quote_name(column));
                 legacy
                     .edits
@@ -78,7 +79,7 @@ impl QueryParser<'_> {
             if from.iter().any(|item| is_named(item, table)) {
                 continue;
             }
-            let mut aliased = from.iter().filter(|item| is_of_table(item, table));
+            let mut aliased = from.iter().filter(|item| reads_table(item, table));
             match (aliased.next().and_then(|item| item.name.as_deref()), aliased.next()) {
                 (Some(name), None) => {
                     let new = format!("{}.{}", quote_name(name), quote_name(column));
@@ -105,7 +106,7 @@ impl QueryParser<'_> {
             return Ok(false);
         }
         let tables = call.values.iter().rev().filter_map(|value| self.find_join_table(value));
-        let is_unread = |t: &String| !items.iter().any(|i| is_named(i, t) || is_of_table(i, t));
+        let is_unread = |t: &String| !items.iter().any(|i| is_named(i, t) || reads_table(i, t));
         if let Some(name) = tables.into_iter().find(is_unread) {
             let start = call.span.start;
             let on = Some(self.parse_expr()?);
@@ -128,7 +129,7 @@ impl QueryParser<'_> {
                 let (span, parts) = (first.span.start..condition.span.end, vec![first, condition]);
                 for part in parts.iter().filter(|part| matches!(part.kind, ExprKind::Or(_))) {
                     if let Some(legacy) = &mut self.legacy {
-                        legacy.surround(&part.span, "(".to_owned(), ")");
+                        legacy.surround_span(&part.span, "(".to_owned(), ")");
                     }
                 }
                 Expr { span, kind: ExprKind::And(parts) }
@@ -162,7 +163,7 @@ impl QueryParser<'_> {
             _ => ("(", ")"),
         };
         if let Some(legacy) = self.legacy.as_mut() {
-            legacy.surround(&span, before.to_owned(), after);
+            legacy.surround_span(&span, before.to_owned(), after);
         }
         let core = SelectCore::with_columns(Vec::new(), span);
         let query = Query { body: Body::Values(vec![expr], 1), ..Query::from_core(core) };
@@ -196,7 +197,7 @@ impl QueryParser<'_> {
         let before = format!("(WITH {name}{} AS ", &self.sql[columns.clone()]);
         self.add_legacy_edit(columns, String::new());
         if let Some(legacy) = self.legacy.as_mut() {
-            legacy.surround(&source, before, &format!(" SELECT * FROM {name})"));
+            legacy.surround_span(&source, before, &format!(" SELECT * FROM {name})"));
         }
         Ok(())
     }
@@ -243,6 +244,6 @@ fn is_named(item: &FromItem, name: &str) -> bool {
 }
 
 /// Returns true if an entry reads this table.
-fn is_of_table(item: &FromItem, table: &str) -> bool {
+fn reads_table(item: &FromItem, table: &str) -> bool {
     matches!(&item.source, FromSource::Table { name, .. } if name.eq_ignore_ascii_case(table))
 }

@@ -66,22 +66,22 @@ impl Default for Syntax<'_> {
 /// Parses a query.
 ///
 /// # Errors
-/// [`SqlError`] with the location of the syntax error.
+/// Returns [`SqlError`] with the location of the syntax error.
 pub fn parse_query(sql: &str) -> Result<ParsedQuery, SqlError> {
     parse_query_with(sql, Syntax::default())
 }
 
-/// Same as [`parse_query`], with knowledge of the database.
+/// Same as [`parse_query`], with settings that depend on the database.
 ///
 /// # Errors
-/// [`SqlError`] with the location of the syntax error.
+/// Returns [`SqlError`] with the location of the syntax error.
 pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, SqlError> {
     let scanned = scan_query(sql, syntax.is_table)?;
     parse_tokens(sql, scanned, syntax, None).map(|(parsed, _)| parsed)
 }
 
 /// Parses the tokens of a query, which may also have the syntax of earlier versions. Returns the
-/// edits that replace this syntax. The tree is that of `sql` only if there is no edit.
+/// edits that replace this syntax. The tree matches `sql` only if there are no edits.
 pub(in crate::blendsql) fn parse_scanned_query(
     sql: &str,
     scanned: ScannedQuery,

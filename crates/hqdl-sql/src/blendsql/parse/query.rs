@@ -63,7 +63,7 @@ impl QueryParser<'_> {
         let (mut query, _) = self.parse_select_or_values()?;
         while let Some(operator) = self.eat_compound_operator() {
             let (mut right, end) = self.parse_select_or_values()?;
-            self.count_node_around(start)?;
+            self.add_enclosing_node(start)?;
             // ORDER BY and LIMIT after the last SELECT belong to the whole compound.
             let (order, limit, offset) =
                 (std::mem::take(&mut right.order), right.limit.take(), right.offset.take());
@@ -209,7 +209,6 @@ impl QueryParser<'_> {
         })
     }
 
-    /// Parses LIMIT and OFFSET.
     fn parse_limit(&mut self) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
         if self.is_server {
             return self.parse_server_limit();

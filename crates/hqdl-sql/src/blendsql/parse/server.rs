@@ -33,7 +33,7 @@ const TYPES: [&str; 12] = [
     "JSON",
     "JSONB",
 ];
-/// Operators that compare a text with a pattern, so that none is a prefix of a later one.
+/// Operators that compare a text with a pattern, ordered so that none is a prefix of a later one.
 const PATTERN_OPERATORS: [&str; 8] = ["!~~*", "!~~", "!~*", "!~", "~~*", "~~", "~*", "~"];
 /// Binary operators that `SQLite` does not have, so that none is a prefix of a later one.
 const BINARY_OPERATORS: [&str; 8] = ["@>", "<@", "&&", "#>>", "#>", "#-", "^@", "^"];

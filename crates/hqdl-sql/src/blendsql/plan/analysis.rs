@@ -80,7 +80,7 @@ impl<'q> Analysis<'q> {
     }
 
     /// Collects the facts that concern the whole query.
-    pub fn read_query(&mut self, parsed: &ParsedQuery) {
+    pub fn collect_query_facts(&mut self, parsed: &ParsedQuery) {
         let query = &parsed.query;
         self.whole_span = query.span.clone();
         self.is_recursive_call = parsed.calls_in_recursive_ctes();
@@ -213,8 +213,8 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns true if a query joins tables and `SQLite`'s flattener may merge it into the
-    /// enclosing SELECT. Joins inside EXISTS count. A query with a result that references no column
-    /// counts, too.
+    /// enclosing SELECT. This includes joins inside EXISTS, and a query with a result that
+    /// references no column.
     pub fn may_join_tables(&self, query: &Query) -> bool {
         if !query.with.is_empty() {
             return true;
@@ -233,7 +233,7 @@ impl<'q> Analysis<'q> {
                     && (core.from.len() > 1
                         || has_exists
                         || core.has_row_independent_result()
-                        || core.from.iter().any(|i| self.reads_join(i)))
+                        || core.from.iter().any(|i| self.source_joins_tables(i)))
             }
             Body::Compound(_, left, right) => {
                 self.may_join_tables(left) || self.may_join_tables(right)
@@ -243,7 +243,7 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns true if a FROM entry joins tables internally.
-    pub fn reads_join(&self, item: &FromItem) -> bool {
+    pub fn source_joins_tables(&self, item: &FromItem) -> bool {
         match &item.source {
             FromSource::Table { schema, name, .. } => {
                 let named = |cte: &&VisibleCte| cte.name.eq_ignore_ascii_case(name);
@@ -254,7 +254,7 @@ impl<'q> Analysis<'q> {
             }
             FromSource::Query(query) => self.may_join_tables(query),
             FromSource::Join(inner) => {
-                item.name.is_some() || inner.iter().any(|i| self.reads_join(i))
+                item.name.is_some() || inner.iter().any(|i| self.source_joins_tables(i))
             }
             FromSource::Function { .. } => false,
         }
@@ -262,7 +262,7 @@ impl<'q> Analysis<'q> {
 
     /// Returns true if a FROM entry has a LIMIT. `SQLite` may flatten it into the enclosing SELECT
     /// and evaluate that SELECT's results for rows beyond the limit.
-    pub fn reads_limit(&self, item: &FromItem) -> bool {
+    pub fn source_has_limit(&self, item: &FromItem) -> bool {
         match &item.source {
             FromSource::Table { schema, name, .. } => {
                 let named = |cte: &&VisibleCte| cte.name.eq_ignore_ascii_case(name);
@@ -272,7 +272,7 @@ impl<'q> Analysis<'q> {
                 }
             }
             FromSource::Query(query) => self.has_limit(query),
-            FromSource::Join(inner) => inner.iter().any(|i| self.reads_limit(i)),
+            FromSource::Join(inner) => inner.iter().any(|i| self.source_has_limit(i)),
             FromSource::Function { .. } => false,
         }
     }
@@ -281,7 +281,7 @@ impl<'q> Analysis<'q> {
     pub fn has_limit(&self, query: &Query) -> bool {
         query.limit.is_some()
             || match &query.body {
-                Body::Core(core) => core.from.iter().any(|i| self.reads_limit(i)),
+                Body::Core(core) => core.from.iter().any(|i| self.source_has_limit(i)),
                 Body::Compound(_, left, right) => self.has_limit(left) || self.has_limit(right),
                 Body::Values(..) => false,
             }
@@ -402,7 +402,7 @@ impl<'q> Analysis<'q> {
     }
 }
 
-/// Returns for each common table expression the calls on which its rows depend.
+/// Returns the calls on which the rows of each common table expression depend.
 fn collect_cte_calls(query: &Query) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<&Query>)> = Vec::new();
     query.visit_ctes(&mut |cte| match all
@@ -494,13 +494,13 @@ fn count_predicates(expr: &Expr, depends_on_call: &dyn Fn(&Expr) -> bool) -> usi
 }
 
 /// Returns the query of an EXISTS or IN that a single row decides, because more rows never change
-/// the result. For IN, the value of the rows must be known before any call.
+/// the result. For IN, the value of the rows must be known before any call is evaluated.
 pub(crate) fn find_decisive_select<'e>(
     analysis: &Analysis<'_>,
     expr: &'e Expr,
     outer_scope: &Scope<'_>,
 ) -> Result<&'e Query, RefusalReason> {
-    let (query, core) = syntactic_decisive_select(expr)?;
+    let (query, core) = find_decisive_select_by_syntax(expr)?;
     if matches!(expr.kind, ExprKind::In { .. }) {
         let resolver = analysis.resolver();
         let cte_scope = resolver.cte_scope(query, Some(outer_scope));
@@ -523,7 +523,7 @@ pub(crate) fn find_candidate_value<'e>(
 }
 
 /// Same as [`find_decisive_select`], but checks only the syntax.
-pub(crate) fn syntactic_decisive_select(
+pub(crate) fn find_decisive_select_by_syntax(
     expr: &Expr,
 ) -> Result<(&Query, &SelectCore), RefusalReason> {
     let (ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. }) = &expr.kind else {
@@ -550,7 +550,7 @@ pub(crate) fn syntactic_decisive_select(
 
 /// Returns the count in a comparison with a number, and the number of counted rows that decide it.
 /// The count can be a function or a scalar subquery.
-pub(crate) fn compared_count<'e>(
+pub(crate) fn find_compared_count<'e>(
     operator: &str,
     left: &'e Expr,
     right: &'e Expr,

@@ -10,7 +10,7 @@ use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator};
 pub enum Condition {
     /// All parts must hold.
     All(Parts),
-    /// One part must hold.
+    /// At least one part must hold.
     Any(Parts),
     /// A comparison, call or other expression whose truth matters, but not its value.
     Predicate(Predicate),
@@ -203,7 +203,7 @@ const INFALLIBLE_FUNCTIONS: [&str; 31] = [
 pub(crate) fn may_fail(expr: &Expr) -> bool {
     let mut found = false;
     expr.visit_exprs(&mut |e| match &e.kind {
-        // SUQL's functions fail for arguments of a wrong type. They count as infallible, because
+        // SUQL's functions fail for arguments of the wrong type. They count as infallible, because
         // `PostgreSQL` does not guarantee an evaluation order of conditions either.
         ExprKind::Function { name, .. } => {
             found |= !INFALLIBLE_FUNCTIONS.contains(&name.as_str()) && !name.starts_with("suql_");

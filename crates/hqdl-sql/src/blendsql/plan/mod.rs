@@ -1,4 +1,4 @@
-//! The plan of a query: which calls each SELECT asks, about which rows, and in which order.
+//! The plan of a query: which calls each SELECT makes, for which rows, and in which order.
 //!
 //! The planner builds it from the tree and the scopes, and the [rules](super::rules) change it. It
 //! contains no SQL text; [`emit`](super::emit) writes the SQL from the finished plan.
@@ -62,15 +62,16 @@ pub struct SelectPlan {
     pub fences: Vec<SourceFence>,
     /// Number of rows that are needed, if the LIMIT rule applies.
     pub limit: Option<LimitPushdown>,
-    /// Rows that must pass in each group, if not all that pass are needed.
+    /// Rows of each group that must pass; `None` if every row that passes is needed.
     pub needed: Option<NeededRows>,
     /// Counts of calls that are compared with a number.
     pub counted: Vec<CountedCalls>,
-    /// Rows for which results with calls are evaluated, if not for all.
+    /// Rows for which results with calls are evaluated; `None` for all rows.
     pub value_guard: Option<ValueGuard>,
     /// Restrictions of the SELECT's rows that apply before a call is evaluated.
     pub memberships: Vec<Membership>,
-    /// Set for the rows of an EXISTS or IN that a single row decides.
+    /// Effect of a single row on the EXISTS or IN around this SELECT, if a single row can decide
+    /// it.
     pub decisive: Option<DecisiveRows>,
     /// Value by which the rows of an IN are candidates.
     pub candidate_value: Option<Span>,
@@ -167,7 +168,7 @@ pub struct NeededRows {
     pub order: Vec<OrderKey>,
     /// Number of rows of a group that must pass, or number of groups; see `part`.
     pub count: u64,
-    /// Which rows these are.
+    /// Part of the rows that the query needs.
     pub part: NeededPart,
 }
 
@@ -186,7 +187,7 @@ pub enum NeededPart {
     },
 }
 
-/// Restricts the evaluation of results with calls to the first rows by a window.
+/// Restricts the evaluation of results with calls to the first rows in a window's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueGuard {
     /// Function that numbers the rows.
@@ -202,11 +203,11 @@ pub struct CountedCalls {
     pub span: Span,
     /// Condition under which a row counts.
     pub condition: CountCondition,
-    /// Rows that must count.
+    /// Rows that must be counted.
     pub needed: NeededRows,
 }
 
-/// Condition under which a row counts in a count of calls.
+/// Condition under which a count of calls includes a row.
 #[derive(Debug, Clone)]
 pub enum CountCondition {
     /// The condition of the FILTER holds.
@@ -226,14 +227,15 @@ pub struct OrderKey {
     pub nulls_first: bool,
 }
 
-/// Restricts a SELECT to the rows whose columns are among those of other rows, or are not.
+/// Restricts a SELECT to rows whose columns equal those of one of the member rows, or of none of
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// Columns of the SELECT.
     pub columns: Vec<Span>,
-    /// The other rows.
+    /// The member rows.
     pub rows: MemberRows,
-    /// Whether rows among the others are kept; otherwise they are dropped.
+    /// Whether the SELECT keeps the rows that equal a member row; otherwise it keeps the others.
     pub keeps: bool,
 }
 
@@ -283,7 +285,7 @@ pub struct SubqueryLimit {
 /// Plan of a query that needs only some of its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LimitPushdown {
-    /// Rows of the answer plus the rows that OFFSET skips; `None` without a LIMIT.
+    /// Rows of the result plus the rows that OFFSET skips; `None` without a LIMIT.
     pub rows_needed: Option<u64>,
     /// Rows that OFFSET skips.
     pub rows_skipped: u64,
@@ -291,7 +293,7 @@ pub struct LimitPushdown {
     pub is_ordered: bool,
     /// Whether equal rows are merged.
     pub is_distinct: bool,
-    /// Whether the second-to-last column holds the order of the requests for the rows.
+    /// Whether the second-to-last column contains the order in which hqdl asks about the rows.
     pub is_ranked: bool,
     /// Indices of the query's result columns whose values the candidate rows store.
     pub held_columns: Vec<usize>,

@@ -1,5 +1,5 @@
-//! Sources of which a SELECT uses only the first rows by a window:
-//! `… FROM (SELECT …, row_number() OVER (…) AS n FROM …) AS s WHERE s.n = 1`.
+//! Sources of which a SELECT uses only the first rows in a window's order: `… FROM (SELECT …,
+//! row_number() OVER (…) AS n FROM …) AS s WHERE s.n = 1`.
 
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::condition::split_conjuncts;
@@ -23,7 +23,7 @@ pub(crate) struct NumberedRows<'s> {
 }
 
 /// Returns the rows of a source that a SELECT uses, if a condition of its WHERE restricts them to
-/// the first rows by a window.
+/// the first rows in a window's order.
 pub(crate) fn find_numbered_rows<'s>(
     (core, item): (&SelectCore, &FromItem),
     source: &'s Query,
@@ -35,7 +35,7 @@ pub(crate) fn find_numbered_rows<'s>(
         return None;
     }
     core.filter.iter().flat_map(split_conjuncts).find_map(|condition| {
-        let (number, last) = limited_number(condition, analysis.sql)?;
+        let (number, last) = find_limited_number(condition, analysis.sql)?;
         let ExprKind::Column { table, column } = &number.kind else { return None };
         let found = scope.find_column(table.as_deref(), column)?;
         let is_named = |name: &String| name.eq_ignore_ascii_case(&found.field.name);
@@ -56,8 +56,8 @@ pub(crate) fn find_numbered_rows<'s>(
     })
 }
 
-/// Returns the value that a condition limits to the numbers up to a positive one, and that number.
-fn limited_number<'e>(condition: &'e Expr, sql: &str) -> Option<(&'e Expr, u64)> {
+/// If a condition limits a value to at most a positive number, returns the value and the number.
+fn find_limited_number<'e>(condition: &'e Expr, sql: &str) -> Option<(&'e Expr, u64)> {
     let ExprKind::Compare(operator, left, right) = &without_parens(condition).kind else {
         return None;
     };

@@ -5,7 +5,7 @@ use crate::blendsql::plan::numbered_rows::NumberedRows;
 use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{CompoundOperator, Expr, Query, SelectCore};
 
-/// How a query's rows are used.
+/// Use of a query's rows.
 #[derive(Clone, Copy)]
 pub(crate) enum RowUse<'s> {
     /// All rows are read.
@@ -18,7 +18,7 @@ pub(crate) enum RowUse<'s> {
     Truth(&'s Expr, &'s Scope<'s>),
     /// The SELECT is an arm of a UNION ALL. Only the first rows of the UNION ALL are needed.
     Arm(&'s Query),
-    /// Only the first rows by a window are used.
+    /// Only the first rows in a window's order are used.
     Numbered(NumberedRows<'s>),
     /// One side of a compound.
     Side { operator: CompoundOperator, other: &'s Query, is_left: bool },
@@ -35,7 +35,7 @@ pub(crate) struct SelectScope<'s> {
 
 impl SelectScope<'_> {
     /// Returns the offset that identifies the SELECT in the plan.
-    pub fn at(&self) -> usize {
+    pub fn offset(&self) -> usize {
         self.core.span.start
     }
 

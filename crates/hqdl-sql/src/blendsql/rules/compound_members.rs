@@ -1,8 +1,8 @@
-//! Rule: for one side of INTERSECT or EXCEPT, hqdl asks only about the rows that the other side
-//! lets through.
+//! Rule: for one side of INTERSECT or EXCEPT, hqdl asks only about the rows that can pass the other
+//! side.
 //!
 //! Precondition: the other side has no calls, no random values and no reference to outer rows. The
-//! side itself is a SELECT with conditions with calls, without groups and aggregates. Its results
+//! side itself is a SELECT whose conditions have calls, without groups or aggregates. Its results
 //! are plain columns without a custom collation.
 //!
 //! Effect: a row of an INTERSECT that is not in the other side is dropped first, as is a row on the
@@ -17,7 +17,7 @@ use crate::blendsql::plan::{
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{CompoundOperator, Expr, ExprKind, Query, Span};
 
-/// Restricts the SELECT to rows that the other side lets through.
+/// Restricts the SELECT to rows that can pass the other side.
 pub(crate) fn restrict_to_other_side(
     plan: &mut DemandPlan,
     select: &SelectScope<'_>,
@@ -25,7 +25,7 @@ pub(crate) fn restrict_to_other_side(
     let RowUse::Side { operator, other, is_left } = select.row_use else {
         return RuleResult::Irrelevant;
     };
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     if operator.is_union() || planned.conjuncts_at_stage(ConditionStage::Last).next().is_none() {
         return RuleResult::Irrelevant;
     }

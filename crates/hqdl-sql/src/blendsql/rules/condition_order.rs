@@ -32,12 +32,12 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
             n => ordered = ordered.max(n),
         });
     };
-    let values = plan.value_conditions.values_mut().filter(|v| v.select == select.at());
+    let values = plan.value_conditions.values_mut().filter(|v| v.select == select.offset());
     for value in values {
         order(&mut value.holds);
         value.fails.iter_mut().for_each(&mut order);
     }
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     planned.truth.iter_mut().chain(&mut planned.having).for_each(&mut order);
     planned.outer_joins.iter_mut().for_each(|join| order(&mut join.truth));
     for counted in &mut planned.counted {
@@ -58,7 +58,7 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
     }
 }
 
-/// Orders the parts of the conditions that are outside of all SELECTs.
+/// Orders the parts of the conditions that belong to no SELECT.
 pub(crate) fn order_conditions_outside_selects(plan: &mut DemandPlan, analysis: &Analysis<'_>) {
     let values = plan.value_conditions.values_mut().filter(|v| v.select == usize::MAX);
     for value in values {

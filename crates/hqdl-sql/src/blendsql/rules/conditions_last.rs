@@ -3,16 +3,16 @@
 //!
 //! Precondition: the condition is in WHERE, or in an inner join if no join is RIGHT or FULL,
 //! because then it has the same meaning in WHERE. A condition without calls that may fail stays
-//! after the calls that precede it, so that it is not evaluated for a row that these exclude.
+//! after the calls that precede it, so that it is not evaluated for a row that the calls exclude.
 //!
 //! `SQLite` evaluates a condition as soon as all referenced columns are available, so the condition
 //! references every table. It cannot reference the tables that a view or subquery joins internally.
 //! Such a source is read as `SELECT … LIMIT -1`, which `SQLite` does not flatten, and the
-//! conditions about that source alone move inside. The condition of a LEFT JOIN stays there and
-//! references every table up to it, because `SQLite` reorders the join if WHERE makes it an inner
-//! one.
+//! conditions about that source alone move inside. The condition of a LEFT JOIN stays in its place
+//! and references every table up to it, because `SQLite` reorders the join if WHERE makes it an
+//! inner one.
 
-use crate::blendsql::frame::is_random;
+use crate::blendsql::frame::is_random_function;
 use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
 use crate::blendsql::plan::condition::{Condition, may_fail, split_conjuncts};
 use crate::blendsql::plan::select_scope::SelectScope;
@@ -28,11 +28,11 @@ pub(crate) fn evaluate_conditions_last(
     select: &SelectScope<'_>,
 ) -> RuleResult {
     let SelectScope { analysis, core, scope, .. } = *select;
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     let is_movable = core.from.iter().all(|i| i.join != JoinKind::Outer);
     let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());
     planned.fences = find_fences(planned, select);
-    defer_failing_conditions(planned);
+    defer_fallible_conditions(planned);
     let last: Vec<Expr> = planned.conjuncts_at_stage(ConditionStage::Last).cloned().collect();
     let last: Vec<&Expr> = last.iter().collect();
     // With a LIMIT, the statement returns whole rows and evaluates the conditions as a result
@@ -62,8 +62,8 @@ pub(crate) fn evaluate_conditions_last(
     }
 }
 
-/// Moves conditions that may fail behind the calls if they follow a call in the text.
-fn defer_failing_conditions(planned: &mut SelectPlan) {
+/// Moves a condition that may fail to a position after the calls, if it follows a call in the text.
+fn defer_fallible_conditions(planned: &mut SelectPlan) {
     let in_where = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
     let calls = in_where.filter(|c| c.stage.has_calls()).map(|c| c.expr.span.start);
     let Some(call) = calls.min() else { return };
@@ -144,8 +144,8 @@ fn find_fences(planned: &SelectPlan, select: &SelectScope<'_>) -> Vec<SourceFenc
     let has_own_call = has_own_call(query, core);
     let mut fences = Vec::new();
     for item in &core.from {
-        let by_limit = (has_own_call && select.analysis.reads_limit(item)).then_some(&[][..]);
-        let by_join = conditions.as_deref().filter(|_| select.analysis.reads_join(item));
+        let by_limit = (has_own_call && select.analysis.source_has_limit(item)).then_some(&[][..]);
+        let by_join = conditions.as_deref().filter(|_| select.analysis.source_joins_tables(item));
         if let Some(conditions) = by_join.or(by_limit) {
             add_fences(item, conditions, select, &mut fences);
         }
@@ -169,8 +169,9 @@ fn add_fences(
             fences.push(SourceFence { at: query.span.start, conditions: own });
         }
         FromSource::Join(items) => {
-            let reads =
-                |i: &&FromItem| select.analysis.reads_join(i) || select.analysis.reads_limit(i);
+            let reads = |i: &&FromItem| {
+                select.analysis.source_joins_tables(i) || select.analysis.source_has_limit(i)
+            };
             items.iter().filter(reads).for_each(|i| add_fences(i, conditions, select, fences));
         }
         FromSource::Table { .. } | FromSource::Function { .. } => {}
@@ -193,7 +194,7 @@ fn single_table_conditions(
     let plain = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
     let plain = plain.filter(|c| !c.stage.has_calls()).map(|c| &c.expr);
     for condition in plain.filter(|e| !may_fail(e)) {
-        let Some(name) = single_table_of(condition, select, scope) else { continue };
+        let Some(name) = find_single_table(condition, select, scope) else { continue };
         if names.iter().filter(|n| n.eq_ignore_ascii_case(&name)).count() != 1 {
             continue;
         }
@@ -206,7 +207,7 @@ fn single_table_conditions(
 }
 
 /// Returns the only table whose columns a condition references.
-fn single_table_of(
+fn find_single_table(
     condition: &Expr,
     select: &SelectScope<'_>,
     scope: &Scope<'_>,
@@ -222,13 +223,12 @@ fn single_table_of(
             Some(_) => {}
             None => is_single_table = false,
         },
-        ExprKind::Function { name, .. } => is_single_table &= !is_random(name),
+        ExprKind::Function { name, .. } => is_single_table &= !is_random_function(name),
         _ => {}
     });
     table_name.filter(|_| is_single_table).flatten()
 }
 
-/// Returns true if a join condition has a call.
 fn join_depends_on_call(item: &FromItem, select: &SelectScope<'_>) -> bool {
     let inner = match &item.source {
         FromSource::Join(items) => items.as_slice(),
@@ -257,7 +257,7 @@ fn count_tables(item: &FromItem) -> usize {
 fn is_cheap_and_stable(expr: &Expr) -> bool {
     let mut stable = true;
     expr.visit_exprs(&mut |e| {
-        let random = matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+        let random = matches!(&e.kind, ExprKind::Function { name, .. } if is_random_function(name));
         stable &= !random && e.children().1.is_none();
     });
     stable

@@ -1,5 +1,5 @@
 //! Rule: if a count of calls is only compared with a number, hqdl asks about the rows of each group
-//! until enough of them count to decide the comparison.
+//! until enough of them have been counted to decide the comparison.
 //!
 //! Precondition: the SELECT is an aggregate whose conditions have no calls. Calls occur only in the
 //! FILTER of `count(*)`, or in the argument of a `count(…)` without DISTINCT, ORDER BY and FILTER.
@@ -10,7 +10,7 @@
 //! count, because more rows do not change its result.
 
 use crate::blendsql::ingredients::Subject;
-use crate::blendsql::plan::analysis::{compared_count, visit_own_calls};
+use crate::blendsql::plan::analysis::{find_compared_count, visit_own_calls};
 use crate::blendsql::plan::condition::{Condition, Predicate};
 use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{
@@ -22,7 +22,7 @@ use crate::blendsql::tree::{Expr, ExprKind};
 /// Plans the number of rows that each compared count needs.
 pub(crate) fn limit_counted_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let SelectScope { analysis, query, core, .. } = *select;
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
     let exprs = columns.chain(&core.having).chain(query.order.iter().map(|o| &o.expr));
     let mut counts: Vec<(&Expr, u64)> = Vec::new();
@@ -34,7 +34,7 @@ pub(crate) fn limit_counted_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     let has_conditions = planned.conjuncts.iter().any(|c| c.stage == ConditionStage::Last)
         || planned.limit.is_some()
         || !planned.outer_joins.is_empty();
-    if !is_only_compared || has_conditions || select.at() != analysis.root {
+    if !is_only_compared || has_conditions || select.offset() != analysis.root {
         return RuleResult::Refused("it is not outermost, or has a call outside compared counts");
     }
     match check_groups_are_plain(select) {
@@ -63,7 +63,8 @@ fn collect_counts<'e>(
         return true;
     }
     if let ExprKind::Compare(operator, left, right) = &expr.kind
-        && let Some((count, needed)) = compared_count(operator, left, right, select.analysis.sql)
+        && let Some((count, needed)) =
+            find_compared_count(operator, left, right, select.analysis.sql)
         && counted_call(count).is_some_and(|call| reports_own_pending_calls(call, select))
     {
         counts.push((count, needed));
@@ -75,7 +76,8 @@ fn collect_counts<'e>(
         && exprs.into_iter().all(|e| collect_counts(e, select, counts))
 }
 
-/// Returns true if each row reports its own pending calls.
+/// Returns true if each row reports the pending calls of the expression by itself: no call asks
+/// about pairs, is in a subquery, or is behind a name.
 fn reports_own_pending_calls(call: &Expr, select: &SelectScope<'_>) -> bool {
     let SelectScope { analysis, scope, .. } = *select;
     let mut asks_pairs = false;

@@ -28,7 +28,7 @@ pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     if !matches!(expr.kind, ExprKind::Exists(_) | ExprKind::In { .. }) {
         return RuleResult::Irrelevant;
     }
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     if matches!(expr.kind, ExprKind::In { .. }) {
         let value = find_candidate_value(select.analysis, select.core, select.scope);
         planned.candidate_value = value.map(|e| e.span.clone());
@@ -37,7 +37,8 @@ pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
         Ok(query) => {
             let runs_once = !select.analysis.is_correlated(query, outer_scope);
             let is_truth = runs_once && matches!(select.row_use, RowUse::Truth(..));
-            let operand = find_operand(select, expr, outer_scope).filter(|_| is_truth);
+            let operand =
+                find_byte_comparable_operand(select, expr, outer_scope).filter(|_| is_truth);
             let effect = match operand {
                 Some(_) => "only those with the value of an outer row, a few at a time",
                 None => "a few of its rows at a time",
@@ -53,7 +54,11 @@ pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
 
 /// Returns the left operand of an IN if `SQLite` compares it with the rows' values byte by byte:
 /// both are columns of the database with the same affinity and without a custom collation.
-fn find_operand(select: &SelectScope<'_>, expr: &Expr, outer_scope: &Scope<'_>) -> Option<Span> {
+fn find_byte_comparable_operand(
+    select: &SelectScope<'_>,
+    expr: &Expr,
+    outer_scope: &Scope<'_>,
+) -> Option<Span> {
     let ExprKind::In { operand, .. } = &expr.kind else { return None };
     let affinity_of = |expr: &Expr, scope: &Scope<'_>| {
         let ExprKind::Column { table, column } = &without_parens(expr).kind else { return None };

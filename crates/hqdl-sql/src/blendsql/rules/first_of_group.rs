@@ -5,17 +5,18 @@
 //!
 //! * The SELECT has conditions with calls in WHERE or in inner joins, and calls nowhere else. No
 //!   call asks about all rows together, and none is in a subquery or in a source. No join is RIGHT
-//!   or FULL, because `SQLite` also evaluates conditions for rows of these that are not results.
+//!   or FULL, because in such a join `SQLite` also evaluates conditions for rows that are not
+//!   results.
 //! * Its result is one of the following. (a) Only `max` and `min` of one column in one direction,
 //!   which need the first row by that column. (b) Comparisons of `count(*)` with a number, which
 //!   need at most one row more than the number. (c) Only grouping columns, which need any row of
-//!   the group. (d) The first rows by a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Numbers
-//!   of its rows by `row_number()` or `rank()`, of which the outer WHERE uses only the first. It has
-//!   no other window function and no LIMIT.
+//!   the group. (d) The first rows of a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Numbers
+//!   of its rows by `row_number()` or `rank()`, of which the outer WHERE uses only the first. It
+//!   has no other window function and no LIMIT.
 //! * Grouping, order and results depend on no call and have no custom collation.
-//! * More than one row per group is needed only in the outermost query, or in (f) in a source of it,
-//!   because these run once per pass. Another SELECT can run several times, and its rows would be
-//!   counted repeatedly.
+//! * More than one row per group is needed only in the outermost query, or in (f) in a source of
+//!   it, because these run once per pass. Another SELECT can run several times, and its rows would
+//!   be counted repeatedly.
 //!
 //! Effect: a row whose conditions are undecided does not pass for now. A group is decided if enough
 //! of its rows pass and no undecided row precedes them, because the unknown rows then cannot change
@@ -23,10 +24,10 @@
 //! of the group, so each outer row has its own groups.
 
 use crate::blendsql::aggregates::{count_windows, is_aggregate, is_aggregate_call};
-use crate::blendsql::frame::is_random;
+use crate::blendsql::frame::is_random_function;
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::{
-    compared_count, is_legacy_column, is_row_count, visit_own_calls,
+    find_compared_count, is_legacy_column, is_row_count, visit_own_calls,
 };
 use crate::blendsql::plan::numbered_rows::NumberedRows;
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
@@ -44,8 +45,8 @@ const ALL_ROWS: RefusalReason = "its result depends on all rows that pass";
 
 /// Plans the number of rows that must pass in each group.
 pub(crate) fn stop_at_first_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
-    let is_limited = plan.subquery_limits.iter().any(|limit| limit.at == select.at());
-    let planned = plan.find_or_add_select(select.at());
+    let is_limited = plan.subquery_limits.iter().any(|limit| limit.at == select.offset());
+    let planned = plan.find_or_add_select(select.offset());
     if planned.limit.is_some()
         || is_limited
         || planned.conjuncts_at_stage(ConditionStage::Last).next().is_none()
@@ -126,14 +127,15 @@ pub(crate) fn check_conditions(
     Ok(())
 }
 
-/// Returns true if a FROM item is a table, whose join condition may have calls.
+/// Returns true if a FROM item is a table that is joined by an inner join, whose condition may have
+/// calls.
 fn is_inner_table(item: &FromItem) -> bool {
     matches!(item.source, FromSource::Table { .. }) && item.join == JoinKind::Inner
 }
 
 fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReason> {
     let SelectScope { query, core, .. } = *select;
-    let mut needed = NeededRows { set: select.at(), ..NeededRows::default() };
+    let mut needed = NeededRows { set: select.offset(), ..NeededRows::default() };
     let is_grouped = has_groups(select);
     let limited = match select.row_use {
         RowUse::Arm(compound) => Some(compound),
@@ -142,10 +144,10 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     let limited = limited.filter(|q| q.limit.is_some());
     match limited {
         _ if let RowUse::Numbered(numbered) = select.row_use => {
-            add_window_needs(select, numbered, &mut needed)?;
+            require_window_rows(select, numbered, &mut needed)?;
         }
         _ if is_grouped && !matches!(select.row_use, RowUse::Arm(_)) => {
-            add_aggregate_needs(select, &mut needed)?;
+            require_aggregate_rows(select, &mut needed)?;
         }
         Some(limited) if !is_grouped && !core.distinct => {
             needed.set = limited.span.start;
@@ -158,7 +160,7 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     let runs_once = match select.row_use {
         RowUse::Arm(compound) => compound.span == select.analysis.whole_span,
         RowUse::Numbered(numbered) => numbered.runs_once,
-        _ => select.at() == select.analysis.root,
+        _ => select.offset() == select.analysis.root,
     };
     if needed.count > 1 && !runs_once {
         return Err("it may run several times, and needs more than one row");
@@ -167,8 +169,8 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     Ok(needed)
 }
 
-/// Determines the rows that the first numbers of a window need.
-fn add_window_needs(
+/// Determines which rows are needed for the first numbers of a window.
+fn require_window_rows(
     select: &SelectScope<'_>,
     numbered: NumberedRows<'_>,
     needed: &mut NeededRows,
@@ -190,7 +192,7 @@ fn add_window_needs(
     Ok(())
 }
 
-/// Returns the number of rows that LIMIT and OFFSET reach.
+/// Returns the number of rows from the first one to the last one that LIMIT and OFFSET select.
 pub(crate) fn count_limited_rows(
     select: &SelectScope<'_>,
     limited: &Query,
@@ -205,7 +207,7 @@ pub(crate) fn count_limited_rows(
     }
 }
 
-/// Returns the order in which a LIMIT takes rows.
+/// Returns the order of the rows to which a LIMIT applies.
 fn find_limit_order(
     select: &SelectScope<'_>,
     terms: &[OrderTerm],
@@ -233,7 +235,7 @@ fn order_key(term: &OrderTerm, expr: &Expr) -> OrderKey {
 }
 
 /// Determines the rows that the grouping columns and aggregates of a SELECT need.
-fn add_aggregate_needs(
+fn require_aggregate_rows(
     select: &SelectScope<'_>,
     needed: &mut NeededRows,
 ) -> Result<(), RefusalReason> {
@@ -254,13 +256,13 @@ fn add_aggregate_needs(
     for expr in exprs
         .chain(query.order.iter().map(|o| term_expr(&o.expr, Clause::Order, core, analysis.sql)))
     {
-        add_result_needs(expr.ok_or(ALL_ROWS)?, &groups, select, needed)?;
+        require_result_rows(expr.ok_or(ALL_ROWS)?, &groups, select, needed)?;
     }
     Ok(())
 }
 
 /// Determines the rows that one result column of a group needs.
-fn add_result_needs(
+fn require_result_rows(
     expr: &Expr,
     groups: &[&Expr],
     select: &SelectScope<'_>,
@@ -273,7 +275,7 @@ fn add_result_needs(
     match &expr.kind {
         ExprKind::Literal => return Ok(()),
         ExprKind::Compare(operator, left, right) => {
-            if let Some((count, rows)) = compared_count(operator, left, right, sql)
+            if let Some((count, rows)) = find_compared_count(operator, left, right, sql)
                 && is_row_count(count)
             {
                 needed.count = needed.count.max(rows);
@@ -308,7 +310,7 @@ fn add_result_needs(
     match expr.children() {
         (_, Some(_)) => Err("a result has a subquery"),
         (exprs, None) => {
-            exprs.into_iter().try_for_each(|e| add_result_needs(e, groups, select, needed))
+            exprs.into_iter().try_for_each(|e| require_result_rows(e, groups, select, needed))
         }
     }
 }
@@ -354,7 +356,7 @@ fn is_plain(expr: &Expr, select: &SelectScope<'_>) -> bool {
                         == Some(select.scope.depth);
             }
             ExprKind::Function { name, window, .. } => {
-                is_plain &= window.is_none() && !is_random(name);
+                is_plain &= window.is_none() && !is_random_function(name);
             }
             _ => {}
         }

@@ -7,7 +7,7 @@
 //!
 //! Effect: the groups are found first, without their results, and rows of other groups are dropped.
 //! Rows whose grouping column is NULL are kept, because IN does not find them. HAVING, ORDER BY and
-//! LIMIT still apply, so that more rows than needed do no harm.
+//! LIMIT still apply, so extra rows do no harm.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate_call};
 use crate::blendsql::plan::select_scope::SelectScope;
@@ -21,7 +21,7 @@ pub(crate) fn restrict_to_kept_groups(
     select: &SelectScope<'_>,
 ) -> RuleResult {
     let SelectScope { query, core, .. } = *select;
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     let has_calls = core.columns.iter().filter_map(|c| c.expr.as_ref()).any(has_aggregated_call);
     if core.group.is_empty()
         || core.having.is_none() && query.limit.is_none()
@@ -32,7 +32,7 @@ pub(crate) fn restrict_to_kept_groups(
     }
     match check_groups(select) {
         Ok(columns) => {
-            let rows = MemberRows::Groups { after: span_from_from_clause(select) };
+            let rows = MemberRows::Groups { after: span_starting_at_from(select) };
             planned.memberships.push(Membership { columns, rows, keeps: true });
             RuleResult::Applied("only for rows of groups that HAVING and LIMIT keep".to_owned())
         }
@@ -41,12 +41,11 @@ pub(crate) fn restrict_to_kept_groups(
 }
 
 /// Returns the byte range from FROM to the end of the query.
-fn span_from_from_clause(select: &SelectScope<'_>) -> Span {
+fn span_starting_at_from(select: &SelectScope<'_>) -> Span {
     let start = select.core.columns.last().map_or(select.core.span.start, |c| c.span.end);
     start..select.query.span.end.max(select.core.span.end)
 }
 
-/// Returns true if an aggregate in an expression has a call.
 fn has_aggregated_call(expr: &Expr) -> bool {
     if is_aggregate_call(expr) {
         return expr.has_call();
@@ -54,7 +53,7 @@ fn has_aggregated_call(expr: &Expr) -> bool {
     expr.children().0.into_iter().any(has_aggregated_call)
 }
 
-fn reads_calls(item: &FromItem, select: &SelectScope<'_>) -> bool {
+fn source_has_calls(item: &FromItem, select: &SelectScope<'_>) -> bool {
     let mut found = !select.analysis.calls_in_source(item).is_empty();
     item.visit_exprs(&mut |e| found |= e.has_call());
     found
@@ -66,7 +65,7 @@ fn check_groups(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
     let order = || query.order.iter().map(|o| &o.expr);
     let tail = core.having.iter().chain(order()).chain(&query.limit).chain(&core.filter);
     if tail.chain(&core.group).any(|e| select.depends_on_call(e))
-        || core.from.iter().any(|item| reads_calls(item, select))
+        || core.from.iter().any(|item| source_has_calls(item, select))
     {
         return Err("a call decides which groups are kept");
     }

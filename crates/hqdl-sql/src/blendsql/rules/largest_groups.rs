@@ -1,5 +1,5 @@
-//! Rule: if a SELECT returns only the groups with the most rows, or with the fewest, hqdl asks about
-//! the rows of a group only while it can be one of them.
+//! Rule: if a SELECT returns only the groups with the most rows, or with the fewest, hqdl asks
+//! about the rows of a group only while it can be one of them.
 //!
 //! Precondition: the SELECT is the outermost one, has GROUP BY and LIMIT, and neither HAVING nor
 //! DISTINCT. Its ORDER BY begins with `count(*)`. Calls occur only in its conditions, with the
@@ -28,7 +28,7 @@ pub(crate) fn stop_at_decided_groups(
     select: &SelectScope<'_>,
 ) -> RuleResult {
     let SelectScope { analysis, query, core, .. } = *select;
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     let asks = planned.conjuncts_at_stage(ConditionStage::Last).next().is_some();
     let first = query.order.first().filter(|_| asks && query.limit.is_some());
     let Some(first) = first.filter(|_| !core.group.is_empty()) else {
@@ -38,7 +38,7 @@ pub(crate) fn stop_at_decided_groups(
     if planned.limit.is_some() || !count.is_some_and(is_row_count) {
         return RuleResult::Irrelevant;
     }
-    if select.at() != analysis.root
+    if select.offset() != analysis.root
         || core.distinct
         || core.having.is_some()
         || !planned.outer_joins.is_empty()
@@ -63,5 +63,5 @@ fn find_needed_groups(select: &SelectScope<'_>) -> Result<NeededRows, RefusalRea
     let count = count_limited_rows(select, select.query)?;
     let groups = check_groups_are_plain(select)?;
     let groups = groups.iter().map(|e| e.span.clone()).collect();
-    Ok(NeededRows { set: select.at(), groups, count, ..NeededRows::default() })
+    Ok(NeededRows { set: select.offset(), groups, count, ..NeededRows::default() })
 }

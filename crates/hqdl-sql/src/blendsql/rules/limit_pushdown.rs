@@ -1,5 +1,5 @@
-//! Rule: if a query needs only a limited number of rows, hqdl makes requests only for those (LIMIT
-//! pushdown).
+//! Rule: if a query needs only a limited number of rows, hqdl makes requests only for these rows
+//! (LIMIT pushdown).
 //!
 //! Precondition:
 //!
@@ -14,21 +14,22 @@
 //!
 //! Effect: a separate statement returns the rows that the conditions without calls keep, complete
 //! and in their final order. Each row has a state: it fails, it is undecided, it passes with
-//! unknown values, or it passes and is complete. The answer is complete once enough rows pass and
-//! no earlier row is undecided. Requests are made only for the open rows of this prefix.
+//! unknown values, or it passes and is complete. The result is complete once enough rows pass and
+//! no earlier row is undecided. hqdl makes requests only for the undecided and incomplete rows of
+//! this prefix.
 //!
 //! The result does not depend on how often or in which order `SQLite` evaluates a condition. Ties
-//! are broken once, because the returned rows are the answer. If a subquery in the FROM clause
+//! are broken once, because the returned rows are the result. If a subquery in the FROM clause
 //! computes a value once, for the first row, all rows that reference it wait for it. Without an
-//! ORDER BY, some more rows are read before any request is made, because cached answers may
+//! ORDER BY, more rows are read than needed before any request is made, because cached answers may
 //! complete the result.
 //!
 //! A nested SELECT is standalone if it has a LIMIT, references no outer row and is not volatile. In
 //! addition, its sources have no calls, its rows are not groups, and each row reports its own
 //! pending calls. It is run separately when an iteration reaches it and waits for it. After that
-//! its rows are *complete*: in its original position, a row that is not known to pass fails, and no
-//! value is waited for. The remaining rows are the first ones, because everything before them is
-//! known. Without an ORDER BY, any rows that pass are valid.
+//! its rows are *complete*: in its original position, a row that is not known to pass fails, and
+//! the query waits for no value. The remaining rows are the first ones, because everything before
+//! them is known. Without an ORDER BY, any rows that pass are valid.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate};
 use crate::blendsql::ingredients::Subject;
@@ -39,10 +40,10 @@ use crate::blendsql::scope::{Table, without_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, term_expr};
 use crate::blendsql::tree::{Expr, ExprKind, ResultColumn, SelectCore};
 
-/// Plans the number of needed rows, or lists a nested SELECT that runs alone.
+/// Plans the number of needed rows, or adds a nested SELECT to those that run separately.
 pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
-    let calls = plan.find_or_add_select(select.at()).conditions_with_calls();
-    let is_nested = select.at() != select.analysis.root;
+    let calls = plan.find_or_add_select(select.offset()).conditions_with_calls();
+    let is_nested = select.offset() != select.analysis.root;
     let found = check_limit(select, &calls).and_then(|limit| {
         if is_nested {
             check_standalone(select, &limit)?;
@@ -59,14 +60,14 @@ pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -
     };
     if is_nested {
         let calls = select.analysis.reachable_calls(select.query);
-        plan.subquery_limits.push(SubqueryLimit { at: select.at(), calls });
+        plan.subquery_limits.push(SubqueryLimit { at: select.offset(), calls });
     } else {
         for n in &limit.held_columns {
             if let Some(expr) = &select.core.columns[*n].expr {
                 select.analysis.collect_shared_calls(expr, select.scope, &mut limit.shared_calls);
             }
         }
-        plan.find_or_add_select(select.at()).limit = Some(limit);
+        plan.find_or_add_select(select.offset()).limit = Some(limit);
     }
     RuleResult::Applied(rows)
 }

@@ -1,11 +1,11 @@
-//! Rule: if a SELECT uses only the first rows of a source by a window, the source evaluates results
-//! with calls only for these rows.
+//! Rule: if a SELECT uses only the first rows of a source in a window's order, the source evaluates
+//! results with calls only for these rows.
 //!
-//! Precondition: the source numbers its rows with `row_number()` or `rank()`, and a condition of the
-//! outer WHERE limits this number. No join of the outer SELECT is RIGHT or FULL. In the source, only
-//! results have calls, but not the number, and nothing else uses these results. No call asks about all rows together.
-//! The source has no DISTINCT, no random values and no other window function. The results have no
-//! type affinity, because the guard around them has none.
+//! Precondition: the source numbers its rows with `row_number()` or `rank()`, and a condition of
+//! the outer WHERE limits this number. No join of the outer SELECT is RIGHT or FULL. In the source,
+//! only results have calls, but not the number, and nothing else uses these results. No call asks
+//! about all rows together. The source has no DISTINCT, no random values and no other window
+//! function. The results have no type affinity, because the guard around them has none.
 //!
 //! Effect: for all other rows the results are NULL. The outer WHERE excludes these rows.
 
@@ -34,7 +34,7 @@ pub(crate) fn restrict_to_first_rows(
     match check_results(select) {
         Ok(()) => {
             let (number, last) = (numbered.function.span.clone(), numbered.last);
-            let planned = plan.find_or_add_select(select.at());
+            let planned = plan.find_or_add_select(select.offset());
             planned.value_guard = Some(ValueGuard { number, last });
             RuleResult::Applied(format!("for rows whose number is at most {last}"))
         }

@@ -3,7 +3,7 @@
 //!
 //! Precondition: the LIMIT rule applies to the outermost SELECT, without ORDER BY, DISTINCT or
 //! groups, and a condition asks about a document that does not depend on another call. Any rows are
-//! a valid answer then, so the order of the requests does not affect correctness.
+//! a valid result then, so the order of the requests does not affect correctness.
 
 use crate::blendsql::aggregates::visit_own_exprs;
 use crate::blendsql::ingredients::Subject;
@@ -13,7 +13,7 @@ use crate::blendsql::tree::{Expr, ExprKind, Span};
 
 /// Adds the documents that determine the order of candidate rows.
 pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
-    let planned = plan.find_or_add_select(select.at());
+    let planned = plan.find_or_add_select(select.offset());
     let conditions = planned.conditions_with_calls();
     let Some(limit) = planned.limit.as_mut().filter(|_| select.analysis.standalone.is_none())
     else {

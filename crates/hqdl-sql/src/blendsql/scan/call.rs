@@ -216,7 +216,6 @@ impl CallParts {
         Ok(())
     }
 
-    /// Adds a positional argument.
     fn add_positional_argument(
         &mut self,
         sql: &str,
@@ -271,7 +270,7 @@ impl CallParts {
                         ..error
                     }
                 })?;
-                // `None` is the same as no question.
+                // `None` means that there is no question.
                 return Ok(());
             }
         };

@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 64;
 /// Returns the outermost calls of a query in text order.
 ///
 /// # Errors
-/// [`SqlError`] at the first syntax error.
+/// Returns [`SqlError`] at the first syntax error.
 pub fn scan_calls(sql: &str) -> Result<Vec<Call>, SqlError> {
     scan_query(sql, &|_| false).map(|scanned| scanned.calls)
 }

@@ -26,7 +26,7 @@ pub(in crate::blendsql) struct FlowField {
     pub flow: Flow,
 }
 
-/// A table in name resolution.
+/// A table of a FROM clause, as names refer to it.
 #[derive(Debug)]
 pub(in crate::blendsql) struct NamedTable {
     pub name: Option<String>,
@@ -136,7 +136,7 @@ impl<'p> SelectNames<'p> {
     }
 }
 
-/// State of following one query.
+/// State of the flow analysis of a query.
 pub(in crate::blendsql) struct FlowAnalysis<'q> {
     pub sql: &'q str,
     pub calls: &'q [Call],
@@ -252,7 +252,7 @@ impl<'q> FlowAnalysis<'q> {
         }
     }
 
-    /// Records that the query orders by these values.
+    /// Records that the query's ORDER BY compares these values.
     pub fn record_order(&mut self, flow: &Flow) {
         for call in &flow.calls {
             self.usages.entry(*call).or_default().is_ordered = true;

@@ -60,7 +60,7 @@ impl FlowAnalysis<'_> {
             }
             let comparisons = [
                 (other.text, ComparedWith::ComputedText),
-                (other.whole || other.number, ComparedWith::Number),
+                (other.integer || other.number, ComparedWith::Number),
                 (other.is_truth(), ComparedWith::Truth),
             ];
             for (_, comparison) in comparisons.iter().filter(|(is, _)| *is) {
@@ -149,7 +149,7 @@ impl FlowAnalysis<'_> {
                     .get_or_insert_with(|| name_text.clone());
             }
         }
-        flow_of_name(table, column, names)
+        name_flow(table, column, names)
     }
 
     fn follow_expr_kind(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
@@ -224,8 +224,8 @@ impl FlowAnalysis<'_> {
         } else if ["true", "false"].iter().any(|w| text.eq_ignore_ascii_case(w)) {
             Flow::truth()
         } else if text.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-            let is_whole = read_integer(expr, self.sql).is_some();
-            if is_whole { Flow::whole() } else { Flow::number() }
+            let is_integer = read_integer(expr, self.sql).is_some();
+            if is_integer { Flow::integer() } else { Flow::number() }
         } else if ["current_date", "current_time", "current_timestamp"]
             .iter()
             .any(|w| text.eq_ignore_ascii_case(w))
@@ -244,11 +244,11 @@ impl FlowAnalysis<'_> {
         let (stated_type, result) = if contains_any(&["bool"]) {
             (Some(Type::Boolean), Flow::default())
         } else if contains_any(&["int"]) {
-            (Some(Type::Integer), Flow::whole())
+            (Some(Type::Integer), Flow::integer())
         } else if contains_any(&["real", "floa", "doub", "numeric", "decimal"]) {
             (Some(Type::Real), Flow::number())
         } else if contains_any(&["char", "clob", "text"]) {
-            // The answer is unchanged.
+            // CAST to text does not change the answer.
             (None, Flow { calls: flow.calls.clone(), text: true, ..Flow::default() })
         } else {
             (None, Flow::default())
@@ -354,7 +354,7 @@ impl FlowAnalysis<'_> {
     ) -> Flow {
         let flows: Vec<Flow> = parts.iter().map(|p| self.follow_expr(p, names)).collect();
         let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
-        let is_whole = |f: &Flow| f.whole && !f.number && f.calls.is_empty();
+        let is_integer = |f: &Flow| f.integer && !f.number && f.calls.is_empty();
         match (operator, flows.as_slice()) {
             (ExprOperator::Prefix("+"), [one]) => one.clone(),
             (ExprOperator::Collate(name), [one]) => {
@@ -362,8 +362,8 @@ impl FlowAnalysis<'_> {
             }
             (ExprOperator::Prefix(sign), [one]) => {
                 self.record_comparison(one, &ComparedWith::Number);
-                let returns_whole = *sign == "~" || one.whole && one.calls.is_empty();
-                if returns_whole { Flow::whole() } else { Flow::number() }
+                let returns_integer = *sign == "~" || one.integer && one.calls.is_empty();
+                if returns_integer { Flow::integer() } else { Flow::number() }
             }
             (ExprOperator::NullTest | ExprOperator::Match(_), _) => Flow::truth(),
             (ExprOperator::Between, [value, low, high]) => {
@@ -380,10 +380,10 @@ impl FlowAnalysis<'_> {
                 self.record_comparison(left, &ComparedWith::Number);
                 self.record_comparison(right, &ComparedWith::Number);
                 if matches!(*sign, "&" | "|" | "<<" | ">>") {
-                    return Flow::whole();
+                    return Flow::integer();
                 }
-                let returns_whole = is_whole(left) && is_whole(right);
-                let result = if returns_whole { Flow::whole() } else { Flow::number() };
+                let returns_integer = is_integer(left) && is_integer(right);
+                let result = if returns_integer { Flow::integer() } else { Flow::number() };
                 Flow {
                     lineage: lineage.and_then(|parts| Lineage::new_operation(sign, parts)),
                     ..result
@@ -508,7 +508,7 @@ fn names_id(names: &SelectNames<'_>) -> *const () {
     std::ptr::from_ref(names).cast()
 }
 
-fn flow_of_name(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
+fn name_flow(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
     match names.find_column(table, column) {
         Some((_, field)) => field.flow.clone(),
         None if ["true", "false"].iter().any(|w| column.eq_ignore_ascii_case(w)) => Flow::truth(),

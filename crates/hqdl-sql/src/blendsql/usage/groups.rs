@@ -106,7 +106,8 @@ impl GroupValues<'_> {
 }
 
 /// Returns true if `SQLite` chooses an arbitrary row for each group of this SELECT: it has GROUP BY
-/// or aggregates. With a single `max` or `min`, `SQLite` chooses that row instead.
+/// or aggregates. With a single `max` or `min`, `SQLite` chooses the row with the maximum or
+/// minimum instead.
 pub(in crate::blendsql) fn picks_arbitrary_rows(query: &Query, core: &SelectCore) -> bool {
     let mut names: Vec<String> = Vec::new();
     let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref());

@@ -6,7 +6,7 @@
 //! expressions. If a value is compared, or occurs where a number or a truth value is required, this
 //! is recorded for the calls in its flow.
 //!
-//! The recorded usage is that of a value of the natural type in `SQLite`. A comparison with a
+//! The usage is recorded as if each value had its natural type in `SQLite`. A comparison with a
 //! column provides no type unless it is an ordering, because `SQLite` applies the column's affinity
 //! to any answer.
 
@@ -130,7 +130,7 @@ pub struct CallUsage {
     /// Columns of the row that belong to the instances of the values, or to instances joined to
     /// them.
     pub available_columns: Vec<AvailableColumn>,
-    /// Equalities between these instances.
+    /// Equalities between the instances of the values and of the columns.
     pub equalities: Vec<ColumnEquality>,
     /// Lineages of the GROUP BY terms, if the call is evaluated per group.
     pub group_terms: Vec<Arc<Lineage>>,
@@ -144,7 +144,7 @@ pub struct CallUsage {
 }
 
 impl CallUsage {
-    /// Returns this usage with the base columns that its values have in `through`.
+    /// Returns this usage with the base columns of its values taken from `through`.
     #[must_use]
     pub fn with_base_columns(&self, through: &Self) -> Self {
         let mut usage = self.clone();

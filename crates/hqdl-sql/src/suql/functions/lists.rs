@@ -7,7 +7,7 @@ use rusqlite::{Connection, Result};
 use serde_json::Value as Json;
 
 use super::{
-    FLAGS, FunctionResult, array_elements, function_error, is_equal, register_strict_function,
+    FLAGS, FunctionResult, are_equal, array_elements, function_error, register_strict_function,
     timestamp_argument, to_text,
 };
 use crate::suql::date_functions;
@@ -19,7 +19,7 @@ const MAX_ROWS: usize = 10_000_000;
 /// Registers the functions on a connection.
 ///
 /// # Errors
-/// [`rusqlite::Error`] if `SQLite` rejects a registration.
+/// Returns [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> Result<()> {
     let make = |name: &str, count: i32, run: fn(&[ValueRef<'_>]) -> FunctionResult| {
         connection.create_scalar_function(name, count, FLAGS, move |ctx: &Context<'_>| {
@@ -38,12 +38,12 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
         }
         let removed = to_json(v[1]);
         Ok(array_value(
-            array_elements(v[0]).into_iter().filter(|e| !is_same_element(e, &removed)).collect(),
+            array_elements(v[0]).into_iter().filter(|e| !elements_match(e, &removed)).collect(),
         ))
     })?;
     make("suql_position", 2, |v| {
         let wanted = to_json(v[1]);
-        let at = elements_or_empty(v[0]).iter().position(|e| is_same_element(e, &wanted));
+        let at = elements_or_empty(v[0]).iter().position(|e| elements_match(e, &wanted));
         Ok(at.and_then(|at| i64::try_from(at + 1).ok()).map_or(Sql::Null, Sql::Integer))
     })?;
     // A NULL delimiter splits a text into its characters.
@@ -82,8 +82,8 @@ fn to_json(value: ValueRef<'_>) -> Json {
 }
 
 /// Returns true if the elements are equal; NULL equals NULL.
-fn is_same_element(element: &Json, wanted: &Json) -> bool {
-    is_equal(element, wanted) || element.is_null() && wanted.is_null()
+fn elements_match(element: &Json, wanted: &Json) -> bool {
+    are_equal(element, wanted) || element.is_null() && wanted.is_null()
 }
 
 /// Implements `generate_series(from, to[, step])` for numbers, and for timestamps with an interval

@@ -10,7 +10,7 @@ use super::{FLAGS, function_error, integer_argument, register_strict_function, t
 /// Registers the functions on a connection.
 ///
 /// # Errors
-/// [`rusqlite::Error`] if `SQLite` rejects a registration.
+/// Returns [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run| register_strict_function(connection, name, count, run);
     make("suql_cbrt", 1, |v| Ok(Sql::Real(to_float(v[0])?.cbrt())))?;

@@ -12,7 +12,7 @@ use super::{
 /// Registers the functions on a connection.
 ///
 /// # Errors
-/// [`rusqlite::Error`] if `SQLite` rejects a registration.
+/// Returns [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run| register_strict_function(connection, name, count, run);
     make("suql_lpad", -1, |v| pad_text(v, true))?;
@@ -143,7 +143,7 @@ impl RegexInput {
     }
 
     /// Returns the capture groups of each match; the first group is the whole match. `known_flags`
-    /// lists the flags that the function supports besides `i`.
+    /// lists the flags that the function supports in addition to `i`.
     fn find_all(&self, known_flags: &str) -> rusqlite::Result<Vec<Vec<Option<String>>>> {
         if let Some(flag) = self.flags.chars().find(|c| *c != 'i' && !known_flags.contains(*c)) {
             return Err(function_error(format!(

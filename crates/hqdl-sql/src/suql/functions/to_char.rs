@@ -18,13 +18,13 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-/// Unsupported parts of a format. They are errors, so that they are not copied to the output.
+/// Unsupported parts of a format. hqdl rejects them instead of copying them to the output.
 const UNSUPPORTED_PARTS: [&str; 9] = ["TZH", "TZM", "TZ", "OF", "RM", "BC", "AD", "J", "SSSS"];
 
 /// Formats a date or timestamp; `None` if the text is not a date.
 ///
 /// # Errors
-/// The message for an unsupported part of the format.
+/// Returns the message for an unsupported part of the format.
 pub(super) fn format_date(text: &str, format: &str) -> Result<Option<String>, String> {
     let Some(at) = crate::suql::date_functions::parse_timestamp(text) else { return Ok(None) };
     let (mut output, mut rest, mut is_padded) = (String::new(), format, true);
@@ -34,7 +34,7 @@ pub(super) fn format_date(text: &str, format: &str) -> Result<Option<String>, St
             output.push_str(&quoted[..end]);
             rest = quoted.get(end + 1..).unwrap_or_default();
         } else if let Some(after) = strip_prefix_ignore_case(rest, "FM") {
-            // FM: the next part is neither padded with spaces nor with zeros.
+            // FM: the next part is padded with neither spaces nor zeros.
             is_padded = false;
             rest = after;
         } else if let Some((part, after)) = format_part(at, rest, is_padded) {
@@ -139,7 +139,7 @@ fn format_part(at: DateTime, format: &str, is_padded: bool) -> Option<(String, &
     Some((digits, &format[name.len()..]))
 }
 
-/// Converts a name to the letter case of its part of the format.
+/// Converts a name to the letter case of its format pattern.
 fn apply_case(word: &str, pattern: &str) -> String {
     let mut letters = pattern.chars().filter(|c| c.is_alphabetic());
     let first = letters.next().is_some_and(char::is_uppercase);
@@ -171,7 +171,7 @@ fn ordinal_suffix(number: &str, lower: bool) -> &'static str {
 /// Formats a number with a format of `9`, `0`, `.`, `,` and `FM`.
 ///
 /// # Errors
-/// The message for an unsupported part of the format.
+/// Returns the message for an unsupported part of the format.
 pub(super) fn format_number(of: f64, format: &str) -> Result<Option<String>, String> {
     let (is_padded, digits) = match strip_prefix_ignore_case(format, "FM") {
         Some(rest) => (false, rest),

@@ -1,4 +1,4 @@
-//! Order in which candidate rows are asked about, if a query needs only a few qualifying rows, no
+//! Order in which hqdl asks about candidate rows, if a query needs only a few qualifying rows, no
 //! matter which. The rows whose documents are most similar to the questions come first. The order
 //! saves requests; it does not change which rows qualify.
 
@@ -36,7 +36,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Returns true if there are candidates without an order.
+    /// Returns true if there are unordered candidates.
     #[must_use]
     pub fn needs_order(&self) -> bool {
         !self.is_ordered && !self.unordered.is_empty()
@@ -48,14 +48,14 @@ impl Candidates {
         !self.is_ordered && (self.unordered.len() > MAX_CANDIDATES || self.bytes > MAX_TOTAL_BYTES)
     }
 
-    /// Returns the number of candidates without an order.
+    /// Returns the number of unordered candidates.
     #[must_use]
     pub fn unordered_count(&self) -> usize {
         self.unordered.len()
     }
 
     /// Returns the rank of a row by the digest of its documents.
-    fn rank_of(
+    fn find_rank(
         &mut self,
         digest: DocumentsDigest,
         documents: impl FnOnce() -> RowDocuments,
@@ -74,7 +74,7 @@ impl Candidates {
     /// similarity of a document is that of its most similar passage.
     ///
     /// # Errors
-    /// Errors of `compare`.
+    /// Fails if `compare` fails.
     pub fn sort_by_similarity(
         &mut self,
         question: impl Fn(usize) -> String,
@@ -141,7 +141,7 @@ impl CallRuntime {
         let documents = || {
             let read = |pair: &[ValueRef<'_>]| {
                 let call = usize::try_from(integer_argument(pair, 0)).ok()?;
-                let value = pair.get(1).map(|v| compared_prefix(*v))?;
+                let value = pair.get(1).map(|v| comparison_prefix(*v))?;
                 let value = match &value {
                     Cow::Borrowed(text) => ValueRef::Text(text.as_bytes()),
                     Cow::Owned(text) => ValueRef::Text(text.as_bytes()),
@@ -150,13 +150,13 @@ impl CallRuntime {
             };
             values.chunks(2).filter_map(read).collect()
         };
-        Ok(Sql::Integer(self.candidates.rank_of(*hasher.finalize().as_bytes(), documents)))
+        Ok(Sql::Integer(self.candidates.find_rank(*hasher.finalize().as_bytes(), documents)))
     }
 }
 
 /// Returns the prefix of a text that the comparison uses. In an array, each element is shortened,
 /// so that it remains an array.
-fn compared_prefix(value: ValueRef<'_>) -> Cow<'_, str> {
+fn comparison_prefix(value: ValueRef<'_>) -> Cow<'_, str> {
     let ValueRef::Text(bytes) = value else { return Cow::Borrowed("") };
     let Ok(text) = std::str::from_utf8(bytes) else { return Cow::Borrowed("") };
     if text.len() <= MAX_COMPARED_BYTES {

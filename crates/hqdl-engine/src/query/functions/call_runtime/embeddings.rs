@@ -6,7 +6,7 @@ use crate::query::cells::targets::{Cell, Demand, TargetExpansion};
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
 use crate::retrieval::vectors::cosine_of_bytes;
 
-/// An argument of the functions.
+/// An argument of `embed` or `similarity`.
 enum Operand<'v> {
     /// An embedding.
     Embedding(&'v [u8]),

@@ -87,15 +87,14 @@ pub struct QueryData {
     pub counts: Counts,
     /// Answers that do not match the regular expression of their call.
     pub mismatched: HashSet<Demand>,
-    /// Digests of values that the model cannot be shown. This is a set, because each pass meets
-    /// them again.
+    /// Digests of values that cannot be shown to the model. This is a set, because each pass
+    /// encounters them again.
     pub unreadable: HashSet<[u8; 32]>,
 }
 
 /// Settings of the current statement.
 #[derive(Default)]
 pub struct StatementSettings {
-    /// Whether the selectivity of conditions is measured.
     measures_selectivity: bool,
     /// Calls in the subqueries of each condition, by the condition's position.
     predicate_calls: HashMap<usize, Vec<usize>>,
@@ -106,8 +105,8 @@ pub struct StatementSettings {
     /// Whether lookup-only mode and short-circuiting are disabled, so that every reached demand is
     /// recorded.
     pub no_short_circuit: bool,
-    /// Whether requests are only bounded, not sent. Questions that depend on missing answers are
-    /// then demanded, too.
+    /// Whether the query is only explained, so that hqdl counts its requests without sending them.
+    /// Questions that depend on missing answers are then demanded, too.
     pub bounds_requests: bool,
     /// Whether the statement reads published tables. An unknown value then ends the pass.
     pub reads_stored_tables: bool,
@@ -331,7 +330,7 @@ impl CallRuntime {
         Ok(())
     }
 
-    /// Records a value that the model cannot be shown, once per target and column or join.
+    /// Records a value that cannot be shown to the model, once per target and column or join.
     pub(in crate::query) fn record_unreadable(
         &mut self,
         asked_by: (usize, usize),
@@ -402,18 +401,18 @@ impl CallRuntime {
         Sql::Null
     }
 
-    /// Returns whether calls are only looked up.
+    /// Returns true if calls are only looked up.
     pub(super) fn is_lookup_only(&self) -> bool {
         !self.pass.lookup_scopes.is_empty() && !self.settings.no_short_circuit
             || self.is_complete_row()
     }
 
-    /// Returns whether the current row belongs to a SELECT whose rows are final.
+    /// Returns true if the current row belongs to a SELECT whose rows are final.
     fn is_complete_row(&self) -> bool {
         self.pass.lookup_scopes.iter().any(|(_, at)| *at == LookupScope::CompleteRow)
     }
 
-    /// Returns whether all conditions of a row are being looked up for the first time.
+    /// Returns true if all conditions of a row are being looked up for the first time.
     fn is_first_lookup(&self) -> bool {
         matches!(self.pass.lookup_scopes.as_slice(), [(_, LookupScope::AllConditions)])
     }

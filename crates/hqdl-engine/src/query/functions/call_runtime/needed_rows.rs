@@ -75,8 +75,8 @@ impl NeededGroups {
     }
 
     /// Returns the demands to send, or `None` if all groups are decided. The number of rows of a
-    /// group doubles with each request, so that at most twice as many rows as needed are asked
-    /// about. The first request is filled up to `rows_per_request` demands.
+    /// group doubles with each request, so that hqdl asks about at most twice as many rows as
+    /// needed. The first request is filled up to `rows_per_request` demands.
     pub fn take_demands(&mut self, rows_per_request: u64) -> Option<Vec<Demand>> {
         let request_size = usize::try_from(rows_per_request).unwrap_or(usize::MAX);
         let (mut chosen, mut more): (Distinct<Demand>, Vec<Demand>) = Default::default();

@@ -55,7 +55,7 @@ impl ExistsCandidates {
     }
 
     /// Returns the demands to send: those of one row, or of more rows if some have failed. Returns
-    /// none if a row is certain.
+    /// no demands if a row is certain.
     fn into_demands(self) -> impl Iterator<Item = Demand> {
         let max_rows = self.sample_size();
         self.demand_sets.into_iter().take(max_rows).flatten()
@@ -113,8 +113,8 @@ struct PendingFrame {
     pending_in_rows: i64,
 }
 
-/// Demands of rows with undecided conditions, by condition group. Rows with equal demands are stored
-/// once. There may be a million, most of them with one demand.
+/// Demands of rows with undecided conditions, by condition group. Rows with equal demands are
+/// stored once. There may be a million, most of them with one demand.
 #[derive(Default)]
 pub struct PendingRows {
     with_one_demand: Distinct<(u32, Demand)>,
@@ -389,14 +389,15 @@ impl CallRuntime {
 
 /// Returns the same bytes for values that `SQLite` compares as equal without a collation.
 pub(super) fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
-    let values: Vec<ValueRef<'_>> = values.iter().map(|value| whole_number(*value)).collect();
+    let values: Vec<ValueRef<'_>> =
+        values.iter().map(|value| normalize_whole_number(*value)).collect();
     let mut bytes = Vec::new();
     write_canonical_bytes(&values, &mut bytes);
     bytes
 }
 
 /// Converts a real number that equals an integer to that integer; returns other values unchanged.
-fn whole_number(value: ValueRef<'_>) -> ValueRef<'_> {
+fn normalize_whole_number(value: ValueRef<'_>) -> ValueRef<'_> {
     // 2^63 is the smallest real number above all integers.
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     match value {

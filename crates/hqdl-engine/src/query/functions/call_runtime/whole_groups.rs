@@ -24,7 +24,7 @@ pub struct WholeGroups {
     stored_count: usize,
 }
 
-/// Numbers of a group's rows.
+/// Row counts of a group.
 #[derive(Default)]
 struct GroupCounts {
     passed: u64,
@@ -36,17 +36,18 @@ struct GroupCounts {
 
 impl GroupCounts {
     /// Returns the greatest number of rows that may pass.
-    fn most(&self) -> u64 {
+    fn max_passing_rows(&self) -> u64 {
         self.passed + self.undecided
     }
 
-    fn decided(&self) -> u64 {
+    fn decided_row_count(&self) -> u64 {
         self.passed + self.failed
     }
 }
 
 impl WholeGroups {
-    /// Records a row of a group. `state` is 1 if it passes, 0 if it fails, and 2 if it is undecided.
+    /// Records a row of a group. `state` is 1 if it passes, 0 if it fails, and 2 if it is
+    /// undecided.
     pub fn add_row(
         &mut self,
         (needed, largest): (u64, bool),
@@ -72,17 +73,19 @@ impl WholeGroups {
 
     /// Returns the demands to send, or `None` if all groups that may be returned are decided.
     ///
-    /// The leading groups are asked about first: those with the most rows if all undecided rows
-    /// pass, or with the fewest if none does. Each of them must be decided or excluded, whatever the
-    /// other groups are. The number of a group's rows doubles with each request, but is at most the
-    /// number that can exclude the group. Other groups fill a request, or add an eighth to the
+    /// hqdl asks about the leading groups first: those with the most rows if all undecided rows
+    /// pass, or with the fewest if none does. Each of them must be decided or excluded, whatever
+    /// the other groups are. The number of a group's rows doubles with each request, but is at most
+    /// the number that can exclude the group. Other groups fill a request, or add an eighth to the
     /// decided rows, so that many groups of similar size need few passes.
     pub fn take_demands(&mut self, request_size: usize) -> Option<Vec<Demand>> {
-        let mut groups: Vec<(Vec<u8>, GroupCounts)> =
-            std::mem::take(&mut self.groups).into_iter().filter(|(_, g)| g.most() > 0).collect();
-        let all_decided: u64 = groups.iter().map(|(_, g)| g.decided()).sum();
+        let mut groups: Vec<(Vec<u8>, GroupCounts)> = std::mem::take(&mut self.groups)
+            .into_iter()
+            .filter(|(_, g)| g.max_passing_rows() > 0)
+            .collect();
+        let all_decided: u64 = groups.iter().map(|(_, g)| g.decided_row_count()).sum();
         let bound = self.find_bound(&groups);
-        groups.retain(|(_, g)| self.rows_to_exclude(g, bound) > 0);
+        groups.retain(|(_, g)| self.count_rows_to_exclude(g, bound) > 0);
         if groups.iter().all(|(_, g)| g.undecided == 0) {
             return None;
         }
@@ -93,12 +96,12 @@ impl WholeGroups {
         let max_size = (all_decided / 8).max(request_size as u64);
         let mut chosen: Distinct<Demand> = Distinct::default();
         for (n, (_, group)) in groups.into_iter().enumerate() {
-            let needed = self.rows_to_exclude(&group, bound);
+            let needed = self.count_rows_to_exclude(&group, bound);
             let may_wait = needed > group.undecided || chosen.len() as u64 >= max_size;
             if n >= self.needed && !chosen.is_empty() && may_wait {
                 continue;
             }
-            let size = group.decided().max(share).min(needed);
+            let size = group.decided_row_count().max(share).min(needed);
             let size = usize::try_from(size).unwrap_or(usize::MAX);
             chosen.extend(group.demands.into_iter().take(size).flatten());
         }
@@ -116,7 +119,7 @@ impl WholeGroups {
         } else {
             // If no row of a group has passed yet, the result may not contain the group.
             let certain = groups.iter().filter(|(_, g)| g.passed > 0);
-            let mut most: Vec<u64> = certain.map(|(_, g)| g.most()).collect();
+            let mut most: Vec<u64> = certain.map(|(_, g)| g.max_passing_rows()).collect();
             most.sort_unstable();
             most.get(last).copied().unwrap_or(u64::MAX)
         }
@@ -124,9 +127,9 @@ impl WholeGroups {
 
     /// Returns how many more rows must fail to exclude a group, or must pass if the groups with the
     /// fewest rows are needed; 0 if the group is already excluded.
-    fn rows_to_exclude(&self, group: &GroupCounts, bound: u64) -> u64 {
+    fn count_rows_to_exclude(&self, group: &GroupCounts, bound: u64) -> u64 {
         if self.largest {
-            group.most().saturating_add(1).saturating_sub(bound)
+            group.max_passing_rows().saturating_add(1).saturating_sub(bound)
         } else {
             bound.saturating_add(1).saturating_sub(group.passed)
         }
@@ -135,9 +138,9 @@ impl WholeGroups {
     /// Returns the position of a group among the leading ones.
     fn rank(&self, group: &GroupCounts) -> (u64, u64) {
         if self.largest {
-            (u64::MAX - group.most(), u64::MAX - group.passed)
+            (u64::MAX - group.max_passing_rows(), u64::MAX - group.passed)
         } else {
-            (group.passed, group.most())
+            (group.passed, group.max_passing_rows())
         }
     }
 }

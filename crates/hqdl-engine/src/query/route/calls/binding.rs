@@ -9,7 +9,7 @@ use crate::query::route::call_options::{ValueListProvider, mentions_name};
 use crate::query::route::calls::views::StoredCall;
 use crate::query::route::calls::{Calls, PlannedExpansion};
 use crate::query::route::coercion;
-use crate::query::route::keys::bound_key;
+use crate::query::route::keys::find_bound_key;
 use crate::query::route::model_router::{BindingAnswer, ModelRouter};
 use crate::query::route::source_key::BoundKey;
 use crate::routing::question::{SlotValue, find_binding as bound_question};
@@ -233,9 +233,9 @@ pub(in crate::query) fn find_bound_column(
             let computed = binding.sql.is_some();
             let checked =
                 coercion::choose_coercion(call, usage, column, truth, computed, chosen.as_deref());
-            let keys = checked
-                .map_err(str::to_owned)
-                .and_then(|coercion| Ok((coercion, bound_key(expansion, usage, value_provider)?)));
+            let keys = checked.map_err(str::to_owned).and_then(|coercion| {
+                Ok((coercion, find_bound_key(expansion, usage, value_provider)?))
+            });
             match keys {
                 Ok((coercion, keys)) => {
                     let why = format!("\"{}\"{}", binding.ask, keys.why);
@@ -266,7 +266,7 @@ pub(in crate::query) fn find_bound_column(
 /// does, if the model was asked.
 ///
 /// # Errors
-/// [`QueryError`] if the model cannot be asked.
+/// Returns [`QueryError`] if the model cannot be asked.
 pub(in crate::query) fn route_by_model(
     spec: &Spec,
     call: &Call,
@@ -278,7 +278,7 @@ pub(in crate::query) fn route_by_model(
     let mut reason = None;
     for (e, expansion) in spec.expansions.iter().enumerate() {
         // Skip expansions whose key the call cannot provide.
-        let Ok(keys) = bound_key(expansion, usage, value_provider) else { continue };
+        let Ok(keys) = find_bound_key(expansion, usage, value_provider) else { continue };
         match router.route_question(expansion, &call.question)? {
             BindingAnswer::Bound { column, binding, is_truth: truth, date } => {
                 let column_spec = &expansion.columns[column];

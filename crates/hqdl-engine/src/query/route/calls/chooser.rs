@@ -6,7 +6,7 @@ use crate::query::cells::call_target::CallTarget;
 use crate::query::request::error::QueryError;
 use crate::query::route::call_options::{ValueListProvider, read_options};
 use crate::query::route::calls::binding::{BoundColumn, find_bound_column, route_by_model};
-use crate::query::route::calls::{Calls, JoinCall, check_group, image_mismatch};
+use crate::query::route::calls::{Calls, JoinCall, check_group, explain_image_mismatch};
 use crate::query::route::model_router::ModelRouter;
 use hqdl_spec::Spec;
 use hqdl_sql::blendsql::ingredients::SimilarityFunction;
@@ -99,8 +99,8 @@ impl<'c> TargetChooser<'c, '_, '_> {
         let why = match found {
             Ok(Some(bound)) => {
                 let expansion = &spec.expansions[bound.expansion];
-                let model_mismatch = self.calls.model_mismatch(n, call, spec, &bound);
-                match model_mismatch.or(image_mismatch(call, expansion)) {
+                let model_mismatch = self.calls.explain_model_mismatch(n, call, spec, &bound);
+                match model_mismatch.or(explain_image_mismatch(call, expansion)) {
                     None => return Ok(Ok(bound)),
                     Some(why) => why,
                 }
@@ -129,7 +129,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
         self.calls.set_value_target(n, self.sql, self.parsed, usage, self.value_provider, images)
     }
 
-    /// Sets the target of a call that reads embeddings. Returns the reason of the route.
+    /// Sets the target of a call that reads embeddings. Returns the reason for the route.
     fn set_embedding_target(&mut self, n: usize, call: &Call) -> Result<String, QueryError> {
         let name = call.ingredient.name();
         let Some(settings) = &self.spec.embeddings else {

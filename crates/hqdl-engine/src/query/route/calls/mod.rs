@@ -51,7 +51,7 @@ pub struct Calls {
     pub expansions: Vec<PlannedExpansion>,
     /// Joins of the query.
     pub joins: Vec<JoinCall>,
-    /// Origins of the values that ad-hoc questions are asked about.
+    /// Origins of the values in ad-hoc questions.
     pub new_questions: Vec<NewQuestion>,
     /// Routes, by call number.
     pub routes: Vec<Route>,
@@ -93,10 +93,10 @@ pub struct PlannedExpansion {
     pub expansion: Expansion,
 }
 
-/// A join of two sides by the model.
+/// A join whose matching values the model chooses.
 #[derive(Debug, Clone)]
 pub struct JoinCall {
-    /// Condition under which two values are partners.
+    /// Condition under which two values match.
     pub criterion: String,
     /// Name of the left key column.
     pub left_name: String,
@@ -123,7 +123,7 @@ impl Calls {
     /// Determines the target of each call.
     ///
     /// # Errors
-    /// [`QueryError`] if options cannot be read, or a call is invalid.
+    /// Returns [`QueryError`] if options cannot be read, or a call is invalid.
     pub fn choose_targets(
         sql: &str,
         parsed: &ParsedQuery,
@@ -163,7 +163,7 @@ impl Calls {
     }
 
     /// Returns the reason why a column cannot answer a call because they name different models.
-    fn model_mismatch(
+    fn explain_model_mismatch(
         &self,
         n: usize,
         call: &Call,
@@ -365,7 +365,8 @@ impl Calls {
         if let Some(at) = self.expansions.iter().position(is_same) {
             return at;
         }
-        let expansion = Expansion { model, task: Task::Value, ..Expansion::ad_hoc("values", key) };
+        let expansion =
+            Expansion { model, task: Task::Value, ..Expansion::new_ad_hoc("values", key) };
         self.expansions.push(PlannedExpansion { kinds, in_spec: None, expansion });
         self.expansions.len() - 1
     }
@@ -396,7 +397,7 @@ impl Calls {
             "question" => Task::Rows,
             _ => Task::Columns,
         };
-        let expansion = Expansion { model, context, task, ..Expansion::ad_hoc(name, key) };
+        let expansion = Expansion { model, context, task, ..Expansion::new_ad_hoc(name, key) };
         self.expansions.push(PlannedExpansion { kinds: Vec::new(), in_spec: None, expansion });
         self.expansions.len() - 1
     }
@@ -437,7 +438,7 @@ impl Calls {
     /// Returns the expansions with their identities in the fact store.
     ///
     /// # Errors
-    /// [`QueryError`] if the journal fails.
+    /// Returns [`QueryError`] if the journal fails.
     pub fn build_targets(
         &mut self,
         request: &Request<'_>,
@@ -471,10 +472,10 @@ impl Calls {
                 planned.in_spec,
             );
             targets.push(match &spec.embeddings {
-                Some(settings) if planned.is_of_embeddings() => {
+                Some(settings) if planned.has_embeddings() => {
                     let model = settings.model.name.clone();
                     let vectors = VectorStore::open(request.facts.dir());
-                    let vectors = vectors.map_err(|e| QueryError::in_vector_file(&e))?;
+                    let vectors = vectors.map_err(|e| QueryError::from_vector_file_error(&e))?;
                     target.with_embeddings(StoredEmbeddings { vectors, model })
                 }
                 _ => target,
@@ -489,7 +490,7 @@ const EMBEDDINGS_EXPANSION: &str = "embeddings";
 
 impl PlannedExpansion {
     /// Returns true if the cells are embeddings.
-    fn is_of_embeddings(&self) -> bool {
+    fn has_embeddings(&self) -> bool {
         self.in_spec.is_none() && self.expansion.name == EMBEDDINGS_EXPANSION
     }
 }
@@ -499,12 +500,12 @@ const IMAGE_COLUMN: &str = "image";
 
 /// Returns the reason why a column cannot answer a call because the column does not see the call's
 /// image.
-fn image_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
+fn explain_image_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
     let seen = expansion.key.names().first().is_some_and(|key| expansion.is_image(key));
     (call.is_image && !seen).then(|| "its column is about the value, not the image".to_owned())
 }
 
-/// Returns the name in the spec of the model that a call names, or `None` for the default model.
+/// Returns the spec's name for the model of a call, or `None` for the default model.
 fn model_name_in_spec(call: &Call, spec: &Spec) -> Option<String> {
     let (name, _) = call.model.as_ref()?;
     spec.resolve_model(name).flatten().map(str::to_owned)

@@ -1,6 +1,6 @@
 //! Calls that published tables can answer. Each call must be bound to a column whose table exists
-//! and was built from this spec, these facts and these overrides. No value of the table may have
-//! changed since. In any other case the SQL function answers, which reads the facts.
+//! and was built from the current spec, facts and overrides. No value of the table may have changed
+//! since. In any other case, the SQL function answers the call from the facts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,7 +36,7 @@ pub(in crate::query) struct StoredCall {
 /// read from a table.
 ///
 /// # Errors
-/// [`QueryError`] if the journal fails.
+/// Returns [`QueryError`] if the journal fails.
 pub(in crate::query) fn find_published_columns(
     calls: &Calls,
     targets: &[TargetExpansion],

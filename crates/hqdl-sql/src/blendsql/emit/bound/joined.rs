@@ -26,9 +26,13 @@ pub(in crate::blendsql::emit) struct OpenFrom<'p> {
 impl PossibleRowsBuilder<'_> {
     /// Builds the FROM and WHERE clauses of a SELECT over possible rows. Returns `None` if answers
     /// affect a join by name, the arguments of a table function, or too many outer joins.
-    pub fn open_from<'f>(&self, core: &SelectCore, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
+    pub fn build_open_from<'f>(
+        &self,
+        core: &SelectCore,
+        around: &'f Frame<'f>,
+    ) -> Option<OpenFrom<'f>> {
         let mut open = OpenFrom {
-            frame: Frame::child_of(around),
+            frame: Frame::new_child(around),
             parts: Vec::new(),
             nulls: Vec::new(),
             condition: "1".to_owned(),
@@ -127,7 +131,7 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Replaces the join conditions that depend on answers. Returns true if the joined rows are
-    /// exact, and `None` if an outer join without a match cannot be written.
+    /// exact, and `None` if an outer join without a match cannot be expressed.
     fn add_join_conditions(
         &self,
         items: &[FromItem],
@@ -169,7 +173,8 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Returns all variants of the FROM clause up to `end`. Each variant yields some of the
-    /// possible rows, and together they yield all of them. `replacements` replaces some tables.
+    /// possible rows, and together they yield all of them. `replacements` contains SQL that
+    /// replaces tables.
     pub fn write_from_variants(
         &self,
         core: &SelectCore,

@@ -1,6 +1,6 @@
-//! Computes an upper bound of the values that a query asks about in all its passes. The bound
-//! consists of statements that evaluate each call for every value it can receive, whatever the
-//! answers are.
+//! Computes an upper bound on the number of values that a query asks about in all its passes. The
+//! bound consists of statements that evaluate each call for every value it can receive, whatever
+//! the answers are.
 //!
 //! For each SELECT with calls, one statement evaluates the calls over the SELECT's possible rows
 //! (`possible`). A subquery in an expression is evaluated in place, once per outer row. AND, OR,
@@ -16,8 +16,8 @@ mod reach;
 
 use super::sql;
 use crate::blendsql::aggregates::visit_own_exprs;
-use crate::blendsql::emit::result_column_of;
-use crate::blendsql::frame::{Frame, is_random, reads_table};
+use crate::blendsql::emit::find_result_column;
+use crate::blendsql::frame::{Frame, is_random_function, reads_table};
 use crate::blendsql::plan::DemandPlan;
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
@@ -33,7 +33,7 @@ use hqdl_values::sql::quote_name;
 use joined::OpenFrom;
 use possible::PossibleRowsBuilder;
 
-/// Upper bound of the values that a query asks about.
+/// Upper bound on the number of values that a query asks about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestBound {
     /// Statements that evaluate the query's calls for all reachable values.
@@ -49,7 +49,7 @@ pub struct RequestBound {
 pub enum Batching {
     /// One pass asks about all values.
     All,
-    /// One pass asks about all values, but rows that need different columns share no request.
+    /// One pass asks about all values, but rows that need different columns cannot share a request.
     Partial,
     /// Several passes ask about the values, because a part of the query waits for an answer.
     #[default]
@@ -77,12 +77,12 @@ const INNER_TABLES: &str = "it may be evaluated before tables in parentheses are
 // right table.
 const OUTER_JOIN_ROWS: &str =
     "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
-// If all columns of a table are answers, a condition has no column that makes it wait until the
-// table is read.
+// If all columns of a table are answers, a condition has no column that delays it until the table
+// is read.
 const ANSWER_TABLE: &str = "it can be evaluated before a table whose columns are all answers";
 const QUERY_TOO_LONG: &str = "the query is too long to count its rows";
 
-/// Returns an upper bound of the values that a query asks about.
+/// Returns an upper bound on the number of values that a query asks about.
 #[must_use]
 pub fn compute_request_bound(
     sql: &str,
@@ -104,7 +104,7 @@ pub fn compute_request_bound(
         has_group_calls: false,
         plan,
     };
-    let root = Frame::root();
+    let root = Frame::new_root();
     let frame = probing.rows.declare_ctes(query, &root);
     let with = frame.with_clause();
     probing.emit_probes(query, &frame, lone, &mut |probing, text| {
@@ -172,7 +172,8 @@ pub(in crate::blendsql::emit) struct EvalPosition<'f> {
 pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     pub(in crate::blendsql::emit) rows: PossibleRowsBuilder<'q>,
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
-    /// Whether no call has to wait for an answer so far, so that one pass can ask everything.
+    /// Whether, so far, no call has to wait for an answer, so that a single pass can ask about all
+    /// values.
     pub(in crate::blendsql::emit) is_single_pass: bool,
     /// Indices of the calls that the current statement evaluates.
     pub(in crate::blendsql::emit) calls: Vec<usize>,
@@ -194,7 +195,7 @@ impl Probing<'_, '_> {
         });
     }
 
-    /// Passes SQL that evaluates the calls of a query to `emit`, piece by piece. The caller
+    /// Calls `emit` with each piece of the SQL that evaluates the calls of a query. The caller
     /// declares the query's common table expressions for each piece.
     fn emit_probes(
         &mut self,
@@ -229,7 +230,7 @@ impl Probing<'_, '_> {
                     }
                 }
                 for term in query.order.iter().filter(|o| o.expr.has_call()) {
-                    if result_column_of(self.rows.sql, &term.expr, query).is_none() {
+                    if find_result_column(self.rows.sql, &term.expr, query).is_none() {
                         self.mark_all_unbounded(&term.expr, ROWS_FROM_ANSWERS);
                     }
                 }
@@ -242,7 +243,7 @@ impl Probing<'_, '_> {
                     is_grouped: false,
                 };
                 let parts = exprs.iter().filter_map(|e| self.probe_expr(e, at)).collect();
-                if let Some(text) = add_terms(parts) {
+                if let Some(text) = sum_terms(parts) {
                     emit(self, text);
                 }
             }
@@ -273,7 +274,7 @@ impl Probing<'_, '_> {
         let frame = self.rows.declare_ctes(query, around);
         let mut parts = Vec::new();
         self.emit_probes(query, &frame, false, &mut |_, text| parts.push(text));
-        let text = add_terms(parts)?;
+        let text = sum_terms(parts)?;
         let with = frame.with_clause();
         Some(if with.is_empty() { text } else { format!("({with}SELECT {text})") })
     }
@@ -294,7 +295,7 @@ impl Probing<'_, '_> {
             let order = query.order.iter().map(|o| &o.expr);
             columns.chain(&core.group).chain(&core.windows).chain(order)
         };
-        let Some(open) = self.rows.open_from(core, around) else {
+        let Some(open) = self.rows.build_open_from(core, around) else {
             let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
             core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| all.push(on)));
             all.into_iter().for_each(|e| self.mark_all_unbounded(e, ROWS_FROM_ANSWERS));
@@ -305,7 +306,7 @@ impl Probing<'_, '_> {
         let outer = core.from.iter().any(|i| i.join == JoinKind::Outer);
         let mut early: Vec<&Expr> = core.filter.iter().collect();
         core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| early.push(on)));
-        let unnamed = self.unawaited_tables(&early, &open.frame.scope);
+        let unnamed = self.find_unawaited_tables(&early, &open.frame.scope);
         let replacements: Option<Vec<(Span, String)>> =
             unnamed.iter().map(|t| null_row(t, core)).collect();
         if outer || core.from.iter().any(can_be_flattened) || replacements.is_none() {
@@ -339,7 +340,7 @@ impl Probing<'_, '_> {
             let mut parts: Vec<String> =
                 aliases.iter().filter_map(|e| self.probe_expr(e, at)).collect();
             parts.extend(self.probe_expr(on, at));
-            if let Some(text) = add_terms(parts) {
+            if let Some(text) = sum_terms(parts) {
                 for from in self.rows.write_from_variants(core, &open, on.span.end, &[]) {
                     emit(self, evaluate_for_rows(&text, &format!("{from}{}", ")".repeat(depth))));
                 }
@@ -350,7 +351,7 @@ impl Probing<'_, '_> {
             let parts = early.iter().filter_map(|e| self.probe_expr(e, at)).collect();
             for from in self.rows.write_from_variants(core, &open, core.from_end, &replacements) {
                 let rows = format!("{from} WHERE {}", open.condition);
-                if let Some(text) = add_terms(Vec::clone(&parts)) {
+                if let Some(text) = sum_terms(Vec::clone(&parts)) {
                     emit(self, evaluate_for_rows(&text, &rows));
                 }
             }
@@ -363,7 +364,7 @@ impl Probing<'_, '_> {
                 .filter(|e| e.has_call() && !self.rows.analysis.references_own_rows(e, scope))
                 .collect();
             let parts = first.into_iter().filter_map(|e| self.probe_expr(e, at)).collect();
-            if let Some(text) = add_terms(parts) {
+            if let Some(text) = sum_terms(parts) {
                 emit(self, text);
             }
         }
@@ -373,7 +374,7 @@ impl Probing<'_, '_> {
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let rows = rows.chain(&within);
         let parts = rows.filter_map(|e| self.probe_expr(e, at)).collect();
-        if let Some(text) = self.add_terms_of_used_rows(parts, core, at) {
+        if let Some(text) = self.probe_used_rows(parts, core, at) {
             if core.from.is_empty() && lone {
                 emit(self, text);
             } else {
@@ -391,21 +392,21 @@ impl Probing<'_, '_> {
     }
 
     /// Returns SQL that evaluates the calls of a SELECT for the rows whose results are used.
-    fn add_terms_of_used_rows(
+    fn probe_used_rows(
         &self,
         parts: Vec<String>,
         core: &SelectCore,
         at: EvalPosition<'_>,
     ) -> Option<String> {
-        let text = add_terms(parts)?;
+        let text = sum_terms(parts)?;
         let select = self.plan.select(core.span.start).filter(|_| at.exact_aggregates);
         let Some(guard) = select.and_then(|s| s.value_guard.as_ref()) else { return Some(text) };
         let number = &self.rows.sql[guard.number.clone()];
-        Some(sql::probe_of_first_rows(number, guard.last, &text))
+        Some(sql::probe_of_first_rows_sql(number, guard.last, &text))
     }
 
-    /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares answers
-    /// before any inner condition has excluded a row.
+    /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares
+    /// answers before any inner condition has excluded a row.
     fn mark_joins_by_name_unbounded(&mut self, core: &SelectCore) {
         if core.from.iter().any(joins_by_name) {
             for item in &core.from {
@@ -414,7 +415,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Passes SQL that evaluates the calls about groups to `emit`.
+    /// Calls `emit` with the SQL that evaluates the calls about groups.
     fn probe_groups(
         &mut self,
         core: &SelectCore,
@@ -424,7 +425,7 @@ impl Probing<'_, '_> {
         emit: &mut dyn FnMut(&mut Self, String),
     ) {
         let parts = exprs.iter().filter_map(|e| self.probe_expr(e, at)).collect();
-        let Some(text) = add_terms(parts) else { return };
+        let Some(text) = sum_terms(parts) else { return };
         let group: Vec<String> =
             core.group.iter().map(|g| self.group_term_sql(g, core, open)).collect();
         let by = if group.is_empty() {
@@ -449,7 +450,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Passes SQL that evaluates the calls in the subqueries of a FROM item to `emit`.
+    /// Calls `emit` with the SQL that evaluates the calls in the subqueries of a FROM item.
     fn probe_source(
         &mut self,
         item: &FromItem,
@@ -491,7 +492,8 @@ impl Probing<'_, '_> {
         let live = |e: &Expr| {
             let mut drawn = false;
             visit_own_exprs(e, &mut |e| {
-                drawn |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+                drawn |=
+                    matches!(&e.kind, ExprKind::Function { name, .. } if is_random_function(name));
             });
             drawn || self.rows.analysis.depends_on_call(e, &open.frame.scope)
         };
@@ -507,7 +509,11 @@ impl Probing<'_, '_> {
 
     /// Returns the tables that conditions with calls do not wait for: all columns of such a table
     /// are answers, and no condition references it.
-    fn unawaited_tables<'s>(&self, conditions: &[&Expr], scope: &'s Scope<'_>) -> Vec<&'s Table> {
+    fn find_unawaited_tables<'s>(
+        &self,
+        conditions: &[&Expr],
+        scope: &'s Scope<'_>,
+    ) -> Vec<&'s Table> {
         let mut named = Vec::new();
         for condition in conditions.iter().flat_map(|c| split_conjuncts(c)).filter(|c| c.has_call())
         {
@@ -632,7 +638,7 @@ fn evaluate_for_rows(text: &str, rows: &str) -> String {
 }
 
 /// Returns an expression that evaluates all parts, with as little nesting as possible.
-pub(in crate::blendsql::emit) fn add_terms(mut parts: Vec<String>) -> Option<String> {
+pub(in crate::blendsql::emit) fn sum_terms(mut parts: Vec<String>) -> Option<String> {
     while parts.len() > 1 {
         parts = parts
             .chunks(2)

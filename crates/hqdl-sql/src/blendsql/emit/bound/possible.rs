@@ -1,17 +1,17 @@
 //! Computes the rows that a part of a query can have while some calls are unanswered. The upper
 //! bound is counted over these rows.
 //!
-//! Whatever the answers are, and whichever of them are missing, each row of the part is one of its
-//! *possible* rows. Both have the same values in all columns that depend on no answer. To guarantee
-//! this, a condition that depends on an answer is assumed to hold, and a column that depends on one
-//! is NULL. An outer join whose matches depend on answers returns the row with and without its
-//! matches. EXCEPT removes nothing, and LIMIT and grouping keep all rows. Parts that depend on no
-//! answer are unchanged. A LIMIT in such a part keeps the same rows in each statement; `random()`
-//! would not.
+//! Whatever the answers are, and whichever of them are missing, each row of the part corresponds to
+//! one of its *possible* rows, which has the same values in all columns that depend on no answer.
+//! To guarantee this, a condition that depends on an answer is assumed to hold, and a column that
+//! depends on one is NULL. An outer join whose matches depend on answers returns the row with and
+//! without its matches. EXCEPT removes nothing, and LIMIT and grouping keep all rows. Parts that
+//! depend on no answer are unchanged. A LIMIT in such a part keeps the same rows in each statement;
+//! `random()` would not.
 
 use super::super::replace_parts;
 use crate::blendsql::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
-use crate::blendsql::frame::{Frame, is_random, joins_by_name, reads_table};
+use crate::blendsql::frame::{Frame, is_random_function, joins_by_name, reads_table};
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::condition::{may_fail, split_conjuncts};
@@ -75,7 +75,7 @@ impl PossibleRowsBuilder<'_> {
 
     /// Returns a frame that declares the common table expressions of a query.
     pub fn declare_ctes<'f>(&self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
-        let mut frame = Frame::child_of(around);
+        let mut frame = Frame::new_child(around);
         for cte in &query.with {
             let rows = if reads_table(&cte.query, &cte.name)
                 && !self.is_certain_query(&cte.query, &frame)
@@ -156,7 +156,7 @@ impl PossibleRowsBuilder<'_> {
                 });
                 settled &= deepest.is_none_or(|d| d > around.scope.depth);
             }
-            ExprKind::Function { name, .. } => settled &= !is_random(name),
+            ExprKind::Function { name, .. } => settled &= !is_random_function(name),
             _ => {}
         });
         settled
@@ -164,8 +164,8 @@ impl PossibleRowsBuilder<'_> {
 
     /// Returns true if the value of an expression depends on no answer. Aggregates and window
     /// functions depend on all possible rows, so they are certain only if `exact_rows` is true. A
-    /// subquery that reads a common table expression with calls is not: the query evaluates it after
-    /// other calls.
+    /// subquery that reads a common table expression with calls is never certain: the query
+    /// evaluates it after other calls.
     pub fn is_certain(&self, expr: &Expr, frame: &Frame<'_>, exact_rows: bool) -> bool {
         match &expr.kind {
             ExprKind::Call(..) => return false,
@@ -173,7 +173,7 @@ impl PossibleRowsBuilder<'_> {
                 return self.is_certain_column(table.as_deref(), column, frame);
             }
             ExprKind::Function { name, window, .. }
-                if is_random(name)
+                if is_random_function(name)
                     || !exact_rows && (window.is_some() || is_aggregate_call(expr)) =>
             {
                 return false;
@@ -275,7 +275,7 @@ impl PossibleRowsBuilder<'_> {
                 &mut |_| true,
             )
         };
-        let Some(open) = self.open_from(core, frame) else { return Self::null_row(named()) };
+        let Some(open) = self.build_open_from(core, frame) else { return Self::null_row(named()) };
         let grouped = self.is_grouped(query, core, &open.frame);
         let fine = |e: &Expr| self.is_certain(e, &open.frame, false);
         let having = core.having.iter().all(|e| self.is_certain(e, &open.frame, true));

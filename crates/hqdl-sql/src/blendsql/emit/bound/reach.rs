@@ -1,8 +1,8 @@
-//! Builds SQL that evaluates the calls of an expression, for the [upper bound](super) of the values
-//! that a query asks about.
+//! Builds SQL that evaluates the calls of an expression, for the [upper bound](super) on the number
+//! of values that a query asks about.
 
 use super::super::{column_sql, context_sql, sql};
-use super::{ANSWER_ARGUMENT, CALL_IN_CONTEXT, EvalPosition, Probing, add_terms};
+use super::{ANSWER_ARGUMENT, CALL_IN_CONTEXT, EvalPosition, Probing, sum_terms};
 use crate::blendsql::aggregates::{is_aggregate_call, visit_own_exprs};
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::condition::may_fail;
@@ -35,7 +35,7 @@ impl Probing<'_, '_> {
                 if let Some(query) = query {
                     parts.extend(self.probe_subquery(expr, query, at));
                 }
-                add_terms(parts)
+                sum_terms(parts)
             }
             ExprKind::Case { .. } => self.probe_case(expr, at),
             ExprKind::Function { name, args, filter: None, window: None, .. }
@@ -61,7 +61,7 @@ impl Probing<'_, '_> {
             }
             _ => {
                 let (exprs, _) = expr.children();
-                add_terms(exprs.into_iter().filter_map(|e| self.probe_expr(e, at)).collect())
+                sum_terms(exprs.into_iter().filter_map(|e| self.probe_expr(e, at)).collect())
             }
         }
     }
@@ -76,7 +76,7 @@ impl Probing<'_, '_> {
         if let Some(operand) = operand {
             if !(certain(self, operand) && whens.iter().all(|(when, _)| certain(self, when))) {
                 let (exprs, _) = expr.children();
-                return add_terms(
+                return sum_terms(
                     exprs.into_iter().filter_map(|e| self.probe_expr(e, at)).collect(),
                 );
             }
@@ -98,7 +98,7 @@ impl Probing<'_, '_> {
                 Some(format!("(CASE WHEN {when} THEN {then} ELSE {rest} END)"))
             } else {
                 let when = self.probe_expr(when, at);
-                add_terms(when.into_iter().chain(then).chain(text).collect())
+                sum_terms(when.into_iter().chain(then).chain(text).collect())
             };
         }
         text
@@ -113,7 +113,7 @@ impl Probing<'_, '_> {
                 text.map(|t| format!("(CASE WHEN ({null}) IS NULL THEN {t} ELSE 0 END)"))
             } else {
                 let own = self.probe_expr(arg, at);
-                add_terms(own.into_iter().chain(text).collect())
+                sum_terms(own.into_iter().chain(text).collect())
             };
         }
         text
@@ -130,7 +130,7 @@ impl Probing<'_, '_> {
             self.is_single_pass = false;
         }
         let of = parts.iter().filter_map(|p| self.probe_expr(p, at)).collect();
-        let text = add_terms(of)?;
+        let text = sum_terms(of)?;
         let first = parts.iter().find(|p| !self.rows.is_certain(p, at.frame, at.exact_aggregates));
         let first = first.map_or(0, |p| p.span.start);
         let guard = |p: &&Expr| {
@@ -161,8 +161,8 @@ impl Probing<'_, '_> {
         query: &Query,
         at: EvalPosition<'_>,
     ) -> Option<String> {
-        if crate::blendsql::plan::analysis::syntactic_decisive_select(expr).is_ok() {
-            // If a single row decides a subquery, its rows are asked about in batches, so one pass
+        if crate::blendsql::plan::analysis::find_decisive_select_by_syntax(expr).is_ok() {
+            // If a single row decides a subquery, hqdl asks about its rows in batches, so one pass
             // does not ask about all of them.
             self.is_single_pass = false;
         }
@@ -178,7 +178,7 @@ impl Probing<'_, '_> {
         if args.iter().any(Expr::has_call) {
             self.is_single_pass = false;
             self.mark_unbounded(n, if rows { CALL_IN_CONTEXT } else { ANSWER_ARGUMENT });
-            return add_terms(args.iter().filter_map(|a| self.probe_expr(a, at)).collect());
+            return sum_terms(args.iter().filter_map(|a| self.probe_expr(a, at)).collect());
         }
         let mut of_group = false;
         args.iter().for_each(|a| {
@@ -203,7 +203,7 @@ impl Probing<'_, '_> {
                 forms.map(|(n, a)| self.argument_sql(a, site.context_function(n), at)).collect()
             }
         };
-        let text = sql::call_answer(n, false, &keys);
+        let text = sql::call_answer_sql(n, false, &keys);
         let text = if site.row_width.is_some() {
             text
         } else {
