@@ -70,7 +70,7 @@ pub fn parse_keyed_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -
     parse_keyed_lines(line, None, Truncation::Complete, keys, checkers).unwrap_or_default()
 }
 
-/// Parses the rows that lines name; `None` if there is no such line.
+/// Parses the lines that name a row; `None` if there is no such line.
 fn parse_keyed_lines(
     text: &str,
     cut_line: Option<&str>,
@@ -91,7 +91,8 @@ fn parse_keyed_lines(
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
     let mut position = 0;
-    // Within an unclosed field, a line that looks like a key without a number may be anything.
+    // Within an unclosed field, a line that resembles a key without a number may be part of a
+    // value.
     let mut requires_number = false;
     while position < lines.len() {
         let line = lines[position];
@@ -209,7 +210,7 @@ fn parse_well_formed_csv(
     rows.into_iter().collect()
 }
 
-/// Row or part of a row at the start of a line.
+/// What the parser found at the start of a line.
 enum LineSpan {
     /// A row that spans this many further lines, because a quoted field contains line breaks.
     Row(Box<FoundRow>, usize),

@@ -17,7 +17,7 @@ use foldhash::{HashMap, HashSet};
 
 use hqdl_values::value::Value;
 
-/// Maximum number of characters of a tag; more would only be longer to copy.
+/// Maximum number of characters of a tag. A longer tag would only take more tokens.
 const MAX_TAG_CHARS: usize = 12;
 /// Maximum number of tokens of a label in most scripts.
 pub const MAX_LABEL_TOKENS: u64 = MAX_TAG_CHARS as u64;
@@ -128,7 +128,8 @@ fn split_words(texts: &[impl AsRef<str>]) -> Vec<KeyWord<'_>> {
     words
 }
 
-/// Returns the letters and digits of a text in lower case, which a model preserves when it copies.
+/// Returns the letters and digits of a text in lower case. Models preserve these when they copy a
+/// text.
 pub fn normalize_key(text: &str) -> String {
     if text.is_ascii() {
         let mut kept = Vec::with_capacity(text.len());

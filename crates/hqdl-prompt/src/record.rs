@@ -1,10 +1,10 @@
-//! Splits CSV lines into fields: well-formed lines, and lines quoted in the ways models do it.
+//! Splits CSV lines into fields: well-formed lines, and lines that are quoted as models quote them.
 
 use super::fields::RowField;
 
 /// Record of well-formed CSV.
 pub struct CsvRecord {
-    /// Fields.
+    /// Fields of the record, in order.
     pub fields: Vec<RowField>,
     /// End offset of the record: at a line break outside of quotes, or at the end of the text.
     pub end: usize,
@@ -174,7 +174,7 @@ pub fn split_leniently(line: &str) -> Vec<RowField> {
                     "",
                 )
             }
-            // No quotes, or they are part of the field.
+            // The text has no quotes, or they are part of the field.
             _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
                 (RowField::unquoted(&rest[..end]), &rest[end..])

@@ -48,18 +48,18 @@ pub(super) struct SingleForm {
     key: Vec<String>,
     /// Names of the context columns.
     context: Vec<String>,
-    /// Base column of the value.
+    /// Column of the database that the value comes from.
     base_column: Option<String>,
     question: String,
     /// Names of the members of an answer.
     members: Vec<String>,
     schema: Arc<Json>,
     schema_text: String,
-    /// Instructions of the task.
+    /// Instructions for the task.
     task_instructions: Instructions,
-    /// Instructions about texts, used if the value is a text.
+    /// Instructions for texts, used if the value is a text.
     text_instructions: Instructions,
-    /// Quotations in the answers, if the row is shown with passages.
+    /// Quotations in the answers, if the prompt contains passages.
     evidence: Option<evidence::EvidenceForm>,
 }
 
@@ -117,7 +117,7 @@ impl SingleForm {
         ))
     }
 
-    /// Returns the form of several questions about one value or text.
+    /// Returns the form for several questions about one value or text.
     fn with_questions(expansion: &Expansion, asked: &[&Column]) -> Option<Self> {
         let intro = match expansion.task {
             Task::Text => &text::INTRO,
@@ -134,7 +134,7 @@ impl SingleForm {
             .then(|| Self::with_columns(expansion, asked, members, questions, systems))
     }
 
-    /// Returns the form with the system messages of its task and of texts.
+    /// Returns the form with the system messages for its task and for texts.
     fn with_columns(
         expansion: &Expansion,
         asked: &[&Column],
@@ -172,7 +172,7 @@ impl SingleForm {
         self.task == Task::Statement
     }
 
-    /// Returns the number of tokens of the system message and the schema.
+    /// Counts the tokens of the system message and the schema.
     pub(super) fn shared_tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         let task_instructions = &self.task_instructions;
         let is_for_task = Arc::ptr_eq(&prompt.system, &task_instructions.system);
@@ -218,8 +218,8 @@ impl SingleForm {
         }
     }
 
-    /// Parses the answer to a prompt of this form. Returns its quotations as well, which occur in
-    /// the passages.
+    /// Parses the answer to a prompt of this form. Also returns those of its quotations that occur
+    /// in the passages.
     pub(super) fn parse_answer(
         &self,
         content: &str,
@@ -342,7 +342,7 @@ fn parse_member(text: &str) -> Option<(String, Json, &str)> {
     (is_closed || !after.is_empty()).then_some((name, value, after))
 }
 
-/// Returns the task of a question about a value, which may be an image.
+/// Returns the task of a question about a value, depending on whether the value is an image.
 fn choose_intro(expansion: &Expansion) -> &'static Intro {
     if expansion.has_images() { &image::INTRO } else { &value::INTRO }
 }
@@ -413,7 +413,7 @@ fn add_options(system: &mut String, column: &Column) {
     ));
 }
 
-/// Parses the options of a system message.
+/// Parses the options in a system message.
 fn parse_options(system: &str) -> Option<Vec<String>> {
     let options = system.lines().skip(1).find_map(|line| line.strip_prefix("Options: "))?;
     serde_json::from_str(options).ok()
@@ -433,7 +433,7 @@ fn parse_json_line(line: &str) -> Option<(Json, &str)> {
     Some((serde_json::from_str(value).ok()?, rest))
 }
 
-/// Formats the cells of the members as the answer that a model should write.
+/// Formats cells as the answer that a model should write.
 pub(super) fn format_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) -> String {
     let cells: serde_json::Map<String, Json> =
         cells.map(|(name, cell)| (name.to_owned(), cell)).collect();

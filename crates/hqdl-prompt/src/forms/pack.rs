@@ -1,6 +1,6 @@
-//! Questions about several values. Short answers are lines, each with a label and the answers,
-//! separated by commas: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Other answers are arrays, so
-//! that no text needs quotes within quotes: `{"rows": [["1 Oslo", "a city"]]}`.
+//! Form of questions about several values. Short answers are lines, each with a label and the
+//! answers, separated by commas: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Other answers are
+//! arrays, so that no text needs quotes within quotes: `{"rows": [["1 Oslo", "a city"]]}`.
 
 use std::sync::Arc;
 
@@ -28,13 +28,13 @@ const ENTRIES: &str = ", one entry for each value: its number and word as given,
 pub(crate) struct PackForm {
     /// System message and schema.
     pub shared: SharedPrompt,
-    /// Whether answers are lines or arrays.
+    /// Whether the answers are lines or arrays.
     pub answers: AnswerForm,
     /// Names of the key columns.
     key: Vec<String>,
-    /// Base column of the values.
+    /// Column of the database that the values come from.
     base_column: Option<String>,
-    /// The question or questions, with their heading.
+    /// Question or questions, with their heading.
     question: String,
 }
 
@@ -93,7 +93,7 @@ impl PackForm {
         user
     }
 
-    /// Returns the line of the prompt and the echoed line of a row.
+    /// Returns a row's line in the prompt, and the beginning of its line in an answer.
     pub fn format_prompt_row(&self, label: &Json, row: &Row) -> PromptRow {
         let label_text = label.as_str().unwrap_or_default();
         let echoed = match self.answers {
@@ -119,7 +119,7 @@ impl PackForm {
     }
 }
 
-/// Returns whether the answers of a column need no quotes in a line.
+/// Returns whether the answers for a column can be written in a line without quotes.
 fn is_short(column: &Column) -> bool {
     let is_short = match (&column.values, column.kind) {
         (Some(list), _) => !list.open && list.values.iter().all(|value| is_safe_unquoted(value)),
@@ -178,7 +178,7 @@ fn format_line_example(asked: &[&Column]) -> String {
     format!("{{\"rows\": [\"1 Abc,{}\", \"2 Def,{}\"]}}", cells(0), cells(1))
 }
 
-/// Returns the cells of a column in the example.
+/// Returns example cells for a column.
 fn example_cells(kind: Type, options: bool) -> [&'static str; 2] {
     match kind {
         _ if options => ["one of the options", "another option"],
@@ -207,7 +207,7 @@ pub(crate) fn format_arrays(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> St
     json!({ "rows": rows.map(row).collect::<Vec<_>>() }).to_string()
 }
 
-/// Reads the types of columns from a row of the example.
+/// Parses the types of columns from a row of the example.
 fn parse_types(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     if let Some(cells) = row.as_array() {
         for (column, cell) in columns.iter_mut().zip(cells.iter().skip(1)) {

@@ -1,5 +1,5 @@
-//! Request for the columns of one row. The answer is an object with the columns: `{"eye_color":
-//! "Yellow", "powers": ["Flight"]}`.
+//! Form of a request for the columns of one row. The answer is an object with the columns:
+//! `{"eye_color": "Yellow", "powers": ["Flight"]}`.
 
 use std::fmt::Write as _;
 
@@ -18,10 +18,10 @@ const TASK: &str = "Fill in the columns of one row of a table with what you know
                     JSON object: ";
 /// Text after the example.
 const UNKNOWN: &str = ", with null for what you do not know.";
-/// End of the user message, and of the row of an example. A small model copies an example whose row
-/// ends in the same words; otherwise it may repeat an item of a list endlessly.
+/// End of the user message, and of the row of an example. A small model follows an example whose
+/// row ends in the same words; otherwise it may repeat an item of a list endlessly.
 pub(super) const QUESTION: &str = "What are the columns of this row?\nAnswer:";
-/// Heading of the values that do not identify the row.
+/// Heading of the context columns, which do not identify the row.
 const CONTEXT: &str = "It also has:\n";
 
 /// Returns the system message: an example of an answer, the table, its columns and its value lists.

@@ -1,10 +1,10 @@
-//! Request for an SQL query that answers a question about a database. The context of the row is the
-//! description of the database. The key is the question, and for a repair the earlier query with
-//! its problem.
+//! Form of a request for an SQL query that answers a question about a database. The context of the
+//! row is the description of the database. The key is the question, and for a repair the earlier
+//! query with its problem.
 //!
 //! The answer is an object with `sql`, `dialect`, `assumptions` and `cannot_answer`. Models without
-//! schema-constrained output write prose or code fences around it, or only the query. All of these
-//! are read into the same object.
+//! schema-constrained output write prose or code fences around it, or only the query. The parser
+//! converts all of these to the same object.
 
 use std::sync::{Arc, OnceLock};
 
@@ -115,7 +115,7 @@ pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     })
 }
 
-/// Parses an answer. The cell is the object as JSON text.
+/// Parses an answer into a cell that contains the object as JSON text.
 pub(super) fn parse_answer(content: &str, finish: FinishReason) -> RowOutcome {
     let failed = |reason: &str| RowOutcome::Failed {
         state: State::Invalid,
@@ -167,7 +167,7 @@ fn find_objects(text: &str) -> Vec<Json> {
     found
 }
 
-/// Returns an answer with all members; null if the object has neither a query nor a reason why
+/// Returns an answer with all members, or null if the object has neither a query nor a reason why
 /// there is none.
 fn normalize_answer(object: &Map<String, Json>) -> Json {
     let text = |name: &str| {
@@ -211,7 +211,7 @@ fn find_bare_query(answer: &str, finish: FinishReason) -> Option<String> {
     }
 }
 
-/// Removes the language after the opening of a fence.
+/// Removes the name of the language after an opening fence.
 fn strip_language(fenced: &str) -> &str {
     match fenced.split_once('\n') {
         Some((language, text)) if !language.trim().contains(' ') => text.trim(),
