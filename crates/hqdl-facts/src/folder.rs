@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::FactsError;
 
-/// Prefixes of the names of a cache's files.
+/// Prefixes of the file names in a cache directory.
 const CACHE_FILE_PREFIXES: [&str; 6] =
     ["journal.sqlite", "index.", "lock", "sessions", "socket", "daemon"];
 
@@ -46,7 +46,8 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     }
 }
 
-/// Returns true if a path begins like a URL, for example `postgres:/x`. A single letter is a drive.
+/// Returns true if a path begins like a URL, for example `postgres:/x`. A single letter is a
+/// Windows drive.
 fn has_scheme(path: &str) -> bool {
     path.contains("://")
         || path.split_once(":/").is_some_and(|(scheme, _)| {
@@ -127,7 +128,7 @@ pub(super) fn take_shared_lock(dir: &Path) -> Result<File, FactsError> {
     Ok(file)
 }
 
-/// Waits for the lock of the process that is opening the cache.
+/// Locks the cache for opening. Waits for another process that is opening it.
 pub(super) fn lock_for_opening(dir: &Path) -> Result<File, FactsError> {
     let path = dir.join("sessions").join(".opening");
     let file = open_lock_file(&path)?;

@@ -1,5 +1,5 @@
-//! The part of a store beside the facts themselves: the [`History`] of all requests, answers, runs
-//! and spending, shared by all users of the cache.
+//! The part of a store other than the facts themselves: the [`History`] of all requests, answers,
+//! runs and spending, shared by all users of the cache.
 //!
 //! These traits are the contract. The journal (`SQLite`) implements them, in one file per concern.
 //! A new store implements these traits and [`super::FactStore`], and nothing else. Every method
@@ -15,7 +15,7 @@
 //!   completions up to an id.
 //! * It waits for other writers (a minute at most), never for a request in flight, so any thread
 //!   may call it.
-//! * It fails with [`FactsError::Journal`] if the record cannot be read or written. The caller can
+//! * It fails with [`FactsError::Journal`] if the history cannot be read or written. The caller can
 //!   then try again.
 //! * Calling it again with the same arguments has no further effect, unless it is documented to
 //!   start, insert or append something.
@@ -125,7 +125,7 @@ pub trait Runs {
     fn is_run_active(&self, run: RunId) -> Result<bool, FactsError>;
 }
 
-/// Spending by run and by day. Replayed recordings are never counted.
+/// Spending by run and by day. Replayed recordings are not counted.
 pub trait Spending {
     /// Returns the cost of a run, including the worst-case cost of requests without an answer. Its
     /// open batch jobs are not included ([`Spending::reserved_by_run`]).
@@ -141,19 +141,20 @@ pub trait Spending {
     /// Returns the worst-case cost of all batch requests in flight that were sent today (UTC).
     fn reserved_today(&self) -> Result<SpentAmount, FactsError>;
 
-    /// Returns the hours since a moment (RFC 3339, UTC) in which something was spent.
+    /// Returns the spending of each hour since a time (RFC 3339, UTC); hours without spending are
+    /// omitted.
     fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError>;
 
     /// Returns the cost of the cells in the fact rows after `fact_row`, by column and by day since
-    /// the date `since`, and the last row id. A cell costs its share of its request. Costs that
-    /// belong to no cell are left out.
+    /// the date `since`, and the last row id. A cell costs its share of its request's cost. Costs
+    /// that belong to no cell are omitted.
     fn column_costs_after(
         &self,
         fact_row: i64,
         since: &str,
     ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError>;
 
-    /// Returns the number of runs, and the requests, tokens and price of all paid requests.
+    /// Returns the number of runs, and the number, tokens and cost of all paid requests.
     fn totals(&self) -> Result<Totals, FactsError>;
 }
 
@@ -257,15 +258,15 @@ pub trait BatchJobs {
     /// are missing and may be asked for again.
     fn close_batch_job(&self, batch_job: i64, outcome: &str) -> Result<(), FactsError>;
 
-    /// Returns the batch jobs of a spec that the endpoint has, or may have.
+    /// Returns the batch jobs of a spec that exist, or may exist, at the endpoint.
     fn list_open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Returns true if a batch run of a spec ended early.
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError>;
 
-    /// Deletes requests and batch jobs that were never sent, and returns the jobs. These are
-    /// requests queued for this run or for runs that are no longer alive, and batch jobs of a spec
-    /// whose batch was never requested. Their cells are missing, as before.
+    /// Deletes unsent requests and batch jobs, and returns the jobs. Unsent are the requests that
+    /// are queued for this run or for runs that are no longer alive, and the batch jobs of a spec
+    /// whose batch was never requested. Their cells stay missing.
     fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Deletes a batch job that turned out never to have been sent.
@@ -305,7 +306,7 @@ pub trait BatchRequests {
     /// Returns the number of requests in the queue of a run.
     fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError>;
 
-    /// Returns the first request in the queue of a run after the id `after`.
+    /// Returns the first queued request of a run whose id is greater than `after`.
     fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// Looks up a request by its `custom_id`, in one batch job or in all of them.
@@ -322,7 +323,7 @@ pub trait BatchRequests {
     fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// Moves a request from its batch job back to the queue of a run. `counts` states whether the
-    /// attempt counts as sent.
+    /// attempt is included in the number of times that the request was sent.
     fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError>;
 
     /// Drops a request that no longer needs an answer.
@@ -383,13 +384,13 @@ pub trait Questions {
     ) -> Result<(), FactsError>;
 }
 
-/// Request features that endpoints have rejected before. They are forgotten after a day.
+/// Request features that endpoints have rejected. The store forgets them after a day.
 pub trait EndpointFeatures {
     /// Returns the features of requests to an endpoint. `endpoint` is a hash of the endpoint, the
     /// model and its settings.
     fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
 
-    /// Stores the features, or deletes them if `features` is `None`.
+    /// Stores the features of requests to an endpoint, or deletes them if `features` is `None`.
     fn store_endpoint_features(
         &self,
         endpoint: &str,

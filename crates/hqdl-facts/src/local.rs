@@ -36,7 +36,7 @@ const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// The facts of a data directory.
 pub struct LocalStore {
     dir: PathBuf,
-    /// Keeps out processes of versions that did not share a cache.
+    /// Keeps out processes of earlier versions, which cannot share a cache.
     _lock: File,
     /// The journal connection for callers on any thread.
     journal: Arc<Journal>,
@@ -110,7 +110,6 @@ impl LocalStore {
         self
     }
 
-    /// Sends a command to the commit thread and waits for the reply.
     async fn send<T>(
         &self,
         new_command: impl FnOnce(commit_thread::CommandReply<T>) -> WriterCommand,
@@ -225,7 +224,7 @@ impl FactStore for LocalStore {
     }
 
     fn release_keys(&self, keys: &[ClaimKey]) {
-        // If this fails, the end of the session releases the keys.
+        // If this fails, the keys are released when the session ends.
         if let Err(error) = self.journal.change_unflushed(|| self.journal.release_keys(keys)) {
             tracing::debug!(%error, "cannot release claims");
         }

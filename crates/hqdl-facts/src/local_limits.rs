@@ -34,11 +34,11 @@ struct PermitState {
     tickets: HashMap<u64, Ticket>,
     /// Limits that endpoints last reported to this process.
     reported: BTreeMap<LimiterKey, PerMinute>,
-    /// Earliest time at which the first request of each queue can be sent.
+    /// Earliest time at which the first waiting request of each queue can be sent.
     next_permits: BTreeMap<LimiterKey, Instant>,
 }
 
-/// A granted permit.
+/// State of a granted permit.
 struct Ticket {
     request: PermitRequest,
     granted_at: Instant,
@@ -106,7 +106,7 @@ impl RateLimits for LocalLimits {
     }
 
     fn acquire_ticket<'a>(&'a self, limiter_key: &'a LimiterKey, need: Need) -> TicketFuture<'a> {
-        // A caller that gets no permit fails when it reserves the cost of its request.
+        // A caller that receives no permit fails when it reserves the cost of its request.
         Box::pin(async move { self.acquire_permit(limiter_key, need).await.unwrap_or_default() })
     }
 

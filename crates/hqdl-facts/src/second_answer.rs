@@ -25,12 +25,13 @@ pub struct SecondAnswerRule {
     pub to: usize,
 }
 
-/// Decision of a calibrated column about one cell.
+/// Decision about one cell of a calibrated column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CascadeDecision {
     /// Whether the cell is in the calibration sample, so that the stronger model answers it.
     pub is_sampled: bool,
-    /// Cells with fewer differing answers are accepted. `None` until the sample is answered.
+    /// Number of differing answers from which a cell is not accepted. `None` until the sample is
+    /// answered.
     pub accepted: Option<usize>,
 }
 
@@ -45,15 +46,15 @@ pub enum CascadeCell {
     /// The stronger model answers the cell whatever its confidence, or has answered first; true if
     /// its answer is stored.
     Escalated(bool),
-    /// The number of differing answers. If the stronger model has answered, also whether its answer
-    /// replaces the first one by another one.
+    /// Number of differing answers. If the stronger model has answered, also whether its answer
+    /// replaces the first one with a different one.
     Compared(usize, Option<bool>),
 }
 
 /// Models of a column, as positions in the expansion's models.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnModels {
-    /// Index of the model that answers first.
+    /// Position of the model that answers first.
     pub first: usize,
     /// Rule for second answers.
     pub second: Option<SecondAnswerRule>,
@@ -157,8 +158,8 @@ impl ExpansionRequirements {
         })
     }
 
-    /// Looks up a column's cell in a record. A second answer counts if it is stored; the cell is
-    /// known without it.
+    /// Looks up a column's cell in a record. A stored second answer counts, but a cell is also
+    /// known without one.
     #[must_use]
     pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
         match self.look_up_with_second_answer(record, column, CascadeDecision::default()) {
@@ -294,7 +295,7 @@ impl ExpansionRequirements {
     }
 
     /// Returns the first value of a cell and, if the stronger model has answered, the value that
-    /// counts then.
+    /// counts as a result.
     #[must_use]
     pub fn cascade_values(
         &self,
@@ -323,8 +324,8 @@ impl ExpansionRequirements {
         Some((first, second))
     }
 
-    /// Returns the answer that counts: the second one if it is usable, and otherwise the first one.
-    /// A note keeps the other answers.
+    /// Returns the answer that counts: the second one if it is usable, otherwise the first one. The
+    /// other answers are kept in a note.
     fn choose_answer<'r>(
         &self,
         first: Cow<'r, Fact>,
@@ -380,7 +381,7 @@ fn contradicts(first: &Fact, second: &Fact) -> bool {
     }
 }
 
-/// Returns the texts of a value, without letter case and the order of a list.
+/// Returns the texts of a value in a form that ignores letter case and the order of a list.
 fn to_comparable(value: &CellValue) -> BTreeSet<String> {
     let texts: Vec<String> = match value {
         CellValue::Nothing => Vec::new(),

@@ -7,7 +7,7 @@ use crate::FactsError;
 use crate::limits::{Limiter, Need, PerMinute, RateLimitHint};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, Throttle, TicketFuture, WaitFuture};
 
-/// The limits of one model of one endpoint, in this process alone.
+/// Limits of one model of one endpoint, for this process only.
 #[derive(Debug, Default)]
 struct StandaloneLimits {
     limiter: Limiter,

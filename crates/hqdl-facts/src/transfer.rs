@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Lines are in the order of the journal, so that importing them again results in the same facts.
-//! Tokens and price are the cell's share of its request.
+//! Tokens and cost are the cell's share of those of its request.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -104,30 +104,30 @@ impl Facts {
     }
 }
 
-/// Function that looks up the records of some entities, in their order.
+/// Function that looks up the records of some entities and returns them in the same order.
 pub(super) type RecordLookup<'l> =
     dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
 
 /// Imports facts written by [`Facts::export`] and returns how many were new. An import is not a
-/// request, so its tokens and price are not counted again.
+/// request, so its tokens and cost are not counted again.
 ///
 /// # Errors
 /// [`FactsError::Import`] with the number of a line that cannot be used.
 pub(super) fn import_lines(journal: &Journal, input: &mut dyn BufRead) -> Result<u64, FactsError> {
     let lines = check_lines(input)?;
     let look_up = |entities: &[Entity]| journal.read_records(&entities.iter().collect::<Vec<_>>());
-    // In one transaction, so that no newer fact is stored between the lookup and the commit.
+    // Use one transaction, so that no newer fact is stored between the lookup and the commit.
     journal.transact(|| {
         journal.catch_up()?;
         import_checked(journal, &lines, &look_up, &mut |units| commit_units(journal, units))
     })
 }
 
-/// Lines of an export, all of which can be used. They are kept in a temporary database, because
-/// there may be more of them than fit into memory.
+/// Lines of an export that have passed all checks. They are stored in a temporary database, because
+/// they may not fit into memory.
 pub(super) struct CheckedLines(Connection);
 
-/// Checks all lines, so that a wrong one fails before anything is imported.
+/// Checks all lines, so that an invalid one is reported before anything is imported.
 pub(super) fn check_lines(input: &mut dyn BufRead) -> Result<CheckedLines, FactsError> {
     let copy = Connection::open("").map_err(|e| copy_error(&e))?;
     copy.execute_batch("PRAGMA journal_mode = OFF; BEGIN; CREATE TABLE line (text TEXT)")
@@ -210,7 +210,7 @@ fn add_line(
         asked: 0,
         answer: line.answer,
     };
-    // Keep a known fact that is at least as new.
+    // Keep the known fact if it is at least as new.
     let is_same_fact = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
     if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(is_same_fact)
         && ids.find_known_time(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
@@ -243,12 +243,11 @@ fn add_line(
 /// Ids and times of the history, each looked up once.
 struct IdCache<'h> {
     history: &'h dyn History,
-    /// The run of this import.
     run: RunId,
     models: HashMap<String, u32>,
     identities: HashMap<String, u32>,
     lists: HashMap<String, u32>,
-    /// The last completion that was looked up, with its time; lines of one completion are adjacent.
+    /// Last completion that was looked up, with its time; the lines of one completion are adjacent.
     last: Option<(i64, Option<String>)>,
 }
 
@@ -286,8 +285,8 @@ impl<'h> IdCache<'h> {
         Ok(id)
     }
 
-    /// Returns the time of a completion that was known before this import: of the lines for one
-    /// cell, the last one counts.
+    /// Returns the time of a completion that was stored before this import. Returns `None` for a
+    /// completion of this import, because the last of several lines for a cell counts.
     fn find_known_time(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
         if let Some((_, at)) = self.last.as_ref().filter(|(id, _)| *id == completion) {
             return Ok(at.clone());

@@ -1,5 +1,5 @@
 //! Unification: the model decides which value of a closed list an unlisted word means. Each word is
-//! a question of its own. The answer is kept as a fact, and stored by column and list so that later
+//! a separate question. The answer is kept as a fact, and stored by column and list so that later
 //! readers of that column can apply it.
 
 use crate::{FactsError, History, QuestionBinding};

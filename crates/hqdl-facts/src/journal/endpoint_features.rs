@@ -1,5 +1,5 @@
-//! Request parameters that endpoints do not support, stored so that no other command has to find
-//! out again.
+//! Request parameters that endpoints do not support, stored so that later commands need not
+//! discover them again.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -14,7 +14,7 @@ impl EndpointFeatures for Journal {
         self.with_connection(|c| {
             c.prepare_cached("SELECT form FROM request_form WHERE endpoint = ?1 AND heard_at > ?2")?
                 .query_row(params![endpoint, now_millis() - as_millis(REMEMBERED)], |r| {
-                    // A damaged entry is unknown: the next request finds out again.
+                    // Ignore a damaged entry; the next request discovers the features again.
                     read_text(r, 0)
                 })
                 .optional()

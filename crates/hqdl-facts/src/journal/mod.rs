@@ -1,4 +1,4 @@
-//! The journal: the record of every completion and of the facts read from it.
+//! The journal, which stores every completion and the facts parsed from it.
 
 mod answers;
 mod claims;
@@ -36,7 +36,7 @@ use hqdl_values::key::Entity;
 
 /// SQL predicate: the session of the row is alive.
 pub(crate) const ALIVE: &str = "session IN (SELECT id FROM session)";
-/// Selects the runs of running sessions.
+/// Selects the unfinished runs of live sessions.
 pub(crate) const ACTIVE_RUNS: &str =
     "SELECT id FROM run WHERE session IN (SELECT id FROM session) AND ended_at IS NULL";
 
@@ -46,7 +46,6 @@ pub struct Journal {
     path: PathBuf,
     /// Reentrant, because a caller that holds the connection may call a method that locks it again.
     connection: ReentrantMutex<Connection>,
-    /// The session of this process.
     pub(crate) session: Arc<FactsSession>,
     /// Damage that was found when this process last built the records.
     damage: Mutex<Damage>,
@@ -54,12 +53,12 @@ pub struct Journal {
 
 /// Number of prepared statements that a connection caches; more than the journal uses.
 const STATEMENT_CACHE_SIZE: usize = 128;
-/// Number of attempts, and the pause between them, at the lock that another writer holds: a minute
-/// altogether. `SQLite`'s own pauses grow to 100 ms, in which many short commits pass.
+/// Maximum number of attempts to take the write lock, with [`LOCK_PAUSE`] between them: a minute in
+/// total. `SQLite`'s own pauses grow to 100 ms, during which other writers make many short commits.
 const LOCK_ATTEMPTS: i32 = 60_000;
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Returns whether to try again to take the lock that another writer holds.
+/// Busy handler of `SQLite`: pauses, and returns true to request another attempt to take the lock.
 fn wait_for_lock(attempts: i32) -> bool {
     std::thread::sleep(LOCK_PAUSE);
     attempts < LOCK_ATTEMPTS
@@ -210,7 +209,7 @@ impl Journal {
         all().map_err(|e| self.error(&e))
     }
 
-    /// Records a completion; returns its id.
+    /// Stores a completion and returns its id.
     pub(crate) fn insert_completion(&self, c: &Completion) -> rusqlite::Result<i64> {
         let connection = self.connection();
         let mut insert = connection.prepare_cached(

@@ -73,7 +73,7 @@ impl Journal {
     ) -> Result<Vec<Option<Record>>, FactsError> {
         let read = || -> Result<Vec<Option<Record>>, FactsError> {
             let connection = self.connection();
-            // One snapshot for all of the lookups.
+            // Read all records from one snapshot.
             let _snapshot = (entities.len() > 1 && connection.is_autocommit())
                 .then(|| connection.unchecked_transaction())
                 .transpose()
@@ -159,7 +159,7 @@ impl Journal {
         records: &HashMap<Entity, Record>,
         head: i64,
     ) -> Result<(), FactsError> {
-        // In the order of the table, so that neighbours are written to the same page.
+        // Write in the order of the table, so that neighbours are written to the same page.
         let mut records: Vec<(&str, &Record)> =
             records.iter().map(|(entity, record)| (entity.as_str(), record)).collect();
         records.sort_unstable_by_key(|(entity, _)| *entity);
@@ -200,7 +200,7 @@ impl Journal {
                 Some(head) if head < last => {
                     let damage = self.find_damage(head)?;
                     if !damage.fact_rows.is_empty() {
-                        // Earlier records of these entities may be outdated.
+                        // The earlier records of these entities may be outdated.
                         return self.rebuild_records().map(drop);
                     }
                     self.merge_rows_after(head, &damage)
@@ -257,7 +257,8 @@ impl Journal {
         self.with_connection(|c| c.query_row("PRAGMA records.user_version", [], |r| r.get(0)))
     }
 
-    /// Merges all answers entity by entity, so that the records are written in their own order.
+    /// Merges all answers, entity by entity, so that the records are written in the order of their
+    /// table.
     fn write_all_records(&self, damage: &Damage) -> Result<u64, FactsError> {
         let error = |e: rusqlite::Error| self.error(&e);
         let connection = self.connection();
@@ -286,7 +287,7 @@ impl Journal {
     }
 }
 
-/// Encodes a record, with a checksum of its entity and itself in front.
+/// Encodes a record, preceded by a checksum of its entity and content.
 fn encode_record(entity: &str, record: &Record) -> Result<Vec<u8>, String> {
     let bytes = postcard::to_stdvec(record).map_err(|e| e.to_string())?;
     let mut all = record_checksum(entity, &bytes).to_le_bytes().to_vec();

@@ -50,10 +50,10 @@ impl Journal {
     }
 }
 
-/// The spending of one day, updated with each new completion.
+/// Spending of one day, updated with each new completion.
 #[derive(Debug, Default)]
 pub(crate) struct DailySpending {
-    /// The date, as in RFC 3339.
+    /// The date in RFC 3339 format.
     date: String,
     /// Id of the last completion that is counted.
     last: i64,

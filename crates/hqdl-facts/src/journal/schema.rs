@@ -1,7 +1,7 @@
 //! Checksum of the journal's schema. `SQLite` does not detect a flipped bit in a definition or in
 //! the number of a table's first page: the table appears empty, or has another table's rows.
 //!
-//! The checksum is the `user_version` of the file. If the schema differs from it, the definitions
+//! The checksum is the `user_version` of the file. If the schema does not match it, the definitions
 //! must be those of the applied migrations, and the file must pass an integrity check, because
 //! VACUUM moves pages.
 
@@ -13,7 +13,7 @@ use hqdl_migrations::{JOURNAL, Migration};
 
 /// Checks the schema against its checksum, if it has one.
 pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
-    // One snapshot, because another process may be migrating the journal.
+    // Use one snapshot, because another process may be migrating the journal.
     let snapshot = connection.unchecked_transaction()?;
     let stored = stored_checksum(&snapshot)?;
     if stored == 0 || stored == schema_checksum(&snapshot)? {
@@ -30,7 +30,7 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Stores the checksum of the schema, if it is not the stored one.
+/// Stores the checksum of the schema, if it has changed.
 pub(super) fn store_schema_checksum(connection: &Connection) -> rusqlite::Result<()> {
     if stored_checksum(connection)? == schema_checksum(connection)? {
         return Ok(());

@@ -71,7 +71,7 @@ impl Journal {
         self.connection().prepare_cached(sql)?.exists([run])
     }
 
-    /// Returns true if a running session has a request in flight.
+    /// Returns true if a live session has a request in flight.
     pub(crate) fn has_reservations_in_flight(&self) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM reservation WHERE in_doubt = 0 AND {ALIVE}");
         self.connection().prepare_cached(&sql)?.exists([])
@@ -113,7 +113,7 @@ impl Runs for Journal {
         if self.find_unfinished_run(spec)?.is_none() {
             return Ok(());
         }
-        // Checked again within the transaction, because another process may have resumed the run.
+        // Check again within the transaction, because another process may have resumed the run.
         self.change(|c| match select_unfinished_run(c, spec)? {
             Some(run) if !has_requests_in_flight(c, run)? => end_run(c, run, outcome),
             _ => Ok(()),
@@ -162,7 +162,7 @@ fn select_unfinished_run(c: &Connection, spec: &str) -> rusqlite::Result<Option<
     c.query_row(&sql, [spec], |r| r.get(0)).optional()
 }
 
-/// Deletes the reservations of requests that a run has not sent, because the run ends.
+/// Deletes the reservations of an ending run, except those in doubt.
 fn delete_reservations(c: &Connection, run: RunId) -> rusqlite::Result<()> {
     c.execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run]).map(drop)
 }

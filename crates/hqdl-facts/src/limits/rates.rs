@@ -1,4 +1,5 @@
-//! Decides when a request may be sent. It reads no clock: the caller passes the current time.
+//! Decides when a request may be sent. This module reads no clock: the caller passes the current
+//! time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -47,7 +47,7 @@ pub(super) async fn commit_queued_units(
         let (units, replies): (Vec<Arc<TaggedUnit>>, Vec<_>) = waiting.drain(..).unzip();
         let kept = server.commit_units(&units).await;
         if kept.is_ok() && std::mem::take(&mut behind) {
-            // These are units that the server did not accept while it was unreachable.
+            // Commit the units that were written to files while the server was unreachable.
             behind = server.commit_spooled().await.is_err();
         }
         behind |= kept.is_err();
@@ -225,7 +225,8 @@ impl Statements {
 }
 
 impl Server {
-    /// Commits units in one transaction and one round trip. No process commits a unit twice.
+    /// Commits units in one transaction and one round trip. A unit that another process has already
+    /// committed is not committed again.
     pub(super) async fn commit_units(&self, units: &[Arc<TaggedUnit>]) -> Result<(), FactsError> {
         let lines: usize = units.iter().map(|kept| kept.unit.facts.len()).sum();
         let within = ANSWER_TIMEOUT + ANSWER_TIMEOUT * (lines / 50_000) as u32;
@@ -235,8 +236,8 @@ impl Server {
             while !left.is_empty() {
                 match send_commit(&client, &statements, &UnitColumns::from_units(&left)).await {
                     Ok(()) => break,
-                    // The unit was sent before and the server's reply was lost, or another process
-                    // has sent it.
+                    // The unit was committed before: either the server's reply was lost, or another
+                    // process committed it.
                     Err(e) if is_committed(&e) => {
                         let tokens: Vec<i64> = left.iter().map(|kept| kept.token).collect();
                         let known = client.query(FIND_COMMITTED, &[&tokens]).await?;
@@ -301,8 +302,8 @@ async fn send_commit(
     let of_reservations: [Parameter<'_>; 1] = [&all.reservations];
     let of_spent: [Parameter<'_>; 2] = [&all.model, &all.cost_usd];
     let of_requests: [Parameter<'_>; 1] = [&all.requests];
-    // All statements are sent before the first reply arrives, so the lock on the numbers is held
-    // only while the server works. If one statement fails, the transaction is rolled back.
+    // All statements are sent before the first reply arrives, so the lock on the row numbers is
+    // held only while the server works. If one statement fails, the transaction is rolled back.
     let done = tokio::join!(
         biased;
         client.batch_execute(BEGIN),

@@ -1,8 +1,9 @@
 //! Local copy: what this process has read from the server, cached for plain reads.
 //!
 //! Answer rows are only ever appended, in the order of their ids, and an entity's record changes
-//! only when a row about it is appended. The copy therefore reflects *every row up to one*. A
-//! refresh asks the server for the rows appended since and drops the records that they change.
+//! only when a row about it is appended. The copy therefore reflects *every row up to a certain
+//! one*. A refresh asks the server for the rows appended since and drops the records that they
+//! change.
 //!
 //! The copy is used only if its last refresh began less than [`MAX_AGE`] ago, and began after
 //! everything else this process has read from the server or written to it. So it is never older

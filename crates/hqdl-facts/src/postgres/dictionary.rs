@@ -159,7 +159,7 @@ impl Server {
         }))
     }
 
-    /// Returns the id of a dictionary text, which is inserted if it is new.
+    /// Returns the id of a dictionary text; inserts the text if it is new.
     fn intern(
         &self,
         (of, text): (copy::DictionaryTable, &str),

@@ -118,8 +118,8 @@ impl Server {
         &self,
         after: &str,
     ) -> Result<Vec<(String, RecordBytes)>, FactsError> {
-        // Entities whose texts share a long prefix have no order among themselves, so all of them
-        // are read.
+        // Entities whose texts share a long prefix are not ordered among themselves, so read all of
+        // them.
         let (mut lines, mut from, mut strict) =
             (Vec::<StoredRow>::new(), key_prefix(after).to_owned(), false);
         loop {

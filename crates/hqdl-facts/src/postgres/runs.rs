@@ -125,7 +125,7 @@ impl Runs for Server {
         }
         let (spec, unfinished) = (&super::without_nul(spec), &unfinished_run_sql());
         self.transact_once(&async |all: &Transaction<'_>| {
-            // Checked again under the lock, because another process may have resumed the run.
+            // Check again under the lock, because another process may have resumed the run.
             all.batch_execute(LOCK_HEAD).await?;
             let Some(left) = all.query_typed_opt(unfinished, &with_types(&[spec])).await? else {
                 return Ok(0);
