@@ -16,9 +16,9 @@ use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 /// Spending limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Caps {
-    /// USD.
+    /// Maximum cost in USD.
     pub usd: Option<f64>,
-    /// Tokens, input and output.
+    /// Maximum number of input and output tokens.
     pub tokens: Option<u64>,
     /// Whether `usd` is the rest of the daily budget.
     pub is_daily: bool,
@@ -45,7 +45,7 @@ pub fn run_allowance(
     let mut is_daily = false;
     if let Some(daily_budget) = limits.budget_usd_per_day {
         let today = history.spent_today()? + history.reserved_today()?.usd;
-        // The budget that this run has left today, plus its cost so far.
+        // The rest of today's budget for this run, plus its cost so far.
         let left = (daily_budget - today).max(0.0) + used.usd;
         is_daily = usd.is_none_or(|usd| left < usd);
         usd = Some(usd.map_or(left, |usd| usd.min(left)));
@@ -53,15 +53,15 @@ pub fn run_allowance(
     Ok((Caps { usd, tokens: limits.budget_tokens, is_daily }, used))
 }
 
-/// Error: the budget is exhausted.
+/// Error that reports an exhausted budget.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("the budget{} is reached: {}", if self.is_daily() { " of the day" } else { "" }, self.describe())]
 pub struct BudgetExhausted {
     /// The spending limits.
     pub caps: Caps,
-    /// The cost so far.
+    /// Cost so far.
     pub spent: SpentAmount,
-    /// The worst-case cost of the next request.
+    /// Worst-case cost of the next request.
     pub next: SpentAmount,
 }
 
@@ -72,7 +72,7 @@ impl BudgetExhausted {
         self.caps.is_daily && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
     }
 
-    /// Returns whether the budget of tokens is exhausted, not the one of USD.
+    /// Returns whether the token budget is exhausted, rather than the budget in USD.
     #[must_use]
     pub fn is_tokens(&self) -> bool {
         !self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
@@ -129,7 +129,7 @@ impl BudgetState {
 }
 
 impl Budget {
-    /// Creates a budget of which `spent` is used.
+    /// Creates a budget of which `spent` has already been used.
     #[must_use]
     pub fn new(caps: Caps, spent: SpentAmount) -> Self {
         Self {
@@ -220,7 +220,8 @@ impl Budget {
         self.lock_state().spent
     }
 
-    /// Returns the USD that are spent, may have been spent without an answer, or are reserved.
+    /// Returns the USD that count against the budget: spent, reserved, or possibly spent without an
+    /// answer.
     #[must_use]
     pub fn counted_usd(&self) -> f64 {
         let state = self.lock_state();

@@ -1,6 +1,6 @@
 //! `/v1/embeddings` of an OpenAI-compatible endpoint, as a [`Model`] with the usual budgets and
-//! rate limits. The prompt is a JSON array of texts, the reply a JSON array of vectors in their
-//! order.
+//! rate limits. The prompt is a JSON array of texts, and the reply is a JSON array of their
+//! vectors, in the same order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl EmbeddingsEndpoint {
         Ok(Self { endpoint, timeout: settings.timeout })
     }
 
-    /// Returns the prompt for the vectors of some texts.
+    /// Builds the prompt that requests the vectors of some texts.
     #[must_use]
     pub fn vector_prompt(texts: &[&str], tokens: u64) -> Prompt {
         Prompt {
@@ -61,7 +61,7 @@ impl EmbeddingsEndpoint {
         }
     }
 
-    /// Returns the vectors of a reply, in the order of the texts.
+    /// Parses the vectors of a reply, in the order of the texts.
     #[must_use]
     pub fn parse_vectors(reply: &Reply) -> Option<Vec<Vec<f32>>> {
         serde_json::from_str(&reply.content).ok()

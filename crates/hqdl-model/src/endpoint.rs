@@ -51,13 +51,13 @@ pub struct Endpoint {
     /// Whether the features were loaded from the history and no request has succeeded with them
     /// yet.
     features_untested: AtomicBool,
-    /// Warnings that were not shown to the user yet.
+    /// Warnings that have not been shown to the user yet.
     warnings: Mutex<Vec<String>>,
     /// Whether the endpoint has ever answered.
     has_answered: AtomicBool,
 }
 
-/// Storage for facts about an endpoint, which are kept for a day.
+/// Storage for the properties of an endpoint, which are kept for a day.
 struct EndpointMemory {
     facts: Facts,
     /// Hash under which the request features are stored.
@@ -137,7 +137,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Creates the endpoint for writing requests that the user sends.
+    /// Creates an endpoint without an API key, for writing requests that the user sends.
     ///
     /// # Errors
     /// [`SetupError::Client`].
@@ -190,7 +190,7 @@ impl Endpoint {
         let Some((next, warning)) =
             features.without_rejected(&error, |form| self.protocol.schema_rejection(form))
         else {
-            // The stored features may be outdated, so try all features again, once.
+            // The stored features may be outdated, so try all features once again.
             if is_rejected && self.features_untested.swap(false, Ordering::Relaxed) {
                 *self.features.lock().unwrap_or_else(PoisonError::into_inner) =
                     self.initial_features();
@@ -207,7 +207,7 @@ impl Endpoint {
     }
 
     /// Replaces the request features and stores them. Concurrent requests may all be rejected; only
-    /// the first one changes the features. Returns whether this call did.
+    /// the first one changes the features. Returns whether this call changed them.
     fn change_features(&self, features: RequestFeatures, next: RequestFeatures) -> bool {
         let is_first = {
             let mut current = self.features.lock().unwrap_or_else(PoisonError::into_inner);
@@ -417,14 +417,14 @@ impl Endpoint {
     }
 }
 
-/// Returns an error for an immediate retry of a changed request.
+/// Returns a temporary error that makes the caller retry a changed request immediately.
 fn immediate_retry(message: &str) -> ModelError {
     let message = message.to_owned();
     ModelError::Temporary { message, wait: Some(Duration::ZERO), in_doubt: false }
 }
 
-/// Returns the tokens for a permit. A quarter of the maximum output is assumed to be the likely
-/// output.
+/// Returns the tokens for which a request needs a permit. A quarter of the maximum output is
+/// assumed to be the likely output.
 fn permit_need(prompt: &Prompt) -> Need {
     let Prompt { input_tokens: input, max_output, .. } = prompt;
     Need { likely: input + max_output / 4, max: input + max_output }

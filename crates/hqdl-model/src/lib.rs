@@ -81,7 +81,7 @@ pub enum ModelError {
     Temporary {
         /// Description of the failure.
         message: String,
-        /// The pause that the endpoint asks for.
+        /// Pause that the endpoint asks for.
         wait: Option<Duration>,
         /// Whether the request may have been billed.
         in_doubt: bool,
@@ -111,10 +111,10 @@ pub enum ModelError {
     /// request with fewer rows may succeed.
     #[error("{0}")]
     Unfinished(String),
-    /// The endpoint reports an implausible usage.
+    /// The endpoint reports implausible usage.
     #[error(transparent)]
     Usage(#[from] ImplausibleUsage),
-    /// The prompt has an image, but the model accepts none.
+    /// The prompt contains an image, but the model accepts none.
     #[error("{model} does not accept images: {message}")]
     NoImages {
         /// Name of the model.
@@ -139,7 +139,7 @@ pub trait Model: Send + Sync {
     /// content.
     fn name(&self) -> &str;
 
-    /// Waits until the rate limits allow a prompt.
+    /// Waits until the rate limits allow a request with this prompt.
     fn acquire_permit<'a>(&'a self, _: &'a Prompt) -> PermitFuture<'a> {
         Box::pin(std::future::ready(None))
     }
@@ -258,7 +258,7 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(recordings))
 }
 
-/// Returns the models of a spec for plans: their names and profiles, without an API key. Sending
+/// Returns the models of a spec for planning: their names and profiles, without an API key. Sending
 /// them a request is an error.
 ///
 /// # Errors
@@ -270,7 +270,7 @@ pub fn connect_for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     })
 }
 
-/// A model for plans only.
+/// Model for planning, which answers no request.
 struct PlanOnlyModel(String);
 
 impl Model for PlanOnlyModel {
@@ -341,23 +341,23 @@ impl RetryableError for RequestError {
 /// jitter, or after the pause that the endpoint asks for. Every attempt is paid for: its worst-case
 /// cost is reserved before it is sent and settled afterwards.
 pub struct RetryingRequest<'a> {
-    /// The model.
+    /// Model that the request is sent to.
     pub model: &'a dyn Model,
-    /// The prompt.
+    /// Prompt of the request.
     pub prompt: &'a Prompt,
-    /// The budget of the request.
+    /// Budget that the request counts against.
     pub budget: &'a Budget,
-    /// The price of the model.
+    /// Price of the model.
     pub price: Option<&'a PriceTable>,
     /// Counts the tokens of a reply without reported usage.
     pub count_tokens: &'a (dyn Fn(&Reply) -> Tokens + Sync),
     /// Returns the plausible token range of a reply.
     pub plausible_tokens: &'a (dyn Fn(&Reply) -> PlausibleTokens + Sync),
-    /// Whether the endpoint is processing the request now; starts as false.
+    /// Whether the endpoint is processing the request now; initially false.
     pub on_wire: AtomicBool,
     /// Maximum number of attempts.
     pub max_attempts: usize,
-    /// Number of attempts so far; starts at 0.
+    /// Number of attempts so far; initially 0.
     pub attempts: AtomicU32,
     /// Returns whether an incomplete reply contains answers to keep.
     pub has_answers: &'a (dyn Fn(&Reply) -> bool + Sync),
@@ -378,7 +378,7 @@ pub(crate) const REPORTED_WAIT: Duration = Duration::from_secs(5);
 pub struct Ledger<'a> {
     /// Fact store that contains the ledger.
     pub facts: &'a Facts,
-    /// The run.
+    /// Run that sends the requests.
     pub run: RunId,
 }
 
@@ -489,8 +489,8 @@ impl RetryingRequest<'_> {
                 if in_doubt {
                     reservation.settle_in_doubt();
                 }
-                // A failed request counts against the rate limits, too; most endpoints count its
-                // input only.
+                // A failed request also counts against the rate limits; most endpoints count only
+                // its input.
                 let used = if in_doubt { worst_case.tokens } else { input };
                 permit.into_iter().for_each(|a| a.reconcile_usage(used));
                 if let (Some(ledger), Some(reservation_id)) = (self.ledger, reservation_id) {
@@ -581,7 +581,7 @@ impl RetryingRequest<'_> {
                     return Ok((permit, Some(reservation_id)));
                 }
                 ReserveOutcome::Retry => {}
-                // The run no longer waits for it.
+                // The run no longer waits for this request.
                 ReserveOutcome::RunEnded => {
                     return Err(ModelError::NoAnswer("its run has ended".into()).into());
                 }

@@ -1,5 +1,5 @@
-//! Recordings: stored completions that are replayed offline. They are parsed, checked and stored in
-//! exactly the same way as live answers.
+//! Recordings: stored completions that are replayed offline. hqdl parses, checks and stores them in
+//! the same way as live answers.
 //!
 //! A recording consists of JSON lines, plain or .gz, of any of these types:
 //!
@@ -63,7 +63,7 @@ impl Recordings {
     }
 
     /// Returns whether the recordings may answer a row with this key. Only row completions contain
-    /// whole keys, so other recordings may answer any row.
+    /// whole keys, so recordings of other types may answer any row.
     #[must_use]
     pub fn may_answer_key(&self, key: &[Json]) -> bool {
         !self.prompts.is_empty()
@@ -106,7 +106,7 @@ impl Recordings {
     }
 
     fn add_line(&mut self, line: &str) -> Result<(), String> {
-        // The most common type of line.
+        // Try the most common type of line first.
         if let Ok(RecordedFact { question, value, answer }) = serde_json::from_str(line) {
             self.add_fact(&question, &value, answer);
             return Ok(());
@@ -145,7 +145,7 @@ impl Recordings {
                     let reply = parse_completion(body).map_err(|e| e.to_string())?;
                     self.prompts.insert(id.to_owned(), reply);
                 }
-                // A request that failed has no completion to replay.
+                // A failed request has no completion to replay.
                 _ => {}
             }
         } else {
@@ -245,7 +245,7 @@ struct RecordedFact<'l> {
     answer: Json,
 }
 
-/// An answer that is assembled from facts.
+/// Answer that is assembled from facts.
 #[derive(Serialize)]
 struct RecordedRows<'r> {
     rows: Vec<RecordedRow<'r>>,

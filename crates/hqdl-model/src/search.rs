@@ -1,5 +1,5 @@
 //! A web search as a [`Model`]: its prompt is one query, and its answer is the list of results. So
-//! searches have the usual claims, budgets, retries and provenance.
+//! searches use the same claims, budgets, retries and provenance as other requests.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct SearchResult {
     pub url: String,
 }
 
-/// The host of a search.
+/// Host that answers web searches.
 pub struct SearchEndpoint {
     http: reqwest::Client,
     settings: SearchSettings,
@@ -42,7 +42,7 @@ pub struct SearchEndpoint {
 }
 
 impl SearchEndpoint {
-    /// Reads the key from the environment.
+    /// Creates the endpoint, with the API key from the environment.
     ///
     /// # Errors
     /// [`SetupError`] if the key is missing.
@@ -59,7 +59,7 @@ impl SearchEndpoint {
         })
     }
 
-    /// Returns the URL of a query.
+    /// Returns the URL that requests the results of a query.
     fn url_of(&self, query: &str) -> Result<Url, ModelError> {
         let key = self.key.as_ref().map_or("", |key| key.expose_secret());
         let url = &self.settings.url;
@@ -161,8 +161,8 @@ impl Model for SearchEndpoint {
     }
 }
 
-/// Returns the choice of a search for the rows of [`SearchSettings::to_expansion`]. Without an
-/// endpoint, its answers can only be looked up.
+/// Returns the model choice of a search for the rows of [`SearchSettings::to_expansion`]. Without
+/// an endpoint, its answers can only be looked up.
 #[must_use]
 pub fn search_choice(
     settings: &SearchSettings,
@@ -185,13 +185,13 @@ pub fn search_choice(
     }
 }
 
-/// Returns the name under which results are stored: the host.
+/// Returns the host, under which the results are stored.
 fn stored_name(settings: &SearchSettings) -> String {
     let host = settings.url.split("://").nth(1).unwrap_or_default();
     format!("search {}", host.split(['/', '?', '#']).next().unwrap_or_default())
 }
 
-/// Percent-encodes a text for any part of a URL.
+/// Percent-encodes a text so that it can be used in any part of a URL.
 fn encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

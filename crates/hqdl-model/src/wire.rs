@@ -134,7 +134,7 @@ fn redirect_location(response: &Response) -> Option<String> {
     Some(shorten_text(location.split(['?', '#']).next().unwrap_or_default()))
 }
 
-/// Converts an error response to an error.
+/// Converts an error response to a [`ModelError`].
 pub(super) fn failure_to_error(failure: ErrorResponse) -> ModelError {
     let ErrorResponse { status, message, codes, wait } = failure;
     let codes: Vec<String> = codes.iter().map(|c| c.to_lowercase()).collect();
@@ -162,8 +162,8 @@ pub(super) fn refused_error(status: u16, message: String) -> ModelError {
     ModelError::Refused { endpoint: UNNAMED_ENDPOINT.to_owned(), status, message }
 }
 
-/// Returns the error in a reply that began as a success, if there is one. Such a request may have
-/// been billed.
+/// Returns the error in a reply whose status reported success, if there is one. Such a request may
+/// have been billed.
 pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
     let failure = ErrorResponse::from_body(400, json, &error.to_string());
@@ -187,7 +187,7 @@ pub(super) fn to_exchange_error(error: &reqwest::Error) -> ModelError {
     }
 }
 
-/// Describes an exchange that ended after the connection was made.
+/// Describes why an exchange failed after the connection was established.
 fn broken_reason(error: &reqwest::Error) -> String {
     let chain = error_chain(error);
     if error.is_timeout() {
@@ -199,14 +199,14 @@ fn broken_reason(error: &reqwest::Error) -> String {
     } else if chain.contains("(SendRequest)") {
         "the endpoint closed the connection without a reply".to_owned()
     } else {
-        // The outermost text names only the URL.
+        // The outermost text contains only the URL.
         let source = std::error::Error::source(error);
         let cause = source.map_or(chain, error_chain);
         format!("the connection to the endpoint broke: {cause}")
     }
 }
 
-/// Like [`to_exchange_error`], for a chat, where a timeout depends on the size of the request.
+/// Like [`to_exchange_error`], but for a chat, where a timeout depends on the size of the request.
 pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
         return ModelError::Unfinished(
@@ -216,7 +216,7 @@ pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     connection_error(error).unwrap_or_else(|| to_exchange_error(error))
 }
 
-/// Converts a failure to connect; `None` if the connection was established.
+/// Converts a connection failure to an error; `None` if the connection was established.
 fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     if !error.is_connect() {
         return None;
@@ -233,7 +233,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     let is_refused = find_cause::<std::io::Error>(error)
         .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
     let chain = error_chain(error);
-    // hyper's error for a failed name lookup has no public type.
+    // hyper has no public type for the error of a failed name lookup.
     let is_unresolved = chain.contains("failed to lookup address");
     let why = if is_refused {
         "connection refused"
@@ -242,7 +242,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     } else if error.is_timeout() {
         "timed out"
     } else {
-        // The outer text repeats the URL, so leave it out.
+        // The outer text repeats the URL, so omit it.
         chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
     };
     let message = format!("no connection{target}: {why}");
@@ -258,7 +258,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     Some(ModelError::NoConnection { message, hint, is_permanent: lasting })
 }
 
-/// Returns the environment variable with the proxy of requests to other machines.
+/// Returns the environment variable that sets the proxy of requests to other machines.
 fn proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
     let is_other = !error.url().is_some_and(super::providers::is_loopback);
     let variables = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
@@ -271,7 +271,7 @@ fn tls_failure(error: &rustls::Error) -> (String, String) {
     use rustls::{CertificateError, Error};
     let is_untrusted = match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
-        // A self-signed certificate that claims to be an authority.
+        // A self-signed certificate that claims to be a certificate authority.
         Error::InvalidCertificate(CertificateError::Other(why)) => {
             why.to_string().contains("CaUsedAsEndEntity")
         }
@@ -342,7 +342,7 @@ fn is_web_page(body: &str) -> bool {
     ["<!doctype html", "<html"].iter().any(|tag| start.starts_with(tag))
 }
 
-/// Returns the beginning of a body; of a web page, its title.
+/// Returns the beginning of a body; for a web page, its title.
 fn describe_body(body: &str) -> String {
     if !is_web_page(body) {
         return shorten_text(body);

@@ -19,7 +19,7 @@ use hqdl_values::usage::SpentAmount;
 pub(super) struct BatchBudget {
     /// Spending limits that apply to the job.
     pub caps: Caps,
-    /// The cost so far, including the worst-case cost of requests in flight.
+    /// Cost so far, including the worst-case cost of requests in flight.
     pub committed: SpentAmount,
 }
 
@@ -83,7 +83,7 @@ impl BatchPacker<'_, '_> {
             if !budget.covers_request(worst_case, next_cost) {
                 let spent = budget.committed;
                 exceeded = Some(BudgetExhausted { caps: budget.caps, spent, next: next_cost });
-                // Take as many of its rows as the budget covers.
+                // Reduce the request to as many rows as the budget covers.
                 let mut rows = request.rows.len();
                 while rows > 1 && !budget.covers_request(worst_case, next_cost) {
                     rows /= 2;
@@ -95,7 +95,7 @@ impl BatchPacker<'_, '_> {
                 facts.history().split_request(self.run, &mut request, rows)?;
             }
             let custom_id = prompt.provenance_hash();
-            // A row that is requested alone again has the same prompt, so it goes into the next
+            // A row that is requested again alone has the same prompt, so it goes into the next
             // job.
             if !ids.insert(custom_id.clone()) {
                 continue;
@@ -132,7 +132,7 @@ impl BatchPacker<'_, '_> {
             batch: None,
             file: exported.then(|| full.to_string_lossy().into_owned()),
         };
-        // Commit the job before its file exists, because the user might send the file.
+        // Store the job before its file exists, because the user might send the file.
         batch_job.id = facts.history().create_batch_job(&batch_job, &packed)?;
         if let Err(error) = std::fs::rename(&partial_path, &path) {
             facts.history().delete_batch_job(batch_job.id)?;
@@ -141,17 +141,17 @@ impl BatchPacker<'_, '_> {
         Ok(PackOutcome::Packed(batch_job, path, worst_case))
     }
 
-    /// Returns the name of a file until it is complete. The name is unique to this journal and
-    /// spec.
+    /// Returns the temporary name of a file that is being written. The name is unique to this
+    /// journal and spec.
     fn partial_name(&self) -> Result<String, StopReason> {
         let journal = self.parsers.facts.history().journal_id()?;
         let hash = blake3::hash(format!("{journal} {}", self.spec).as_bytes()).to_hex();
         Ok(format!("{}{}.part", self.prefix, &hash.as_str()[..8]))
     }
 
-    /// Returns the token of a batch job. Packing the same requests of the same run again gives the
-    /// same token, so that an upload is found after a kill. Sending them again gives a different
-    /// one.
+    /// Returns the token of a batch job. If the same requests of the same run are packed again, the
+    /// token is the same, so that an upload is found after the process was killed. If the requests
+    /// are sent again, the token is different.
     fn job_token(&self, packed: &[BatchRequest]) -> Result<String, StopReason> {
         let history = self.parsers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");

@@ -66,7 +66,8 @@ impl Context {
         for (shown, image) in prompt.images.iter_mut().zip(self.row_images(row_batch)) {
             shown.url = self.expansion.image_files.image_url(image, &shown.name)?;
         }
-        // The answers are stored for the images that were looked up.
+        // Answers are stored under the images that the run looked up, so these must not have
+        // changed.
         let is_unchanged = |missing_row: &MissingRow| {
             self.expansion.build_entity(&missing_row.row.key) == missing_row.entity
         };
@@ -98,7 +99,7 @@ impl Context {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let build_frame = || {
             let expansion = self.expansion.for_key(key);
-            // Recordings are looked up by the rows of a table prompt.
+            // Recordings are looked up by a prompt in the form of a table.
             let is_recorded = self.endpoint().looks_up_by_prompt() && expansion.evidence.is_none();
             let constructor = if is_recorded { PromptFrame::for_table } else { PromptFrame::new };
             Arc::new(constructor(&expansion, columns, format))

@@ -48,7 +48,7 @@ impl Context {
             shown.unwrap_or(&no_evidence),
         );
         if reply.refused {
-            // Answers before the refusal count; the remaining rows are refused.
+            // Keep the answers before the refusal; the remaining rows are refused.
             for outcome in &mut outcomes {
                 if let RowOutcome::Failed { state, reason: why, .. } = outcome {
                     *state = State::Refused;
@@ -81,7 +81,7 @@ impl Context {
                         .push(missing_row.clone());
                     continue;
                 }
-                // The recording has no answer for it.
+                // The recording has no answer for this row.
                 RowOutcome::Failed { .. } if reply.partial => {
                     vec![Answer::without_value(State::Error, None); prompt_columns.len()]
                 }
@@ -121,8 +121,9 @@ impl Context {
     }
 
     /// Stores the failure of a request as the state of its cells: `refused` or `error`; or
-    /// `unknown` if it was not sent because no passage could support an answer. An `error` does not
-    /// count as an answer: the next run asks again, but the table can show why the cell is empty.
+    /// `unknown` if the request was not sent because no passage could support an answer. An `error`
+    /// does not count as an answer: the next run asks again, but the table can show why the cell is
+    /// empty.
     pub(crate) async fn store_failed_cells(
         &self,
         row_batch: &RowBatch,

@@ -46,8 +46,8 @@ impl MessageBatches<'_> {
         parse_batch(&self.client.transport().fetch_json(request).await?)
     }
 
-    /// Returns the batches with this number of requests that are not older than a time, newest
-    /// first.
+    /// Returns the batches with this number of requests that are not older than a given time,
+    /// newest first.
     async fn list_batches_since(
         &self,
         requests: u64,
@@ -105,7 +105,7 @@ impl MessageBatches<'_> {
         }
     }
 
-    /// Returns whether the first result of an ended batch belongs to the batch that is looked for.
+    /// Returns whether the first result of an ended batch belongs to the sought batch.
     async fn has_results_of(
         &self,
         batch: &Batch,
@@ -114,7 +114,7 @@ impl MessageBatches<'_> {
         let request = self.client.transport().new_request(Method::GET, &results_path(&batch.id));
         let mut response = match self.client.transport().send_http(request).await {
             Ok(response) => response,
-            // The results of an old batch are deleted.
+            // The endpoint has deleted the results of an old batch.
             Err(ModelError::Refused { status: 404, .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -192,13 +192,13 @@ fn results_path(batch: &str) -> String {
     format!("{PATH}/{batch}/results")
 }
 
-/// Returns the id of a request in the form that Anthropic accepts: letters, digits, `_` and `-`.
+/// Returns a request id in the form that Anthropic accepts: letters, digits, `_` and `-`.
 fn to_sent_id(custom_id: &str) -> String {
     custom_id.replace(':', "_")
 }
 
-/// Returns the id of a request from the id that it was sent with. The id contains a hash without
-/// underscores.
+/// Returns the original id of a request that was sent with `sent_id`. The id contains a hash
+/// without underscores.
 fn from_sent_id(sent_id: &str) -> String {
     sent_id.replacen('_', ":", 1)
 }
@@ -226,7 +226,7 @@ fn parse_batch(json: &Json) -> Result<Batch, ModelError> {
         id: id.to_owned(),
         status: status.to_owned(),
         output_file: has_ended.then(|| id.to_owned()),
-        // Failed requests are in the same file.
+        // The same file also contains the failed requests.
         output_lines: total,
         error_file: None,
         error: None,
@@ -246,7 +246,7 @@ pub(super) fn parse_result_line(
     let reply = match result.get("type")?.as_str()? {
         "succeeded" => parse_message(result.get("message")?),
         "errored" => Err(parse_error(result.get("error")?)),
-        // It was never processed, so it was not billed.
+        // The request was never processed, so it was not billed.
         state @ ("canceled" | "expired") => Err(ModelError::Temporary {
             message: format!("the request is {state}"),
             wait: None,
@@ -257,7 +257,7 @@ pub(super) fn parse_result_line(
     Some(BatchLine { custom_id, reply, created: None })
 }
 
-/// Parses the error of a request; the type of an error determines its HTTP status.
+/// Parses the error of a request. The error's type determines its HTTP status.
 fn parse_error(error: &Json) -> ModelError {
     let status = match error.pointer("/error/type").and_then(Json::as_str).unwrap_or_default() {
         "invalid_request_error" => 400,

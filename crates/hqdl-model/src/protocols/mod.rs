@@ -1,5 +1,5 @@
-//! Protocols of providers' APIs: how a request is written, and how its reply, its rate limits and
-//! its batches are read. One file per protocol, and one line in `PROTOCOLS`.
+//! Protocols of the providers' APIs: how to write a request, and how to read its reply, its rate
+//! limits and its batches. There is one file per protocol, and one line in `PROTOCOLS`.
 
 mod anthropic;
 mod anthropic_batches;
@@ -64,7 +64,7 @@ pub(super) fn parse_reply(protocol: &dyn Protocol, json: &Json) -> Result<Reply,
     Err(ModelError::Temporary { message, wait: None, in_doubt: true })
 }
 
-/// A request in all parts that its body depends on.
+/// All parts of a request that determine its body.
 pub(super) struct RequestParts<'r> {
     /// Name of the model.
     pub(super) model: &'r str,
@@ -79,7 +79,7 @@ pub(super) struct RequestParts<'r> {
 }
 
 impl RequestParts<'_> {
-    /// Returns the temperature to send.
+    /// Returns the temperature to send, if any.
     pub(super) fn sent_temperature(&self) -> Option<f64> {
         self.temperature.or(self.prompt.temperature).filter(|_| self.features.temperature)
     }
@@ -92,10 +92,10 @@ impl RequestParts<'_> {
 
 /// The API of a provider.
 pub(super) trait Protocol: Send + Sync {
-    /// The provider that has this API.
+    /// Returns the provider that has this API.
     fn provider(&self) -> Provider;
 
-    /// Returns the name of the API in messages.
+    /// Returns the name of the API for messages.
     fn api_name(&self) -> &'static str;
 
     /// Returns the header of the API key, unless the provider has its own; `None` for a bearer

@@ -24,7 +24,7 @@ const MAX_PAGES: usize = 200;
 /// Metadata field that marks hqdl's batches.
 const METADATA_FIELD: &str = "hqdl";
 
-/// Batches of files with one request per line.
+/// Batches that are created from files with one request per line.
 pub(super) struct FileBatches<'e> {
     pub(super) client: &'e dyn BatchClient,
     /// Path of a request after the base URL.
@@ -218,12 +218,12 @@ pub(super) fn parse_output_line(
         (_, Some(error)) => {
             let text = |field: &str| error.get(field).and_then(Json::as_str).unwrap_or_default();
             let message = format!("{}: {}", text("code"), text("message"));
-            // It was never processed, so it was not billed.
+            // The request was never processed, so it was not billed.
             Err(ModelError::Temporary { message, wait: None, in_doubt: false })
         }
         _ => return None,
     };
-    // Responses have a time with a fraction.
+    // The Responses API reports the time with a fraction.
     let created = body.get(created_field).and_then(Json::as_f64).map(|seconds| seconds as i64);
     Some(BatchLine { custom_id, reply, created })
 }

@@ -1,4 +1,4 @@
-//! `OpenAI`'s chat completions, which most endpoints speak: `OpenAI`, Azure, vLLM, Ollama,
+//! `OpenAI`'s chat completions API, which most endpoints support: `OpenAI`, Azure, vLLM, Ollama,
 //! llama.cpp and gateways.
 
 use async_openai::types::chat::{
@@ -17,7 +17,7 @@ use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
-/// See <https://platform.openai.com/docs/api-reference/chat>.
+/// `OpenAI`'s chat completions API; see <https://platform.openai.com/docs/api-reference/chat>.
 pub(super) struct OpenAiChat;
 
 impl Protocol for OpenAiChat {

@@ -5,7 +5,7 @@ use reqwest::Url;
 
 use super::{DEFAULT_PROFILE, NEW_LIMIT_NAME, ProviderProfile};
 
-/// API version of a classic URL without one: the latest that is generally available.
+/// API version for a classic URL that has none: the latest one that is generally available.
 const VERSION: &str = "2024-10-21";
 
 /// See <https://learn.microsoft.com/azure/ai-services/openai/reference>.
@@ -28,7 +28,7 @@ pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     ..DEFAULT_PROFILE
 };
 
-/// Returns whether the URL names a deployment; also matches a gateway in front of Azure.
+/// Returns whether the URL names a deployment. This is also true for a gateway in front of Azure.
 fn is_classic(url: &Url) -> bool {
     url.path().contains("/openai/deployments/")
 }
