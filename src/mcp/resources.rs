@@ -6,7 +6,7 @@ use rmcp::model::{
 
 use super::context::ServerContext;
 use crate::failure::Failure;
-use crate::format::{io_reason, on_one_line};
+use crate::format::{io_reason, to_single_line};
 use crate::spec::mask_secrets;
 
 /// The guide to queries.
@@ -113,7 +113,7 @@ pub fn list_prompts() -> Vec<Prompt> {
 /// Returns a message if there is no such prompt, or the argument is missing.
 pub fn build_prompt(name: &str, arguments: Option<&JsonObject>) -> Result<GetPromptResult, String> {
     let row = PROMPTS.iter().find(|row| row.name == name);
-    let row = row.ok_or_else(|| format!("there is no prompt {}", on_one_line(name)))?;
+    let row = row.ok_or_else(|| format!("there is no prompt {}", to_single_line(name)))?;
     let argument = arguments.and_then(|all| all.get(row.argument)?.as_str());
     let argument =
         argument.ok_or_else(|| format!("the prompt needs the argument `{}`", row.argument))?;

@@ -22,7 +22,7 @@ use super::resources::{build_prompt, list_prompts, list_resources, read_resource
 use super::stdin::AnsweredLines;
 use super::tools::list_tools;
 use crate::failure::Failure;
-use crate::format::on_one_line;
+use crate::format::to_single_line;
 
 /// Maximum number of tools that run at once on stdin and stdout.
 const MAX_RUNNING: usize = 8;
@@ -138,7 +138,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         });
         let read = read.await.map_err(|e| ErrorData::internal_error(e.to_string(), None))?;
         let Some((text, kind)) = read.map_err(fail)? else {
-            let message = format!("there is no resource {}", on_one_line(&params.uri));
+            let message = format!("there is no resource {}", to_single_line(&params.uri));
             return Err(ErrorData::resource_not_found(message, None));
         };
         let contents = ResourceContents::text(text, params.uri).with_mime_type(kind);
@@ -168,7 +168,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         call: ToolCall,
     ) -> Result<CallToolResponse, ErrorData> {
         if !list_tools().iter().any(|tool| tool.name == params.name) {
-            let message = format!("there is no tool {}", on_one_line(&params.name));
+            let message = format!("there is no tool {}", to_single_line(&params.name));
             return Err(ErrorData::invalid_params(message, None));
         }
         let run = async || {

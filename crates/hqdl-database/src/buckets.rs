@@ -144,7 +144,7 @@ impl BucketSnapshot {
 
     /// Adds the buckets that the run did not visit.
     pub fn add_unvisited_buckets(&mut self, changed: &ChangedBuckets) {
-        for (n, bucket) in changed.unvisited() {
+        for (n, bucket) in changed.unvisited_buckets() {
             self.buckets[n] = bucket.clone();
         }
         for (samples, recorded) in self.samples.iter_mut().zip(&changed.snapshot.samples) {
@@ -256,7 +256,7 @@ impl ChangedBuckets {
     }
 
     /// Returns the buckets that the run does not visit, with their numbers.
-    pub fn unvisited(&self) -> impl Iterator<Item = (usize, &Bucket)> {
+    pub fn unvisited_buckets(&self) -> impl Iterator<Item = (usize, &Bucket)> {
         self.snapshot.buckets.iter().enumerate().filter(|(n, _)| !self.visited.contains(n))
     }
 
@@ -292,7 +292,7 @@ impl ChangedBuckets {
     /// Otherwise the sources changed in the meantime, or a key is a number that is stored with two
     /// types.
     #[must_use]
-    pub fn has_source_sums(&self, visited: &BucketSnapshot) -> bool {
+    pub fn matches_source_sums(&self, visited: &BucketSnapshot) -> bool {
         let sum_of = |n: &usize| visited.buckets.get(*n).map(|bucket| bucket.source_sum);
         self.visited.iter().all(|n| sum_of(n) == self.source_sums.get(*n).copied())
     }

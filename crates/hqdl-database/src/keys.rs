@@ -159,7 +159,7 @@ impl<'db> Keys<'db> {
             let connection = db.connection();
             server.copy_sources(expansion, &filters, connection, &|n| keys.source_table(n))?;
         }
-        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
+        keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
         keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
         Ok(keys)
     }
@@ -197,9 +197,9 @@ impl<'db> Keys<'db> {
         let scanned = keys.find_changed_buckets(snapshot, answered);
         let Some(changed) = scanned.map_err(|e| db.store_error_for(&e))? else { return Ok(None) };
         keys.changed = Some(changed);
-        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
+        keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
         keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
-        Ok(keys.add_unvisited_report().then_some(keys))
+        Ok(keys.report_unvisited_buckets().then_some(keys))
     }
 
     /// Reads the keys of all source rows and returns the buckets to visit. Returns `None` if these
@@ -219,11 +219,11 @@ impl<'db> Keys<'db> {
 
     /// Adds the unvisited buckets to the report. Returns false if a warning about them would have
     /// no sample.
-    fn add_unvisited_report(&mut self) -> bool {
+    fn report_unvisited_buckets(&mut self) -> bool {
         let (Some(changed), report) = (&self.changed, &mut self.report) else { return true };
         report.null_rows = changed.null_rows;
         report.rows += changed.null_rows;
-        for (_, bucket) in changed.unvisited() {
+        for (_, bucket) in changed.unvisited_buckets() {
             report.rows += bucket.source_rows;
             report.keys += bucket.entities + bucket.respelled;
             report.duplicates.0 += bucket.duplicates;
@@ -243,7 +243,7 @@ impl<'db> Keys<'db> {
         sql::quote_name(&format!("hqdl_source_{n}_{}", self.expansion.name))
     }
 
-    fn fill_table(
+    fn fill_key_table(
         &self,
         expansion: &Expansion,
         filter: Option<&str>,

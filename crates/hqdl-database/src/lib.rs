@@ -2,9 +2,9 @@
 //!
 //! [`Database`] opens a database, [`schema`] describes it, and [`keys`] lists the semantic keys of
 //! an expansion. [`publish`] writes the materialized views and [`rows`] their rows, identified by
-//! their [`versions`]. [`buckets`] finds the keys that have changed since. [`published_state`] describes the published state and its inputs,
-//! [`provenance`] returns the origin of a cell, and [`migrate`] updates hqdl's own tables.
-//! [`postgres`] implements the operations on a server.
+//! their [`versions`]. [`buckets`] finds the keys that have changed since. [`published_state`]
+//! describes the published state and its inputs, [`provenance`] returns the origin of a cell, and
+//! [`migrate`] updates hqdl's own tables. [`postgres`] implements the operations on a server.
 
 pub mod buckets;
 pub mod clean;
@@ -448,7 +448,7 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`QueryStop`](postgres::query::QueryStop).
-    pub fn run_on_server<E>(
+    pub fn run_query_on_server<E>(
         &self,
         sql: &str,
         timeout: Option<Duration>,

@@ -142,7 +142,7 @@ impl OutputTarget {
             Self::Outdated(Database { path, .. }) => {
                 let stamp = file_fingerprint(&source.path, path)?;
                 let database = Database::open_writable(path)?;
-                refresh::attach(&database, source)?;
+                refresh::attach_source(&database, source)?;
                 Ok(OutputDatabase { database, output: None, lock: None, stamp: Some(stamp) })
             }
             Self::Stale(output) => {
@@ -409,7 +409,6 @@ fn file_fingerprint(path: &Path, copy: &Path) -> Result<String, StoreError> {
     Ok(format!("{} ({}; {wal})", relative.display(), file_version(&full_path).map_err(file)?))
 }
 
-/// Returns the path in a fingerprint.
 fn fingerprint_path(fingerprint: &str) -> &str {
     fingerprint.rfind(" (").map_or(fingerprint, |end| &fingerprint[..end])
 }

@@ -55,7 +55,7 @@ pub struct CellProvenance {
 
 impl CellProvenance {
     /// Returns the value as JSON; the list of a one-to-many column becomes an array.
-    fn parsed_value(&self) -> Json {
+    fn parse_value(&self) -> Json {
         match &self.value {
             Json::String(text) if self.table != self.expansion => {
                 serde_json::from_str(text).unwrap_or_else(|_| self.value.clone())
@@ -76,7 +76,7 @@ impl CellProvenance {
         json!({
             "expansion": self.expansion, "table": self.table, "column": self.column,
             "key": serde_json::from_str::<Json>(&self.key).unwrap_or(Json::Null),
-            "state": self.state, "value": self.parsed_value(), "raw": self.raw, "repair": self.repair,
+            "state": self.state, "value": self.parse_value(), "raw": self.raw, "repair": self.repair,
             "model": self.model,
             "parameters": self.parameters.as_deref().and_then(|p| serde_json::from_str::<Json>(p).ok()),
             "evidence": self.evidence,

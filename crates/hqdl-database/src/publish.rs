@@ -254,7 +254,7 @@ impl<'db> Publication<'db> {
         published_state: &PublishedState,
         lookup: &mut ProvenanceLookup<'_>,
     ) -> Result<(), StoreError> {
-        self.finish_locally(spec, written_tables, published_state, lookup)
+        self.finish_local_tables(spec, written_tables, published_state, lookup)
             .map_err(|e| self.db.store_error_for(&e))?;
         if let Some(server) = &self.server {
             server.send_tables(
@@ -266,7 +266,7 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    fn finish_locally(
+    fn finish_local_tables(
         &self,
         spec: &Spec,
         written_tables: &WrittenTables<'_>,

@@ -60,7 +60,7 @@ fn read_user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option
 
 /// Attaches the database to its copy, which is not possible within a transaction. The attached
 /// database is read-only, so that writing to the copy does not lock it.
-pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreError> {
+pub(super) fn attach_source(copy: &Database, source: &Database) -> Result<(), StoreError> {
     let path = std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone());
     let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let attach = format!("ATTACH ?1 AS {SOURCE}");

@@ -88,7 +88,7 @@ impl Trust {
     /// Fails if the system trusts the certificate but it does not match the server's name. For a
     /// certificate in a file the name does not matter, because an identical certificate is stronger
     /// evidence.
-    fn contains_rejected(
+    fn contains_rejected_certificate(
         &self,
         certificate: &CertificateDer<'_>,
         server_name: &ServerName<'_>,
@@ -161,7 +161,7 @@ impl ServerCertVerifier for CertificateCheck {
         match &verified {
             // The verifier has already checked the certificate's validity period.
             Err(Error::InvalidCertificate(reason))
-                if self.trust.contains_rejected(end_entity, server_name, reason)? =>
+                if self.trust.contains_rejected_certificate(end_entity, server_name, reason)? =>
             {
                 Ok(ServerCertVerified::assertion())
             }

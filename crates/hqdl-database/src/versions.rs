@@ -185,7 +185,7 @@ impl Checksums {
         serde_json::json!(sums.collect::<BTreeMap<_, _>>()).to_string()
     }
 
-    /// Adds a row.
+    /// Adds a row to the checksum of its bucket.
     pub fn add_row(&mut self, version: &RowVersion) {
         if let Some(row_version) = version.version {
             self.add_version(version.bucket(), row_version, 1);
@@ -219,7 +219,7 @@ impl Checksums {
     }
 }
 
-/// Returns the hash of a key.
+/// Returns the hash of a key, which determines its bucket.
 #[must_use]
 pub fn hash_key(key: &str) -> i64 {
     hash_to_i64(key.as_bytes())

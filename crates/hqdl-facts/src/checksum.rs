@@ -41,7 +41,7 @@ fn first_u32(hash: blake3::Hash) -> u32 {
 
 /// Registers the SQL function that computes the checksum of an answer row. The migration of
 /// journals without checksums uses it. The function returns NULL for a row that is not an answer.
-pub(super) fn register_function(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn register_checksum_function(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("hqdl_checksum", 4, flags, |context| {
         let arguments = (context.get(0), context.get(1), context.get(2), context.get(3));
@@ -80,7 +80,7 @@ pub struct Damage {
 impl Damage {
     /// Returns true if nothing is damaged.
     #[must_use]
-    pub fn is_none(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.fact_rows.is_empty() && self.entries.is_empty()
     }
 
@@ -201,7 +201,7 @@ impl AnswerRow {
 }
 
 /// Returns the error that `SQLite` reports for a damaged file.
-pub(crate) fn corrupt_error(message: &str) -> rusqlite::Error {
+pub(crate) fn corruption_error(message: &str) -> rusqlite::Error {
     let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
     rusqlite::Error::SqliteFailure(code, Some(message.to_owned()))
 }

@@ -46,13 +46,16 @@ pub(super) type CommandReply<T> = oneshot::Sender<Result<T, FactsError>>;
 
 /// A command to the commit thread.
 pub(super) enum WriterCommand {
-    /// Commit a unit.
     Commit(Box<CommitUnit>, CommandReply<()>),
     /// Reserve the worst-case cost of a request.
     Reserve(ReserveCommand, CommandReply<ReserveOutcome>),
     /// End a reservation whose request got no answer. `in_doubt` states whether it may have been
     /// billed.
-    FinishReservation { reservation: ReservationId, in_doubt: bool, reply: CommandReply<()> },
+    FinishReservation {
+        reservation: ReservationId,
+        in_doubt: bool,
+        reply: CommandReply<()>,
+    },
     /// Check the waiting callers, because this process has released keys.
     CheckWaiting,
     /// Reply when no session holds a key.
@@ -193,7 +196,7 @@ impl CommitThread {
                 commands.push(command);
             }
             stop |= commands.iter().any(|command| matches!(command, WriterCommand::Stop));
-            has_others |= self.take_commands(std::mem::take(&mut commands));
+            has_others |= self.execute_urgent_commands(std::mem::take(&mut commands));
             // Do not delay the commit of a single request.
             let is_complete = self.units.is_empty()
                 || (self.units.len() == 1 && !has_others)
@@ -211,7 +214,7 @@ impl CommitThread {
 
     /// Executes the commands that requests wait for, and keeps the others for the end of the round.
     /// Returns whether there were any other commands.
-    fn take_commands(&mut self, commands: Vec<WriterCommand>) -> bool {
+    fn execute_urgent_commands(&mut self, commands: Vec<WriterCommand>) -> bool {
         let mut urgent = Vec::new();
         for command in commands {
             match command {
@@ -295,7 +298,7 @@ impl CommitThread {
         }
         let journal = Arc::clone(&self.journal);
         let mut replies = Replies::new();
-        let result = journal.change_unflushed(|| {
+        let result = journal.transact_unflushed(|| {
             commands.into_iter().try_for_each(|command| self.execute_command(command, &mut replies))
         });
         debug!(replies = replies.len(), "the journal stores reservations");
@@ -323,7 +326,7 @@ impl CommitThread {
             },
             WriterCommand::FinishReservation { reservation, in_doubt, reply } => {
                 if in_doubt {
-                    journal.mark_in_doubt(reservation)?;
+                    journal.mark_reservation_in_doubt(reservation)?;
                 } else {
                     journal.release_reservation(reservation)?;
                 }
@@ -353,7 +356,7 @@ impl CommitThread {
     ) -> rusqlite::Result<Option<ReserveOutcome>> {
         let journal = &self.journal;
         if let Some(limit) = request.daily_budget {
-            let spent_usd = self.daily_spending.spent_today(journal)?;
+            let spent_usd = self.daily_spending.cost_today(journal)?;
             if spent_usd + request.worst_case.usd > limit {
                 let must_wait = journal.has_reservations_in_flight()?;
                 return Ok((!must_wait).then_some(ReserveOutcome::BudgetExceeded(spent_usd)));

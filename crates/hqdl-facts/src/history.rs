@@ -71,16 +71,16 @@ impl<T> History for T where
 /// Small, permanent ids of models, value lists and column identities. Looking up a new entry
 /// assigns it an id; concurrent lookups get the same id.
 pub trait Dictionary {
-    /// Returns the id of a model.
+    /// Returns the id of a model. A new model gets a new id.
     fn model_id(&self, name: &str) -> Result<u32, FactsError>;
 
-    /// Returns the id of a column identity.
+    /// Returns the id of a column identity. A new identity gets a new id.
     fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
 
     /// Returns the ids of all identities that a column of this name and key has had.
     fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;
 
-    /// Returns the id of a value list.
+    /// Returns the id of a value list. A new list gets a new id.
     fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError>;
 
     /// Returns the ids and names of all models.
@@ -128,18 +128,18 @@ pub trait Runs {
 /// Spending by run and by day. Replayed recordings are not counted.
 pub trait Spending {
     /// Returns the cost of a run, including the worst-case cost of requests without an answer. Its
-    /// open batch jobs are not included ([`Spending::reserved_by_run`]).
-    fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
+    /// open batch jobs are not included ([`Spending::reserved_cost_of_run`]).
+    fn cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the USD spent since midnight, UTC, including the worst-case cost of requests without
     /// an answer.
-    fn spent_today(&self) -> Result<f64, FactsError>;
+    fn cost_today(&self) -> Result<f64, FactsError>;
 
     /// Returns the worst-case cost of a run's batch requests in flight.
-    fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
+    fn reserved_cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the worst-case cost of all batch requests in flight that were sent today (UTC).
-    fn reserved_today(&self) -> Result<SpentAmount, FactsError>;
+    fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError>;
 
     /// Returns the spending of each hour since a time (RFC 3339, UTC); hours without spending are
     /// omitted.
@@ -183,7 +183,7 @@ pub trait Answers {
 
     /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged
     /// rows, and the earlier rows of the entities that a damaged row may belong to.
-    fn answers_after(
+    fn visit_answers_after(
         &self,
         fact_row: i64,
         damage: &Damage,
@@ -224,10 +224,10 @@ pub trait Integrity {
 /// the next one starts.
 pub trait BatchJobs {
     /// Stores a request template and returns its id.
-    fn template_id(&self, text: &str) -> Result<i64, FactsError>;
+    fn store_template(&self, text: &str) -> Result<i64, FactsError>;
 
     /// Returns the text of a request template.
-    fn template_text(&self, id: i64) -> Result<String, FactsError>;
+    fn load_template(&self, id: i64) -> Result<String, FactsError>;
 
     /// Creates a batch job from requests and returns its id.
     fn create_batch_job(
@@ -286,7 +286,7 @@ pub trait BatchJobs {
 
     /// Returns the number of cells in a batch job's requests without an answer, by request
     /// template.
-    fn unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError>;
+    fn count_unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError>;
 }
 
 /// The requests of batch jobs: their columns and rows, and whether they were answered
@@ -307,7 +307,11 @@ pub trait BatchRequests {
     fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// Returns the first queued request of a run whose id is greater than `after`.
-    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError>;
+    fn next_queued_request(
+        &self,
+        run: RunId,
+        after: i64,
+    ) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// Looks up a request by its `custom_id`, in one batch job or in all of them.
     fn find_request(
@@ -360,7 +364,7 @@ pub trait Questions {
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError>;
 
     /// Returns the answered values of each question, in canonical form.
-    fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
+    fn answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
 
     /// Returns the column that a model bound a question to, if the model was asked. `columns_hash`
     /// is the hash of the candidate columns, `question` the normalized text.

@@ -45,13 +45,13 @@ impl Index {
         if !path.exists() {
             create_private_dir(path).map_err(error)?;
         }
-        let db = match open_db(path) {
+        let db = match open_sled_database(path) {
             Ok(db) => db,
             // The index is damaged. The journal has everything, so rebuild it.
             Err(_) => {
                 std::fs::remove_dir_all(path).map_err(error)?;
                 create_private_dir(path).map_err(error)?;
-                open_db(path)
+                open_sled_database(path)
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
             }
         };
@@ -112,7 +112,7 @@ impl Index {
         head: i64,
         damage: &Damage,
     ) -> Result<(), FactsError> {
-        let last = journal.answers_after(head, damage, &mut |_, entity, facts| {
+        let last = journal.visit_answers_after(head, damage, &mut |_, entity, facts| {
             let known = self.db.get(entity.as_str()).map_err(|e| self.sled_error(&e))?;
             let known = known.map(|bytes| parse_record(&bytes, &self.path)).transpose()?;
             let mut record = known.unwrap_or_default();
@@ -165,7 +165,7 @@ impl Index {
     }
 }
 
-fn open_db(path: &Path) -> Result<sled::Db, String> {
+fn open_sled_database(path: &Path) -> Result<sled::Db, String> {
     sled::Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)

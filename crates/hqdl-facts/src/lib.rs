@@ -331,7 +331,7 @@ impl Facts {
     /// # Errors
     /// [`FactsError::Unreachable`] if the server did not become reachable, [`FactsError::Refused`]
     /// if it denies access, or if a newer hqdl created the facts.
-    pub fn connect_server(
+    pub fn connect_to_server(
         url: &str,
         dir: &Path,
         description: &str,

@@ -112,7 +112,7 @@ impl Limiter {
 
     /// Returns the time until the first waiting request can be sent.
     #[must_use]
-    pub fn next_permit(&self) -> Option<Duration> {
+    pub fn time_to_next_permit(&self) -> Option<Duration> {
         self.lock_next_permit().map(|at| at.saturating_duration_since(Instant::now()))
     }
 

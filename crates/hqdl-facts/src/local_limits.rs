@@ -75,7 +75,7 @@ impl LocalLimits {
             let (limiter_key, ticket) = (limiter_key.clone(), fastrand::i64(1..));
             let request = PermitRequest { limiter_key, need, ticket };
             let journal = &self.journal;
-            match journal.change_unflushed(|| journal.try_acquire(&request))? {
+            match journal.transact_unflushed(|| journal.try_acquire(&request))? {
                 None => {
                     let id = ticket.cast_unsigned();
                     let ticket = Ticket { request, granted_at: Instant::now(), is_sent: false };
@@ -145,7 +145,7 @@ impl RateLimits for LocalLimits {
             return;
         }
         // Limits are stored on this thread, so that they apply to the next permit.
-        let stored = self.journal.change_unflushed(|| {
+        let stored = self.journal.transact_unflushed(|| {
             // A pause applies to all models and API keys.
             let pause = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
             self.journal.store_limits(&limiter_key.endpoint, pause)?;

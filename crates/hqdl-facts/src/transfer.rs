@@ -93,7 +93,7 @@ impl Facts {
             Ok(())
         };
         let mut answers = Vec::new();
-        history.answers_after(0, &damage, &mut |_, entity, facts| {
+        history.visit_answers_after(0, &damage, &mut |_, entity, facts| {
             let mut facts = facts;
             facts.retain(|fact| !damage.affects_fact(fact));
             answers.push((entity, facts));
@@ -119,7 +119,7 @@ pub(super) fn import_lines(journal: &Journal, input: &mut dyn BufRead) -> Result
     // Use one transaction, so that no newer fact is stored between the lookup and the commit.
     journal.transact(|| {
         journal.catch_up()?;
-        import_checked(journal, &lines, &look_up, &mut |units| commit_units(journal, units))
+        import_checked_lines(journal, &lines, &look_up, &mut |units| commit_units(journal, units))
     })
 }
 
@@ -129,30 +129,31 @@ pub(super) struct CheckedLines(Connection);
 
 /// Checks all lines, so that an invalid one is reported before anything is imported.
 pub(super) fn check_lines(input: &mut dyn BufRead) -> Result<CheckedLines, FactsError> {
-    let copy = Connection::open("").map_err(|e| copy_error(&e))?;
+    let copy = Connection::open("").map_err(|e| temporary_database_error(&e))?;
     copy.execute_batch("PRAGMA journal_mode = OFF; BEGIN; CREATE TABLE line (text TEXT)")
-        .map_err(|e| copy_error(&e))?;
-    let mut insert = copy.prepare("INSERT INTO line VALUES (?1)").map_err(|e| copy_error(&e))?;
+        .map_err(|e| temporary_database_error(&e))?;
+    let mut insert =
+        copy.prepare("INSERT INTO line VALUES (?1)").map_err(|e| temporary_database_error(&e))?;
     for (n, line) in input.lines().enumerate() {
         let import_error = |message: String| FactsError::Import { line: n + 1, message };
         let line = line.map_err(|e| import_error(io_reason(&e)))?;
         if !line.trim().is_empty() {
             ExportedLine::parse(&line).map_err(import_error)?;
-            insert.execute([&line]).map_err(|e| copy_error(&e))?;
+            insert.execute([&line]).map_err(|e| temporary_database_error(&e))?;
         }
     }
     drop(insert);
     Ok(CheckedLines(copy))
 }
 
-fn copy_error(error: &rusqlite::Error) -> FactsError {
+fn temporary_database_error(error: &rusqlite::Error) -> FactsError {
     let message = error.to_string();
     FactsError::Journal { path: "a temporary copy of the lines".into(), message }
 }
 
 /// Imports the lines of [`check_lines`], [`CHUNK_LINES`] at a time. Returns the number of new
 /// facts.
-pub(super) fn import_checked(
+pub(super) fn import_checked_lines(
     history: &dyn History,
     lines: &CheckedLines,
     look_up: &RecordLookup<'_>,
@@ -161,15 +162,21 @@ pub(super) fn import_checked(
     let run = history.start_run("cache import", "")?;
     let mut ids = IdCache::new(history, run);
     let mut count = 0;
-    let mut select =
-        lines.0.prepare("SELECT text FROM line ORDER BY rowid").map_err(|e| copy_error(&e))?;
-    let mut rows = select.query([]).map_err(|e| copy_error(&e))?;
+    let mut select = lines
+        .0
+        .prepare("SELECT text FROM line ORDER BY rowid")
+        .map_err(|e| temporary_database_error(&e))?;
+    let mut rows = select.query([]).map_err(|e| temporary_database_error(&e))?;
     loop {
         let mut chunk = Vec::new();
         while chunk.len() < CHUNK_LINES
-            && let Some(row) = rows.next().map_err(|e| copy_error(&e))?
+            && let Some(row) = rows.next().map_err(|e| temporary_database_error(&e))?
         {
-            let line = row.get_ref(0).map_err(|e| copy_error(&e))?.as_str().unwrap_or_default();
+            let line = row
+                .get_ref(0)
+                .map_err(|e| temporary_database_error(&e))?
+                .as_str()
+                .unwrap_or_default();
             chunk.extend(ExportedLine::parse(line));
         }
         if chunk.is_empty() {
@@ -213,7 +220,7 @@ fn add_line(
     // Keep the known fact if it is at least as new.
     let is_same_fact = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
     if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(is_same_fact)
-        && ids.find_known_time(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
+        && ids.find_stored_time(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
     {
         return Ok(false);
     }
@@ -287,7 +294,7 @@ impl<'h> IdCache<'h> {
 
     /// Returns the time of a completion that was stored before this import. Returns `None` for a
     /// completion of this import, because the last of several lines for a cell counts.
-    fn find_known_time(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
+    fn find_stored_time(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
         if let Some((_, at)) = self.last.as_ref().filter(|(id, _)| *id == completion) {
             return Ok(at.clone());
         }

@@ -8,7 +8,6 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Type, ValueList};
 use hqdl_values::key::ColumnIdentity;
 
-/// Number of words per request.
 const WORDS_PER_REQUEST: u32 = 20;
 /// Maximum length in bytes of an answer that counts as a word; longer answers are prose.
 pub const MAX_WORD_BYTES: usize = 200;

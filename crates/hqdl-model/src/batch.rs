@@ -120,10 +120,9 @@ pub trait BatchApi: Send + Sync {
 pub(super) trait BatchClient: Send + Sync {
     fn transport(&self) -> &Transport;
 
-    /// Returns the body of a request.
     fn batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
 
     /// Updates the request features if the error of a request rejects one of them. Returns the
     /// error to report.
-    fn learn_from_batch(&self, error: ModelError) -> ModelError;
+    fn learn_from_batch_error(&self, error: ModelError) -> ModelError;
 }

@@ -38,13 +38,13 @@ pub fn run_allowance(
 ) -> Result<(Caps, SpentAmount), FactsError> {
     let mut used = SpentAmount::default();
     if let Some(run) = run {
-        let (spent, held) = (history.spent_by_run(run)?, history.reserved_by_run(run)?);
+        let (spent, held) = (history.cost_of_run(run)?, history.reserved_cost_of_run(run)?);
         used = SpentAmount { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
     }
     let mut usd = limits.budget_usd;
     let mut is_daily = false;
     if let Some(daily_budget) = limits.budget_usd_per_day {
-        let today = history.spent_today()? + history.reserved_today()?.usd;
+        let today = history.cost_today()? + history.reserved_cost_today()?.usd;
         // The rest of today's budget for this run, plus its cost so far.
         let left = (daily_budget - today).max(0.0) + used.usd;
         is_daily = usd.is_none_or(|usd| left < usd);
@@ -74,7 +74,7 @@ impl BudgetExhausted {
 
     /// Returns whether the token budget is exhausted, rather than the budget in USD.
     #[must_use]
-    pub fn is_tokens(&self) -> bool {
+    pub fn is_token_budget(&self) -> bool {
         !self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
             && self.caps.tokens.is_some()
     }
@@ -231,7 +231,7 @@ impl Budget {
     /// Returns the cost that is in doubt: requests of this process that may be billed although no
     /// answer arrived.
     #[must_use]
-    pub fn in_doubt(&self) -> UnconfirmedCost {
+    pub fn unconfirmed_cost(&self) -> UnconfirmedCost {
         self.lock_state().doubt
     }
 

@@ -141,19 +141,20 @@ impl ExpansionModels {
 
     /// Returns the models of a column.
     #[must_use]
-    pub fn of_column(&self, column: usize) -> &ColumnModels {
+    pub fn column_models(&self, column: usize) -> &ColumnModels {
         &self.columns[column]
     }
 
     /// Returns the only model of an expansion whose columns all have the same one.
     #[must_use]
-    pub fn into_single(mut self) -> ModelChoice {
+    pub fn into_only_model(mut self) -> ModelChoice {
         self.choices.swap_remove(0)
     }
 
     /// Returns the positions of the columns that a model may be asked for.
-    pub fn columns_of(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
-        let is_own = move |column: &usize| self.columns[*column].positions().any(|m| m == model);
+    pub fn columns_of_model(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
+        let is_own =
+            move |column: &usize| self.columns[*column].model_positions().any(|m| m == model);
         (0..self.columns.len()).filter(is_own)
     }
 

@@ -34,7 +34,7 @@ impl EmbeddingsEndpoint {
     pub fn new(settings: &Settings, limits: &Limits, facts: &Facts) -> Result<Self, SetupError> {
         let endpoint = Endpoint::with_shared_limits(
             &settings.model,
-            super::per_minute(limits),
+            super::to_per_minute(limits),
             limits.per,
             facts,
         )?;
@@ -43,7 +43,7 @@ impl EmbeddingsEndpoint {
 
     /// Builds the prompt that requests the vectors of some texts.
     #[must_use]
-    pub fn vector_prompt(texts: &[&str], tokens: u64) -> Prompt {
+    pub fn build_vector_prompt(texts: &[&str], tokens: u64) -> Prompt {
         Prompt {
             images: Vec::new(),
             evidence: None,
@@ -84,7 +84,7 @@ impl EmbeddingsEndpoint {
         let response = sent.await.map_err(to_temporary)?;
         self.endpoint.throttle.apply_hint(parse_openai_limits(response.headers()));
         if !response.status().is_success() {
-            return Err(wire::failure_to_error(ErrorResponse::from_response(response).await));
+            return Err(wire::to_model_error(ErrorResponse::from_response(response).await));
         }
         let body = wire::read_body(response, wire::MAX_EMBEDDINGS_BYTES).await?;
         let json: Json = serde_json::from_slice(&body).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Model for EmbeddingsEndpoint {
     }
 
     fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {
-        let need = Need::exactly(prompt.input_tokens);
+        let need = Need::from_tokens(prompt.input_tokens);
         Box::pin(async move { Some(self.endpoint.throttle.acquire_permit(need).await) })
     }
 
@@ -146,7 +146,7 @@ impl Model for EmbeddingsEndpoint {
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
-            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.finish_error(e))
+            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.sanitize_error(e))
         })
     }
 }

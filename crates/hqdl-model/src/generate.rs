@@ -617,7 +617,9 @@ impl Context {
         if !self.endpoint().is_billed() {
             return Ok(());
         }
-        if ImplausibleUsage::check_report(reported, settled_tokens, worst_case, price).is_none() {
+        if ImplausibleUsage::check_usage_report(reported, settled_tokens, worst_case, price)
+            .is_none()
+        {
             return Ok(());
         }
         if !self.run.counts_tokens {
@@ -626,7 +628,7 @@ impl Context {
             worst_case = SpentAmount::worst_case(input, prompt.max_output, price);
         }
         let Some(error) =
-            ImplausibleUsage::check_report(reported, settled_tokens, worst_case, price)
+            ImplausibleUsage::check_usage_report(reported, settled_tokens, worst_case, price)
         else {
             return Ok(());
         };

@@ -215,7 +215,7 @@ pub trait Model: Send + Sync {
 pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     models::connect_all_models(spec, &|spec| match spec.model.provider {
         Provider::Replay => open_recordings(spec),
-        _ => Ok(Arc::new(Endpoint::new(&spec.model, per_minute(&spec.limits))?)),
+        _ => Ok(Arc::new(Endpoint::new(&spec.model, to_per_minute(&spec.limits))?)),
     })
 }
 
@@ -223,17 +223,20 @@ pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 ///
 /// # Errors
 /// [`SetupError`] if the API key or the recordings are missing.
-pub fn connect_shared(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
+pub fn connect_with_shared_limits(
+    spec: &Spec,
+    facts: &Facts,
+) -> Result<Arc<dyn Model>, SetupError> {
     models::connect_all_models(spec, &|spec| match spec.model.provider {
         Provider::Replay => open_recordings(spec),
         _ => {
-            let (limits, per) = (per_minute(&spec.limits), spec.limits.per);
+            let (limits, per) = (to_per_minute(&spec.limits), spec.limits.per);
             Ok(Arc::new(Endpoint::with_shared_limits(&spec.model, limits, per, facts)?))
         }
     })
 }
 
-fn per_minute(limits: &Limits) -> PerMinute {
+fn to_per_minute(limits: &Limits) -> PerMinute {
     PerMinute { requests: limits.requests_per_minute, tokens: limits.tokens_per_minute }
 }
 
@@ -243,7 +246,7 @@ fn per_minute(limits: &Limits) -> PerMinute {
 /// # Errors
 /// [`SetupError::Client`].
 pub fn connect_for_export(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    Ok(Arc::new(Endpoint::without_a_key(&spec.model)?))
+    Ok(Arc::new(Endpoint::without_key(&spec.model)?))
 }
 
 fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
@@ -457,7 +460,7 @@ impl RetryingRequest<'_> {
             Ok(mut reply) => {
                 let tokens = reply.resolve_tokens(self.count_tokens, self.plausible_tokens);
                 if usage_gate.is_some() {
-                    self.check_report(&reply, tokens, worst_case);
+                    self.check_usage_report(&reply, tokens, worst_case);
                 }
                 let spent =
                     SpentAmount::from_tokens(tokens, reply.billed_price(self.price).as_ref());
@@ -506,7 +509,7 @@ impl RetryingRequest<'_> {
 
     /// Records whether the reported usage is plausible. If not, no more requests are sent, and the
     /// run stops once the answer is stored.
-    fn check_report(&self, reply: &Reply, tokens: Tokens, worst_case: SpentAmount) {
+    fn check_usage_report(&self, reply: &Reply, tokens: Tokens, worst_case: SpentAmount) {
         let is_above = (self.plausible_tokens)(reply).is_counted
             && ImplausibleUsage::check_reservation(tokens, worst_case, self.price).is_some();
         let is_plausible = reply.implausible.is_none() && !is_above;
@@ -532,7 +535,7 @@ impl RetryingRequest<'_> {
             // A permit counts for a minute from when it was granted. A session that was
             // disconnected for longer than a lease has lost its reservations.
             let is_current = turn.elapsed() < limits::MINUTE / 2
-                && self.ledger.is_none_or(|ledger| ledger.facts.has_held_since(since));
+                && self.ledger.is_none_or(|ledger| ledger.facts.has_kept_session_since(since));
             let closed = slot.is_none();
             if let Some(slot) = slot.filter(|_| is_current) {
                 return Ok((permit, reservation_id, Some(slot)));

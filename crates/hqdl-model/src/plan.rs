@@ -237,7 +237,7 @@ impl Plan {
 
     /// Returns the part of each model, in the order in which the expansions use them.
     #[must_use]
-    pub fn sum_by_model(&self) -> Vec<ModelPart> {
+    pub fn model_parts(&self) -> Vec<ModelPart> {
         let mut parts: Vec<ModelPart> = Vec::new();
         for expansion in &self.expansions {
             let cost_usd = expansion.price.is_some().then(|| expansion.cost_usd());
@@ -299,7 +299,7 @@ impl Plan {
     }
 
     /// Computes the cost and the duration for the Batch API instead of live requests.
-    pub fn use_batch_api(&mut self, limits: &Limits) {
+    pub fn estimate_batch_cost(&mut self, limits: &Limits) {
         for expansion in &mut self.expansions {
             expansion.price = expansion.price.as_ref().map(PriceTable::to_batch_prices);
         }

@@ -73,13 +73,13 @@ pub(super) fn write_breakpoint(
 }
 
 /// Writes the `prompt_cache_key`, which is the same for all requests with a system message.
-pub(super) fn write_key(body: &mut Json, system: &str) {
+pub(super) fn write_cache_key(body: &mut Json, system: &str) {
     if body.get("prompt_cache_key").is_none() {
-        body["prompt_cache_key"] = format!("hqdl-{}", prefix_hash(system)).into();
+        body["prompt_cache_key"] = format!("hqdl-{}", hash_prefix(system)).into();
     }
 }
 
-fn prefix_hash(system: &str) -> String {
+fn hash_prefix(system: &str) -> String {
     tagged_hash("hqdl prompt cache key v1", &[system.to_owned()])
 }
 
@@ -119,7 +119,7 @@ impl PrefixGate {
         }
         let entry = {
             let mut last_begun = self.last_begun.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(last_begun.entry(prefix_hash(system)).or_default())
+            Arc::clone(last_begun.entry(hash_prefix(system)).or_default())
         };
         let mut last_begun = tokio::time::timeout(self.max_wait, entry.lock_owned()).await.ok()?;
         if last_begun.is_some_and(|at| at.elapsed() < MIN_CACHE_LIFETIME) {

@@ -25,7 +25,6 @@ use hqdl_values::format::json_reason;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// Message for a question that the recordings do not answer.
 const NOT_RECORDED_MESSAGE: &str = "the recordings do not answer this; to ask a model, name one with \
                             --provider openai --model NAME (and --base-url URL)";
 
@@ -167,7 +166,8 @@ impl Recordings {
             .ok_or_else(|| ModelError::NoAnswer("cannot parse the prompt".to_owned()))?;
         if let [row] = question.rows.as_slice()
             && !self.rows.is_empty()
-            && let Some(reply) = self.rows.get(&canonical_key(&with_images(row, prompt).key))
+            && let Some(reply) =
+                self.rows.get(&canonical_key(&replace_image_placeholders(row, prompt).key))
         {
             return Ok(reply.clone());
         }
@@ -177,7 +177,7 @@ impl Recordings {
         let facts: Vec<_> = question.columns.iter().map(of_column).collect();
         let mut rows = Vec::new();
         for row in &question.rows {
-            let value = normalize_text(&with_images(row, prompt).key_text());
+            let value = normalize_text(&replace_image_placeholders(row, prompt).key_text());
             let mut cells = Map::new();
             for (column, facts) in question.columns.iter().zip(&facts) {
                 if let Some(fact) = facts.iter().flatten().find_map(|facts| facts.get(&value)) {
@@ -259,7 +259,7 @@ struct RecordedRow<'r> {
 }
 
 /// Returns the row with each image placeholder in its key replaced by the image's name.
-fn with_images<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
+fn replace_image_placeholders<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
     if prompt.images.is_empty() {
         return Cow::Borrowed(row);
     }
@@ -274,7 +274,6 @@ fn with_images<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
     Cow::Owned(row)
 }
 
-/// Returns the canonical text of a key.
 fn canonical_key(key: &[Json]) -> String {
     let parts: Vec<Json> = key
         .iter()

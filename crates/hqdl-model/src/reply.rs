@@ -92,7 +92,7 @@ impl Reply {
     /// Returns the tokens that the endpoint reports, and hqdl's own count if it reports none.
     fn reported_or_counted(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
         let has_output_report =
-            self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_words();
+            self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_output();
         if self.reported.input > Some(0) && has_output_report && !self.cut_off {
             return self.reported.with_counted_fallback(Tokens::default());
         }
@@ -104,7 +104,7 @@ impl Reply {
     }
 
     /// Sets `billed_tier` from the tier that the endpoint reports and the requested one.
-    pub(super) fn check_tier(&mut self, requested: Option<&str>) {
+    pub(super) fn set_billed_tier(&mut self, requested: Option<&str>) {
         self.billed_tier = match (requested, self.service_tier.as_deref()) {
             (None, _) => BilledTier::Requested,
             (Some(requested), Some(served)) if requested == served => BilledTier::Requested,
@@ -142,7 +142,7 @@ impl Reply {
         !self.other_output.is_empty() || self.content.trim_start().starts_with("<think>")
     }
 
-    fn has_words(&self) -> bool {
+    fn has_output(&self) -> bool {
         !(self.content.is_empty() && self.other_output.is_empty())
     }
 }
@@ -276,7 +276,7 @@ impl ReplyDraft {
     }
 
     /// Returns whether the answer is complete.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.end.is_some()
     }
 

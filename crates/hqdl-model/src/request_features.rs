@@ -72,7 +72,6 @@ pub(super) struct RequestFeatures {
     pub(super) stream: bool,
     /// Whether the model accepts images; if not, questions about images fail.
     pub(super) images: bool,
-    /// Prompt-caching fields.
     pub(super) caching: PromptCaching,
 }
 

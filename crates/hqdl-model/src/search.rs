@@ -54,22 +54,24 @@ impl SearchEndpoint {
         Ok(Self {
             http: create_client()?,
             key: settings.api_key_env.as_ref().map(read).transpose()?,
-            name: stored_name(settings),
+            name: search_name(settings),
             settings: settings.clone(),
         })
     }
 
     /// Returns the URL that requests the results of a query.
-    fn url_of(&self, query: &str) -> Result<Url, ModelError> {
+    fn query_url(&self, query: &str) -> Result<Url, ModelError> {
         let key = self.key.as_ref().map_or("", |key| key.expose_secret());
         let url = &self.settings.url;
         // The query is replaced last, so that `{key}` in a row is only text.
-        let url = url.replace("{key}", &encode(key)).replace("{query}", &encode(query));
+        let url =
+            url.replace("{key}", &percent_encode(key)).replace("{query}", &percent_encode(query));
         Url::parse(&url).map_err(|_| ModelError::NoAnswer("`search` is not a URL".to_owned()))
     }
 
     async fn search(&self, query: &str) -> Result<Vec<SearchResult>, ModelError> {
-        let mut request = self.http.get(self.url_of(query)?).header("accept", "application/json");
+        let mut request =
+            self.http.get(self.query_url(query)?).header("accept", "application/json");
         if let Some(key) = self.key.as_ref().filter(|_| !self.settings.url.contains("{key}")) {
             let (header, text) = match &self.settings.key_header {
                 Some(header) => (HeaderName::try_from(header), key.expose_secret().to_owned()),
@@ -85,7 +87,7 @@ impl SearchEndpoint {
         let sent = request.send().await;
         let response = sent.map_err(|e| wire::to_exchange_error(&e.without_url()))?;
         if !response.status().is_success() {
-            return Err(wire::failure_to_error(ErrorResponse::from_response(response).await));
+            return Err(wire::to_model_error(ErrorResponse::from_response(response).await));
         }
         let body = wire::read_body(response, wire::MAX_REPLY_BYTES).await?;
         let reply = serde_json::from_slice(&body).map_err(|_| wire::not_json_error(&body))?;
@@ -126,7 +128,7 @@ impl SearchEndpoint {
         ) = (&self.key, &mut error)
         {
             let key = key.expose_secret();
-            *message = message.replace(key, "(the key)").replace(&encode(key), "(the key)");
+            *message = message.replace(key, "(the key)").replace(&percent_encode(key), "(the key)");
         }
         error
     }
@@ -168,7 +170,7 @@ pub fn search_choice(
     settings: &SearchSettings,
     endpoint: Option<Arc<SearchEndpoint>>,
 ) -> ModelChoice {
-    let name = stored_name(settings);
+    let name = search_name(settings);
     ModelChoice {
         model: None,
         tokenizer: name.clone(),
@@ -186,13 +188,13 @@ pub fn search_choice(
 }
 
 /// Returns the host, under which the results are stored.
-fn stored_name(settings: &SearchSettings) -> String {
+fn search_name(settings: &SearchSettings) -> String {
     let host = settings.url.split("://").nth(1).unwrap_or_default();
     format!("search {}", host.split(['/', '?', '#']).next().unwrap_or_default())
 }
 
 /// Percent-encodes a text so that it can be used in any part of a URL.
-fn encode(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -206,7 +206,7 @@ impl<'p> EventReader<'p> {
         // The last line may lack its line break; an incomplete one is not valid JSON.
         let last = std::mem::take(&mut self.buffer);
         let done = self.process_line(&last);
-        if self.draft.has_begun && (self.draft.is_whole() || matches!(done, Ok(true))) {
+        if self.draft.has_begun && (self.draft.is_complete() || matches!(done, Ok(true))) {
             return Ok(self.draft.to_reply());
         }
         let message = "the endpoint closed the stream before the end of the answer";
@@ -217,7 +217,7 @@ impl<'p> EventReader<'p> {
     /// none.
     fn handle_broken(self, error: ModelError) -> Result<Reply, ModelError> {
         let reply = self.draft.to_reply();
-        if self.draft.is_whole() && self.draft.has_begun && self.is_events == Some(true) {
+        if self.draft.is_complete() && self.draft.has_begun && self.is_events == Some(true) {
             // The answer is complete; only data after it was lost.
             return Ok(reply);
         }

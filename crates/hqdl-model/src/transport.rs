@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value as Json;
 
 use super::providers::{self, ProviderProfile};
-use super::wire::{self, ErrorResponse, failure_to_error, shorten_text, to_exchange_error};
+use super::wire::{self, ErrorResponse, shorten_text, to_exchange_error, to_model_error};
 use super::{MAX_ATTEMPTS, ModelError, SetupError, retry_with_backoff};
 use hqdl_database::tls;
 use hqdl_spec::ModelSettings;
@@ -92,9 +92,9 @@ impl Transport {
             if response.status().is_success() {
                 return Ok(response);
             }
-            Err(failure_to_error(ErrorResponse::from_response(response).await))
+            Err(to_model_error(ErrorResponse::from_response(response).await))
         };
-        sent.await.map_err(|e| self.finish_error(e))
+        sent.await.map_err(|e| self.sanitize_error(e))
     }
 
     pub(super) async fn fetch_json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
@@ -125,7 +125,7 @@ impl Transport {
 
     /// Names the model and the endpoint in an error, and removes the API key from it: some
     /// endpoints repeat the key in their errors, and messages are shown and stored.
-    pub(super) fn finish_error(&self, mut error: ModelError) -> ModelError {
+    pub(super) fn sanitize_error(&self, mut error: ModelError) -> ModelError {
         let key = self.key.secret_text();
         if let ModelError::Refused { message, .. }
         | ModelError::Temporary { message, .. }
@@ -222,7 +222,6 @@ impl EndpointKey {
     }
 }
 
-/// Returns the headers of every request.
 fn request_headers(
     (api_headers, api_key_header): (&[(&'static str, &'static str)], Option<&'static str>),
     profile: &ProviderProfile,
@@ -255,12 +254,11 @@ fn request_headers(
 fn resolve_url(settings: &ModelSettings) -> Result<(Url, &'static ProviderProfile), SetupError> {
     let (_, base_url) = settings.provider.resolve_url(settings.base_url.as_deref());
     let mut url = Url::parse(&base_url).map_err(|_| SetupError::NoUrl(base_url))?;
-    let profile = providers::profile_of(&url);
+    let profile = providers::find_profile(&url);
     (profile.prepare_url)(&mut url);
     Ok((url, profile))
 }
 
-/// Returns the base URL of the settings.
 pub(super) fn base_url(settings: &ModelSettings) -> &str {
     let default = settings.provider.default_base_url();
     settings.base_url.as_deref().unwrap_or(default).trim_end_matches('/')

@@ -45,7 +45,7 @@ impl ImplausibleUsage {
     /// Returns the error if the endpoint reported less than the settled tokens, or more than was
     /// reserved for the request.
     #[must_use]
-    pub fn check_report(
+    pub fn check_usage_report(
         reported: Tokens,
         settled_tokens: Tokens,
         worst_case: SpentAmount,

@@ -11,7 +11,8 @@ use super::rate_headers::parse_retry_after;
 
 /// Maximum number of characters of an error body that are shown.
 const MAX_SHOWN_CHARS: usize = 400;
-/// Placeholder of the model and its URL until [`super::transport::Transport::finish_error`] adds them.
+/// Placeholder of the model and its URL until [`super::transport::Transport::sanitize_error`] adds
+/// them.
 pub(super) const UNNAMED_ENDPOINT: &str = "the endpoint";
 /// Maximum number of bytes of an error body that are read.
 const MAX_ERROR_BYTES: usize = 64 << 10;
@@ -76,7 +77,6 @@ pub(super) fn too_large_error(max_bytes: usize) -> ModelError {
     ))
 }
 
-/// The error response of an endpoint.
 #[derive(Debug)]
 pub(super) struct ErrorResponse {
     status: u16,
@@ -135,7 +135,7 @@ fn redirect_location(response: &Response) -> Option<String> {
 }
 
 /// Converts an error response to a [`ModelError`].
-pub(super) fn failure_to_error(failure: ErrorResponse) -> ModelError {
+pub(super) fn to_model_error(failure: ErrorResponse) -> ModelError {
     let ErrorResponse { status, message, codes, wait } = failure;
     let codes: Vec<String> = codes.iter().map(|c| c.to_lowercase()).collect();
     let lower = message.to_lowercase();
@@ -157,7 +157,7 @@ pub(super) fn failure_to_error(failure: ErrorResponse) -> ModelError {
     }
 }
 
-/// Returns the error for a rejected request. `Transport::finish_error` names the endpoint.
+/// Returns the error for a rejected request. `Transport::sanitize_error` names the endpoint.
 pub(super) fn refused_error(status: u16, message: String) -> ModelError {
     ModelError::Refused { endpoint: UNNAMED_ENDPOINT.to_owned(), status, message }
 }
@@ -168,7 +168,7 @@ pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
     let failure = ErrorResponse::from_body(400, json, &error.to_string());
     let message = format!("the endpoint replied with an error: {}", failure.message);
-    Some(match failure_to_error(failure) {
+    Some(match to_model_error(failure) {
         same @ (ModelError::Filtered(_) | ModelError::TooLong(_)) => same,
         _ => ModelError::Temporary { message, wait: None, in_doubt: true },
     })
@@ -177,19 +177,23 @@ pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
 /// Converts a failed exchange to an error. If the request was sent, it may have been billed.
 pub(super) fn to_exchange_error(error: &reqwest::Error) -> ModelError {
     if error.is_builder() {
-        return refused_error(0, error_chain(error));
+        return refused_error(0, format_error_chain(error));
     }
     match connection_error(error) {
         Some(ModelError::NoConnection { message, .. }) => {
             ModelError::Temporary { message, wait: None, in_doubt: false }
         }
-        _ => ModelError::Temporary { message: broken_reason(error), wait: None, in_doubt: true },
+        _ => ModelError::Temporary {
+            message: describe_broken_exchange(error),
+            wait: None,
+            in_doubt: true,
+        },
     }
 }
 
 /// Describes why an exchange failed after the connection was established.
-fn broken_reason(error: &reqwest::Error) -> String {
-    let chain = error_chain(error);
+fn describe_broken_exchange(error: &reqwest::Error) -> String {
+    let chain = format_error_chain(error);
     if error.is_timeout() {
         "the endpoint does not answer in time".to_owned()
     } else if chain.contains("end of file before message length")
@@ -201,7 +205,7 @@ fn broken_reason(error: &reqwest::Error) -> String {
     } else {
         // The outermost text contains only the URL.
         let source = std::error::Error::source(error);
-        let cause = source.map_or(chain, error_chain);
+        let cause = source.map_or(chain, format_error_chain);
         format!("the connection to the endpoint broke: {cause}")
     }
 }
@@ -226,13 +230,13 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
         format!(" to {}{port}", url.host_str().unwrap_or_default())
     });
     if let Some(tls) = find_cause::<rustls::Error>(error) {
-        let (why, hint) = tls_failure(tls);
+        let (why, hint) = describe_tls_failure(tls);
         let message = format!("no TLS connection{target}: {why}");
         return Some(ModelError::NoConnection { message, hint, is_permanent: true });
     }
     let is_refused = find_cause::<std::io::Error>(error)
         .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
-    let chain = error_chain(error);
+    let chain = format_error_chain(error);
     // hyper has no public type for the error of a failed name lookup.
     let is_unresolved = chain.contains("failed to lookup address");
     let why = if is_refused {
@@ -267,7 +271,7 @@ fn proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
 }
 
 /// Returns the description of a TLS failure and advice for the user.
-fn tls_failure(error: &rustls::Error) -> (String, String) {
+fn describe_tls_failure(error: &rustls::Error) -> (String, String) {
     use rustls::{CertificateError, Error};
     let is_untrusted = match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
@@ -309,7 +313,7 @@ fn find_cause<'e, E: std::error::Error + 'static>(
 }
 
 /// Returns an error's text with all its causes: reqwest's own text names only the URL.
-fn error_chain(error: &dyn std::error::Error) -> String {
+fn format_error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -319,7 +323,6 @@ fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Returns the error for a reply that is not JSON.
 pub(super) fn not_json_error(body: &[u8]) -> ModelError {
     let body = String::from_utf8_lossy(body);
     let message = if body.trim().is_empty() {

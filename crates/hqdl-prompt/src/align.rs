@@ -40,7 +40,7 @@ pub struct RequestKeys {
     expansion_keys: Option<Arc<ExpansionKeys>>,
 }
 
-/// Row of a request.
+/// Row of a request, prepared for matching.
 struct AlignedRow {
     parts: Vec<KeyPart>,
     /// Normalized tag of the row's label.

@@ -23,7 +23,7 @@ use hqdl_values::cell::{Answer, State};
 /// Maximum number of lines that one row may span.
 const MAX_ROW_LINES: usize = 50;
 
-/// Formats a CSV line.
+/// Joins fields to a CSV line, and quotes them where necessary.
 pub fn format_csv_line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
     let fields: Vec<String> = fields.into_iter().map(str::to_owned).collect();
     format_answer_line(&fields, fields.len())
@@ -113,7 +113,8 @@ fn parse_keyed_lines(
             span => {
                 let reading = read_line(line, keys, checkers);
                 let is_open = matches!(span, LineSpan::Open { at_end: true });
-                let may_go_on = may_continue(&lines[position..], is_broken_off, keys, checkers);
+                let may_go_on =
+                    may_continue_value(&lines[position..], is_broken_off, keys, checkers);
                 found.extend(reading.map(|reading| {
                     if is_open && has_unclosed_value(line, &reading) {
                         reading.found.discard_unfinished_cells("a quoted value is not closed")
@@ -156,7 +157,7 @@ fn split_complete_lines(text: &str, truncation: Truncation) -> (&str, Option<&st
 /// Such a line is not a row of this or another request. A fence, and text after a fence or a blank
 /// line, belong to a value only if a row follows them or may have followed before the answer was
 /// truncated.
-fn may_continue(
+fn may_continue_value(
     lines: &[&str],
     is_broken_off: bool,
     keys: &RequestKeys,

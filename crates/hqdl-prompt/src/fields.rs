@@ -51,7 +51,7 @@ pub fn assign_cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<An
     let joined;
     let mut fields = fields;
     if fields.len() > column_count && checkers.iter().any(|c| c.is_many()) {
-        joined = join_bracketed(fields);
+        joined = join_bracketed_lists(fields);
         fields = &joined;
     }
     let assigned = match fields.len() {
@@ -72,7 +72,7 @@ pub fn assign_cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<An
 }
 
 /// Joins the fields of bracketed lists: brackets enclose one value, as quotes do.
-fn join_bracketed(fields: &[RowField]) -> Vec<RowField> {
+fn join_bracketed_lists(fields: &[RowField]) -> Vec<RowField> {
     let mut joined: Vec<RowField> = Vec::new();
     let mut is_open = false;
     for (n, field) in fields.iter().enumerate() {

@@ -43,9 +43,7 @@ impl FoundRow {
 /// note.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum RawRow {
-    /// Line of text.
     Line(String),
-    /// JSON object.
     Object(Map<String, Json>),
 }
 

@@ -55,7 +55,6 @@ pub fn parse_json(
 enum RowText {
     /// Object with cells.
     Object(Map<String, Json>),
-    /// CSV line.
     Line(String),
 }
 

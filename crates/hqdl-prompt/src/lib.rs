@@ -435,9 +435,9 @@ impl PromptFrame {
     /// Returns the echo style for these rows: labels if one of the keys could be confused with the
     /// answer syntax.
     fn choose_echo(&self, rows: &[&Row]) -> Echo {
-        let is_ambiguous =
-            !self.always_full_echo && rows.iter().any(|r| label::is_ambiguous(&r.key));
-        let can_echo_keys = self.full_echo.is_some() && !is_ambiguous;
+        let is_ambiguous_key =
+            !self.always_full_echo && rows.iter().any(|r| label::is_ambiguous_key(&r.key));
+        let can_echo_keys = self.full_echo.is_some() && !is_ambiguous_key;
         if can_echo_keys { Echo::Full } else { Echo::Short }
     }
 

@@ -24,7 +24,6 @@ pub struct Question {
     pub rows: Vec<AskedRow>,
     /// Tags of the rows' labels by key; empty if the rows have no labels.
     pub(super) row_tags: Vec<(Vec<Json>, String)>,
-    /// Form of the answer.
     pub(super) answer_form: AnswerForm,
 }
 

@@ -68,7 +68,6 @@ fn repeats_items(answer: &str) -> bool {
     })
 }
 
-/// Returns the trailing repetition of a text.
 fn trailing_repetition(text: &str) -> Option<&str> {
     let (start, _) = find_repetition(text)?;
     (start..text.len()).find_map(|position| text.get(position..))

@@ -66,7 +66,7 @@ impl CascadeSample {
             return 1.0;
         }
         let order = Hypergeometric { population: self.population, positives: self.sampled, draws };
-        order.at_most(accepted)
+        order.probability_at_most(accepted)
     }
 
     /// Returns how many sampled disagreements may be accepted, so that at most `misses` cells

@@ -52,7 +52,7 @@ impl Hypergeometric {
 
     /// Returns the probability of at least `hits` positive rows in the sample.
     #[must_use]
-    pub fn at_least(self, hits: u64) -> f64 {
+    pub fn probability_at_least(self, hits: u64) -> f64 {
         let (least, most) = self.support();
         if hits <= least {
             return 1.0;
@@ -68,10 +68,10 @@ impl Hypergeometric {
 
     /// Returns the probability of at most `hits` positive rows in the sample.
     #[must_use]
-    pub fn at_most(self, hits: u64) -> f64 {
+    pub fn probability_at_most(self, hits: u64) -> f64 {
         // The negative rows of this table are the positive rows of the mirrored table.
         let mirrored = Self { positives: self.population - self.positives, ..self };
-        if hits >= self.draws { 1.0 } else { mirrored.at_least(self.draws - hits) }
+        if hits >= self.draws { 1.0 } else { mirrored.probability_at_least(self.draws - hits) }
     }
 }
 
@@ -98,14 +98,18 @@ pub fn bound_positives(population: u64, draws: u64, hits: u64, alpha: f64) -> (u
     let at = |positives: u64| Hypergeometric { population, positives, draws };
     let (least, most) = (hits, population - (draws - hits));
     // Both probabilities are monotonic in the number of positive rows.
-    let low = first_true(least, most, |positives| at(positives).at_least(hits) > alpha / 2.0);
-    let high =
-        most - first_true(0, most - least, |below| at(most - below).at_most(hits) > alpha / 2.0);
+    let low = find_first_true(least, most, |positives| {
+        at(positives).probability_at_least(hits) > alpha / 2.0
+    });
+    let high = most
+        - find_first_true(0, most - least, |below| {
+            at(most - below).probability_at_most(hits) > alpha / 2.0
+        });
     (low, high.max(low))
 }
 
 /// Returns the first number of a range for which a monotonic condition holds; `to` if none does.
-fn first_true(from: u64, to: u64, holds: impl Fn(u64) -> bool) -> u64 {
+fn find_first_true(from: u64, to: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut from, mut to) = (from, to);
     while from < to {
         let middle = from + (to - from) / 2;

@@ -208,14 +208,14 @@ pub fn hide_secrets(location: &str) -> String {
 
 /// Returns a text without line breaks and other control characters.
 #[must_use]
-pub fn on_one_line(text: &str) -> String {
+pub fn to_single_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Returns a text on one line. Invisible characters, and characters that change the direction of
 /// text, are written as escapes such as `\u{202e}`.
 #[must_use]
-pub fn escape_invisible(text: &str) -> String {
+pub fn escape_invisible_chars(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         // These characters look like spaces, but `escape_debug` does not escape them, because they
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn invisible_characters_are_shown() {
         assert_eq!(
-            escape_invisible("a'b\"c\\d é 日 \u{202e}x\u{200b}\u{2028}\u{2800}\n\u{1b}[2K"),
+            escape_invisible_chars("a'b\"c\\d é 日 \u{202e}x\u{200b}\u{2028}\u{2800}\n\u{1b}[2K"),
             "a'b\"c\\d é 日 \\u{202e}x\\u{200b}\\u{2028}\\u{2800}  [2K"
         );
     }

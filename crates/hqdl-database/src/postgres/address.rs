@@ -92,10 +92,12 @@ impl ServerAddress {
             config.host("localhost");
         }
         if config.get_user().is_none() {
-            let user = ["PGUSER", "USER", "LOGNAME"].into_iter().find_map(env_variable);
+            let user = ["PGUSER", "USER", "LOGNAME"].into_iter().find_map(read_env_variable);
             config.user(user.unwrap_or_else(|| "postgres".to_owned()));
         }
-        if let Some(password) = env_variable("PGPASSWORD").or_else(|| password_from_file(&config)) {
+        if let Some(password) =
+            read_env_variable("PGPASSWORD").or_else(|| read_password_file(&config))
+        {
             config.password(password);
         }
         config.application_name(format!("hqdl {}", env!("CARGO_PKG_VERSION")));
@@ -165,7 +167,7 @@ pub fn connection_reason(error: &dyn std::error::Error) -> String {
     reason.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-fn env_variable(name: &str) -> Option<String> {
+fn read_env_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -189,9 +191,9 @@ fn decode_percent(text: &str) -> String {
 }
 
 /// Reads the password from the first matching line of `~/.pgpass` (or `PGPASSFILE`).
-fn password_from_file(config: &Config) -> Option<String> {
-    let home_file = || Some(PathBuf::from(env_variable("HOME")?).join(".pgpass"));
-    let path = env_variable("PGPASSFILE").map(PathBuf::from).or_else(home_file)?;
+fn read_password_file(config: &Config) -> Option<String> {
+    let home_file = || Some(PathBuf::from(read_env_variable("HOME")?).join(".pgpass"));
+    let path = read_env_variable("PGPASSFILE").map(PathBuf::from).or_else(home_file)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;

@@ -10,7 +10,6 @@ use hqdl_spec::SourceRows;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Columns with their declared types.
 type DeclaredColumns = Vec<(String, Option<String>)>;
 
 impl DatabaseServer {

@@ -221,7 +221,6 @@ impl DatabaseServer {
         Ok(statement.columns().iter().map(to_column).collect())
     }
 
-    /// Begins a transaction.
     fn begin_transaction(&self, mode: &str) -> Result<Transaction<'_>, StoreError> {
         self.execute_batch(&format!("BEGIN {mode}"))?;
         self.in_transaction.store(true, Ordering::Relaxed);

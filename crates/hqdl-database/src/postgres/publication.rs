@@ -373,7 +373,6 @@ impl ServerPublication<'_> {
         })
     }
 
-    /// Sends the changed records.
     fn send_records(
         &self,
         expansion: &str,

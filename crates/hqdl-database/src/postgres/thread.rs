@@ -36,7 +36,7 @@ impl ServerThread {
 
     /// Returns true if the caller runs on this thread.
     #[must_use]
-    pub fn is_here(&self) -> bool {
+    pub fn is_current_thread(&self) -> bool {
         let thread = self.thread.as_ref().map(|thread| thread.thread().id());
         thread == Some(std::thread::current().id())
     }

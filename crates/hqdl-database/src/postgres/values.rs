@@ -44,12 +44,10 @@ impl ColumnDecoder {
         }
     }
 
-    /// Returns the expression that selects the column.
     pub(super) fn select_expression(self, column: &str) -> String {
         if self == Self::Bytes { column.to_owned() } else { format!("({column})::text") }
     }
 
-    /// Returns a value of a row.
     pub(super) fn read_value(
         self,
         row: &Row,

@@ -98,7 +98,7 @@ impl Answers for Journal {
         })
     }
 
-    fn answers_after(
+    fn visit_answers_after(
         &self,
         line: i64,
         damage: &Damage,

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::FactsError;
-use crate::checksum::{DictionaryEntry, corrupt_error};
+use crate::checksum::{DictionaryEntry, corruption_error};
 use crate::history::Dictionary;
 use crate::journal::Journal;
 use hqdl_values::key::{ColumnIdentity, Fingerprint, ListHash};
@@ -138,7 +138,7 @@ fn intern(
         if agrees {
             return Ok(found);
         }
-        Err(corrupt_error(&format!("the index of the table `{table}` does not agree with it")))
+        Err(corruption_error(&format!("the index of the table `{table}` does not agree with it")))
     };
     if let Some(id) = find_id()? {
         return Ok(id);

@@ -59,7 +59,7 @@ const LOCK_ATTEMPTS: i32 = 60_000;
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Busy handler of `SQLite`: pauses, and returns true to request another attempt to take the lock.
-fn wait_for_lock(attempts: i32) -> bool {
+fn pause_before_retry(attempts: i32) -> bool {
     std::thread::sleep(LOCK_PAUSE);
     attempts < LOCK_ATTEMPTS
 }
@@ -72,7 +72,7 @@ impl Journal {
     pub(crate) fn open(path: &Path, session: Arc<FactsSession>) -> Result<Self, FactsError> {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let mut connection = Connection::open(path).map_err(error)?;
-        connection.busy_handler(Some(wait_for_lock)).map_err(error)?;
+        connection.busy_handler(Some(pause_before_retry)).map_err(error)?;
         connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_SIZE);
         hqdl_values::sql::reject_quoted_texts(&connection).map_err(error)?;
         // FULL, so that paid answers also survive a power cut. The commit thread groups commits, so
@@ -82,7 +82,7 @@ impl Journal {
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
             )
             .map_err(error)?;
-        checksum::register_function(&connection).map_err(error)?;
+        checksum::register_checksum_function(&connection).map_err(error)?;
         schema::check_schema(&connection).map_err(error)?;
         migrate::migrate_journal(&connection).map_err(error)?;
         schema::store_schema_checksum(&connection).map_err(error)?;
@@ -148,14 +148,14 @@ impl Journal {
     }
 
     /// Runs work in one transaction that is visible to other processes, but is not flushed to disk.
-    pub(crate) fn change_unflushed<T>(
+    pub(crate) fn transact_unflushed<T>(
         &self,
         work: impl FnOnce() -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
         let connection = self.connection();
         let run = || {
             connection.execute_batch("PRAGMA main.synchronous = NORMAL")?;
-            self.within_transaction(|_| work())
+            self.run_in_transaction(|_| work())
         };
         let result = run();
         let restored = connection.execute_batch("PRAGMA main.synchronous = FULL");
@@ -169,7 +169,7 @@ impl Journal {
     }
 
     /// Runs work in a new write transaction, or in the current one.
-    fn within_transaction<T>(
+    fn run_in_transaction<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
@@ -184,15 +184,15 @@ impl Journal {
     }
 
     /// Runs work like [`Journal::transact`], with the connection.
-    pub(crate) fn change<T>(
+    pub(crate) fn transact_with_connection<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
-        self.within_transaction(work).map_err(|e| self.error(&e))
+        self.run_in_transaction(work).map_err(|e| self.error(&e))
     }
 
     /// Runs reads in one transaction, so that they see a consistent snapshot.
-    pub(crate) fn read<T>(
+    pub(crate) fn read_snapshot<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
@@ -248,7 +248,7 @@ impl Journal {
         let mut insert = connection.prepare_cached(
             "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
         )?;
-        let cells = to_cells_json(facts);
+        let cells = cells_to_json(facts);
         let checksum = answer_checksum(entity.as_str(), completion, model, &cells);
         insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
@@ -261,7 +261,7 @@ impl Journal {
 }
 
 /// Returns the facts of an entity as the JSON text of an answer row.
-pub(crate) fn to_cells_json(facts: &[Fact]) -> String {
+pub(crate) fn cells_to_json(facts: &[Fact]) -> String {
     let cells: Vec<JournalCell<'_>> = facts.iter().map(JournalCell).collect();
     serde_json::to_string(&cells).unwrap_or_default()
 }

@@ -23,7 +23,6 @@ pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 /// How late a request may be sent after its permit without being counted again.
 pub(crate) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
 
-/// A request for a permit.
 #[derive(Debug, Clone)]
 pub(crate) struct PermitRequest {
     pub(crate) limiter_key: LimiterKey,
@@ -50,7 +49,7 @@ impl Journal {
         &self,
         request: &PermitRequest,
     ) -> rusqlite::Result<Option<Duration>> {
-        let (c, now) = (self.connection(), now_millis());
+        let (c, now) = (self.connection(), current_millis());
         self.prune_requests_and_cap_times(now)?;
         let (key, need) = (&request.limiter_key, request.need);
         let limiters = self.read_limiters(key, now)?;
@@ -98,7 +97,7 @@ impl Journal {
 
     /// Counts a request that is sent later than its permit allows.
     pub(crate) fn mark_sent_late(&self, request: &PermitRequest) -> rusqlite::Result<()> {
-        self.store_request(request, now_millis(), Duration::ZERO)
+        self.store_request(request, current_millis(), Duration::ZERO)
     }
 
     fn store_request(
@@ -129,7 +128,7 @@ impl Journal {
         request: &PermitRequest,
         used: u64,
     ) -> rusqlite::Result<()> {
-        let (c, now) = (self.connection(), now_millis());
+        let (c, now) = (self.connection(), current_millis());
         c.prepare_cached(
             "UPDATE sent_lately SET tokens = ?2, leaves_at = min(leaves_at, ?3) WHERE id = ?1",
         )?
@@ -156,7 +155,7 @@ impl Journal {
         endpoint: &str,
         limits: PerMinute,
     ) -> Result<(), FactsError> {
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             self.register_session()?;
             let sql = "INSERT INTO rate_member (session, member, endpoint, requests, tokens)
                        VALUES (?1, ?2, ?3, ?4, ?5)";
@@ -172,7 +171,7 @@ impl Journal {
 
     /// Stores the limits that an endpoint reported, by the name of the limiter.
     pub(crate) fn store_limits(&self, name: &str, hint: RateLimitHint) -> rusqlite::Result<()> {
-        let (c, now) = (self.connection(), now_millis());
+        let (c, now) = (self.connection(), current_millis());
         let until = hint.wait.map(|wait| now + as_millis(wait.min(MAX_PAUSE)));
         c.prepare_cached("DELETE FROM rate_limit WHERE heard_at BETWEEN 1 AND ?1")?
             .execute([now - as_millis(REMEMBERED)])?;
@@ -190,7 +189,7 @@ impl Journal {
     /// Returns how much longer an endpoint will reject requests.
     pub(crate) fn remaining_pause(&self, key: &LimiterKey) -> Result<Option<Duration>, FactsError> {
         let sql = "SELECT max(wait_until) FROM rate_limit WHERE name IN (?1, ?2)";
-        let now = now_millis();
+        let now = current_millis();
         let until: Option<i64> = self.with_connection(|c| {
             c.prepare_cached(sql)?.query_row([&key.endpoint, &key.limiter_name()], |r| r.get(0))
         })?;
@@ -316,7 +315,7 @@ fn burst_millis(limit: u32, divisor: u32) -> f64 {
 }
 
 /// Returns the time of the system clock, in milliseconds since 1970.
-pub(crate) fn now_millis() -> i64 {
+pub(crate) fn current_millis() -> i64 {
     as_millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 

@@ -101,13 +101,13 @@ impl Journal {
         match found {
             Ok(None) => Ok(None),
             Ok(Some(Ok(Some(record)))) => Ok(Some(record)),
-            Ok(Some(_)) => Err(self.damaged_record(entity)),
-            Err(error) if is_corruption_error(&error) => Err(self.damaged_record(entity)),
+            Ok(Some(_)) => Err(self.damaged_record_error(entity)),
+            Err(error) if is_corruption_error(&error) => Err(self.damaged_record_error(entity)),
             Err(error) => Err(self.error(&error)),
         }
     }
 
-    fn damaged_record(&self, entity: &str) -> FactsError {
+    fn damaged_record_error(&self, entity: &str) -> FactsError {
         let message = format!("the record of {entity} is damaged");
         FactsError::Index { path: self.path().with_file_name(FILE_NAME), message }
     }
@@ -129,7 +129,7 @@ impl Journal {
             let (entity, bytes): (String, Vec<u8>) =
                 (row.get(0).map_err(error)?, row.get(1).map_err(error)?);
             let record =
-                verify_record(&entity, &bytes).ok_or_else(|| self.damaged_record(&entity))?;
+                verify_record(&entity, &bytes).ok_or_else(|| self.damaged_record_error(&entity))?;
             size += entity.len() + record.len();
             page.push((entity, RecordBytes(Bytes::copy_from_slice(record))));
             if size >= max_bytes {
@@ -212,7 +212,7 @@ impl Journal {
 
     fn merge_rows_after(&self, head: i64, damage: &Damage) -> Result<(), FactsError> {
         let mut records: HashMap<Entity, Record> = HashMap::new();
-        let last = self.answers_after(head, damage, &mut |line, entity, facts| {
+        let last = self.visit_answers_after(head, damage, &mut |line, entity, facts| {
             if records.len() >= MERGED_ENTITIES {
                 self.put_records(&std::mem::take(&mut records), line - 1)?;
             }

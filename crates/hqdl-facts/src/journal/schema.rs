@@ -7,7 +7,7 @@
 
 use rusqlite::Connection;
 
-use crate::checksum::{corrupt_error, register_function};
+use crate::checksum::{corruption_error, register_checksum_function};
 use hqdl_database::migrate::apply_journal_migrations;
 use hqdl_migrations::{JOURNAL, Migration};
 
@@ -22,10 +22,10 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
     let intact: String = snapshot.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
     if intact != "ok" {
         // The first line can be a heading, so report the last line.
-        return Err(corrupt_error(intact.lines().last().unwrap_or_default()));
+        return Err(corruption_error(intact.lines().last().unwrap_or_default()));
     }
     if read_definitions(&snapshot)? != expected_definitions(&snapshot)? {
-        return Err(corrupt_error("its schema does not match its checksum"));
+        return Err(corruption_error("its schema does not match its checksum"));
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ fn expected_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>
         .query_map([], |r| r.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     let expected = Connection::open_in_memory()?;
-    register_function(&expected)?;
+    register_checksum_function(&expected)?;
     let migrations: Vec<Migration> =
         JOURNAL.iter().filter(|(number, _)| applied.contains(number)).copied().collect();
     apply_journal_migrations(&expected, &migrations)?;

@@ -12,7 +12,6 @@ use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, PerMinute, RateLimitH
 /// The limits, and the requests that count against them.
 #[derive(Debug)]
 pub struct Rates {
-    /// The limits of the members.
     member_limits: BTreeMap<u64, PerMinute>,
     /// The limits that the endpoint last reported.
     server_limits: PerMinute,
@@ -40,13 +39,11 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// Adds a member with its limits.
     pub fn add_member(&mut self, member: u64, limits: PerMinute, now: Instant) {
         self.member_limits.insert(member, limits);
         self.apply_limits(now);
     }
 
-    /// Removes a member.
     pub fn remove_member(&mut self, member: u64, now: Instant) {
         self.member_limits.remove(&member);
         self.apply_limits(now);

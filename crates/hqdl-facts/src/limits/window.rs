@@ -32,7 +32,7 @@ pub struct Need {
 impl Need {
     /// Creates a need of exactly this many tokens.
     #[must_use]
-    pub fn exactly(tokens: u64) -> Self {
+    pub fn from_tokens(tokens: u64) -> Self {
         Self { likely: tokens, max: tokens }
     }
 }

@@ -45,7 +45,7 @@ impl Server {
         entities: &[Entity],
         batch_model: Option<u32>,
     ) -> Result<ClaimedCells, FactsError> {
-        let session = self.keep_session().await?;
+        let session = self.keep_session_alive().await?;
         let hashes: Vec<Vec<u8>> = keys.iter().map(ClaimKey::hash).collect();
         // Every process locks the rows in the same order, so that two processes never deadlock.
         let mut sorted = hashes.clone();

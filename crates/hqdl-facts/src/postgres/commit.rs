@@ -10,7 +10,7 @@ use tracing::debug;
 
 use crate::FactsError;
 use crate::checksum::answer_checksum;
-use crate::journal::to_cells_json;
+use crate::journal::cells_to_json;
 use crate::postgres::Server;
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::key::to_stored_entity;
@@ -124,7 +124,7 @@ impl UnitColumns {
             all.reservations.extend(unit.settles.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {
-                let cells = to_cells_json(facts);
+                let cells = cells_to_json(facts);
                 let key = to_stored_entity(entity);
                 let lines = &mut all.lines;
                 lines.of.push(n);
@@ -275,7 +275,7 @@ async fn send_commit(
     statements: &Statements,
     all: &UnitColumns,
 ) -> Result<(), tokio_postgres::Error> {
-    let (n, lines) = (super::as_bigint(all.token.len()), super::as_bigint(all.lines.of.len()));
+    let (n, lines) = (super::to_bigint(all.token.len()), super::to_bigint(all.lines.of.len()));
     let of = &all.lines;
     let of_number: [Parameter<'_>; 2] = [&n, &lines];
     let of_completions: [Parameter<'_>; 17] = [

@@ -60,12 +60,10 @@ sql_types! {
     Vec<Vec<u8>> => BYTEA_ARRAY, &[i32] => INT4_ARRAY, &[i64] => INT8_ARRAY, &[String] => TEXT_ARRAY,
 }
 
-/// Returns the values without their types.
 fn without_types<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
     values.iter().map(|value| value.value()).collect()
 }
 
-/// Returns the values with their types.
 pub(super) fn with_types<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
     values.iter().map(|value| (value.value(), value.sql_type())).collect()
 }

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute, RateLimitHint};
 use crate::postgres::dictionary::Parameter;
-use crate::postgres::{Server, ignore_refused};
+use crate::postgres::{Server, ignore_refusal};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
 /// Longest delay after its admission time for which a request still counts as planned.
@@ -112,7 +112,7 @@ impl ServerLimits {
         limits: PerMinute,
         member: u64,
     ) -> Result<(), FactsError> {
-        let session = self.server.link.block_on(self.server.keep_session())?.to_string();
+        let session = self.server.link.block_on(self.server.keep_session_alive())?.to_string();
         let names = vec![limiter_key.endpoint.clone(), limiter_key.limiter_name()];
         self.server.execute_sql(
             "INSERT INTO hqdl.rate (name) SELECT n FROM unnest($1::text[]) AS u (n) ORDER BY n
@@ -149,7 +149,7 @@ impl RateLimits for ServerLimits {
         let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
         // A role with read access can run queries that send no requests. If the role does send one,
         // reserving its cost fails.
-        ignore_refused(self.register_member(limiter_key, limits, member))?;
+        ignore_refusal(self.register_member(limiter_key, limits, member))?;
         self.lock_state().members.insert(member, (limiter_key.endpoint.clone(), limits));
         Ok(member)
     }

@@ -165,14 +165,14 @@ impl Link {
     where
         F: Future<Output = WorkResult<T>>,
     {
-        debug_assert!(self.thread.is_here(), "statements of others may come in between");
+        debug_assert!(self.thread.is_current_thread(), "statements of others may come in between");
         self.retry_work(|| async {
             let client = self.get_shared_client().await?;
             let done = self.await_reply(ANSWER_TIMEOUT, Box::pin(work(Arc::clone(&client)))).await;
             if matches!(done, Err(LinkError::Temporary(_))) {
                 let mut shared = self.shared.lock().await;
                 shared.client.take_if(|now| Arc::ptr_eq(now, &client));
-                self.close_idle();
+                self.close_idle_connections();
             }
             done
         })
@@ -261,13 +261,13 @@ impl Link {
             Err(error) => Err(error),
         };
         if matches!(done, Err(LinkError::Temporary(_))) {
-            self.close_idle();
+            self.close_idle_connections();
         }
         done
     }
 
     /// Closes the idle connections: if one does not answer, the others probably do not either.
-    fn close_idle(&self) {
+    fn close_idle_connections(&self) {
         self.pool.retain(|_, _| false);
     }
 

@@ -161,7 +161,7 @@ impl From<AddressError> for FactsError {
 }
 
 /// Ignores a missing permission for a write that is not needed for reading.
-fn ignore_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
+fn ignore_refusal(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {
             debug!(message, "the role has no permission for an optional write");
@@ -178,7 +178,7 @@ fn without_nul(text: &str) -> String {
 }
 
 /// Converts a count to the server's integer type.
-fn as_bigint(n: usize) -> i64 {
+fn to_bigint(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
@@ -232,8 +232,8 @@ impl FactStore for PostgresStore {
         self.server.link.is_high_latency()
     }
 
-    fn has_held_since(&self, moment: Instant) -> bool {
-        self.server.has_held_since(moment)
+    fn has_kept_session_since(&self, moment: Instant) -> bool {
+        self.server.has_kept_session_since(moment)
     }
 
     fn is_remote(&self) -> bool {
@@ -264,7 +264,7 @@ impl FactStore for PostgresStore {
         let read =
             |entities: &[Entity]| self.server.link.block_on(self.server.read_records(entities));
         let lines = super::transfer::check_lines(input)?;
-        super::transfer::import_checked(self.history(), &lines, &read, &mut |units| {
+        super::transfer::import_checked_lines(self.history(), &lines, &read, &mut |units| {
             let units: Vec<_> =
                 units.into_iter().map(|unit| Arc::new(commit::TaggedUnit::new(unit))).collect();
             let kept = self.server.link.block_on(self.server.commit_units(&units));
@@ -357,6 +357,6 @@ impl Drop for PostgresStore {
                 .block_on(async { drop(tokio::time::timeout(patience, commits).await) });
         }
         self.limits.flush_messages();
-        self.server.link.block_on(self.server.leave_session());
+        self.server.link.block_on(self.server.end_own_session());
     }
 }

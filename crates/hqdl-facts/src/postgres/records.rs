@@ -124,7 +124,7 @@ impl Server {
             (Vec::<StoredRow>::new(), key_prefix(after).to_owned(), false);
         loop {
             let some = self.read_rows_from(&from, strict).await?;
-            let over = super::as_bigint(some.len()) < PAGE_ROWS;
+            let over = super::to_bigint(some.len()) < PAGE_ROWS;
             lines.extend(some);
             let Some(last) = lines.last() else { return Ok(Vec::new()) };
             (from, strict) = (last.key.clone(), true);

@@ -103,7 +103,7 @@ impl Server {
         daily_budget: Option<f64>,
         is_dry_run: bool,
     ) -> Result<Attempt, FactsError> {
-        let session = self.keep_session().await?;
+        let session = self.keep_session_alive().await?;
         let lock = format!(
             "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY_SQL}, 0)
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"

@@ -10,7 +10,7 @@ use tracing::info;
 use super::Dispatch;
 use super::read::{self, LineCounts, UnansweredSink};
 use super::send::stop_reason;
-use super::template::{self, AnswerParsers, row_batch_of};
+use super::template::{self, AnswerParsers, to_row_batch};
 use crate::ModelError;
 use crate::batch::{Batch, BatchApi};
 use crate::generate::{Event, StopReason, split_in_half};
@@ -208,14 +208,13 @@ impl Dispatch<'_, '_> {
             (self.parsers.events.listener)(&Event::Failed(reason.to_owned()));
         }
         context
-            .store_failed_cells(&row_batch_of(request), completion, state, reason, Some(request.id))
+            .store_failed_cells(&to_row_batch(request), completion, state, reason, Some(request.id))
             .await
     }
 
-    /// Returns the completion record of a request that was sent.
     fn completion_record(&self, request: &BatchedRequest) -> Result<Completion, StopReason> {
         let context = self.parsers.context_for(request.template, request.run)?;
-        let row_batch = row_batch_of(request);
+        let row_batch = to_row_batch(request);
         let (_, prompt) = context.build_prompt(&row_batch);
         let asked_at = request.sent_at.clone();
         Ok(Completion { asked_at, ..context.new_completion(&row_batch, prompt.provenance_hash()) })
@@ -280,7 +279,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
         error: ModelError,
     ) -> Result<(), StopReason> {
         let history = || self.parsers.facts.history();
-        let row_batch = row_batch_of(&request);
+        let row_batch = to_row_batch(&request);
         // A rejected request is not billed. If the endpoint rejected `response_format`, later
         // requests leave it out.
         let error = match error {

@@ -129,7 +129,9 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 continue;
             }
             if batch_job.stage == Stage::Creating {
-                if let Some(batch) = self.find_batch_of(&batch_job).await.map_err(stop_reason)? {
+                if let Some(batch) =
+                    self.find_batch_of_job(&batch_job).await.map_err(stop_reason)?
+                {
                     self.mark_batch_job_open(&mut batch_job, &batch)?;
                 } else {
                     self.facts().history().delete_batch_job(batch_job.id)?;
@@ -332,7 +334,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
 
     /// Reports a batch job of an earlier run.
     fn report_job(&self, batch_job: &BatchJob) -> Result<(), FactsError> {
-        let cells = self.facts().history().unanswered_cells(batch_job.id)?;
+        let cells = self.facts().history().count_unanswered_cells(batch_job.id)?;
         for (template_id, cells) in cells {
             let context = self.parsers.context_for(template_id, batch_job.run)?;
             let expansion = context.expansion.name.clone();

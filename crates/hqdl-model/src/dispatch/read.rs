@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 use tokio::task::JoinSet;
 
-use super::template::{AnswerParsers, row_batch_of};
+use super::template::{AnswerParsers, to_row_batch};
 use crate::batch::BatchLine;
 use crate::generate::{ArrivedReply, StopReason};
 use crate::plan::RowBatch;
@@ -100,7 +100,7 @@ impl AnswerParsers<'_> {
         // Error of an answer with implausible usage. It is returned at the end, because the other
         // answers are paid for and must be stored.
         let mut implausible = None;
-        while next_line(&mut reader, &mut line).map_err(io_error)? {
+        while read_bounded_line(&mut reader, &mut line).map_err(io_error)? {
             if line.trim_ascii().is_empty() {
                 continue;
             }
@@ -176,7 +176,7 @@ impl AnswerParsers<'_> {
     ) -> Result<impl Future<Output = Result<KeptAnswer, StopReason>> + use<>, StopReason> {
         let context = self.context_for(request.template, request.run)?;
         Ok(async move {
-            let row_batch = row_batch_of(&request);
+            let row_batch = to_row_batch(&request);
             let mut completion = context.new_completion(&row_batch, custom_id);
             let created = created.and_then(|c| jiff::Timestamp::from_second(c).ok());
             if let Some(created) = created {
@@ -209,7 +209,7 @@ impl AnswerParsers<'_> {
 
 /// Reads a line. A line that is too long is replaced by invalid JSON. Returns false at the end of
 /// the file.
-fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+fn read_bounded_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     if reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line)? == 0 {
         return Ok(false);

@@ -88,7 +88,7 @@ impl Dispatch<'_, '_> {
 
     /// Finds the batch of a job that was killed while the batch was being created. Returns `None`
     /// if the batch was never created.
-    pub(super) async fn find_batch_of(
+    pub(super) async fn find_batch_of_job(
         &self,
         batch_job: &BatchJob,
     ) -> Result<Option<Batch>, ModelError> {

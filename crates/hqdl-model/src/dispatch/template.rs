@@ -115,7 +115,7 @@ impl<'f> AnswerParsers<'f> {
             return Ok(Arc::clone(context));
         }
         let history = self.facts.history();
-        let text = history.template_text(template_id)?;
+        let text = history.load_template(template_id)?;
         let template: RequestTemplate = serde_json::from_str(&text)
             .map_err(|e| history.unreadable_error(format!("form {template_id} is damaged: {e}")))?;
         let (expansion, choice) = template.into_choice();
@@ -150,7 +150,7 @@ impl<'f> AnswerParsers<'f> {
 
 /// Returns the rows and columns that a request asks for.
 #[must_use]
-pub fn row_batch_of(request: &BatchedRequest) -> RowBatch {
+pub fn to_row_batch(request: &BatchedRequest) -> RowBatch {
     let missing_row = |(entity, row): &(_, _)| MissingRow {
         row: Clone::clone(row),
         entity: Clone::clone(entity),

@@ -141,7 +141,6 @@ impl Context {
     }
 }
 
-/// Splits a row batch into single rows.
 fn split_into_rows(row_batch: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let rows = row_batch.missing_rows.iter().map(|missing_row| RowBatch {
         missing_rows: vec![missing_row.clone()],

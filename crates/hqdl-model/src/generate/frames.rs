@@ -18,7 +18,6 @@ use hqdl_values::value::Value;
 pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>, bool), Arc<PromptFrame>>>;
 
 impl Context {
-    /// Returns the prompt of a row batch and its frame.
     pub(crate) fn build_prompt(&self, row_batch: &RowBatch) -> (Arc<PromptFrame>, Prompt) {
         let frame = self.prompt_frame(row_batch);
         let rows: Vec<Cow<'_, Row>> = self.shown_rows(row_batch);
@@ -90,7 +89,6 @@ impl Context {
         frame.build_prompt(rows.iter().map(AsRef::as_ref)).provenance_hash()
     }
 
-    /// Returns the frame of the batch's prompt.
     pub(crate) fn prompt_frame(&self, row_batch: &RowBatch) -> Arc<PromptFrame> {
         let (key, columns) = (first_key(row_batch), self.prompt_columns(row_batch));
         let format = self.answer_format();

@@ -16,7 +16,6 @@ use hqdl_values::key::Entity;
 
 /// Content of a reply.
 pub(super) struct ParsedReply {
-    /// Facts by entity.
     pub(super) facts: Vec<(Entity, Vec<Fact>)>,
     /// Rows to request again, by columns.
     pub(super) to_retry: RowsToRetry,

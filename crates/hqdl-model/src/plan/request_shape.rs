@@ -180,7 +180,7 @@ impl Plan {
 
 impl ExpansionPlan {
     /// Returns the maximum input tokens of the expansion's largest request.
-    fn largest_input(&self) -> u64 {
+    fn largest_input_tokens(&self) -> u64 {
         let of_shapes = self
             .shapes
             .iter()
@@ -194,7 +194,7 @@ impl ExpansionPlan {
 
     /// Returns the likely cost of the expansion's requests in USD; zero without a price.
     #[must_use]
-    pub fn likely_usd(&self) -> f64 {
+    pub fn likely_cost_usd(&self) -> f64 {
         self.cost_usd().likely
     }
 
@@ -204,7 +204,7 @@ impl ExpansionPlan {
         let output = self.output_tokens;
         let rates = price.rates_for(self.input_tokens / self.requests.max(1));
         let all = self.input_tokens as f64 * rates.input;
-        let highest = price.highest_rates(self.largest_input());
+        let highest = price.highest_rates(self.largest_input_tokens());
         // At best, the endpoint's cache serves every repeated prefix.
         let best = all - self.repeated_tokens as f64 * (rates.input - rates.cached_input);
         Estimate::new(

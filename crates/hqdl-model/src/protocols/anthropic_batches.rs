@@ -12,7 +12,7 @@ use super::{BatchApi, BatchClient, BatchLine};
 use crate::batch::{Batch, BatchFuture, SoughtBatch};
 use crate::file_body::FileBody;
 use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply_error};
-use crate::wire::{ErrorResponse, failure_to_error};
+use crate::wire::{ErrorResponse, to_model_error};
 use crate::{ModelError, Reply};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
@@ -26,7 +26,6 @@ const MAX_PAGES: usize = 200;
 /// Maximum difference between the clocks of this machine and of the endpoint.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// Message Batches of an endpoint.
 pub(super) struct MessageBatches<'e> {
     pub(super) client: &'e dyn BatchClient,
 }
@@ -127,7 +126,7 @@ impl MessageBatches<'_> {
         let line = line.split(|b| *b == b'\n').next().unwrap_or_default();
         let json: Json = serde_json::from_slice(line).unwrap_or_default();
         let id = json.get("custom_id").and_then(Json::as_str);
-        Ok(id.is_some_and(|id| (sought.has_request)(&from_sent_id(id))))
+        Ok(id.is_some_and(|id| (sought.has_request)(&to_custom_id(id))))
     }
 }
 
@@ -184,7 +183,7 @@ impl BatchApi for MessageBatches<'_> {
     }
 
     fn interpret_error(&self, error: ModelError) -> ModelError {
-        self.client.learn_from_batch(error)
+        self.client.learn_from_batch_error(error)
     }
 }
 
@@ -199,7 +198,7 @@ fn to_sent_id(custom_id: &str) -> String {
 
 /// Returns the original id of a request that was sent with `sent_id`. The id contains a hash
 /// without underscores.
-fn from_sent_id(sent_id: &str) -> String {
+fn to_custom_id(sent_id: &str) -> String {
     sent_id.replacen('_', ":", 1)
 }
 
@@ -241,7 +240,7 @@ pub(super) fn parse_result_line(
     line: &Json,
     parse_message: impl Fn(&Json) -> Result<Reply, ModelError>,
 ) -> Option<BatchLine> {
-    let custom_id = from_sent_id(line.get("custom_id")?.as_str()?);
+    let custom_id = to_custom_id(line.get("custom_id")?.as_str()?);
     let result = line.get("result")?;
     let reply = match result.get("type")?.as_str()? {
         "succeeded" => parse_message(result.get("message")?),
@@ -270,7 +269,7 @@ fn parse_error(error: &Json) -> ModelError {
         "overloaded_error" => 529,
         _ => 500,
     };
-    failure_to_error(ErrorResponse::from_body(status, error, &error.to_string()))
+    to_model_error(ErrorResponse::from_body(status, error, &error.to_string()))
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ use super::{ModelError, rate_headers, wire};
 use hqdl_prompt::{Prompt, PromptImage};
 use hqdl_spec::{ModelParameters, Provider};
 
-/// All protocols.
 const PROTOCOLS: [&dyn Protocol; 3] =
     [&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses, &anthropic::Anthropic];
 
@@ -66,13 +65,11 @@ pub(super) fn parse_reply(protocol: &dyn Protocol, json: &Json) -> Result<Reply,
 
 /// All parts of a request that determine its body.
 pub(super) struct RequestParts<'r> {
-    /// Name of the model.
     pub(super) model: &'r str,
     pub(super) prompt: &'r Prompt,
     /// Additional fields of the body.
     pub(super) parameters: &'r ModelParameters,
     pub(super) features: RequestFeatures,
-    /// The spec's temperature.
     pub(super) temperature: Option<f64>,
     /// Whether the reply is streamed.
     pub(super) is_streamed: bool,
@@ -120,7 +117,6 @@ pub(super) trait Protocol: Send + Sync {
         0
     }
 
-    /// Returns the body of a request.
     fn request_body(&self, request: &RequestParts<'_>) -> Json;
 
     /// Returns the part of a message that contains an image.

@@ -77,7 +77,7 @@ impl Protocol for OpenAiChat {
             prompt_cache::write_breakpoint(&mut body, "/messages/0/content", "text", breakpoint);
         }
         if features.caching.key {
-            prompt_cache::write_key(&mut body, &prompt.system);
+            prompt_cache::write_cache_key(&mut body, &prompt.system);
         }
         if let Some(schema) = request.sent_schema(SchemaForm::Native) {
             body["response_format"] = json!({

@@ -63,7 +63,7 @@ impl Protocol for OpenAiResponses {
             prompt_cache::write_breakpoint(&mut body, "/input/0/content", "input_text", breakpoint);
         }
         if features.caching.key {
-            prompt_cache::write_key(&mut body, &prompt.system);
+            prompt_cache::write_cache_key(&mut body, &prompt.system);
         }
         if let Some(schema) = request.sent_schema(SchemaForm::Native) {
             // `text` may also contain a `verbosity` that the spec sets.

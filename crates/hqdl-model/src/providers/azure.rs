@@ -13,13 +13,13 @@ pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "Azure OpenAI",
     matches_url: |url| {
         let host = url.host_str().unwrap_or_default();
-        host.ends_with(".azure.com") || is_classic(url)
+        host.ends_with(".azure.com") || is_classic_url(url)
     },
     key_variable: Some("AZURE_OPENAI_API_KEY"),
     key_header: Some("api-key"),
     limit_name: NEW_LIMIT_NAME,
     prepare_url: |url| {
-        if is_classic(url) && !url.query_pairs().any(|(name, _)| name == "api-version") {
+        if is_classic_url(url) && !url.query_pairs().any(|(name, _)| name == "api-version") {
             url.query_pairs_mut().append_pair("api-version", VERSION);
         }
     },
@@ -29,6 +29,6 @@ pub(super) const PROFILE: ProviderProfile = ProviderProfile {
 };
 
 /// Returns whether the URL names a deployment. This is also true for a gateway in front of Azure.
-fn is_classic(url: &Url) -> bool {
+fn is_classic_url(url: &Url) -> bool {
     url.path().contains("/openai/deployments/")
 }

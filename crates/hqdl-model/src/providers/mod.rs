@@ -79,7 +79,7 @@ pub const DEFAULT_PROFILE: ProviderProfile = ProviderProfile {
 
 /// Returns the profile of the provider that a base URL belongs to.
 #[must_use]
-pub fn profile_of(base: &Url) -> &'static ProviderProfile {
+pub fn find_profile(base: &Url) -> &'static ProviderProfile {
     PROFILES.into_iter().find(|h| (h.matches_url)(base)).unwrap_or(&DEFAULT_PROFILE)
 }
 
@@ -91,11 +91,11 @@ pub fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|a| a.is_loopback())
 }
 
-fn is_host(url: &Url, host: &str) -> bool {
+fn has_host(url: &Url, host: &str) -> bool {
     url.host_str() == Some(host)
 }
 
 /// Returns whether a URL has the default port of a self-hosted server.
-fn is_port(url: &Url, port: u16) -> bool {
+fn has_port(url: &Url, port: u16) -> bool {
     url.port() == Some(port)
 }

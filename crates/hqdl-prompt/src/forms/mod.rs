@@ -32,7 +32,7 @@ use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::evidence::{Quotation, ShownEvidence};
-use hqdl_values::format::on_one_line;
+use hqdl_values::format::to_single_line;
 use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
@@ -55,7 +55,6 @@ pub(super) struct SingleForm {
     members: Vec<String>,
     schema: Arc<Json>,
     schema_text: String,
-    /// Instructions for the task.
     task_instructions: Instructions,
     /// Instructions for texts, used if the value is a text.
     text_instructions: Instructions,
@@ -149,9 +148,12 @@ impl SingleForm {
             .map(|system| Instructions { system: system.as_str().into(), tokens: OnceLock::new() });
         Self {
             task: expansion.task,
-            key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
+            key: expansion.key.names().iter().map(|name| to_single_line(name)).collect(),
             context: expansion.context.clone(),
-            base_column: asked.first().and_then(|column| column.origin.as_deref()).map(on_one_line),
+            base_column: asked
+                .first()
+                .and_then(|column| column.origin.as_deref())
+                .map(to_single_line),
             question,
             members,
             schema_text: schema.to_string(),
@@ -383,7 +385,6 @@ fn example_answer(data_type: Type, is_many: bool, has_options: bool) -> String {
     }
 }
 
-/// Returns the system message of a form.
 fn build_system_message(intro: &Intro, column: &Column) -> String {
     let Intro { task, unknown } = intro;
     let example = example_answer(column.kind, column.many.is_some(), column.values.is_some());

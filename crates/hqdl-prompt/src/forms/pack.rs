@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, TYPES, add_answer_format, add_options, can_omit_table, format_value, on_one_line,
-    parse_json_line, parse_options, several,
+    ANSWER, TYPES, add_answer_format, add_options, can_omit_table, format_value, parse_json_line,
+    parse_options, several, to_single_line,
 };
 use crate::{
     AnswerForm, AskedColumn, AskedRow, PromptRow, Question, SharedPrompt, csv, label, write,
@@ -47,7 +47,7 @@ impl PackForm {
         if !is_supported || requested.is_empty() {
             return None;
         }
-        let is_short = requested.iter().all(|column| is_short(column));
+        let is_short = requested.iter().all(|column| has_short_answers(column));
         let answers = if is_short { AnswerForm::Lines } else { AnswerForm::Arrays };
         let example =
             if is_short { format_line_example(requested) } else { format_array_example(requested) };
@@ -74,8 +74,8 @@ impl PackForm {
         Some(Self {
             answers,
             shared: SharedPrompt { system: system.into(), schema: Some(Arc::new(schema)) },
-            key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
-            base_column: requested.first().and_then(|c| c.origin.as_deref()).map(on_one_line),
+            key: expansion.key.names().iter().map(|name| to_single_line(name)).collect(),
+            base_column: requested.first().and_then(|c| c.origin.as_deref()).map(to_single_line),
             question,
         })
     }
@@ -120,7 +120,7 @@ impl PackForm {
 }
 
 /// Returns whether the answers for a column can be written in a line without quotes.
-fn is_short(column: &Column) -> bool {
+fn has_short_answers(column: &Column) -> bool {
     let is_short = match (&column.values, column.kind) {
         (Some(list), _) => !list.open && list.values.iter().all(|value| is_safe_unquoted(value)),
         (None, Type::Boolean | Type::Integer | Type::Real | Type::Date) => true,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{TYPES, evidence, format_value, image, on_one_line, parse_json_line};
+use super::{TYPES, evidence, format_value, image, parse_json_line, to_single_line};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
@@ -54,7 +54,7 @@ pub(super) fn build_system_message(
     if !spellings.is_empty() {
         let _ = write!(text, " Write {}.", spellings.join(", "));
     }
-    let about = on_one_line(expansion.about.trim());
+    let about = to_single_line(expansion.about.trim());
     let _ = write!(text, "\nTable {}: {about}", quote_json(&expansion.name));
     // A list that several columns share is written once.
     let mut lists: Vec<&ValueList> = Vec::new();
@@ -68,7 +68,7 @@ pub(super) fn build_system_message(
             });
             format!("list {}", at + 1)
         });
-        let about = on_one_line(write::column_description(column).unwrap_or_default());
+        let about = to_single_line(write::column_description(column).unwrap_or_default());
         let _ = write!(
             lines,
             "\n{} ({}): {about}",

@@ -6,12 +6,11 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value as Json, json};
 
 use super::row::parse_string;
-use super::{Intro, TYPES, on_one_line};
+use super::{Intro, TYPES, to_single_line};
 use crate::{AskedColumn, write};
 use hqdl_spec::{Column, Type};
 use hqdl_values::key::quote_json;
 
-/// Heading of the questions.
 const QUESTIONS: &str = "Questions:";
 /// Start of a column's options.
 const OPTIONS: &str = "\nOptions of ";
@@ -74,7 +73,7 @@ pub(super) fn add_options(system: &mut String, asked: &[&Column]) {
 pub(super) fn format_questions(asked: &[&Column]) -> String {
     let mut text = QUESTIONS.to_owned();
     for column in asked {
-        let about = on_one_line(write::column_description(column).unwrap_or_default());
+        let about = to_single_line(write::column_description(column).unwrap_or_default());
         let _ = write!(text, "\n{}: {about}", quote_json(&column.name));
     }
     text

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Instructions, SingleForm, format_value, on_one_line, parse_json_line};
+use super::{Instructions, SingleForm, format_value, parse_json_line, to_single_line};
 use crate::completion::{FinishReason, RowOutcome};
 use crate::reasoning::strip_reasoning;
 use crate::unambiguous::{MAX_ATTEMPTS, UnambiguousJson};
@@ -39,7 +39,7 @@ pub(super) fn create_form(expansion: &Expansion, requested: &[&Column]) -> Optio
     let instructions = Instructions { system: system.as_str().into(), tokens: OnceLock::new() };
     Some(SingleForm {
         task: expansion.task,
-        key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
+        key: expansion.key.names().iter().map(|name| to_single_line(name)).collect(),
         context: expansion.context.clone(),
         base_column: None,
         question: "Answer:".to_owned(),
@@ -78,7 +78,6 @@ pub(super) fn format_question(row: &Row, names: &[String]) -> String {
     text
 }
 
-/// Parses a prompt of this form.
 pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     if !system.starts_with(TASK) {
         return None;
@@ -200,9 +199,10 @@ fn find_bare_query(answer: &str, finish: FinishReason) -> Option<String> {
         n if n % 2 == 1 => parts.iter().skip(1).step_by(2).map(|p| strip_language(p)).collect(),
         _ => Vec::new(),
     };
-    let mut queries: Vec<&str> = fenced.into_iter().filter(|text| begins_query(text)).collect();
+    let mut queries: Vec<&str> =
+        fenced.into_iter().filter(|text| begins_with_query(text)).collect();
     if queries.is_empty() && parts.len() == 1 && finish == FinishReason::Stop {
-        queries.extend(Some(answer.trim()).filter(|text| begins_query(text)));
+        queries.extend(Some(answer.trim()).filter(|text| begins_with_query(text)));
     }
     queries.dedup();
     match queries.as_slice() {
@@ -219,7 +219,7 @@ fn strip_language(fenced: &str) -> &str {
     }
 }
 
-fn begins_query(text: &str) -> bool {
+fn begins_with_query(text: &str) -> bool {
     let word: String = text.chars().take_while(char::is_ascii_alphabetic).collect();
     ["select", "with", "values"].iter().any(|w| word.eq_ignore_ascii_case(w))
 }
