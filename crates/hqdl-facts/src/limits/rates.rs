@@ -39,11 +39,13 @@ impl Default for Rates {
 }
 
 impl Rates {
+    /// Adds a member. From now on, its limits apply to all requests.
     pub fn add_member(&mut self, member: u64, limits: PerMinute, now: Instant) {
         self.member_limits.insert(member, limits);
         self.apply_limits(now);
     }
 
+    /// Removes a member and its limits.
     pub fn remove_member(&mut self, member: u64, now: Instant) {
         self.member_limits.remove(&member);
         self.apply_limits(now);
