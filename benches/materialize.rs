@@ -100,7 +100,7 @@ fn again_server(bencher: Bencher) {
     let dir = tempfile::tempdir().expect("a directory");
     let spec = place(dir.path());
     let say = Arc::new(|line: &str| eprintln!("{line}"));
-    let facts = Facts::connect_server(&url, dir.path(), "bench", say).expect("a server");
+    let facts = Facts::connect_to_server(&url, dir.path(), "bench", say).expect("a server");
     run(&spec, &facts);
     bencher.counter(ItemsCount::new(*KEYS * COLUMNS.len() as u64)).bench_local(|| {
         let report = run(&spec, &facts);

@@ -27,7 +27,7 @@ fn main() {
     let dir = tempfile::tempdir().expect("a directory");
     let open = || {
         let say = Arc::new(|line: &str| println!("{line}"));
-        Facts::connect_server(&url, dir.path(), "bench", say).expect("a server")
+        Facts::connect_to_server(&url, dir.path(), "bench", say).expect("a server")
     };
     let facts = open();
     let entities = write(&facts);

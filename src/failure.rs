@@ -275,7 +275,7 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
             "all answers are kept; raise `budget_usd_per_day` in [limits], or run this again tomorrow (UTC)".to_owned(),
             BUDGET,
         ),
-        StopReason::Endpoint(ModelError::Budget(reached)) if reached.is_tokens() => (
+        StopReason::Endpoint(ModelError::Budget(reached)) if reached.is_token_budget() => (
             why.to_string(),
             "all answers are kept; raise `budget_tokens` in [limits] and run this again to continue".to_owned(),
             BUDGET,

@@ -20,7 +20,7 @@ pub struct OpenCache {
 
 impl OpenCache {
     fn open(dir: &Path, description: &str) -> Result<Self, Failed> {
-        if let Some(facts) = connect_server(dir, description) {
+        if let Some(facts) = connect_to_server(dir, description) {
             return Ok(Self { facts: facts? });
         }
         Self::register_user()?;
@@ -44,7 +44,7 @@ impl OpenCache {
 }
 
 /// Connects to the server of a cache's URL; `None` if the cache is a directory.
-fn connect_server(cache: &Path, description: &str) -> Option<Result<Facts, FactsError>> {
+fn connect_to_server(cache: &Path, description: &str) -> Option<Result<Facts, FactsError>> {
     let url = cache.to_str().filter(|_| is_server(cache))?.to_owned();
     let on_status: hqdl::facts::StatusCallback = Arc::new(|_| {});
     Some(Cache::Server { url, owner_description: description.to_owned(), on_status }.open())

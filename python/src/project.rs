@@ -109,7 +109,7 @@ impl Settings {
                 "pass model=\"NAME\", or hqdl.Model(\"NAME\", base_url=…)",
             )));
         }
-        match model::connect_shared(spec, facts) {
+        match model::connect_with_shared_limits(spec, facts) {
             Ok(model) => Ok(Ok(model)),
             Err(missing @ SetupError::NoKey(_)) => Ok(Err(missing.into())),
             Err(error) => Err(error.into()),

@@ -21,7 +21,7 @@ use crate::ask::{
     Written,
 };
 use crate::database::Database;
-use crate::format::{count_noun, format_usd, on_one_line};
+use crate::format::{count_noun, format_usd, to_single_line};
 use crate::generate::StopReason;
 use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::result::json::write_json;
@@ -445,7 +445,7 @@ impl<'s> AskRun<'s> {
             };
             let change = ask::describe_relaxation(&answered.plan.sql, &next.sql);
             if !self.output_options.quiet && !self.output_options.json {
-                anstream::eprintln!("note: {}", on_one_line(&change));
+                anstream::eprintln!("note: {}", to_single_line(&change));
             }
             relaxed.push(change);
             empty.get_or_insert(answered);
@@ -473,7 +473,7 @@ impl<'s> AskRun<'s> {
         let (message, json) = match written {
             Written::Declined(reason) => {
                 let reason = if reason.is_empty() { "the model gave no reason" } else { reason };
-                let reason = on_one_line(reason);
+                let reason = to_single_line(reason);
                 let message = match self.plan_use {
                     PlanUse::RunInChat => format!("no query was run; the model says: {reason}"),
                     _ => format!("the database cannot answer this: {reason}"),
@@ -522,7 +522,7 @@ impl<'s> AskRun<'s> {
         let bound = meta::format_bound(&plan.explained, &self.session.spec);
         anstream::eprint!("{:<10} {sql}\n{bound}", "query");
         if let Some(assumptions) = &plan.assumptions {
-            anstream::eprintln!("{:<10} {}", "assumes", on_one_line(assumptions));
+            anstream::eprintln!("{:<10} {}", "assumes", to_single_line(assumptions));
         }
     }
 
@@ -595,7 +595,7 @@ pub fn print_sql(sql: &str) {
 /// Removes control characters from model output, because they could change other parts of the
 /// terminal.
 fn strip_control_characters(text: &str) -> String {
-    text.trim().lines().map(on_one_line).collect::<Vec<_>>().join("\n")
+    text.trim().lines().map(to_single_line).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the failure for an error while the query ran.

@@ -115,7 +115,7 @@ fn check_journal(facts: &Facts, output_options: OutputOptions) -> Result<ExitCod
         anstream::println!(
             "{}",
             json!({
-                "ok": damage.is_none(), "damaged": damage.fact_rows,
+                "ok": damage.is_empty(), "damaged": damage.fact_rows,
                 "damaged_entries": damage.entries.iter().map(|e| json!({ "table": e.table, "id": e.id })).collect::<Vec<_>>(),
             })
         );
@@ -124,7 +124,7 @@ fn check_journal(facts: &Facts, output_options: OutputOptions) -> Result<ExitCod
     } else if !output_options.quiet {
         anstream::println!("sound");
     }
-    Ok(if damage.is_none() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+    Ok(if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 
 /// Names of columns and models by their ids.

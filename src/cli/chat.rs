@@ -12,7 +12,7 @@ use super::rows::{self, RowsFormat};
 use super::{CacheFlags, OutputOptions, interrupt};
 use crate::ask::{Conversation, ConversationStore, Turn};
 use crate::facts::is_server;
-use crate::format::{format_usd, on_one_line};
+use crate::format::{format_usd, to_single_line};
 use crate::private_dir::FileError;
 use crate::session::Session;
 
@@ -144,7 +144,7 @@ impl Chat<'_> {
         let interrupt = interrupt::watch_ctrl_c(Some(STOPPING));
         self.print_note("ask a question, or /help");
         for turn in &self.conversation.turns {
-            self.print_note(&format!("> {}", on_one_line(&turn.question)));
+            self.print_note(&format!("> {}", to_single_line(&turn.question)));
         }
         loop {
             if is_terminal {
@@ -237,7 +237,7 @@ impl Chat<'_> {
                 let undone = self.conversation.turns.pop().ok_or_else(no_answer_failure)?;
                 self.last = None;
                 self.save_conversation()?;
-                self.print_note(&format!("forgot: {}", on_one_line(&undone.question)));
+                self.print_note(&format!("forgot: {}", to_single_line(&undone.question)));
             }
             "/keep" => self.keep_example(argument)?,
             "/export" => self.export_rows(Path::new(argument))?,

@@ -220,7 +220,8 @@ impl LineAnswerer<'_> {
                 "pass --model NAME (and --base-url URL), --spec SPEC, or --recordings FILE",
             ));
         }
-        model::connect_shared(spec, self.facts).map_err(|error: SetupError| error.into())
+        model::connect_with_shared_limits(spec, self.facts)
+            .map_err(|error: SetupError| error.into())
     }
 }
 

@@ -306,7 +306,7 @@ fn is_daily_budget_reached(report: &Report, spec: &Spec, facts: &Facts) -> Resul
     };
     let is_its_own = reached.caps.usd == Some(day) && reached.caps.tokens.is_none();
     // The run's own budget may be equal to the daily one, so check today's spending too.
-    Ok(is_its_own && facts.history().spent_today()? + reached.next.usd > day)
+    Ok(is_its_own && facts.history().cost_today()? + reached.next.usd > day)
 }
 
 fn to_failed_result(failure: Failure, follow_up: FollowUp) -> RunResult {

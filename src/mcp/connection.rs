@@ -4,7 +4,7 @@ use axum::http::request::Parts;
 use rmcp::service::{RequestContext, RoleServer};
 use tokio::sync::watch;
 
-use crate::format::on_one_line;
+use crate::format::to_single_line;
 
 /// Maximum characters of a client's name.
 const MAX_CLIENT_CHARS: usize = 60;
@@ -54,7 +54,7 @@ pub fn describe_client(call: &ToolCall) -> String {
     );
     // A semicolon separates the name from the connection, so the client must not be able to write
     // one.
-    let name = on_one_line(&name).replace(';', ",");
+    let name = to_single_line(&name).replace(';', ",");
     let name: String = name.chars().take(MAX_CLIENT_CHARS).collect();
     match HttpConnection::find(call) {
         Some(connection) => format!("{name}; HTTP, {}", connection.client),

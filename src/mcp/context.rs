@@ -18,7 +18,7 @@ use crate::database::Database;
 use crate::database::provenance::CellProvenance;
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::format::{count_noun, hide_secrets, on_one_line};
+use crate::format::{count_noun, hide_secrets, to_single_line};
 use crate::generate::{Listener, StopReason};
 use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::model::{self, Model, ModelError};
@@ -169,7 +169,7 @@ impl ServerContext {
             let is_named = |name: &str| cards.iter().any(|c| c.name.eq_ignore_ascii_case(name));
             if let Some(missing) = tables.iter().find(|name| !is_named(name)) {
                 return Err(Failure::wrong_input(
-                    format!("there is no table {}", on_one_line(missing)),
+                    format!("there is no table {}", to_single_line(missing)),
                     "call `describe` without tables",
                 ));
             }
@@ -306,7 +306,7 @@ impl ServerContext {
     /// Returns the record of a query's plan, for its approval.
     pub fn build_plan_record(&self, plan: &AskPlan, client: String) -> Result<PlanRecord, Failure> {
         let routes = plan.explained.routes.iter();
-        let routes = routes.map(|r| on_one_line(&format!("{}: {}", r.call, r.why))).collect();
+        let routes = routes.map(|r| to_single_line(&format!("{}: {}", r.call, r.why))).collect();
         let work = PlannedWork::Query { sql: plan.sql.clone(), dialect: plan.dialect };
         self.build_record(work, &plan.max_cost, routes, client)
     }
@@ -411,11 +411,11 @@ impl ServerContext {
             Ok(Written::Plan(plan)) => Ok(WrittenQuery::Sql(plan)),
             Ok(Written::Declined(reason)) => Ok(WrittenQuery::Failed(format!(
                 "the database cannot answer this: {}",
-                on_one_line(&reason)
+                to_single_line(&reason)
             ))),
             Ok(Written::Failed(failed)) => Ok(WrittenQuery::Failed(format!(
                 "the model wrote no query that runs: {}",
-                on_one_line(&failed.error)
+                to_single_line(&failed.error)
             ))),
             Ok(Written::Unreadable) => {
                 Ok(WrittenQuery::Failed(

@@ -6,7 +6,7 @@ use rmcp::model::{
 
 use super::context::ServerContext;
 use crate::failure::Failure;
-use crate::format::{io_reason, on_one_line};
+use crate::format::{io_reason, to_single_line};
 use crate::spec::mask_secrets;
 
 const GUIDE: &str = include_str!("../../docs/guides/queries.md");
@@ -112,7 +112,7 @@ pub fn build_prompt(name: &str, arguments: Option<&JsonObject>) -> Result<GetPro
     let row = PROMPTS.iter().find(|row| row.name == name);
     let row = row.ok_or_else(|| {
         let all = crate::format::name_all("prompt", PROMPTS.iter().map(|row| row.name));
-        format!("there is no prompt {}; {all}", on_one_line(name))
+        format!("there is no prompt {}; {all}", to_single_line(name))
     })?;
     let argument = arguments.and_then(|all| all.get(row.argument)?.as_str());
     let argument =

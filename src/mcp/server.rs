@@ -23,7 +23,7 @@ use super::resources::{build_prompt, list_prompts, list_resources, read_resource
 use super::stdin::AnsweredLines;
 use super::tools::list_tools;
 use crate::failure::Failure;
-use crate::format::on_one_line;
+use crate::format::to_single_line;
 
 /// Methods of the protocol that a client can call.
 const METHODS: [&str; 8] = [
@@ -152,7 +152,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         let Some((text, kind)) = read.map_err(fail)? else {
             let message = format!(
                 "there is no resource {}; `resources/list` lists them",
-                on_one_line(&params.uri)
+                to_single_line(&params.uri)
             );
             return Err(ErrorData::resource_not_found(message, None));
         };
@@ -182,7 +182,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         request: CustomRequest,
         _: ToolCall,
     ) -> Result<CustomResult, ErrorData> {
-        let method = on_one_line(&request.method);
+        let method = to_single_line(&request.method);
         let (code, message) = if METHODS.contains(&&*method) {
             let message = format!(
                 "the parameters of {method} are missing or wrong: see its schema in the Model Context Protocol"
@@ -203,7 +203,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         if !list_tools().iter().any(|tool| tool.name == params.name) {
             let tools = list_tools();
             let all = crate::format::name_all("tool", tools.iter().map(|tool| &*tool.name));
-            let message = format!("there is no tool {}; {all}", on_one_line(&params.name));
+            let message = format!("there is no tool {}; {all}", to_single_line(&params.name));
             return Err(ErrorData::invalid_params(message, None));
         }
         let run = async || {

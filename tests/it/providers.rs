@@ -55,7 +55,7 @@ fn providers_are_recognized_by_their_urls() {
         ("https://openrouter.ai/api/v1", "OpenRouter", None),
         ("https://api.openai.com.evil.example/v1", "the endpoint", None),
     ] {
-        let habits = providers::profile_of(&url.parse().unwrap());
+        let habits = providers::find_profile(&url.parse().unwrap());
         assert_eq!((habits.name, habits.key_variable), (name, variable), "{url}");
     }
 }

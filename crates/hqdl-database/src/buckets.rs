@@ -2,8 +2,9 @@
 //! tables were published, so that a run looks up no facts about the others.
 //!
 //! A publication records a [`BucketSnapshot`]. The next run reads the key columns of the sources
-//! once, adds them up, and visits only the keys of buckets that may differ. A bucket contains whole
-//! entities, with all spellings of their keys. The run skips a bucket only if all of these hold:
+//! once, computes the sums again, and visits only the keys of buckets that may differ. A bucket
+//! contains whole entities, with all spellings of their keys. The run skips a bucket only if all of
+//! these hold:
 //!
 //! * The sum over its source rows is the recorded one. Each row adds a hash of its key, as stored,
 //!   and of its source. Rows that were added, deleted or changed, that have another type or
@@ -43,11 +44,12 @@ pub(super) const MAX_SAMPLES: usize = 3;
 pub struct BucketSnapshot {
     /// Buckets; their number is a power of two.
     pub buckets: Vec<Bucket>,
-    /// Last completion that the fact store had, and its description.
+    /// Last completion of the fact store, and a description of the store.
     pub last_completion: (i64, String),
     /// Id of the fact store's records when the cells were looked up.
     pub records_id: i64,
-    /// Samples of keys that occur in several rows, and of further spellings, with their buckets.
+    /// Samples of keys that occur in several rows, and of further spellings, each with the number
+    /// of its bucket.
     pub samples: [Vec<(usize, String)>; 2],
 }
 
@@ -84,7 +86,7 @@ impl BucketSnapshot {
         Self { buckets, ..Self::default() }
     }
 
-    /// Returns the snapshot without its cells: only what the sources determine.
+    /// Returns the snapshot without its cells, that is, only the values that the sources determine.
     #[must_use]
     pub fn without_cells(&self) -> Self {
         let mut snapshot = self.clone();
@@ -140,9 +142,9 @@ impl BucketSnapshot {
         bucket
     }
 
-    /// Adds the buckets that a run did not visit.
+    /// Adds the buckets that the run did not visit.
     pub fn add_unvisited_buckets(&mut self, changed: &ChangedBuckets) {
-        for (n, bucket) in changed.unvisited() {
+        for (n, bucket) in changed.unvisited_buckets() {
             self.buckets[n] = bucket.clone();
         }
         for (samples, recorded) in self.samples.iter_mut().zip(&changed.snapshot.samples) {
@@ -166,7 +168,7 @@ impl BucketSnapshot {
 }
 
 impl Bucket {
-    /// Resets the sums over cells and published rows.
+    /// Resets the sums that depend on cells and published rows.
     pub fn reset_cells(&mut self) {
         self.cells.iter_mut().for_each(|cells| *cells = Tally::default());
         (self.version_sum, self.published_rows, self.is_open) = (0, 0, false);
@@ -206,7 +208,7 @@ pub(super) fn format_key(key: &[Value]) -> String {
 pub struct ChangedBuckets {
     /// Snapshot of the published tables.
     pub snapshot: BucketSnapshot,
-    /// Indices of the buckets whose keys the run visits.
+    /// Indices of the visited buckets.
     pub visited: BTreeSet<usize>,
     /// Sums of the hashes of the source rows, per bucket.
     pub(super) source_sums: Vec<i64>,
@@ -216,13 +218,13 @@ pub struct ChangedBuckets {
 }
 
 impl ChangedBuckets {
-    /// Returns the buckets of a snapshot before any source row was read.
+    /// Returns the buckets of a snapshot before any source row has been read.
     pub(super) fn new(snapshot: BucketSnapshot) -> Self {
         let source_sums = vec![0; snapshot.buckets.len()];
         Self { snapshot, source_sums, ..Self::default() }
     }
 
-    /// Adds a source row.
+    /// Adds a source row to its bucket.
     pub(super) fn add_row(&mut self, expansion: &Expansion, source: usize, key: &[Value]) {
         if key.iter().all(|value| *value == Value::Null) {
             self.null_rows += 1;
@@ -234,7 +236,7 @@ impl ChangedBuckets {
         *sum = sum.wrapping_add(hash_row(key, source, &mut self.buffer));
     }
 
-    /// Determines the buckets to visit, after all source rows were added.
+    /// Determines the buckets to visit, after all source rows have been added.
     pub(super) fn find_visited_buckets(&mut self, answered: &HashSet<Entity>) {
         self.visited = answered.iter().map(|entity| self.snapshot.bucket_of(entity)).collect();
         let sums = self.snapshot.buckets.iter().zip(&self.source_sums).enumerate();
@@ -254,11 +256,11 @@ impl ChangedBuckets {
     }
 
     /// Returns the buckets that the run does not visit, with their numbers.
-    pub fn unvisited(&self) -> impl Iterator<Item = (usize, &Bucket)> {
+    pub fn unvisited_buckets(&self) -> impl Iterator<Item = (usize, &Bucket)> {
         self.snapshot.buckets.iter().enumerate().filter(|(n, _)| !self.visited.contains(n))
     }
 
-    /// Returns as many empty buckets.
+    /// Returns a snapshot with the same number of buckets, all empty.
     #[must_use]
     pub fn empty_snapshot(&self) -> BucketSnapshot {
         let columns = self.snapshot.buckets.first().map_or(0, |bucket| bucket.cells.len());
@@ -276,8 +278,8 @@ impl ChangedBuckets {
         self.visited.contains(&self.snapshot.bucket_of(entity))
     }
 
-    /// Returns the sum of the versions, and the number, of the published rows in the visited
-    /// buckets.
+    /// Returns the sum of the versions of the published rows in the visited buckets, and the number
+    /// of these rows.
     #[must_use]
     pub fn visited_versions(&self) -> (i64, i64) {
         let visited = self.visited.iter().filter_map(|n| self.snapshot.buckets.get(*n));
@@ -287,9 +289,10 @@ impl ChangedBuckets {
     }
 
     /// Returns true if the visited keys are those of the rows that determined the visited buckets.
-    /// Otherwise the sources changed in between, or a key is a number that is stored with two types.
+    /// Otherwise the sources changed in the meantime, or a key is a number that is stored with two
+    /// types.
     #[must_use]
-    pub fn has_source_sums(&self, visited: &BucketSnapshot) -> bool {
+    pub fn matches_source_sums(&self, visited: &BucketSnapshot) -> bool {
         let sum_of = |n: &usize| visited.buckets.get(*n).map(|bucket| bucket.source_sum);
         self.visited.iter().all(|n| sum_of(n) == self.source_sums.get(*n).copied())
     }
@@ -356,7 +359,7 @@ impl Database {
     }
 }
 
-/// Returns the name under which `hqdl_object` has the snapshot of an expansion.
+/// Returns the name of an expansion's snapshot in `hqdl_object`.
 fn snapshot_name(expansion: &Expansion) -> String {
     format!("hqdl:buckets:{}", expansion.name)
 }

@@ -14,7 +14,7 @@ use hqdl_values::sql;
 pub(crate) const OWN_TABLES: [&str; 4] =
     ["hqdl_edit", "hqdl_record", "hqdl_completion", "hqdl_object"];
 
-/// Report of what was removed.
+/// Report of the removed objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CleanReport {
     /// Path of the database.
@@ -29,7 +29,7 @@ pub struct CleanReport {
 /// last of them. A copy (`output`) is deleted if it contains only objects that hqdl created.
 ///
 /// # Errors
-/// Returns [`StoreError`] if the database cannot be written; it is unchanged then.
+/// Returns [`StoreError`] if the database cannot be written. The database is then unchanged.
 pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, StoreError> {
     let path = spec.target().clone();
     if let Some(server) = source.server() {
@@ -66,8 +66,8 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
     Ok(report)
 }
 
-/// Returns the existing tables and views of a spec, views first, and whether no other spec has
-/// objects in the database.
+/// Returns the existing tables and views of a spec, views first. Also returns whether no other spec
+/// has objects in the database.
 fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, String)>, bool)> {
     let c = db.connection();
     let spec_path = spec.full_path();
@@ -98,7 +98,7 @@ fn drop_objects(
     is_last: bool,
 ) -> rusqlite::Result<()> {
     let c = db.connection();
-    // Dropping a table must not change rows of other tables that refer to it.
+    // Dropping a table must not change the rows of other tables that refer to it.
     c.execute_batch("PRAGMA foreign_keys = OFF")?;
     c.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     let behavior = rusqlite::TransactionBehavior::Immediate;

@@ -2,7 +2,7 @@
 //!
 //! They are first collected into a temporary table. `SQLite` sorts and groups them on disk, so that
 //! memory use does not grow with their number, and all phases of a run (plan, generate, publish)
-//! use the same keys even if the source changes meanwhile.
+//! use the same keys even if the source changes in the meantime.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,7 @@ use hqdl_values::key::{Entity, KeyColumns};
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Keys of one expansion, in the order of their sources.
+/// Keys of one expansion, ordered by source.
 pub struct Keys<'db> {
     db: &'db Database,
     table: String,
@@ -37,14 +37,14 @@ pub struct Keys<'db> {
     pub changed: Option<ChangedBuckets>,
 }
 
-/// Key, and the columns to request for it.
+/// Key, with the columns to request for it.
 #[derive(Debug, Clone)]
 pub struct KeyRow {
     /// Position among the keys of the expansion, from 1.
     pub position: i64,
     /// Whether the entity has other spellings.
     pub has_other_spellings: bool,
-    /// Key and context, as written in the source.
+    /// Key and context, as the source contains them.
     pub row: Row,
     /// Entity that the key identifies.
     pub entity: Entity,
@@ -68,7 +68,7 @@ struct SpellingGroup {
     is_selected: bool,
 }
 
-/// Anomalies of the keys of an expansion.
+/// Number of keys of an expansion, and their anomalies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyReport {
     /// Number of rows of the sources.
@@ -88,7 +88,7 @@ pub struct KeyReport {
 }
 
 impl KeyReport {
-    /// Returns the warnings about the keys that `hqdl check` prints, as sentences.
+    /// Returns the warnings about the keys that `hqdl check` prints.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let (n, samples) = &self.partly_null;
@@ -100,8 +100,8 @@ impl KeyReport {
         partly_null.into_iter().chain(self.warnings_for_runs()).collect()
     }
 
-    /// Returns the warnings that every plan and run prints. It excludes keys that are partly NULL,
-    /// because these are complete keys.
+    /// Returns the warnings that every plan and run prints. Keys that are partly NULL cause no
+    /// warning here, because they are complete keys.
     #[must_use]
     pub fn warnings_for_runs(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -159,7 +159,7 @@ impl<'db> Keys<'db> {
             let connection = db.connection();
             server.copy_sources(expansion, &filters, connection, &|n| keys.source_table(n))?;
         }
-        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
+        keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
         keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
         Ok(keys)
     }
@@ -180,8 +180,8 @@ impl<'db> Keys<'db> {
     }
 
     /// Collects the keys of the buckets that may differ from `snapshot`, and those of the entities
-    /// in `answered`. Returns `None` if that is most of them, or if a key is not readable; then the
-    /// caller collects all keys.
+    /// in `answered`. Returns `None` if these are most of the keys, or if a key is unreadable. The
+    /// caller then collects all keys.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the source cannot be read or the filter is invalid.
@@ -197,13 +197,13 @@ impl<'db> Keys<'db> {
         let scanned = keys.find_changed_buckets(snapshot, answered);
         let Some(changed) = scanned.map_err(|e| db.store_error_for(&e))? else { return Ok(None) };
         keys.changed = Some(changed);
-        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
+        keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
         keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
-        Ok(keys.add_unvisited_report().then_some(keys))
+        Ok(keys.report_unvisited_buckets().then_some(keys))
     }
 
-    /// Reads the keys of all source rows and returns the buckets to visit; `None` if they contain
-    /// most of the keys, or if a key is not readable.
+    /// Reads the keys of all source rows and returns the buckets to visit. Returns `None` if these
+    /// contain most of the keys, or if a key is unreadable.
     fn find_changed_buckets(
         &self,
         snapshot: BucketSnapshot,
@@ -217,13 +217,13 @@ impl<'db> Keys<'db> {
         Ok((is_readable && !changed.has_most_keys()).then_some(changed))
     }
 
-    /// Adds the unvisited buckets to the report. Returns false if a remark about them would have no
-    /// sample.
-    fn add_unvisited_report(&mut self) -> bool {
+    /// Adds the unvisited buckets to the report. Returns false if a warning about them would have
+    /// no sample.
+    fn report_unvisited_buckets(&mut self) -> bool {
         let (Some(changed), report) = (&self.changed, &mut self.report) else { return true };
         report.null_rows = changed.null_rows;
         report.rows += changed.null_rows;
-        for (_, bucket) in changed.unvisited() {
+        for (_, bucket) in changed.unvisited_buckets() {
             report.rows += bucket.source_rows;
             report.keys += bucket.entities + bucket.respelled;
             report.duplicates.0 += bucket.duplicates;
@@ -238,12 +238,12 @@ impl<'db> Keys<'db> {
         })
     }
 
-    /// Returns the table that the rows of a source on a server are copied into.
+    /// Returns the local table into which the rows of a source on a server are copied.
     fn source_table(&self, n: usize) -> String {
         sql::quote_name(&format!("hqdl_source_{n}_{}", self.expansion.name))
     }
 
-    fn fill_table(
+    fn fill_key_table(
         &self,
         expansion: &Expansion,
         filter: Option<&str>,
@@ -325,8 +325,8 @@ impl<'db> Keys<'db> {
         })
     }
 
-    /// Registers `hqdl_image`, which reads a BLOB that is an image once and returns the digest that
-    /// identifies it from then on.
+    /// Registers `hqdl_image`. For a BLOB that is an image, this function reads the image once and
+    /// returns the digest that identifies it from then on.
     fn register_image_function(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         if expansion.context.iter().any(|c| expansion.is_image(c)) {
             let images = expansion.image_files.clone();
@@ -364,7 +364,7 @@ impl<'db> Keys<'db> {
     }
 
     /// Returns the sources for which a filter is a valid condition on single rows. Fails if there
-    /// is none.
+    /// is no such source.
     fn find_filterable_sources(
         &self,
         expansion: &Expansion,
@@ -394,7 +394,7 @@ impl<'db> Keys<'db> {
         }
     }
 
-    /// Scans all keys once and collects counts, samples, and spellings.
+    /// Scans all keys once and collects counts, samples and spellings.
     fn scan_keys(&mut self, expansion: &Expansion) -> rusqlite::Result<()> {
         let mut report = KeyReport::default();
         let add_sample = |slot: &mut (u64, Vec<String>), text: &dyn Fn() -> String| {
@@ -443,8 +443,8 @@ impl<'db> Keys<'db> {
         }
         drop(rows);
         drop(statement);
-        // Only an entity with a non-canonical spelling can have several spellings; find those that
-        // do.
+        // Only an entity with a non-canonical spelling can have several spellings; find the ones
+        // that do.
         if !candidates.is_empty() {
             let mut spellings: HashMap<u128, SpellingGroup> = HashMap::new();
             let mut respelled: HashSet<u128> = HashSet::new();
@@ -531,7 +531,7 @@ impl<'db> Keys<'db> {
         if key.iter().all(|v| *v == Value::Null) {
             return Ok(None);
         }
-        // An unreadable context value is not shown; it is not part of the entity.
+        // Omit an unreadable context value, because it is not part of the entity.
         let context: Vec<Value> = (0..self.context_count)
             .map(|c| {
                 Value::from_sqlite(row.get_ref(1 + self.part_count + c).unwrap_or(ValueRef::Null))
@@ -628,8 +628,8 @@ fn read_key(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>
     Err(format!("({})", parts.join(", ")))
 }
 
-/// Passes the key of each source row to `visit`, with the number of its source. Keys of NULLs are
-/// included. Returns false if some keys are not readable; these are skipped.
+/// Passes the key of each source row to `visit`, with the number of its source. Keys that consist
+/// of NULLs are included. Returns false if some keys are unreadable; these are skipped.
 ///
 /// # Errors
 /// Fails with an error from `SQLite`.
@@ -675,7 +675,8 @@ fn key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String>
 /// Alias of a source that is a SELECT.
 const SOURCE_ALIAS: &str = "hqdl_source";
 
-/// Returns a source as used in FROM. The line break ends a comment at the end of a SELECT.
+/// Returns a source as a FROM clause contains it. The line break ends a comment at the end of a
+/// SELECT.
 fn format_from_clause(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::quote_name(table),

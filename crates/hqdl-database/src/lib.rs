@@ -2,9 +2,9 @@
 //!
 //! [`Database`] opens a database, [`schema`] describes it, and [`keys`] lists the semantic keys of
 //! an expansion. [`publish`] writes the materialized views and [`rows`] their rows, identified by
-//! their [`versions`]. [`buckets`] finds the keys that have changed since. [`published_state`] describes the published state and its inputs,
-//! [`provenance`] returns the origin of a cell, and [`migrate`] updates hqdl's own tables.
-//! [`postgres`] implements the operations on a server.
+//! their [`versions`]. [`buckets`] finds the keys that have changed since. [`published_state`]
+//! describes the published state and its inputs, [`provenance`] returns the origin of a cell, and
+//! [`migrate`] updates hqdl's own tables. [`postgres`] implements the operations on a server.
 
 pub mod buckets;
 pub mod clean;
@@ -42,7 +42,7 @@ pub enum StoreError {
     /// The file does not exist.
     #[error("no database at {}", hide_secrets(&.0.to_string_lossy()))]
     Missing(PathBuf),
-    /// The file exists, but it is not a `SQLite` database.
+    /// The file exists, but is not a `SQLite` database.
     #[error("{} is not a SQLite database", .0.display())]
     NotADatabase(PathBuf),
     /// The path is a directory.
@@ -57,10 +57,10 @@ pub enum StoreError {
     /// The database cannot be written.
     #[error("{} cannot be written", .0.display())]
     ReadOnly(PathBuf),
-    /// The disk of a database that is being written is full.
+    /// The disk with the database is full.
     #[error("the disk with {} is full", .0.display())]
     DiskFull(PathBuf),
-    /// The database is damaged, or its directory cannot be used.
+    /// `SQLite` reported another error.
     #[error("{}: {message}", path.display())]
     Sqlite {
         /// Path of the database.
@@ -76,7 +76,7 @@ pub enum StoreError {
     Reserved {
         /// Path of the database.
         path: PathBuf,
-        /// Reserved name that the database contains.
+        /// Reserved name that the user's table has.
         name: String,
     },
     /// The output is a copy of another database.
@@ -84,7 +84,7 @@ pub enum StoreError {
     OtherCopy {
         /// Path of the output.
         path: PathBuf,
-        /// The other database.
+        /// Database that the output is a copy of.
         of: String,
     },
     /// The output is older than its database, and contains other objects than hqdl's.
@@ -121,9 +121,9 @@ pub enum StoreError {
     NotOnServer {
         /// URL without the password.
         url: String,
-        /// Operation that is not possible.
+        /// Operation that requires a file.
         what: &'static str,
-        /// Alternative for the user.
+        /// Alternative that the user can choose.
         hint: &'static str,
     },
     /// A file operation failed.
@@ -154,7 +154,7 @@ impl StoreError {
         }
     }
 
-    /// Returns the database's message, without the name of the database.
+    /// Returns the error message, without the name of the database where possible.
     fn message_text(&self) -> String {
         match self {
             Self::Sqlite { message, .. }
@@ -253,8 +253,8 @@ impl Database {
         if db.connection.is_readonly("main").map_err(|e| db.store_error_for(&e))? {
             return Err(StoreError::ReadOnly(db.path));
         }
-        // If SQLite cannot create a journal, or a lock, in the directory, the error occurs only on
-        // a write. Try one now, before any request is paid for.
+        // If SQLite cannot create a journal or a lock in the directory, the error occurs only on a
+        // write. Try to write now, before any request is paid for.
         let version: i64 = db
             .connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
@@ -275,7 +275,7 @@ impl Database {
     fn connect(url: &Path) -> Result<Self, StoreError> {
         let server = DatabaseServer::connect(url)?;
         let error = |e: rusqlite::Error| StoreError::from_sqlite(server.display_url().as_ref(), &e);
-        // A private temporary file.
+        // An empty path opens a private temporary database.
         let connection = Connection::open("").map_err(error)?;
         server.read_bookkeeping(&connection)?;
         Ok(Self {
@@ -306,12 +306,12 @@ impl Database {
         }
         let connection = Connection::open_with_flags(path, mode).map_err(error)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(error)?;
-        // The first read detects that a file is not a database.
+        // Only the first read detects that a file is not a database.
         let read_schema =
             |c: &Connection| c.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
         match read_schema(&connection) {
-            // A writer was killed: its unfinished changes must be rolled back first, which needs a
-            // writable connection.
+            // A writer was killed, so its unfinished changes must be rolled back first. This needs
+            // a writable connection.
             Err(e) if needs_recovery(&e) => {
                 let recovered =
                     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
@@ -324,7 +324,7 @@ impl Database {
         Ok(Self { path: path.to_owned(), connection, file_identity, server: None })
     }
 
-    /// Returns a number that changes if another connection writes to the database.
+    /// Returns a number that changes when another connection writes to the database.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
@@ -337,8 +337,9 @@ impl Database {
             .map_err(|e| self.store_error_for(&e))
     }
 
-    /// Returns a number that changes, possibly with a delay, if tables on a server are written,
-    /// apart from hqdl's own; 0 for a file, whose changes the system reports.
+    /// Returns a number that changes, possibly with a delay, when a table on the server is written
+    /// that is not hqdl's. Returns 0 for a file, because the operating system reports changes to
+    /// files.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be queried.
@@ -346,8 +347,8 @@ impl Database {
         self.server().map_or(Ok(0), DatabaseServer::change_counter)
     }
 
-    /// Makes the published cells of an expansion available on the connection, if the database is on
-    /// a server.
+    /// Copies the published cells of an expansion to the connection, if the database is on a
+    /// server.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the cells cannot be read.
@@ -364,13 +365,12 @@ impl Database {
         self.file_identity.is_some() && self.file_identity != read_file_identity(&self.path)
     }
 
-    /// Returns the path.
+    /// Returns the path of the database.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the server of the database.
     fn server(&self) -> Option<&DatabaseServer> {
         self.server.as_deref()
     }
@@ -381,7 +381,7 @@ impl Database {
         self.server().map(DatabaseServer::display_url)
     }
 
-    /// Returns the connection; a private local one, if the database is on a server.
+    /// Returns the connection. If the database is on a server, this is a private local connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
@@ -404,8 +404,7 @@ impl Database {
         }
     }
 
-    /// Makes the first rows of each table available on the connection, if the database is on a
-    /// server.
+    /// Copies the first rows of each table to the connection, if the database is on a server.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the rows cannot be read.
@@ -425,7 +424,7 @@ impl Database {
         self.server().map_or(Ok(()), |server| server.create_empty_tables(&self.connection))
     }
 
-    /// Checks a query that the server would run.
+    /// Checks whether the server accepts a query.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server rejects it, or there is no server.
@@ -434,7 +433,7 @@ impl Database {
     }
 
     /// Returns the number of keys of an expansion's sources that are not published on the server,
-    /// or for which one of these columns is missing or failed.
+    /// or that have a missing or failed cell in one of these columns.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be read, or there is none.
@@ -451,7 +450,7 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`QueryStop`](postgres::query::QueryStop).
-    pub fn run_on_server<E>(
+    pub fn run_query_on_server<E>(
         &self,
         sql: &str,
         timeout: Option<Duration>,
@@ -466,12 +465,12 @@ impl Database {
         self.server().ok_or_else(|| StoreError::Missing(self.path.clone()))
     }
 
-    /// Returns the connection, to set its hooks.
+    /// Returns the mutable connection, for setting its hooks.
     pub fn connection_mut(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    /// Converts a `SQLite` error, with this database's path.
+    /// Converts a `SQLite` error to an error with this database's path.
     #[must_use]
     pub fn store_error_for(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)
@@ -486,7 +485,8 @@ impl Database {
     }
 }
 
-/// Returns true if a database cannot be read before a killed process's changes are rolled back.
+/// Returns true if a database cannot be read before the changes of a killed process are rolled
+/// back.
 fn needs_recovery(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|e| e.extended_code);
     code.is_some_and(|c| {
@@ -502,7 +502,7 @@ fn read_file_identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// An open file cannot be replaced on these systems, so no identity is needed.
+/// An open file cannot be replaced on other systems, so no identity is needed.
 #[cfg(not(unix))]
 fn read_file_identity(_: &Path) -> Option<(u64, u64)> {
     None

@@ -6,8 +6,8 @@ use hqdl_migrations::{DATABASE, JOURNAL, Migration};
 use rusqlite::{Connection, TransactionBehavior, ffi};
 
 /// Temporary view that shows the tables of versions before 6 as the current `hqdl_object`, so that
-/// a database is read without being migrated. Without inputs, layout and checksums, queries do not
-/// read its tables instead of the facts, and a run publishes again.
+/// a database is read without being migrated. The view has no inputs, layout or checksums, so
+/// queries read the facts instead of the published tables, and a run publishes again.
 const EARLIER_TABLES: &str = "CREATE TEMP VIEW hqdl_object AS
     SELECT o.name, o.type, o.expansion, e.spec, e.key, e.columns, NULL AS layout, e.rows,
       e.published_at, NULL AS inputs, NULL AS checksums
@@ -24,7 +24,7 @@ pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
         version if version > newest => Err(newer_version_error(version, newest)),
         version => Ok(version),
     };
-    // In the usual case no lock is needed.
+    // Usually no lock is needed.
     if missing_from(connection)? == newest {
         return Ok(());
     }
@@ -48,7 +48,7 @@ pub(crate) fn create_compatibility_view(connection: &Connection) -> rusqlite::Re
     connection.execute_batch(EARLIER_TABLES)
 }
 
-/// Returns the version of hqdl's tables in an expanded database; 0 if it has none.
+/// Returns the version of hqdl's tables in an expanded database; 0 if there are none.
 fn database_version(c: &Connection) -> rusqlite::Result<i32> {
     let select = if has_table(c, "hqdl_migration")? {
         "SELECT max(version) FROM hqdl_migration"
@@ -64,7 +64,7 @@ fn has_table(c: &Connection, name: &str) -> rusqlite::Result<bool> {
     c.prepare("SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([name])
 }
 
-/// Runs `migrate` in the open transaction, or in one of its own.
+/// Runs `migrate` in the open transaction, or else in a new one.
 fn run_in_transaction(
     connection: &Connection,
     migrate: impl FnOnce(&Connection) -> rusqlite::Result<()>,
@@ -78,7 +78,7 @@ fn run_in_transaction(
     transaction.commit()
 }
 
-/// Returns the error for a database of a newer hqdl version, which this one cannot maintain.
+/// Returns the error for a database of a newer hqdl version, which this version cannot update.
 fn newer_version_error(version: i32, known: i32) -> rusqlite::Error {
     let message = format!(
         "a newer hqdl wrote it (version {version}; this hqdl supports versions up to {known}); nothing was changed"
@@ -105,7 +105,7 @@ pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
         }
         Ok(JOURNAL.iter().filter(|(n, _)| !applied.contains(n)).copied().collect())
     };
-    // In the usual case no lock is needed.
+    // Usually no lock is needed.
     if find_missing(connection)?.is_empty() {
         return Ok(());
     }

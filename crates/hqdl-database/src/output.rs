@@ -2,8 +2,8 @@
 //!
 //! If a copy is older than its database, the transaction that publishes also updates the rows that
 //! differ (`refresh`). If that is not possible, hqdl creates a new copy with the new tables beside
-//! the old one, and replaces the old one atomically. Until then the old copy is unchanged, even if
-//! the run is slow, fails or crashes.
+//! the old copy, and then replaces the old copy atomically. Until then the old copy is unchanged,
+//! even if the run is slow, fails or crashes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub enum OutputTarget {
     InPlace(PathBuf),
     /// A copy that is up to date with its database.
     Current(Database),
-    /// A copy that is older than its database, and can be updated in place.
+    /// A copy that is older than its database and can be updated in place.
     Outdated(Database),
     /// A copy that must be created, or recreated.
     Stale(PathBuf),
@@ -75,7 +75,7 @@ impl OutputTarget {
         Ok(Self::Stale(output.to_owned()))
     }
 
-    /// Returns the database with the current published tables, if there is one.
+    /// Returns the database with the current published tables, if it exists.
     #[must_use]
     pub fn published_database<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
         match self {
@@ -85,8 +85,8 @@ impl OutputTarget {
         }
     }
 
-    /// Returns the database that contains the tables of the previous run: an outdated copy, or the
-    /// result of `published_database`.
+    /// Returns the database that contains the tables of the previous run: an outdated copy, or else
+    /// the database that [`Self::published_database`] returns.
     #[must_use]
     pub fn previous_database<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
         match self {
@@ -125,7 +125,7 @@ impl OutputTarget {
     /// replaced.
     pub fn open_target(&self, source: &Database) -> Result<OutputDatabase, StoreError> {
         let target = self.open_database(source)?;
-        // The data read so far is from the old file.
+        // The data that was read so far is from the old file.
         if source.is_replaced() {
             target.abandon();
             return Err(StoreError::Replaced(source.path.clone()));
@@ -142,7 +142,7 @@ impl OutputTarget {
             Self::Outdated(Database { path, .. }) => {
                 let stamp = file_fingerprint(&source.path, path)?;
                 let database = Database::open_writable(path)?;
-                refresh::attach(&database, source)?;
+                refresh::attach_source(&database, source)?;
                 Ok(OutputDatabase { database, output: None, lock: None, stamp: Some(stamp) })
             }
             Self::Stale(output) => {
@@ -166,8 +166,8 @@ impl OutputTarget {
     }
 }
 
-/// Returns the path of the expanded tables (the copy, if there is one) and whether the copy is
-/// older than its database.
+/// Returns the path of the database with the expanded tables (the copy, if there is one), and
+/// whether the copy is older than its database.
 ///
 /// # Errors
 /// Returns [`StoreError`] if `output` is not a copy of this database.
@@ -200,7 +200,7 @@ pub struct OutputDatabase {
     output: Option<PathBuf>,
     /// Lock of the temporary copy, which shows that a process is using it.
     lock: Option<File>,
-    /// Fingerprint of the source's version that the copy is updated to.
+    /// Fingerprint of the version of the source that the copy is updated to.
     stamp: Option<String>,
 }
 
@@ -228,7 +228,7 @@ impl OutputDatabase {
     /// Atomically replaces the old copy with the new one.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the old copy is locked; it is unchanged then.
+    /// Returns [`StoreError`] if the old copy is locked. It is then unchanged.
     pub fn finish(self) -> Result<(), StoreError> {
         let Some(output) = self.output.clone() else { return Ok(()) };
         let temporary = self.database.path.clone();
@@ -257,13 +257,13 @@ impl OutputDatabase {
     }
 }
 
-/// Creates a new copy of a database, with hqdl's bookkeeping.
+/// Creates a new copy of a database, and adds hqdl's bookkeeping to it.
 fn copy_database(source: &Database, path: &Path) -> Result<Database, StoreError> {
     let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
     let fingerprint = file_fingerprint(&source.path, path)?;
     let mut target = Connection::open(path).map_err(error)?;
     copy_pages(&source.connection, &mut target, &source.path).map_err(|e| match e {
-        // Only the copy is written.
+        // The copy is the only file that is written.
         StoreError::DiskFull(_) => StoreError::DiskFull(path.to_owned()),
         other => other,
     })?;
@@ -342,10 +342,10 @@ fn temporary_path(output: &Path) -> PathBuf {
 }
 
 /// Creates an empty file and locks it until the result is dropped. `SQLite` treats it as an empty
-/// database; its own locks are independent.
+/// database; `SQLite`'s own locks are independent of this one.
 fn create_locked_file(path: &Path) -> Result<File, StoreError> {
     let created = File::create_new(path).inspect(|file| {
-        // If the system has no locks, the process ID in the name must suffice.
+        // If the system has no file locks, the process ID in the name must suffice.
         let _ = file.try_lock();
     });
     created.map_err(|error| StoreError::File { path: path.to_owned(), error })
@@ -360,7 +360,7 @@ pub fn remove_leftovers(output: &Path) {
         let file = entry.file_name();
         let id = file.to_str().and_then(|file| {
             let id = file.strip_prefix(name)?.strip_prefix('.')?;
-            // The journals of a copy are removed with it.
+            // The journals of a copy have the copy's process ID, and are removed with it.
             let id =
                 ["-journal", "-wal", "-shm", ""].iter().find_map(|end| id.strip_suffix(end))?;
             id.strip_suffix(".part").and_then(|id| id.parse::<u32>().ok())
@@ -369,7 +369,7 @@ pub fn remove_leftovers(output: &Path) {
             continue;
         };
         let path = entry.path();
-        // A process that is not visible here may have locked it.
+        // A process that is not visible here may have locked the copy.
         let is_locked = File::open(&path).map_or(true, |file| file.try_lock().is_err());
         if !is_locked && std::fs::remove_file(&path).is_ok() {
             info!(path = %path.display(), process = id, "deletes the files of a killed run");
@@ -384,8 +384,8 @@ fn is_process_gone(id: u32) -> bool {
 }
 
 /// Returns a cheap fingerprint of a database file's version: path, size and modification time of
-/// the file and of its write-ahead log. The path is relative to the copy, so that both can be moved
-/// together.
+/// the file and of its write-ahead log. The path is relative to the copy, so that the database and
+/// the copy can be moved together.
 fn file_fingerprint(path: &Path, copy: &Path) -> Result<String, StoreError> {
     let file = |error| StoreError::File { path: path.to_owned(), error };
     let full_path = path.canonicalize().map_err(file)?;
@@ -409,7 +409,6 @@ fn file_fingerprint(path: &Path, copy: &Path) -> Result<String, StoreError> {
     Ok(format!("{} ({}; {wal})", relative.display(), file_version(&full_path).map_err(file)?))
 }
 
-/// Returns the path in a fingerprint.
 fn fingerprint_path(fingerprint: &str) -> &str {
     fingerprint.rfind(" (").map_or(fingerprint, |end| &fingerprint[..end])
 }

@@ -20,13 +20,13 @@ pub struct CellProvenance {
     pub column: String,
     /// Key, a JSON array.
     pub key: String,
-    /// State of the cell, as in `hqdl_cell`.
+    /// State of the cell, as in the view `hqdl_cell`.
     pub state: String,
     /// Value; a JSON array for one-to-many columns.
     pub value: Json,
-    /// The model's original text, if it differs.
+    /// The model's original text, if it differs from the value.
     pub raw: Option<String>,
-    /// Note about what was repaired.
+    /// Note about repairs of the answer.
     pub repair: Option<String>,
     /// Name of the model that answered.
     pub model: Option<String>,
@@ -55,7 +55,7 @@ pub struct CellProvenance {
 
 impl CellProvenance {
     /// Returns the value as JSON; the list of a one-to-many column becomes an array.
-    fn parsed_value(&self) -> Json {
+    fn parse_value(&self) -> Json {
         match &self.value {
             Json::String(text) if self.table != self.expansion => {
                 serde_json::from_str(text).unwrap_or_else(|_| self.value.clone())
@@ -76,7 +76,7 @@ impl CellProvenance {
         json!({
             "expansion": self.expansion, "table": self.table, "column": self.column,
             "key": serde_json::from_str::<Json>(&self.key).unwrap_or(Json::Null),
-            "state": self.state, "value": self.parsed_value(), "raw": self.raw, "repair": self.repair,
+            "state": self.state, "value": self.parse_value(), "raw": self.raw, "repair": self.repair,
             "model": self.model,
             "parameters": self.parameters.as_deref().and_then(|p| serde_json::from_str::<Json>(p).ok()),
             "evidence": self.evidence,
@@ -98,7 +98,7 @@ pub struct PublishedExpansion {
     pub columns: Vec<(String, String)>,
 }
 
-/// Finds the expansion of a table, and the name of a column of it.
+/// Finds the expansion that a table belongs to, and one of its columns by name.
 #[must_use]
 pub fn find_column<'p>(
     published: &'p [PublishedExpansion],
@@ -117,15 +117,15 @@ pub fn find_column<'p>(
     })
 }
 
-/// SQL for the typed value of a row of `hqdl_cell`, which stores it as text.
+/// SQL expression for the typed value of a row of `hqdl_cell`, which stores values as text.
 pub const TYPED_VALUE_SQL: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
    WHERE r.expansion = hqdl_cell.expansion AND r.key = hqdl_cell.key AND c.key = hqdl_cell.\"column\")";
 
-/// SQL for the evidence of the request that a row of `hqdl_cell` came from.
+/// SQL column with the evidence of the request that a row of `hqdl_cell` came from.
 const EVIDENCE_SQL: &str = ", (SELECT q.evidence FROM hqdl_completion AS q
    WHERE q.expansion = hqdl_cell.expansion AND q.id = hqdl_cell.completion) AS shown_evidence";
 
-/// Returns the evidence of a request with the quotations for one column.
+/// Parses the evidence of a request, with the quotations for one column.
 fn parse_cell_evidence(json: &str, column: &str) -> Option<ShownEvidence> {
     let mut evidence = ShownEvidence::parse(json)?;
     evidence.quotes.retain(|quote| quote.column.eq_ignore_ascii_case(column));
@@ -133,7 +133,7 @@ fn parse_cell_evidence(json: &str, column: &str) -> Option<ShownEvidence> {
 }
 
 impl Database {
-    /// Returns all expansions published in this database.
+    /// Returns all expansions that are published in this database.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`. A database without any returns an empty list.
@@ -162,8 +162,8 @@ impl Database {
         read_expansions().map_err(|e| self.store_error_for(&e))
     }
 
-    /// Returns the cells of a column whose key begins with `key` (each part as text, NULL for
-    /// NULL), at most 20.
+    /// Returns at most 20 cells of a column whose key begins with `key` (each part as text, `NULL`
+    /// for NULL).
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
@@ -209,7 +209,7 @@ impl Database {
                         raw: r.get("raw")?,
                         repair: r.get("repair")?,
                         model: r.get("model")?,
-                        // Earlier versions published without these two columns.
+                        // Earlier versions of hqdl published without these two columns.
                         parameters: r.get("parameters").unwrap_or_default(),
                         evidence: r
                             .get::<_, Option<String>>("shown_evidence")
@@ -265,7 +265,7 @@ pub enum ProvenanceError {
         expansion: String,
         /// Key columns.
         key: Vec<String>,
-        /// Number of given values.
+        /// Number of values that the user passed.
         given: usize,
         /// Column of the cell.
         column: String,
@@ -307,8 +307,8 @@ impl ProvenanceError {
 }
 
 impl Database {
-    /// Returns the provenance of the cells of a column. `table` is the name of a table, `key` the
-    /// first values of its key as text (NULL for NULL); at most 20 cells.
+    /// Returns the provenance of at most 20 cells of a column. `table` is the name of a table, and
+    /// `key` contains the first values of the cells' key as text (`NULL` for NULL).
     ///
     /// # Errors
     /// Returns [`ProvenanceError`] if there is no such cell.

@@ -19,7 +19,7 @@ use hqdl_values::sql;
 /// Number of completions whose provenance is requested at once.
 const PROVENANCE_BATCH: usize = 500;
 
-/// Callback that returns the provenance of completions, in their order.
+/// Callback that returns the provenance of completions, in the same order.
 pub type ProvenanceLookup<'o> = dyn FnMut(&[i64]) -> Vec<CompletionProvenance> + 'o;
 
 /// Provenance of a completion.
@@ -51,7 +51,7 @@ pub struct CompletionProvenance {
     pub error: Option<String>,
 }
 
-/// Open publication: one transaction on the target.
+/// Publication in progress: one transaction on the target.
 pub struct Publication<'db> {
     pub(super) db: &'db Database,
     /// Whether the target is a copy, which only hqdl writes to.
@@ -76,13 +76,13 @@ impl<'db> Publication<'db> {
         // With foreign keys on, dropping a table would delete the rows of a user's table that refer
         // to it, although it is recreated in the same transaction.
         connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;
-        // The triggers record writes by other programs, not hqdl's.
+        // Disable the triggers, because they record writes by other programs.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(error)?;
         let behavior = rusqlite::TransactionBehavior::Immediate;
         let transaction =
             rusqlite::Transaction::new_unchecked(connection, behavior).map_err(error)?;
         migrate::migrate_database(connection).map_err(error)?;
-        // If a user dropped a view, forget it; views of this spec are recreated.
+        // If a user dropped a view, forget it. Views of this spec are recreated.
         transaction
             .execute_batch(
                 "DELETE FROM hqdl_object WHERE type = 'view' AND NOT EXISTS (
@@ -104,8 +104,8 @@ impl<'db> Publication<'db> {
     }
 
     /// Opens the tables of one expansion: the existing ones if only rows may differ, otherwise new
-    /// ones. `is_same_store` is false if they were published from another fact store, whose
-    /// completions have the same ids.
+    /// ones. `is_same_store` is false if the tables were published from another fact store, whose
+    /// completions may have the same ids.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
@@ -127,7 +127,7 @@ impl<'db> Publication<'db> {
         open_tables().map_err(|e| self.db.store_error_for(&e))
     }
 
-    /// Drops what hqdl created for an expansion before.
+    /// Drops the objects that hqdl created earlier for an expansion.
     fn drop_objects(&self, expansion: &str) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let objects: Vec<(String, String)> = c
@@ -162,8 +162,8 @@ impl<'db> Publication<'db> {
             .iter()
             .zip(&expansion.key_types)
             .map(|(name, declared_type)| match column_affinity(declared_type.as_deref()) {
-                // Without a type, so that values stay as the server sent them; it casts them to its
-                // column types.
+                // Declare no type, so that values stay as the server sent them. The server casts
+                // them to its column types.
                 _ if self.server.is_some() => sql::quote_name(name),
                 // An INTEGER that is the whole primary key would be the rowid, which can be neither
                 // NULL nor text.
@@ -218,8 +218,8 @@ impl<'db> Publication<'db> {
         if !self.is_copy {
             return Ok(None);
         }
-        // Unique columns are a table's primary key, which may be its rowid, and unique indexes
-        // without a condition or other collations.
+        // The unique columns are those of the primary key, which may be the rowid, and those of
+        // unique indexes without a condition or other collations.
         let unique: Vec<String> = self
             .transaction
             .prepare(
@@ -256,7 +256,7 @@ impl<'db> Publication<'db> {
         published_state: &PublishedState,
         lookup: &mut ProvenanceLookup<'_>,
     ) -> Result<(), StoreError> {
-        self.finish_locally(spec, written_tables, published_state, lookup)
+        self.finish_local_tables(spec, written_tables, published_state, lookup)
             .map_err(|e| self.db.store_error_for(&e))?;
         if let Some(server) = &self.server {
             server.send_tables(
@@ -268,7 +268,7 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    fn finish_locally(
+    fn finish_local_tables(
         &self,
         spec: &Spec,
         written_tables: &WrittenTables<'_>,
@@ -347,7 +347,8 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Changes the number of published cells of a completion; returns whether it has an entry.
+    /// Changes the number of published cells of a completion. Returns whether the completion has an
+    /// entry.
     fn adjust_completion_count(
         &self,
         expansion: &Expansion,
@@ -369,7 +370,7 @@ impl<'db> Publication<'db> {
         Ok(updated > 0)
     }
 
-    /// Inserts a completion that some published cells came from.
+    /// Inserts a completion from which some published cells came.
     fn insert_completion(
         &self,
         expansion: &Expansion,
@@ -443,8 +444,8 @@ impl<'db> Publication<'db> {
         Ok(warnings)
     }
 
-    /// Drops the views of hqdl that refer to tables which do not exist anymore. `SQLite` renames no
-    /// table or column while such a view exists.
+    /// Drops hqdl's views that refer to tables that no longer exist. `SQLite` renames no table or
+    /// column while such a view exists.
     fn drop_broken_views(&self) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let views: Vec<String> = c
@@ -479,7 +480,7 @@ impl<'db> Publication<'db> {
     /// Commits the publication.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the commit fails; the old tables are unchanged then.
+    /// Returns [`StoreError`] if the commit fails. The old tables are then unchanged.
     pub fn commit(self) -> Result<(), StoreError> {
         let Self { db, transaction, server, .. } = self;
         if let Some(server) = server {
@@ -498,7 +499,7 @@ pub fn column_affinity(declared_type: Option<&str>) -> &'static str {
     match () {
         () if contains_any(&["INT"]) => "INTEGER",
         () if contains_any(&["CHAR", "CLOB", "TEXT"]) => "TEXT",
-        // ANY: a STRICT table stores values of this type unchanged.
+        // A STRICT table stores values of type ANY unchanged.
         () if declared_type.is_empty() || declared_type == "ANY" || contains_any(&["BLOB"]) => "",
         () if contains_any(&["REAL", "FLOA", "DOUB"]) => "REAL",
         () => "NUMERIC",

@@ -1,5 +1,5 @@
-//! Inputs of a published expansion. If they are unchanged, all values of its table agree with the
-//! facts.
+//! Inputs of a published expansion. If the inputs are unchanged, all values of the expansion's
+//! table agree with the facts.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use hqdl_values::sql;
 /// Inputs, besides the answers, that determine the values of a published table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedState {
-    /// Journal of the values.
+    /// Id of the journal that the values came from.
     pub journal: String,
-    /// Last position of the journal that the table includes.
+    /// Last journal position that the table includes.
     pub head: i64,
-    /// Model of the answers.
+    /// Name of the model that answered.
     model: String,
     any_model: bool,
     /// Hash of the overrides.

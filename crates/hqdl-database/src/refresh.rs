@@ -1,5 +1,5 @@
-//! Updates a copy to the rows of its database without recreating it: deletes the rows that differ,
-//! and inserts the missing ones.
+//! Updates a copy to match the rows of its database, without recreating the copy: deletes the rows
+//! that differ, and inserts the missing ones.
 //!
 //! This requires ordinary tables with row ids, and the same schema in both databases, apart from
 //! the objects that hqdl published. The copy keeps the database's row ids.
@@ -41,8 +41,8 @@ fn read_settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
     Ok([value("user_version")?, value("application_id")?, value("encoding")?])
 }
 
-/// Returns the user's schema, sorted. If `made` is set, it excludes the objects that hqdl created,
-/// which requires hqdl's bookkeeping.
+/// Returns the user's schema, sorted. If `made` is true, the schema excludes the objects that hqdl
+/// created, which requires hqdl's bookkeeping.
 fn read_user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option<String>; 3]>> {
     let ours = if made { "SELECT name FROM hqdl_object" } else { "SELECT NULL WHERE 0" };
     let sql = format!(
@@ -58,9 +58,9 @@ fn read_user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option
     rows.collect()
 }
 
-/// Attaches the database to its copy, which is not possible within a transaction. The database is
-/// attached read-only, so that writing to the copy does not lock it.
-pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreError> {
+/// Attaches the database to its copy, which is not possible within a transaction. The attached
+/// database is read-only, so that writing to the copy does not lock it.
+pub(super) fn attach_source(copy: &Database, source: &Database) -> Result<(), StoreError> {
     let path = std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone());
     let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let attach = format!("ATTACH ?1 AS {SOURCE}");
@@ -68,8 +68,9 @@ pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreErro
     copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.store_error_for(&e))
 }
 
-/// Returns the SQL condition of the source rows `s` that a copy lacks, if it has no other rows. If
-/// the rows after its last one are as many as the missing ones, they are the missing ones.
+/// Returns the SQL condition for the source rows `s` that are missing from a copy, if all rows of
+/// the copy are in the source. If as many source rows follow the copy's last row as are missing,
+/// these are the missing rows.
 fn missing_rows_condition(db: &Connection, table: &str) -> rusqlite::Result<String> {
     let sql = format!(
         "SELECT coalesce((SELECT max(rowid) FROM main.{table}), 0),
@@ -85,7 +86,7 @@ fn missing_rows_condition(db: &Connection, table: &str) -> rusqlite::Result<Stri
     })
 }
 
-/// Updates all tables of the main database to those of the attached one.
+/// Updates all tables of the main database to match those of the attached one.
 pub(super) fn refresh_rows(db: &Connection) -> rusqlite::Result<()> {
     let tables: Vec<String> = db
         .prepare(&format!(

@@ -1,4 +1,4 @@
-//! Writes the rows of a published expansion, if they differ from the existing ones.
+//! Writes the rows of a published expansion that differ from the existing ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -25,7 +25,7 @@ pub struct ExpansionWriter<'e> {
     main: TableWriter<'e>,
     many: Vec<Option<TableWriter<'e>>>,
     record_statements: [Statement<'e>; 3],
-    /// Whether there were no tables before.
+    /// Whether the tables are new.
     is_new: bool,
     before: Checksums,
     checksums: Checksums,
@@ -38,7 +38,7 @@ pub struct ExpansionWriter<'e> {
 /// Statements that write to a table.
 struct TableWriter<'e> {
     insert: Statement<'e>,
-    /// `None` if the table has only key columns.
+    /// Statement that updates a row; `None` if the table has only key columns.
     update: Option<Statement<'e>>,
     delete: Statement<'e>,
 }
@@ -54,8 +54,7 @@ pub struct WrittenTables<'e> {
 }
 
 impl<'e> ExpansionWriter<'e> {
-    /// Opens the tables of an expansion: existing ones with the checksums `checksums`, or new ones
-    /// without.
+    /// Opens the tables of an expansion. If there are no `checksums`, the tables are new.
     pub(super) fn open(
         db: &'e Database,
         c: &'e Connection,
@@ -123,7 +122,7 @@ impl<'e> ExpansionWriter<'e> {
         })
     }
 
-    /// Reads the records of a bucket, or of all, unless they are local.
+    /// Reads the records of a bucket, or of all buckets, unless they are local.
     fn fetch_records(&mut self, bucket: Option<usize>) -> Result<(), StoreError> {
         let (Some(server), Some(fetched_buckets)) = (self.db.server(), &mut self.fetched_buckets)
         else {
@@ -203,7 +202,7 @@ impl<'e> ExpansionWriter<'e> {
                 continue;
             };
             if let Some(previous_cells) = &previous_cells {
-                // A row is always sent to a server with all of its lists.
+                // A server always receives a row with all of its lists.
                 let same = previous_cells.get(&column.name) == record.get(&column.name);
                 if same && self.db.server().is_none() {
                     continue;
@@ -258,8 +257,8 @@ impl<'e> ExpansionWriter<'e> {
         }
     }
 
-    /// Deletes the rows of some buckets, or of all, whose key hash is not in `keys`. With `changed`,
-    /// only keys of visited buckets are deleted.
+    /// Deletes the rows of some buckets, or of all buckets, whose key hash is not in `keys`. With
+    /// `changed`, only keys of visited buckets are deleted.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
@@ -317,7 +316,7 @@ impl<'e> ExpansionWriter<'e> {
         self.checksums.rows
     }
 
-    /// Finishes writing. `snapshot` describes the keys together with the written rows.
+    /// Finishes writing. `snapshot` describes the keys and the written rows.
     #[must_use]
     pub fn finish(self, snapshot: Option<BucketSnapshot>) -> WrittenTables<'e> {
         let Self { expansion, is_new, checksums, completions, .. } = self;
@@ -325,18 +324,16 @@ impl<'e> ExpansionWriter<'e> {
     }
 }
 
-/// Parses the key of a record.
 fn parse_key(key: &str) -> Vec<Value> {
     let parts: Vec<Json> = serde_json::from_str(key).unwrap_or_default();
     parts.iter().map(Value::from_json).collect()
 }
 
-/// Parses the cells of a record.
 fn parse_cells(cells: &str) -> serde_json::Map<String, Json> {
     serde_json::from_str(cells).unwrap_or_default()
 }
 
-/// Returns `[state, value, completion, raw, repair]`, without trailing nulls.
+/// Returns the JSON array `[state, value, completion, raw, repair]`, without trailing nulls.
 fn cell_to_json(value: Option<&PublishedValue<'_>>) -> Json {
     let Some(value) = value else { return json!(["missing"]) };
     let mut cell = vec![

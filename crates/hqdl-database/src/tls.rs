@@ -1,4 +1,4 @@
-//! TLS of all connections, to endpoints and to servers: the trusted certificates.
+//! TLS configuration of all connections, to endpoints and to servers: the trusted certificates.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,8 +14,8 @@ use rustls::{
 };
 use rustls_platform_verifier::Verifier;
 
-/// Configuration that trusts the system's certificates, shared by all clients. They are read once,
-/// because they need a quarter of a megabyte and a daemon has a client per spec.
+/// Configuration that trusts the system's certificates, shared by all clients. The certificates are
+/// read once, because they need a quarter of a megabyte and a daemon has a client per spec.
 static SYSTEM: Mutex<Option<ClientConfig>> = Mutex::new(None);
 
 /// Certificates that a connection trusts.
@@ -26,11 +26,11 @@ pub enum Trust {
     System(OnceLock<Verifier>),
     /// The certificates of a file.
     File(FileTrust),
-    /// Any certificate: the connection may as well be unencrypted.
+    /// Any certificate. The connection is then no safer than an unencrypted one.
     Anything,
 }
 
-/// Certificates of a file.
+/// Certificates that were read from a file.
 #[derive(Debug)]
 pub struct FileTrust {
     verifier: Arc<dyn ServerCertVerifier>,
@@ -88,7 +88,7 @@ impl Trust {
     /// Fails if the system trusts the certificate but it does not match the server's name. For a
     /// certificate in a file the name does not matter, because an identical certificate is stronger
     /// evidence.
-    fn contains_rejected(
+    fn contains_rejected_certificate(
         &self,
         certificate: &CertificateDer<'_>,
         server_name: &ServerName<'_>,
@@ -159,9 +159,9 @@ impl ServerCertVerifier for CertificateCheck {
         let verified =
             verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match &verified {
-            // The verifier has already checked its validity period.
+            // The verifier has already checked the certificate's validity period.
             Err(Error::InvalidCertificate(reason))
-                if self.trust.contains_rejected(end_entity, server_name, reason)? =>
+                if self.trust.contains_rejected_certificate(end_entity, server_name, reason)? =>
             {
                 Ok(ServerCertVerified::assertion())
             }
@@ -207,7 +207,7 @@ fn is_name_error(reason: &CertificateError) -> bool {
     )
 }
 
-/// Returns true if the certificate itself is installed on this system. On a system with its own
+/// Returns true if the certificate itself is installed on this system. If the system has its own
 /// verifier, that verifier has already checked this.
 fn is_system_certificate(certificate: &CertificateDer<'_>) -> bool {
     cfg!(target_os = "linux")

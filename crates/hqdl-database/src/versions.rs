@@ -1,5 +1,5 @@
-//! Versions of published rows. A row's version is a hash of all that it contains; a row with an
-//! unchanged version is not written again.
+//! Versions of published rows. A row's version is a hash of its content. A row whose version is
+//! unchanged is not written again.
 //!
 //! The versions are summed into checksums per bucket, by the hash of the row's key. Comparing
 //! checksums with those of the facts finds the changed rows, without reading the others.
@@ -14,18 +14,18 @@ use hqdl_values::value::Value;
 /// Number of buckets of an expansion's rows.
 const BUCKET_COUNT: usize = 4096;
 
-/// Published cell with an answer.
+/// Published cell that has an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct PublishedValue<'f> {
     /// Name of the state.
     pub state: &'static str,
     /// Value; `Nothing` is NULL.
     pub value: &'f CellValue,
-    /// Completion that it came from.
+    /// Id of the completion that contained the answer.
     pub completion: Option<i64>,
-    /// The model's original text.
+    /// The model's original text, if it differs from the value.
     pub raw: Option<&'f str>,
-    /// Note about what was repaired.
+    /// Note about repairs of the answer.
     pub repair: Option<&'f str>,
 }
 
@@ -185,7 +185,7 @@ impl Checksums {
         serde_json::json!(sums.collect::<BTreeMap<_, _>>()).to_string()
     }
 
-    /// Adds a row.
+    /// Adds a row to the checksum of its bucket.
     pub fn add_row(&mut self, version: &RowVersion) {
         if let Some(row_version) = version.version {
             self.add_version(version.bucket(), row_version, 1);
@@ -212,14 +212,14 @@ impl Checksums {
         (0..BUCKET_COUNT).filter(|n| self.buckets.get(*n) != other.buckets.get(*n)).collect()
     }
 
-    /// Returns true if there are too many buckets to read each of them separately.
+    /// Returns true if there are too many buckets to read each one separately.
     #[must_use]
     pub fn has_many_buckets(buckets: &BTreeSet<usize>) -> bool {
         buckets.len() > BUCKET_COUNT / 4
     }
 }
 
-/// Returns the hash of a key.
+/// Returns the hash of a key, which determines its bucket.
 #[must_use]
 pub fn hash_key(key: &str) -> i64 {
     hash_to_i64(key.as_bytes())

@@ -11,8 +11,8 @@ use hqdl_values::sql;
 pub struct ExpandedSelect {
     /// The source's own columns, then those of its expansions.
     pub sql: String,
-    /// Name of each expanded column in the view, with the positions of its expansion among the
-    /// joined ones and of the column in it.
+    /// Name of each expanded column in the view, with the position of its expansion among the
+    /// joined ones, and the column's position in that expansion.
     pub columns: Vec<(String, usize, usize)>,
 }
 

@@ -162,7 +162,7 @@ impl Cache {
             Self::Dir { dir: None, owner_description } => {
                 Facts::open(&user_cache_dir()?, owner_description)
             }
-            Self::Server { url, owner_description, on_status } => Facts::connect_server(
+            Self::Server { url, owner_description, on_status } => Facts::connect_to_server(
                 url,
                 &user_cache_dir()?.join("servers"),
                 owner_description,
@@ -241,7 +241,7 @@ impl Session {
     /// # Errors
     /// [`SetupError`] if the key or the recordings are missing.
     pub fn connect_model(&self) -> Result<Arc<dyn Model>, SetupError> {
-        model::connect_shared(&self.spec, self.facts()?)
+        model::connect_with_shared_limits(&self.spec, self.facts()?)
     }
 
     /// Returns a materializer for the selected cells of the spec's tables.

@@ -11,7 +11,7 @@ use hqdl_values::usage::SpentAmount;
 pub struct BatchRequest {
     /// Id of the request in the journal.
     pub id: i64,
-    /// Custom id in the batch file, by which its answer is found.
+    /// Custom id of the request in the batch file; its answer repeats the id.
     pub custom_id: String,
     /// Worst-case cost of the request.
     pub worst_case: SpentAmount,
@@ -20,15 +20,15 @@ pub struct BatchRequest {
 /// Stage of a batch job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The job's file is written.
+    /// The job's file has been written.
     Written,
-    /// The file is uploaded to the endpoint.
+    /// The file has been uploaded to the endpoint.
     Uploaded,
     /// Creation was requested but not confirmed; query the endpoint before retrying.
     Creating,
     /// The endpoint is processing the job.
     Open,
-    /// All results of the job are stored.
+    /// All results of the job have been stored.
     Closed,
     /// The job is an exported file that the user sends.
     Exported,
@@ -59,11 +59,11 @@ pub struct BatchJob {
     pub id: i64,
     /// Token in the batch's metadata that identifies the job at the endpoint.
     pub token: String,
-    /// Id of the run that sent the job.
+    /// Id of the run that created the job.
     pub run: RunId,
     /// Spec that the job belongs to.
     pub spec: String,
-    /// The base URL of the endpoint.
+    /// Base URL of the endpoint.
     pub endpoint: String,
     /// Stage that the job has reached.
     pub stage: Stage,
@@ -71,7 +71,7 @@ pub struct BatchJob {
     pub requests: u64,
     /// Id of the job's uploaded file at the endpoint.
     pub input_file: Option<String>,
-    /// The id of the batch at the endpoint.
+    /// Id of the batch at the endpoint.
     pub batch: Option<String>,
     /// Path of the exported file, if the user sends it.
     pub file: Option<String>,

@@ -1,8 +1,8 @@
-//! Checksums of answers. A flipped bit on disk causes no read error, only another value or another
-//! entity. An answer whose checksum does not match is *damaged*: it is reported, never shown, and
-//! its cells are asked for again.
+//! Checksums of answers. A flipped bit on disk causes no read error: it silently changes a value or
+//! an entity. An answer whose checksum does not match is *damaged*: it is reported, never shown,
+//! and its cells are asked for again.
 //!
-//! The earlier facts of the entity are unknown as well, because the damaged answer may have
+//! The earlier facts of the entity are discarded as well, because the damaged answer may have
 //! replaced them.
 
 use std::collections::HashMap;
@@ -16,7 +16,8 @@ use crate::record::Fact;
 /// Maximum number of damaged rows that the warning lists.
 const MAX_LISTED_ROWS: usize = 5;
 
-/// Returns the checksum of an answer: the upper half covers its entity, the lower half all of it.
+/// Returns the checksum of an answer. The upper half covers only the entity, the lower half the
+/// whole answer.
 pub(super) fn answer_checksum(entity: &str, completion: i64, model: u32, cells: &str) -> i64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(entity.len() as u64).to_le_bytes());
@@ -38,9 +39,9 @@ fn first_u32(hash: blake3::Hash) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Defines the SQL function of the checksum, for the migration of journals without checksums. It
-/// returns NULL for a row that is not an answer.
-pub(super) fn register_function(connection: &Connection) -> rusqlite::Result<()> {
+/// Registers the SQL function that computes the checksum of an answer row. The migration of
+/// journals without checksums uses it. The function returns NULL for a row that is not an answer.
+pub(super) fn register_checksum_function(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("hqdl_checksum", 4, flags, |context| {
         let arguments = (context.get(0), context.get(1), context.get(2), context.get(3));
@@ -57,29 +58,29 @@ pub(super) fn register_function(connection: &Connection) -> rusqlite::Result<()>
 /// An entry of one of the journal's dictionaries, which answers refer to by its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DictionaryEntry {
-    /// Name of the table.
+    /// Name of the dictionary's table.
     pub table: &'static str,
-    /// Row id.
+    /// Row id of the entry in that table.
     pub id: i64,
 }
 
-/// Stored data that differs from what was stored.
+/// Damaged data of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// Row ids in the journal, in order.
+    /// Ids of the damaged answer rows, in ascending order.
     pub fact_rows: Vec<i64>,
     /// Damaged entries of the journal's dictionaries.
     pub entries: Vec<DictionaryEntry>,
-    /// Row id of the last damaged row, by the entity half of a checksum. A row is listed under its
-    /// stored half and under the half computed from its current text, because either can be the
-    /// damaged one.
+    /// For each entity (identified by its half of a checksum), the id of its last damaged row. A
+    /// row is listed under its stored half and under the half computed from its current text,
+    /// because either can be the damaged one.
     entities: HashMap<u32, i64>,
 }
 
 impl Damage {
     /// Returns true if nothing is damaged.
     #[must_use]
-    pub fn is_none(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.fact_rows.is_empty() && self.entries.is_empty()
     }
 
@@ -96,7 +97,7 @@ impl Damage {
         })
     }
 
-    /// Returns true if the facts of an entity in a row can be trusted.
+    /// Returns true if the facts that a row contains about an entity can be trusted.
     pub(super) fn is_trusted(&self, fact_row: i64, entity: &str) -> bool {
         self.fact_rows.is_empty()
             || self.entities.get(&entity_checksum(entity)).is_none_or(|last| fact_row > *last)
@@ -160,7 +161,7 @@ pub(super) struct AnswerRow {
     pub(super) model: u32,
 }
 
-/// Selects the rows after one, in order: `a` is the answer and `c` its completion.
+/// Selects the answer rows after a given row, in order; `a` is the answer and `c` its completion.
 pub(super) const ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id";
@@ -189,7 +190,7 @@ impl AnswerRow {
         else {
             return Ok(Err((id, possible_entities())));
         };
-        // A row without a checksum is accepted as it is.
+        // Accept a row without a checksum as it is.
         if stored_sum
             .is_some_and(|kept| kept != answer_checksum(entity_text, completion, model, &cells))
         {
@@ -200,7 +201,7 @@ impl AnswerRow {
 }
 
 /// Returns the error that `SQLite` reports for a damaged file.
-pub(crate) fn corrupt_error(message: &str) -> rusqlite::Error {
+pub(crate) fn corruption_error(message: &str) -> rusqlite::Error {
     let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
     rusqlite::Error::SqliteFailure(code, Some(message.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! Keys of claims, so that no two runs do the same work.
+//! Claim keys, which prevent two runs from doing the same work.
 //!
 //! A run claims all cells of a request in one step before it sends the request, and never waits
 //! while it holds a claim. It skips cells that others hold, and checks them again when they are
@@ -9,16 +9,16 @@ use hqdl_values::key::Entity;
 /// Key of a claim: a cell or a name that one session at a time may work on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClaimKey {
-    /// The right to ask for a cell.
+    /// Right to ask for a cell.
     Cell {
-        /// The entity of the cell.
+        /// Entity of the cell.
         entity: Entity,
-        /// The id of the column's identity in the journal.
+        /// Id of the column's identity in the journal.
         identity_id: u32,
-        /// The id of the model in the journal; 0 if an answer of any model counts.
+        /// Id of the model in the journal; 0 if an answer of any model counts.
         model: u32,
     },
-    /// A named right, such as publishing to a database.
+    /// Named lock, such as the one for publishing to a database.
     Name(String),
 }
 
@@ -41,7 +41,8 @@ impl ClaimKey {
         hasher.finalize().as_bytes()[..16].to_vec()
     }
 
-    /// Returns a shorter hash. If two keys have the same one, their claims wait for each other.
+    /// Returns a shorter hash. If two keys have the same short hash, a claim of one also blocks the
+    /// other.
     pub(crate) fn short_hash(&self) -> i64 {
         let hash = self.hash();
         hash.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))

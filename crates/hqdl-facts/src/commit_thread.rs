@@ -2,9 +2,9 @@
 //! to the journal together (one fsync for many answers), and only then reports success to the
 //! senders.
 //!
-//! It also writes what other processes must see at once, without a flush to disk: the outcomes of
-//! permits, and the worst-case cost of requests before they are sent. It sums the spending and the
-//! reservations of all processes, so that together they never exceed the daily budget. While a
+//! It also writes, without a flush to disk, what other processes must see immediately: the outcomes
+//! of permits, and the worst-case cost of requests before they are sent. It sums the spending and
+//! the reservations of all processes, so that together they never exceed the daily budget. While a
 //! caller waits for another process, this thread polls the journal for changes.
 
 use std::collections::hash_map::Entry;
@@ -32,11 +32,10 @@ use hqdl_values::usage::SpentAmount;
 /// Interval at which the thread checks the journal for other processes' changes while a caller
 /// waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Interval at which the thread looks for killed processes and checks everything again while a
-/// caller waits.
+/// Interval at which the thread looks for killed processes and rechecks all waiting callers.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a commit waits for further units. A request that has just got its claim or its
-/// reservation may be answered at once, and one flush to disk serves all of them.
+/// How long a commit waits for further units. Requests that have just been granted a claim or a
+/// reservation may be answered almost at once, and one flush to disk serves all of them.
 const GROUPING_PAUSE: Duration = Duration::from_micros(200);
 /// Maximum time that a commit waits for further units.
 const MAX_GROUPING: Duration = Duration::from_millis(2);
@@ -47,26 +46,29 @@ pub(super) type CommandReply<T> = oneshot::Sender<Result<T, FactsError>>;
 
 /// A command to the commit thread.
 pub(super) enum WriterCommand {
-    /// Commit a unit.
     Commit(Box<CommitUnit>, CommandReply<()>),
     /// Reserve the worst-case cost of a request.
     Reserve(ReserveCommand, CommandReply<ReserveOutcome>),
     /// End a reservation whose request got no answer. `in_doubt` states whether it may have been
     /// billed.
-    FinishReservation { reservation: ReservationId, in_doubt: bool, reply: CommandReply<()> },
+    FinishReservation {
+        reservation: ReservationId,
+        in_doubt: bool,
+        reply: CommandReply<()>,
+    },
     /// Check the waiting callers, because this process has released keys.
     CheckWaiting,
     /// Reply when no session holds a key.
     WaitForRelease(ClaimKey, CommandReply<()>),
-    /// Count a request that was sent later than its permit assumed.
+    /// Record that a request was sent later than its permit allowed.
     MarkSentLate(PermitRequest),
     /// Record the tokens that a request used.
     ReconcileUsage(PermitRequest, u64),
     /// Delete a permit whose request is not sent.
     CancelRequest(i64),
-    /// Remove a member of an endpoint's limiter.
+    /// Remove a member from an endpoint's limiter.
     RemoveMember(u64),
-    /// Finish the commands so far, then stop.
+    /// Finish the queued commands, then stop the thread.
     Stop,
 }
 
@@ -77,7 +79,6 @@ pub(super) struct ReserveCommand {
     pub(super) run: RunId,
     pub(super) worst_case: SpentAmount,
     pub(super) daily_budget: Option<f64>,
-    /// Whether the request has a permit.
     pub(super) has_permit: bool,
     /// Whether the request has waited for the daily budget, so that its permit may be out of date.
     pub(super) has_waited: bool,
@@ -97,7 +98,6 @@ pub(super) async fn send_command<T>(
     receiver.await.map_err(|_| ended())?
 }
 
-/// Starts the commit thread.
 pub(super) fn spawn_thread(
     journal: Arc<Journal>,
 ) -> (mpsc::UnboundedSender<WriterCommand>, JoinHandle<()>) {
@@ -131,17 +131,15 @@ pub(super) fn spawn_thread(
     (commands, thread)
 }
 
-/// State of the commit thread.
 struct CommitThread {
     journal: Arc<Journal>,
-    /// Units to commit.
     units: Vec<(CommitUnit, CommandReply<()>)>,
     daily_spending: DailySpending,
-    /// Requests that can be sent once requests in flight cost less than their worst case.
+    /// Reservations that wait until a request in flight turns out to cost less than its worst case.
     reservations: Vec<(ReserveCommand, CommandReply<ReserveOutcome>)>,
     /// Callers that wait until a key is released.
     claims: Vec<(ClaimKey, CommandReply<()>)>,
-    /// Whether this round may have freed what a caller waits for.
+    /// Whether this round may have unblocked a waiting caller.
     has_changed: bool,
     /// Version of the journal at the last check.
     seen_version: i64,
@@ -156,7 +154,7 @@ enum Received {
     Closed,
 }
 
-/// Waits for a command on this thread.
+/// Waits for a command, at most for `time`.
 fn receive_within(queue: &mut mpsc::UnboundedReceiver<WriterCommand>, time: Duration) -> Received {
     let began = Instant::now();
     let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
@@ -184,8 +182,8 @@ impl CommitThread {
         receive_within(queue, POLL_INTERVAL.saturating_sub(self.last_polled.elapsed()))
     }
 
-    /// Executes a command and those that arrive meanwhile, until the units are complete. Returns
-    /// whether the thread must stop.
+    /// Executes a command and those that arrive in the meantime, until the group of units is
+    /// complete. Returns whether the thread must stop.
     fn execute_with_queued_commands(
         &mut self,
         command: WriterCommand,
@@ -198,8 +196,8 @@ impl CommitThread {
                 commands.push(command);
             }
             stop |= commands.iter().any(|command| matches!(command, WriterCommand::Stop));
-            has_others |= self.take_commands(std::mem::take(&mut commands));
-            // A single request at a time is not delayed.
+            has_others |= self.execute_urgent_commands(std::mem::take(&mut commands));
+            // Do not delay the commit of a single request.
             let is_complete = self.units.is_empty()
                 || (self.units.len() == 1 && !has_others)
                 || self.units.len() >= MAX_UNITS
@@ -215,8 +213,8 @@ impl CommitThread {
     }
 
     /// Executes the commands that requests wait for, and keeps the others for the end of the round.
-    /// Returns whether there were any.
-    fn take_commands(&mut self, commands: Vec<WriterCommand>) -> bool {
+    /// Returns whether there were any other commands.
+    fn execute_urgent_commands(&mut self, commands: Vec<WriterCommand>) -> bool {
         let mut urgent = Vec::new();
         for command in commands {
             match command {
@@ -300,7 +298,7 @@ impl CommitThread {
         }
         let journal = Arc::clone(&self.journal);
         let mut replies = Replies::new();
-        let result = journal.change_unflushed(|| {
+        let result = journal.transact_unflushed(|| {
             commands.into_iter().try_for_each(|command| self.execute_command(command, &mut replies))
         });
         debug!(replies = replies.len(), "the journal stores reservations");
@@ -321,14 +319,14 @@ impl CommitThread {
                 Some(outcome) => replies.push(Box::new(move |journal, result| {
                     let unwanted = reply_with(reply, outcome, result);
                     if let Some(ReserveOutcome::Reserved(id)) = unwanted {
-                        // The caller was dropped and sends nothing.
+                        // The caller was dropped, so its request will not be sent.
                         let _ = journal.release_reservation(id);
                     }
                 })),
             },
             WriterCommand::FinishReservation { reservation, in_doubt, reply } => {
                 if in_doubt {
-                    journal.mark_in_doubt(reservation)?;
+                    journal.mark_reservation_in_doubt(reservation)?;
                 } else {
                     journal.release_reservation(reservation)?;
                 }
@@ -350,15 +348,15 @@ impl CommitThread {
         Ok(())
     }
 
-    /// Reserves the cost of a request, or returns that the daily budget does not cover it. Returns
-    /// `None` while requests in flight may still free enough of the budget.
+    /// Tries to reserve the cost of a request. Returns `None` if the daily budget does not cover it
+    /// yet, but requests in flight may still free enough of it.
     fn try_reserve(
         &mut self,
         request: &ReserveCommand,
     ) -> rusqlite::Result<Option<ReserveOutcome>> {
         let journal = &self.journal;
         if let Some(limit) = request.daily_budget {
-            let spent_usd = self.daily_spending.spent_today(journal)?;
+            let spent_usd = self.daily_spending.cost_today(journal)?;
             if spent_usd + request.worst_case.usd > limit {
                 let must_wait = journal.has_reservations_in_flight()?;
                 return Ok((!must_wait).then_some(ReserveOutcome::BudgetExceeded(spent_usd)));
@@ -396,7 +394,8 @@ pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<
     let (began, completions) = (Instant::now(), units.len());
     let mut records: HashMap<Entity, Record> = HashMap::new();
     journal.transact(|| {
-        // Another process may have been killed between an answer and its record.
+        // Another process may have been killed after it wrote an answer and before it wrote the
+        // record.
         journal.catch_up()?;
         let mut head = None;
         let mut changed_columns: BTreeMap<u32, i64> = BTreeMap::new();
@@ -436,8 +435,8 @@ pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<
                 }
             }
         }
-        // In the same transaction as the answers, so that tables published before them count as
-        // outdated.
+        // Record this in the same transaction as the answers, so that tables published earlier are
+        // recognized as outdated.
         for (identity_id, fact_row) in changed_columns {
             journal.store_last_change(identity_id, fact_row).map_err(error)?;
         }

@@ -31,17 +31,17 @@ impl Outcome {
 pub struct Completion {
     /// Id of the run that the request belongs to.
     pub run: RunId,
-    /// The id of the model in the journal.
+    /// Id of the model in the journal.
     pub model: u32,
-    /// The hash of the prompt.
+    /// Hash of the prompt.
     pub prompt_hash: String,
-    /// The spec's parameters that were sent with the request, as JSON.
+    /// Parameters of the spec that were sent with the request, as JSON.
     pub parameters: Option<String>,
-    /// The evidence in the prompt, with the answer's quotations, as JSON.
+    /// Evidence in the prompt, with the answer's quotations, as JSON.
     pub evidence: Option<String>,
-    /// The text that the model returned.
+    /// Text that the model returned.
     pub content: Option<String>,
-    /// Why there is no content.
+    /// Reason why there is no content.
     pub error: Option<String>,
     /// Input tokens.
     pub input_tokens: u64,
@@ -52,7 +52,7 @@ pub struct Completion {
     pub assumed_cache_writes: u64,
     /// Output tokens.
     pub output_tokens: u64,
-    /// Price in USD.
+    /// Cost in USD.
     pub cost_usd: f64,
     /// Time at which the request was sent, RFC 3339.
     pub asked_at: String,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::FactsError;
 
-/// Prefixes of the names of a cache's files.
+/// Prefixes of the file names in a cache directory.
 const CACHE_FILE_PREFIXES: [&str; 6] =
     ["journal.sqlite", "index.", "lock", "sessions", "socket", "daemon"];
 
@@ -33,7 +33,7 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
             })
         };
         if std::fs::read_dir(dir).map_err(io_error)?.all(is_ours) {
-            restrict_or_warn(dir, 0o700);
+            restrict_access_or_warn(dir, 0o700);
         }
         return Ok(());
     }
@@ -46,7 +46,8 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     }
 }
 
-/// Returns true if a path begins like a URL, for example `postgres:/x`. A single letter is a drive.
+/// Returns true if a path begins like a URL, for example `postgres:/x`. A single letter is a
+/// Windows drive.
 fn has_scheme(path: &str) -> bool {
     path.contains("://")
         || path.split_once(":/").is_some_and(|(scheme, _)| {
@@ -76,7 +77,7 @@ pub fn restrict_access(path: &Path, mode: u32) -> std::io::Result<bool> {
 }
 
 /// Removes other users' access to a file or directory, or logs a warning if that fails.
-pub(super) fn restrict_or_warn(path: &Path, mode: u32) {
+pub(super) fn restrict_access_or_warn(path: &Path, mode: u32) {
     if let Err(error) = restrict_access(path, mode) {
         tracing::warn!(path = %path.display(), %error, "other users may read this");
     }
@@ -84,10 +85,10 @@ pub(super) fn restrict_or_warn(path: &Path, mode: u32) {
 
 /// Makes the files of a cache private before anything is written to them. `SQLite` gives its side
 /// files the mode of the database.
-pub(super) fn restrict_files(dir: &Path) -> Result<(), FactsError> {
+pub(super) fn restrict_cache_files(dir: &Path) -> Result<(), FactsError> {
     let index = dir.join("index.sled");
     if index.exists() {
-        restrict_or_warn(&index, 0o700);
+        restrict_access_or_warn(&index, 0o700);
     }
     for name in ["journal.sqlite", "index.sqlite", "lock"] {
         let path = dir.join(name);
@@ -99,7 +100,7 @@ pub(super) fn restrict_files(dir: &Path) -> Result<(), FactsError> {
         for suffix in ["", "-wal", "-shm"] {
             let path = dir.join(format!("{name}{suffix}"));
             if path.exists() {
-                restrict_or_warn(&path, 0o600);
+                restrict_access_or_warn(&path, 0o600);
             }
         }
     }
@@ -127,8 +128,8 @@ pub(super) fn take_shared_lock(dir: &Path) -> Result<File, FactsError> {
     Ok(file)
 }
 
-/// Waits for the lock of the process that is opening the cache.
-pub(super) fn lock_for_opening(dir: &Path) -> Result<File, FactsError> {
+/// Locks the cache for opening. Waits for another process that is opening it.
+pub(super) fn take_opening_lock(dir: &Path) -> Result<File, FactsError> {
     let path = dir.join("sessions").join(".opening");
     let file = open_lock_file(&path)?;
     file.lock().map_err(|error| FactsError::File { path, error })?;
@@ -149,7 +150,7 @@ pub(super) fn take_index_lock(dir: &Path, description: &str) -> Result<LockOutco
     if file.try_lock().is_err() {
         return Ok(LockOutcome::HeldBy(read_description(&mut file)));
     }
-    restrict_or_warn(&path, 0o600);
+    restrict_access_or_warn(&path, 0o600);
     let mut write_description = || {
         file.set_len(0)?;
         file.rewind()?;

@@ -1,5 +1,5 @@
-//! The part of a store beside the facts themselves: the [`History`] of all requests, answers, runs
-//! and spending, shared by all users of the cache.
+//! The part of a store other than the facts themselves: the [`History`] of all requests, answers,
+//! runs and spending, shared by all users of the cache.
 //!
 //! These traits are the contract. The journal (`SQLite`) implements them, in one file per concern.
 //! A new store implements these traits and [`super::FactStore`], and nothing else. Every method
@@ -15,7 +15,7 @@
 //!   completions up to an id.
 //! * It waits for other writers (a minute at most), never for a request in flight, so any thread
 //!   may call it.
-//! * It fails with [`FactsError::Journal`] if the record cannot be read or written. The caller can
+//! * It fails with [`FactsError::Journal`] if the history cannot be read or written. The caller can
 //!   then try again.
 //! * Calling it again with the same arguments has no further effect, unless it is documented to
 //!   start, insert or append something.
@@ -71,16 +71,16 @@ impl<T> History for T where
 /// Small, permanent ids of models, value lists and column identities. Looking up a new entry
 /// assigns it an id; concurrent lookups get the same id.
 pub trait Dictionary {
-    /// Returns the id of a model.
+    /// Returns the id of a model. A new model gets a new id.
     fn model_id(&self, name: &str) -> Result<u32, FactsError>;
 
-    /// Returns the id of a column identity.
+    /// Returns the id of a column identity. A new identity gets a new id.
     fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
 
     /// Returns the ids of all identities that a column of this name and key has had.
     fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;
 
-    /// Returns the id of a value list.
+    /// Returns the id of a value list. A new list gets a new id.
     fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError>;
 
     /// Returns the ids and names of all models.
@@ -125,35 +125,36 @@ pub trait Runs {
     fn is_run_active(&self, run: RunId) -> Result<bool, FactsError>;
 }
 
-/// Spending by run and by day. Replayed recordings are never counted.
+/// Spending by run and by day. Replayed recordings are not counted.
 pub trait Spending {
     /// Returns the cost of a run, including the worst-case cost of requests without an answer. Its
-    /// open batch jobs are not included ([`Spending::reserved_by_run`]).
-    fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
+    /// open batch jobs are not included ([`Spending::reserved_cost_of_run`]).
+    fn cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the USD spent since midnight, UTC, including the worst-case cost of requests without
     /// an answer.
-    fn spent_today(&self) -> Result<f64, FactsError>;
+    fn cost_today(&self) -> Result<f64, FactsError>;
 
     /// Returns the worst-case cost of a run's batch requests in flight.
-    fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
+    fn reserved_cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the worst-case cost of all batch requests in flight that were sent today (UTC).
-    fn reserved_today(&self) -> Result<SpentAmount, FactsError>;
+    fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError>;
 
-    /// Returns the hours since a moment (RFC 3339, UTC) in which something was spent.
+    /// Returns the spending of each hour since a time (RFC 3339, UTC); hours without spending are
+    /// omitted.
     fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError>;
 
     /// Returns the cost of the cells in the fact rows after `fact_row`, by column and by day since
-    /// the date `since`, and the last row id. A cell costs its share of its request. Costs that
-    /// belong to no cell are left out.
+    /// the date `since`, and the last row id. A cell costs its share of its request's cost. Costs
+    /// that belong to no cell are omitted.
     fn column_costs_after(
         &self,
         fact_row: i64,
         since: &str,
     ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError>;
 
-    /// Returns the number of runs, and the requests, tokens and price of all paid requests.
+    /// Returns the number of runs, and the number, tokens and cost of all paid requests.
     fn totals(&self) -> Result<Totals, FactsError>;
 }
 
@@ -182,7 +183,7 @@ pub trait Answers {
 
     /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged
     /// rows, and the earlier rows of the entities that a damaged row may belong to.
-    fn answers_after(
+    fn visit_answers_after(
         &self,
         fact_row: i64,
         damage: &Damage,
@@ -223,10 +224,10 @@ pub trait Integrity {
 /// the next one starts.
 pub trait BatchJobs {
     /// Stores a request template and returns its id.
-    fn template_id(&self, text: &str) -> Result<i64, FactsError>;
+    fn store_template(&self, text: &str) -> Result<i64, FactsError>;
 
     /// Returns the text of a request template.
-    fn template_text(&self, id: i64) -> Result<String, FactsError>;
+    fn load_template(&self, id: i64) -> Result<String, FactsError>;
 
     /// Creates a batch job from requests and returns its id.
     fn create_batch_job(
@@ -257,15 +258,15 @@ pub trait BatchJobs {
     /// are missing and may be asked for again.
     fn close_batch_job(&self, batch_job: i64, outcome: &str) -> Result<(), FactsError>;
 
-    /// Returns the batch jobs of a spec that the endpoint has, or may have.
+    /// Returns the batch jobs of a spec that exist, or may exist, at the endpoint.
     fn list_open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Returns true if a batch run of a spec ended early.
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError>;
 
-    /// Deletes requests and batch jobs that were never sent, and returns the jobs. These are
-    /// requests queued for this run or for runs that are no longer alive, and batch jobs of a spec
-    /// whose batch was never requested. Their cells are missing, as before.
+    /// Deletes unsent requests and batch jobs, and returns the jobs. Unsent are the requests that
+    /// are queued for this run or for runs that are no longer alive, and the batch jobs of a spec
+    /// whose batch was never requested. Their cells stay missing.
     fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Deletes a batch job that turned out never to have been sent.
@@ -285,7 +286,7 @@ pub trait BatchJobs {
 
     /// Returns the number of cells in a batch job's requests without an answer, by request
     /// template.
-    fn unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError>;
+    fn count_unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError>;
 }
 
 /// The requests of batch jobs: their columns and rows, and whether they were answered
@@ -305,8 +306,12 @@ pub trait BatchRequests {
     /// Returns the number of requests in the queue of a run.
     fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError>;
 
-    /// Returns the first request in the queue of a run after the id `after`.
-    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError>;
+    /// Returns the first queued request of a run whose id is greater than `after`.
+    fn next_queued_request(
+        &self,
+        run: RunId,
+        after: i64,
+    ) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// Looks up a request by its `custom_id`, in one batch job or in all of them.
     fn find_request(
@@ -322,7 +327,7 @@ pub trait BatchRequests {
     fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// Moves a request from its batch job back to the queue of a run. `counts` states whether the
-    /// attempt counts as sent.
+    /// attempt is included in the number of times that the request was sent.
     fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError>;
 
     /// Drops a request that no longer needs an answer.
@@ -359,7 +364,7 @@ pub trait Questions {
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError>;
 
     /// Returns the answered values of each question, in canonical form.
-    fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
+    fn answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
 
     /// Returns the column that a model bound a question to, if the model was asked. `columns_hash`
     /// is the hash of the candidate columns, `question` the normalized text.
@@ -383,13 +388,13 @@ pub trait Questions {
     ) -> Result<(), FactsError>;
 }
 
-/// Request features that endpoints have rejected before. They are forgotten after a day.
+/// Request features that endpoints have rejected. The store forgets them after a day.
 pub trait EndpointFeatures {
     /// Returns the features of requests to an endpoint. `endpoint` is a hash of the endpoint, the
     /// model and its settings.
     fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
 
-    /// Stores the features, or deletes them if `features` is `None`.
+    /// Stores the features of requests to an endpoint, or deletes them if `features` is `None`.
     fn store_endpoint_features(
         &self,
         endpoint: &str,

@@ -16,12 +16,13 @@ use hqdl_values::key::Entity;
 
 /// Size of sled's memory cache, in bytes.
 const CACHE_BYTES: u64 = 48 << 20;
-/// Key of the last journal row that the index contains. No entity begins with a NUL.
+/// Key under which the index stores the id of its last journal row. It cannot be an entity, because
+/// no entity begins with a NUL.
 const HEAD_KEY: &[u8] = b"\0head";
 /// Version of the record layout. A different version rebuilds the index.
 const LAYOUT_VERSION: i64 = 2;
 
-/// The index, in the process that holds it.
+/// The index, in the process that holds its lock.
 #[derive(Debug)]
 pub(super) struct Index {
     path: PathBuf,
@@ -44,13 +45,13 @@ impl Index {
         if !path.exists() {
             create_private_dir(path).map_err(error)?;
         }
-        let db = match open_db(path) {
+        let db = match open_sled_database(path) {
             Ok(db) => db,
             // The index is damaged. The journal has everything, so rebuild it.
             Err(_) => {
                 std::fs::remove_dir_all(path).map_err(error)?;
                 create_private_dir(path).map_err(error)?;
-                open_db(path)
+                open_sled_database(path)
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
             }
         };
@@ -60,7 +61,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Rebuilds the index of a directory, unless another process holds it or there is none.
+    /// Rebuilds the index of a directory, unless there is none or another process holds it.
     pub(super) fn rebuild_unless_held(dir: &Path, journal: &Journal) -> Result<(), FactsError> {
         let path = dir.join("index.sled");
         if !path.exists() {
@@ -111,7 +112,7 @@ impl Index {
         head: i64,
         damage: &Damage,
     ) -> Result<(), FactsError> {
-        let last = journal.answers_after(head, damage, &mut |_, entity, facts| {
+        let last = journal.visit_answers_after(head, damage, &mut |_, entity, facts| {
             let known = self.db.get(entity.as_str()).map_err(|e| self.sled_error(&e))?;
             let known = known.map(|bytes| parse_record(&bytes, &self.path)).transpose()?;
             let mut record = known.unwrap_or_default();
@@ -120,7 +121,7 @@ impl Index {
                 postcard::to_stdvec(&record).map_err(|e| self.index_error(&e.to_string()))?;
             self.db.insert(entity.as_str(), bytes).map(drop).map_err(|e| self.sled_error(&e))
         })?;
-        // Set the head last: after a crash, the same rows are merged again.
+        // Set the head last, so that the same rows are merged again after a crash.
         self.set_head(last)
     }
 
@@ -164,7 +165,7 @@ impl Index {
     }
 }
 
-fn open_db(path: &Path) -> Result<sled::Db, String> {
+fn open_sled_database(path: &Path) -> Result<sled::Db, String> {
     sled::Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)

@@ -2,7 +2,7 @@
 //!
 //! The `journal` (`SQLite`, in the data directory) is the source of truth: every completion and the
 //! facts read from it are committed there first. The records of the entities (`SQLite`) are written
-//! with it, and are updated from it whenever they are missing, behind or damaged. They may be
+//! with it, and are updated from it whenever they are missing, outdated or damaged. They may be
 //! deleted at any time.
 //!
 //! ```text
@@ -15,9 +15,9 @@
 //!
 //! Callers use a [`Facts`] and do not depend on the store behind it: a [`FactStore`], whose
 //! documentation lists the guarantees of every store. Any number of processes open a directory
-//! ([`LocalStore`]) or a server ([`PostgresStore`]). What only one of them may do (claims, the rate
-//! limits of endpoints, the daily budget) are rows that count while the session of their process is
-//! alive.
+//! ([`LocalStore`]) or a server ([`PostgresStore`]). They coordinate through rows of the store
+//! (claims, requests under rate limits, reservations of the daily budget), which are valid while
+//! the session of their process is alive.
 
 pub mod batch_jobs;
 mod checksum;
@@ -85,15 +85,15 @@ pub use throttle::{
     LimiterKey, Permit, RateLimits, RemainingWait, Throttle, TicketFuture, WaitFuture,
 };
 
-/// Approximate number of bytes of records that are looked up at once.
+/// Approximate size in bytes of the records that are read at once.
 const PAGE_BYTES: usize = 256 << 10;
 /// Reason why facts could not be read or stored.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
-    /// There is no directory for the facts.
+    /// The data directory for the cache cannot be determined.
     #[error("cannot find a data directory for the cache: {0}")]
     NoDirectory(String),
-    /// The cache is named by an unsupported URL.
+    /// The cache has an unsupported URL.
     #[error(
         "`{}` is not a cache: name a folder, or `postgres://user@host/database`",
         hqdl_values::format::hide_secrets(&_0.to_string_lossy())
@@ -105,7 +105,7 @@ pub enum FactsError {
     /// Another process is using the cache.
     #[error("the cache {} is in use by {owner_description}", dir.display())]
     Held {
-        /// The cache directory.
+        /// Path of the cache directory.
         dir: PathBuf,
         /// Description of that process.
         owner_description: String,
@@ -120,7 +120,7 @@ pub enum FactsError {
         )
     )]
     Shared {
-        /// The cache directory.
+        /// Path of the cache directory.
         dir: PathBuf,
         /// Type of the directory's file system.
         file_system: Option<String>,
@@ -128,7 +128,7 @@ pub enum FactsError {
     /// An operation on the journal failed.
     #[error("the journal {}: {message}", path.display())]
     Journal {
-        /// The file.
+        /// Path of the journal.
         path: PathBuf,
         /// Message from `SQLite`.
         message: String,
@@ -136,7 +136,7 @@ pub enum FactsError {
     /// The journal is damaged.
     #[error("the journal {} is damaged", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the journal.
         path: PathBuf,
         /// The first problem.
         message: String,
@@ -144,7 +144,7 @@ pub enum FactsError {
     /// An operation on the index failed.
     #[error("the index {}: {message}", path.display())]
     Index {
-        /// The directory.
+        /// Path of the index.
         path: PathBuf,
         /// Message from sled.
         message: String,
@@ -152,13 +152,13 @@ pub enum FactsError {
     /// The disk of the cache is full.
     #[error("the disk with {} is full", path.display())]
     DiskFull {
-        /// The file that cannot grow.
+        /// Path of the file that cannot grow.
         path: PathBuf,
     },
     /// A file operation failed.
     #[error("cannot use {}: {}", path.display(), hqdl_values::format::write_reason(path, error))]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Error from the operating system.
         error: std::io::Error,
@@ -166,15 +166,15 @@ pub enum FactsError {
     /// A server could not be reached, even after waiting.
     #[error("the cache {url} cannot be reached or fails: {message}")]
     Unreachable {
-        /// The server, without a password.
+        /// URL of the server, without the password.
         url: String,
-        /// The reason.
+        /// Reason why the server cannot be reached.
         message: String,
     },
     /// A server denied access, or rejected the operation.
     #[error("the cache {url}: {message}")]
     Refused {
-        /// The server, without a password.
+        /// URL of the server, without the password.
         url: String,
         /// The server's message.
         message: String,
@@ -186,7 +186,7 @@ pub enum FactsError {
     Import {
         /// Line number, from 1.
         line: usize,
-        /// The problem.
+        /// Reason why the line cannot be used.
         message: String,
     },
 }
@@ -242,7 +242,7 @@ impl FactsError {
 }
 
 impl FactsError {
-    /// Copies the error for another caller that waits for the same operation.
+    /// Copies the error for another caller that waits for the same result.
     fn clone_for_waiter(&self) -> Self {
         match self {
             Self::Journal { path, message } => {
@@ -283,21 +283,22 @@ impl Deref for Facts {
 
 impl Facts {
     /// Opens the facts of a data directory, and creates them if they are missing. `description`
-    /// describes this process to others.
+    /// describes this process to other processes.
     ///
     /// # Errors
     /// [`FactsError::Shared`] if the directory is on a network file system, [`FactsError::Held`] if
-    /// an earlier version of hqdl has it open; others if the disk fails.
+    /// an earlier version of hqdl has it open; other errors if the disk fails.
     pub fn open(dir: &Path, description: &str) -> Result<Self, FactsError> {
         folder::create_cache_dir(dir)?;
         LocalStore::open(dir, description).map(Self::from_store)
     }
 
-    /// Opens the facts of a data directory with an index that only one process can hold, the
-    /// daemon. Waits up to `timeout` for another process that holds it.
+    /// Opens the facts of a data directory with the index of the daemon, which only one process can
+    /// hold. Waits up to `timeout` for another process that holds it.
     ///
     /// # Errors
-    /// [`FactsError::Held`] if another process still holds the index; those of [`Facts::open`].
+    /// [`FactsError::Held`] if another process still holds the index; otherwise the errors of
+    /// [`Facts::open`].
     pub fn open_with_index(
         dir: &Path,
         description: &str,
@@ -330,7 +331,7 @@ impl Facts {
     /// # Errors
     /// [`FactsError::Unreachable`] if the server did not become reachable, [`FactsError::Refused`]
     /// if it denies access, or if a newer hqdl created the facts.
-    pub fn connect_server(
+    pub fn connect_to_server(
         url: &str,
         dir: &Path,
         description: &str,
@@ -405,8 +406,8 @@ impl Facts {
     }
 
     /// Claims cells of some entities as [`FactStore::claim_cells`] does, until the claim is
-    /// dropped. Also returns the columns that open batch jobs ask for, and the known facts, of each
-    /// entity.
+    /// dropped. Also returns, for each entity, the columns that open batch jobs ask for and the
+    /// known facts.
     ///
     /// # Errors
     /// [`FactsError`] if the store cannot be written.

@@ -1,11 +1,11 @@
-//! Requests and tokens per minute, within the limits of the spec and of the endpoint. The stricter
+//! Limits the requests and tokens per minute, as the spec and the endpoint require. The stricter
 //! limit wins, and the endpoint's latest limits replace its earlier ones.
 //!
-//! Permits are granted one by one, in order of arrival, under the limits of that moment. A request
-//! waits until the pace allows it, until a pause that the endpoint asked for is over, and until it
-//! fits into the minute before it. No minute ever contains more than the limit: a request counts
-//! from its permit until a minute after the endpoint can have counted it. It counts at its maximum
-//! until its answer reports the actual tokens.
+//! Permits are granted one by one, in order of arrival, under the limits that apply at that moment.
+//! A request waits until the pace allows it, until a pause that the endpoint asked for is over, and
+//! until it fits into the minute before it. No minute ever contains more than the limit: a request
+//! counts from its permit until a minute after the endpoint can have counted it. It counts at its
+//! maximum until its answer reports the actual tokens.
 
 mod rates;
 mod window;
@@ -112,7 +112,7 @@ impl Limiter {
 
     /// Returns the time until the first waiting request can be sent.
     #[must_use]
-    pub fn next_permit(&self) -> Option<Duration> {
+    pub fn time_to_next_permit(&self) -> Option<Duration> {
         self.lock_next_permit().map(|at| at.saturating_duration_since(Instant::now()))
     }
 
@@ -125,8 +125,7 @@ impl Limiter {
         self.update_rates(|rates| rates.cancel_request(id));
     }
 
-    /// Records that a request was sent. From now on it can expire; before, it counts without a time
-    /// limit.
+    /// Records that a request was sent. Only from then on can it expire.
     pub fn mark_sent(&self, id: u64) {
         self.lock_rates().mark_sent(id, Instant::now());
     }

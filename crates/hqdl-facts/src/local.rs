@@ -15,7 +15,7 @@ use crate::checksum::Damage;
 use crate::claim_key::ClaimKey;
 use crate::commit_thread::{self, ReserveCommand, WriterCommand, send_command};
 use crate::folder::{
-    LockOutcome, lock_for_opening, restrict_files, take_index_lock, take_shared_lock,
+    LockOutcome, restrict_cache_files, take_index_lock, take_opening_lock, take_shared_lock,
 };
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
@@ -36,7 +36,7 @@ const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// The facts of a data directory.
 pub struct LocalStore {
     dir: PathBuf,
-    /// Keeps out processes of versions that did not share a cache.
+    /// Keeps out processes of earlier versions, which cannot share a cache.
     _lock: File,
     /// The journal connection for callers on any thread.
     journal: Arc<Journal>,
@@ -56,11 +56,11 @@ impl LocalStore {
         if let Some(file_system) = network_type(dir) {
             return Err(FactsError::Shared { dir: dir.to_owned(), file_system: Some(file_system) });
         }
-        restrict_files(dir)?;
+        restrict_cache_files(dir)?;
         let lock = take_shared_lock(dir)?;
         let session = Arc::new(FactsSession::start(dir, description)?);
         // Only one process at a time creates and migrates the files.
-        let _opening = lock_for_opening(dir)?;
+        let _opening = take_opening_lock(dir)?;
         let open = || Journal::open(&dir.join("journal.sqlite"), Arc::clone(&session));
         let (journal, writer_journal) = (Arc::new(open()?), Arc::new(open()?));
         writer_journal.update_sessions()?;
@@ -110,7 +110,6 @@ impl LocalStore {
         self
     }
 
-    /// Sends a command to the commit thread and waits for the reply.
     async fn send<T>(
         &self,
         new_command: impl FnOnce(commit_thread::CommandReply<T>) -> WriterCommand,
@@ -163,7 +162,7 @@ impl FactStore for LocalStore {
 
     fn known_damage(&self) -> Damage {
         let damage = self.writer_journal.known_damage();
-        let mut damage = if damage.is_none() { self.journal.known_damage() } else { damage };
+        let mut damage = if damage.is_empty() { self.journal.known_damage() } else { damage };
         damage.entries = self.journal.find_damaged_entries().unwrap_or_default();
         damage
     }
@@ -221,12 +220,12 @@ impl FactStore for LocalStore {
     fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
         // Claims are made on the caller's thread, so that runs get them in the order of their
         // calls.
-        Box::pin(async { self.journal.change_unflushed(|| self.journal.claim_keys(keys)) })
+        Box::pin(async { self.journal.transact_unflushed(|| self.journal.claim_keys(keys)) })
     }
 
     fn release_keys(&self, keys: &[ClaimKey]) {
-        // If this fails, the end of the session releases the keys.
-        if let Err(error) = self.journal.change_unflushed(|| self.journal.release_keys(keys)) {
+        // If this fails, the keys are released when the session ends.
+        if let Err(error) = self.journal.transact_unflushed(|| self.journal.release_keys(keys)) {
             tracing::debug!(%error, "cannot release claims");
         }
         let _ = self.commands.send(WriterCommand::CheckWaiting);

@@ -34,11 +34,11 @@ struct PermitState {
     tickets: HashMap<u64, Ticket>,
     /// Limits that endpoints last reported to this process.
     reported: BTreeMap<LimiterKey, PerMinute>,
-    /// Earliest time at which the first request of each queue can be sent.
+    /// Earliest time at which the first waiting request of each queue can be sent.
     next_permits: BTreeMap<LimiterKey, Instant>,
 }
 
-/// A granted permit.
+/// State of a granted permit.
 struct Ticket {
     request: PermitRequest,
     granted_at: Instant,
@@ -75,7 +75,7 @@ impl LocalLimits {
             let (limiter_key, ticket) = (limiter_key.clone(), fastrand::i64(1..));
             let request = PermitRequest { limiter_key, need, ticket };
             let journal = &self.journal;
-            match journal.change_unflushed(|| journal.try_acquire(&request))? {
+            match journal.transact_unflushed(|| journal.try_acquire(&request))? {
                 None => {
                     let id = ticket.cast_unsigned();
                     let ticket = Ticket { request, granted_at: Instant::now(), is_sent: false };
@@ -106,7 +106,7 @@ impl RateLimits for LocalLimits {
     }
 
     fn acquire_ticket<'a>(&'a self, limiter_key: &'a LimiterKey, need: Need) -> TicketFuture<'a> {
-        // A caller that gets no permit fails when it reserves the cost of its request.
+        // A caller that receives no permit fails when it reserves the cost of its request.
         Box::pin(async move { self.acquire_permit(limiter_key, need).await.unwrap_or_default() })
     }
 
@@ -145,7 +145,7 @@ impl RateLimits for LocalLimits {
             return;
         }
         // Limits are stored on this thread, so that they apply to the next permit.
-        let stored = self.journal.change_unflushed(|| {
+        let stored = self.journal.transact_unflushed(|| {
             // A pause applies to all models and API keys.
             let pause = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
             self.journal.store_limits(&limiter_key.endpoint, pause)?;

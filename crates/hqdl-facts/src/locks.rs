@@ -14,7 +14,7 @@ const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_mi
 /// How much longer an interrupted caller waits: most locks are held only briefly.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// A lock by name among all users of the facts. Dropping this releases it.
+/// Named lock, which excludes all other users of the facts. Dropping this releases it.
 pub struct NamedLock<'f> {
     facts: &'f Facts,
     keys: [ClaimKey; 1],
@@ -28,7 +28,7 @@ impl Facts {
     pub fn try_lock(&self, name: &str) -> Result<Option<NamedLock<'_>>, FactsError> {
         let keys = [ClaimKey::Name(name.to_owned())];
         let granted = block_on_current_thread(self.store.claim_keys(&keys))?;
-        // Build the lock only if it is granted: dropping one releases the claim.
+        // Create the lock only if it is granted, because dropping a lock releases its claim.
         Ok((granted == [true]).then(|| NamedLock { facts: self, keys }))
     }
 

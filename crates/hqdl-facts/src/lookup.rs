@@ -1,4 +1,4 @@
-//! Decides whether a cell is known, and if not, why it must be asked for. Runs, queries and the
+//! Decides whether a cell is known and, if not, why it must be asked for. Runs, queries and the
 //! daemon all use this module.
 
 use std::borrow::Cow;
@@ -88,7 +88,7 @@ impl CellLookup<'_> {
         matches!(self, Self::Known(_))
     }
 
-    /// Returns the fact to show.
+    /// Returns the fact to show in the table.
     #[must_use]
     pub fn fact(&self) -> Option<&Fact> {
         match self {
@@ -102,9 +102,8 @@ impl CellLookup<'_> {
 /// expansion.
 #[derive(Debug, Clone)]
 pub struct CellRequirements {
-    /// The model whose facts count.
+    /// Id of the model whose facts count.
     pub model: u32,
-    /// Name of the model.
     model_name: String,
     any_model: bool,
     columns: Vec<ColumnRequirement>,
@@ -294,7 +293,8 @@ impl CellRequirements {
             if fact.model == self.model {
                 own_fact = Some(fact);
             } else if self.any_model && fact.answer.state != State::Error {
-                // The latest fact of any model that has a value, or else the latest fact.
+                // Prefer the latest fact with a value, of any model, to a later one without a
+                // value.
                 let better = any_model_fact.is_none_or(|a| {
                     (fact.answer.state.has_value(), fact.completion)
                         > (a.answer.state.has_value(), a.completion)
@@ -312,7 +312,8 @@ impl CellRequirements {
 
 impl ColumnRequirement {
     /// Parses the raw answer of a fact again with the current checker. The words that mean
-    /// "unknown" are not part of the question, so they may have changed after the answer.
+    /// "unknown" are not part of the question, so they may have changed since the answer was
+    /// stored.
     fn reparse_fact<'r>(&self, fact: &'r Fact) -> Cow<'r, Fact> {
         match self.checker.recheck_answer(&fact.answer) {
             None => Cow::Borrowed(fact),
@@ -320,7 +321,7 @@ impl ColumnRequirement {
         }
     }
 
-    /// Returns why a fact no longer counts.
+    /// Returns the reason why a fact no longer counts; `None` if it still counts.
     fn stale_reason(&self, fact: &Fact) -> Option<Reason> {
         let state = fact.answer.state;
         if state == State::Error {
@@ -335,8 +336,8 @@ impl ColumnRequirement {
         self.is_outside_list(fact).then_some(Reason::ChangedList)
     }
 
-    /// Returns true if a fact was asked with another value list and has no value under the current
-    /// one.
+    /// Returns true if the question of a fact had another value list and the fact has no valid
+    /// value under the current one.
     fn is_outside_list(&self, fact: &Fact) -> bool {
         fact.list != self.list
             && match fact.answer.state {

@@ -24,8 +24,8 @@ const NETWORK_TYPES: [&str; 17] = [
     "davfs",
 ];
 
-/// Returns the type of the network file system that contains a directory; `None` for a local one,
-/// and where the system does not list its mounts.
+/// Returns the type of the network file system that contains a directory. Returns `None` for a
+/// local file system, or if the operating system does not list its mounts.
 pub(super) fn network_type(dir: &Path) -> Option<String> {
     let dir = dir.canonicalize().ok()?;
     find_network_type(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &dir)

@@ -3,8 +3,7 @@
 
 use hqdl_values::key::ColumnIdentity;
 
-/// One use of a question: the id of its identity, the source of its values, and its value list as
-/// JSON.
+/// Use of a question: the id of its identity, the source of its values, and its value list as JSON.
 pub(crate) type QuestionUse = (u32, QuestionOrigin, Option<String>);
 
 /// Assigns to each question the sources of its values, oldest first. The last value list wins.
@@ -32,7 +31,7 @@ pub struct QuestionOrigin {
 pub struct LiveQuestion {
     /// Identity of the question.
     pub identity: ColumnIdentity,
-    /// The id of the identity in the journal.
+    /// Id of the identity in the journal.
     pub id: u32,
     /// The value list, if it is stored.
     pub list: Option<Vec<String>>,
@@ -48,22 +47,22 @@ pub struct LiveQuestion {
     pub input_tokens: f64,
     /// The question's share of the output tokens.
     pub output_tokens: f64,
-    /// The question's share of the price, in USD.
+    /// The question's share of the cost, in USD.
     pub cost_usd: f64,
     /// Time at which the question was last asked, RFC 3339.
     pub last_asked: String,
 }
 
-/// A question that a model bound to a column, or found no column for.
+/// Question that a model bound to a column, or found no column for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuestionBinding {
     /// The question as it was asked.
     pub ask: String,
     /// Name of the model that chose the column.
     pub model: String,
-    /// The expansion; empty if no column answers the question.
+    /// Expansion that contains the column; empty if no column answers the question.
     pub expansion: String,
-    /// The column of the expansion.
+    /// Column that answers the question; empty if there is none.
     pub column: String,
     /// How the column answers the question; `none` if no column does.
     pub operator: String,

@@ -12,11 +12,11 @@ use hqdl_values::key::Entity;
 /// A fact: an answer with its question and its source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// The id of the column's identity in the journal.
+    /// Id of the column's identity in the journal.
     pub meaning: u32,
-    /// The id of the model in the journal.
+    /// Id of the model in the journal.
     pub model: u32,
-    /// The journal's id of the value list in the question.
+    /// Id in the journal of the value list in the question.
     pub list: Option<u32>,
     /// Id in the journal of the completion that contained the answer.
     pub completion: i64,
@@ -97,7 +97,7 @@ pub(crate) fn parse_record(bytes: &[u8], path: &Path) -> Result<Record, FactsErr
 pub struct RecordBytes(pub(super) Bytes);
 
 impl RecordBytes {
-    /// Returns the number of bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

@@ -28,11 +28,11 @@ pub struct RefreshSubject {
     pub kind: RefreshKind,
     /// The spec's full path.
     pub spec: String,
-    /// The name of the expansion.
+    /// Name of the expansion.
     pub expansion: String,
-    /// The id of the column's identity in the journal.
+    /// Id of the column's identity in the journal.
     pub identity_id: u32,
-    /// The id of the model in the journal.
+    /// Id of the model in the journal.
     pub model: u32,
     /// The SQL of `--where`; empty for all keys.
     pub scope: String,

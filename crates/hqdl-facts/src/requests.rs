@@ -13,7 +13,7 @@ pub struct BatchedRequest {
     pub id: i64,
     /// Id of the template that the request's prompt and answer depend on.
     pub template: i64,
-    /// The id of the model in the journal.
+    /// Id of the model in the journal.
     pub model: u32,
     /// Positions of the requested columns.
     pub columns: Vec<usize>,

@@ -25,12 +25,13 @@ pub struct SecondAnswerRule {
     pub to: usize,
 }
 
-/// Decision of a calibrated column about one cell.
+/// Decision about one cell of a calibrated column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CascadeDecision {
     /// Whether the cell is in the calibration sample, so that the stronger model answers it.
     pub is_sampled: bool,
-    /// Cells with fewer differing answers are accepted. `None` until the sample is answered.
+    /// Number of differing answers from which a cell is not accepted. `None` until the sample is
+    /// answered.
     pub accepted: Option<usize>,
 }
 
@@ -45,15 +46,15 @@ pub enum CascadeCell {
     /// The stronger model answers the cell whatever its confidence, or has answered first; true if
     /// its answer is stored.
     Escalated(bool),
-    /// The number of differing answers. If the stronger model has answered, also whether its answer
-    /// replaces the first one by another one.
+    /// Number of differing answers. If the stronger model has answered, also whether its answer
+    /// replaces the first one with a different one.
     Compared(usize, Option<bool>),
 }
 
 /// Models of a column, as positions in the expansion's models.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnModels {
-    /// Index of the model that answers first.
+    /// Position of the model that answers first.
     pub first: usize,
     /// Rule for second answers.
     pub second: Option<SecondAnswerRule>,
@@ -61,7 +62,7 @@ pub struct ColumnModels {
 
 impl ColumnModels {
     /// Returns the positions of all models that may be asked about a cell of the column.
-    pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn model_positions(&self) -> impl Iterator<Item = usize> + '_ {
         let second =
             self.second.iter().flat_map(|rule| rule.compare.iter().copied().chain([rule.to]));
         std::iter::once(self.first).chain(second)
@@ -86,7 +87,7 @@ impl ExpansionRequirements {
 
     /// Returns the position of the model that answers a column first.
     #[must_use]
-    pub fn model_of(&self, column: usize) -> usize {
+    pub fn first_model(&self, column: usize) -> usize {
         self.columns.get(column).map_or(0, |models| models.first)
     }
 
@@ -99,13 +100,13 @@ impl ExpansionRequirements {
     /// Returns the requirements for the answers of the model that answers a column first.
     #[must_use]
     pub fn for_column(&self, column: usize) -> &Arc<CellRequirements> {
-        self.for_model(self.model_of(column))
+        self.for_model(self.first_model(column))
     }
 
     /// Calls `change` for the requirements of each model that may be asked for a column.
     fn change_column(&mut self, column: usize, change: impl Fn(&mut CellRequirements)) {
         let models: BTreeSet<usize> =
-            self.columns.get(column).map(|m| m.positions().collect()).unwrap_or_default();
+            self.columns.get(column).map(|m| m.model_positions().collect()).unwrap_or_default();
         models.into_iter().for_each(|model| change(Arc::make_mut(&mut self.models[model])));
     }
 
@@ -150,19 +151,19 @@ impl ExpansionRequirements {
         record: Option<&'r Record>,
         column: usize,
     ) -> impl Iterator<Item = i64> + 'r {
-        let models = self.columns.get(column).into_iter().flat_map(ColumnModels::positions);
+        let models = self.columns.get(column).into_iter().flat_map(ColumnModels::model_positions);
         models.filter_map(move |model| match self.models[model].look_up_cell(record, column) {
             CellLookup::Known(fact) => Some(fact.asked),
             CellLookup::Missing(..) => None,
         })
     }
 
-    /// Looks up a column's cell in a record. A second answer counts if it is stored; the cell is
-    /// known without it.
+    /// Looks up a column's cell in a record. A stored second answer counts, but a cell is also
+    /// known without one.
     #[must_use]
     pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
         match self.look_up_with_second_answer(record, column, CascadeDecision::default()) {
-            (CellLookup::Missing(_, Some(fact)), model) if model != self.model_of(column) => {
+            (CellLookup::Missing(_, Some(fact)), model) if model != self.first_model(column) => {
                 CellLookup::Known(fact)
             }
             (lookup, _) => lookup,
@@ -179,7 +180,7 @@ impl ExpansionRequirements {
         column: usize,
         decision: CascadeDecision,
     ) -> (CellLookup<'r>, usize) {
-        let model = self.model_of(column);
+        let model = self.first_model(column);
         let first = self.models[model].look_up_cell(record, column);
         let rule = self.columns.get(column).and_then(|models| models.second.as_ref());
         let Some(rule) = rule else { return (first, model) };
@@ -269,7 +270,7 @@ impl ExpansionRequirements {
     #[must_use]
     pub fn look_up_cascade(&self, record: Option<&Record>, column: usize) -> CascadeCell {
         let rule = self.columns.get(column).and_then(|models| models.second.as_ref());
-        let first = self.models[self.model_of(column)].look_up_cell(record, column);
+        let first = self.models[self.first_model(column)].look_up_cell(record, column);
         let (Some(rule), CellLookup::Known(fact)) = (rule, first) else {
             return CascadeCell::Missing;
         };
@@ -294,7 +295,7 @@ impl ExpansionRequirements {
     }
 
     /// Returns the first value of a cell and, if the stronger model has answered, the value that
-    /// counts then.
+    /// counts as a result.
     #[must_use]
     pub fn cascade_values(
         &self,
@@ -306,7 +307,7 @@ impl ExpansionRequirements {
             let value = Some(&fact.answer.value).filter(|_| fact.answer.state.has_value());
             value.cloned().unwrap_or(CellValue::Nothing)
         };
-        let model = self.model_of(column);
+        let model = self.first_model(column);
         let CellLookup::Known(fact) = self.models[model].look_up_cell(record, column) else {
             return None;
         };
@@ -323,8 +324,8 @@ impl ExpansionRequirements {
         Some((first, second))
     }
 
-    /// Returns the answer that counts: the second one if it is usable, and otherwise the first one.
-    /// A note keeps the other answers.
+    /// Returns the answer that counts: the second one if it is usable, otherwise the first one. The
+    /// other answers are kept in a note.
     fn choose_answer<'r>(
         &self,
         first: Cow<'r, Fact>,
@@ -366,22 +367,22 @@ fn is_usable(state: State) -> bool {
 fn is_same_answer(first: &Fact, second: &Fact) -> bool {
     let is_value = |fact: &Fact| fact.answer.state.has_value();
     (first.answer.state == second.answer.state || is_value(first) && is_value(second))
-        && to_comparable(&first.answer.value) == to_comparable(&second.answer.value)
+        && to_comparable_texts(&first.answer.value) == to_comparable_texts(&second.answer.value)
 }
 
 /// Returns true if the second model's answer contradicts the first value.
 fn contradicts(first: &Fact, second: &Fact) -> bool {
     match second.answer.state {
         State::Ok | State::Overridden => {
-            to_comparable(&first.answer.value) != to_comparable(&second.answer.value)
+            to_comparable_texts(&first.answer.value) != to_comparable_texts(&second.answer.value)
         }
         State::Unknown | State::NotInList => true,
         State::Invalid | State::Refused | State::Error => false,
     }
 }
 
-/// Returns the texts of a value, without letter case and the order of a list.
-fn to_comparable(value: &CellValue) -> BTreeSet<String> {
+/// Returns the texts of a value in a form that ignores letter case and the order of a list.
+fn to_comparable_texts(value: &CellValue) -> BTreeSet<String> {
     let texts: Vec<String> = match value {
         CellValue::Nothing => Vec::new(),
         CellValue::One(value) => vec![value.to_string()],

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::folder::{create_private_dir, restrict_or_warn};
+use crate::folder::{create_private_dir, restrict_access_or_warn};
 
 /// Id of the current boot. Processes of one boot share file locks, even in different containers;
 /// machines that share a directory may not.
@@ -21,10 +21,11 @@ pub(super) struct SessionFile {
 }
 
 impl SessionFile {
-    /// Creates and locks the file of a session. Returns `None` if file locks do not work there.
+    /// Creates and locks the file of a session. Returns `None` if file locks do not work in that
+    /// folder.
     pub(super) fn create(folder: &Path, id: &str) -> Option<Self> {
         create_private_dir(folder).ok()?;
-        restrict_or_warn(folder, 0o700);
+        restrict_access_or_warn(folder, 0o700);
         // Lock the file before it gets its name. Otherwise another process could find it unlocked
         // and end the session.
         let (unnamed, path) = (folder.join(format!(".{id}")), folder.join(id));

@@ -5,7 +5,7 @@ use hqdl_values::ASSUMED_CACHE_WRITE;
 /// The cost of one model in one hour.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HourlySpending {
-    /// The start of the hour, UTC: `2026-11-21T09`.
+    /// Start of the hour, UTC: `2026-11-21T09`.
     pub hour: String,
     /// Name of the model.
     pub model: String,
@@ -20,7 +20,7 @@ pub struct HourlySpending {
 /// The cost of a column's cells on one day.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnDailyCost {
-    /// The date, UTC.
+    /// Date in UTC.
     pub day: String,
     /// The column's identity: [`hqdl_values::key::ColumnIdentity`] as JSON.
     pub identity: String,
@@ -41,7 +41,7 @@ pub struct Totals {
     pub input_tokens: u64,
     /// Output tokens.
     pub output_tokens: u64,
-    /// Price in USD.
+    /// Cost in USD.
     pub cost_usd: f64,
     /// Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
     pub assumed_cache_writes: u64,

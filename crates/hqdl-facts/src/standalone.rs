@@ -7,7 +7,7 @@ use crate::FactsError;
 use crate::limits::{Limiter, Need, PerMinute, RateLimitHint};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, Throttle, TicketFuture, WaitFuture};
 
-/// The limits of one model of one endpoint, in this process alone.
+/// Limits of one model of one endpoint, for this process only.
 #[derive(Debug, Default)]
 struct StandaloneLimits {
     limiter: Limiter,
@@ -56,7 +56,7 @@ impl RateLimits for StandaloneLimits {
 
     fn remaining_wait<'a>(&'a self, _: &'a LimiterKey) -> WaitFuture<'a> {
         let (pause, next_permit) =
-            (self.limiter.observed_limits().wait, self.limiter.next_permit());
+            (self.limiter.observed_limits().wait, self.limiter.time_to_next_permit());
         Box::pin(std::future::ready(RemainingWait::new(pause, next_permit)))
     }
 }

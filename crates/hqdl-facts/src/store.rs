@@ -133,7 +133,7 @@ pub trait FactStore: Send + Sync {
 
     /// Returns true if everything that this process owned at a moment (claims, runs, reservations)
     /// has belonged to it without interruption since then.
-    fn has_held_since(&self, _moment: Instant) -> bool {
+    fn has_kept_session_since(&self, _moment: Instant) -> bool {
         true
     }
 

@@ -43,7 +43,7 @@ pub type TicketFuture<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 pub enum RemainingWait {
     /// The endpoint asked for a pause.
     Pause(Duration),
-    /// The limit of requests or tokens per minute is used up until then.
+    /// The limit of requests or tokens per minute is used up for this long.
     MinuteLimit(Duration),
 }
 
@@ -61,8 +61,9 @@ pub type WaitFuture<'a> = Pin<Box<dyn Future<Output = Option<RemainingWait>> + S
 /// The rate limits of endpoints, shared by all users of a store. The strictest limits of the
 /// members apply to all models of an endpoint. A model is also subject to the strictest of the
 /// limits that the endpoint last reported to each API key. Both the requests of the last minute and
-/// the reported limits outlive the process. No call here fails permanently: a caller that loses the
-/// store gets the error when it reserves the cost of its request.
+/// the reported limits outlive the process. Apart from [`RateLimits::add_member`], no method
+/// reports an error: a caller that loses the store gets the error when it reserves the cost of its
+/// request.
 pub trait RateLimits: Send + Sync {
     /// Adds a member with its own limits to an endpoint's limiters, and returns the member's
     /// number.
@@ -91,11 +92,10 @@ pub trait RateLimits: Send + Sync {
     fn remaining_wait<'a>(&'a self, limiter_key: &'a LimiterKey) -> WaitFuture<'a>;
 }
 
-/// Grants permits for requests to one model of an endpoint, under limits shared with others.
+/// Grants permits for requests to one model of an endpoint, under limits shared with other users.
 pub struct Throttle {
     pub(crate) limits: Arc<dyn RateLimits>,
     pub(crate) limiter_key: LimiterKey,
-    /// The number of this member.
     pub(crate) member: u64,
 }
 

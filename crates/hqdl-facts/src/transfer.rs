@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Lines are in the order of the journal, so that importing them again results in the same facts.
-//! Tokens and price are the cell's share of its request.
+//! Tokens and cost are the cell's share of those of its request.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -93,7 +93,7 @@ impl Facts {
             Ok(())
         };
         let mut answers = Vec::new();
-        history.answers_after(0, &damage, &mut |_, entity, facts| {
+        history.visit_answers_after(0, &damage, &mut |_, entity, facts| {
             let mut facts = facts;
             facts.retain(|fact| !damage.affects_fact(fact));
             answers.push((entity, facts));
@@ -104,55 +104,56 @@ impl Facts {
     }
 }
 
-/// Function that looks up the records of some entities, in their order.
+/// Function that looks up the records of some entities and returns them in the same order.
 pub(super) type RecordLookup<'l> =
     dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
 
 /// Imports facts written by [`Facts::export`] and returns how many were new. An import is not a
-/// request, so its tokens and price are not counted again.
+/// request, so its tokens and cost are not counted again.
 ///
 /// # Errors
 /// [`FactsError::Import`] with the number of a line that cannot be used.
 pub(super) fn import_lines(journal: &Journal, input: &mut dyn BufRead) -> Result<u64, FactsError> {
     let lines = check_lines(input)?;
     let look_up = |entities: &[Entity]| journal.read_records(&entities.iter().collect::<Vec<_>>());
-    // In one transaction, so that no newer fact is stored between the lookup and the commit.
+    // Use one transaction, so that no newer fact is stored between the lookup and the commit.
     journal.transact(|| {
         journal.catch_up()?;
-        import_checked(journal, &lines, &look_up, &mut |units| commit_units(journal, units))
+        import_checked_lines(journal, &lines, &look_up, &mut |units| commit_units(journal, units))
     })
 }
 
-/// Lines of an export, all of which can be used. They are kept in a temporary database, because
-/// there may be more of them than fit into memory.
+/// Lines of an export that have passed all checks. They are stored in a temporary database, because
+/// they may not fit into memory.
 pub(super) struct CheckedLines(Connection);
 
-/// Checks all lines, so that a wrong one fails before anything is imported.
+/// Checks all lines, so that an invalid one is reported before anything is imported.
 pub(super) fn check_lines(input: &mut dyn BufRead) -> Result<CheckedLines, FactsError> {
-    let copy = Connection::open("").map_err(|e| copy_error(&e))?;
+    let copy = Connection::open("").map_err(|e| temporary_database_error(&e))?;
     copy.execute_batch("PRAGMA journal_mode = OFF; BEGIN; CREATE TABLE line (text TEXT)")
-        .map_err(|e| copy_error(&e))?;
-    let mut insert = copy.prepare("INSERT INTO line VALUES (?1)").map_err(|e| copy_error(&e))?;
+        .map_err(|e| temporary_database_error(&e))?;
+    let mut insert =
+        copy.prepare("INSERT INTO line VALUES (?1)").map_err(|e| temporary_database_error(&e))?;
     for (n, line) in input.lines().enumerate() {
         let import_error = |message: String| FactsError::Import { line: n + 1, message };
         let line = line.map_err(|e| import_error(io_reason(&e)))?;
         if !line.trim().is_empty() {
             ExportedLine::parse(&line).map_err(import_error)?;
-            insert.execute([&line]).map_err(|e| copy_error(&e))?;
+            insert.execute([&line]).map_err(|e| temporary_database_error(&e))?;
         }
     }
     drop(insert);
     Ok(CheckedLines(copy))
 }
 
-fn copy_error(error: &rusqlite::Error) -> FactsError {
+fn temporary_database_error(error: &rusqlite::Error) -> FactsError {
     let message = error.to_string();
     FactsError::Journal { path: "a temporary copy of the lines".into(), message }
 }
 
 /// Imports the lines of [`check_lines`], [`CHUNK_LINES`] at a time. Returns the number of new
 /// facts.
-pub(super) fn import_checked(
+pub(super) fn import_checked_lines(
     history: &dyn History,
     lines: &CheckedLines,
     look_up: &RecordLookup<'_>,
@@ -161,15 +162,21 @@ pub(super) fn import_checked(
     let run = history.start_run("cache import", "")?;
     let mut ids = IdCache::new(history, run);
     let mut count = 0;
-    let mut select =
-        lines.0.prepare("SELECT text FROM line ORDER BY rowid").map_err(|e| copy_error(&e))?;
-    let mut rows = select.query([]).map_err(|e| copy_error(&e))?;
+    let mut select = lines
+        .0
+        .prepare("SELECT text FROM line ORDER BY rowid")
+        .map_err(|e| temporary_database_error(&e))?;
+    let mut rows = select.query([]).map_err(|e| temporary_database_error(&e))?;
     loop {
         let mut chunk = Vec::new();
         while chunk.len() < CHUNK_LINES
-            && let Some(row) = rows.next().map_err(|e| copy_error(&e))?
+            && let Some(row) = rows.next().map_err(|e| temporary_database_error(&e))?
         {
-            let line = row.get_ref(0).map_err(|e| copy_error(&e))?.as_str().unwrap_or_default();
+            let line = row
+                .get_ref(0)
+                .map_err(|e| temporary_database_error(&e))?
+                .as_str()
+                .unwrap_or_default();
             chunk.extend(ExportedLine::parse(line));
         }
         if chunk.is_empty() {
@@ -210,10 +217,10 @@ fn add_line(
         asked: 0,
         answer: line.answer,
     };
-    // Keep a known fact that is at least as new.
+    // Keep the known fact if it is at least as new.
     let is_same_fact = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
     if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(is_same_fact)
-        && ids.find_known_time(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
+        && ids.find_stored_time(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
     {
         return Ok(false);
     }
@@ -243,12 +250,11 @@ fn add_line(
 /// Ids and times of the history, each looked up once.
 struct IdCache<'h> {
     history: &'h dyn History,
-    /// The run of this import.
     run: RunId,
     models: HashMap<String, u32>,
     identities: HashMap<String, u32>,
     lists: HashMap<String, u32>,
-    /// The last completion that was looked up, with its time; lines of one completion are adjacent.
+    /// Last completion that was looked up, with its time; the lines of one completion are adjacent.
     last: Option<(i64, Option<String>)>,
 }
 
@@ -286,9 +292,9 @@ impl<'h> IdCache<'h> {
         Ok(id)
     }
 
-    /// Returns the time of a completion that was known before this import: of the lines for one
-    /// cell, the last one counts.
-    fn find_known_time(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
+    /// Returns the time of a completion that was stored before this import. Returns `None` for a
+    /// completion of this import, because the last of several lines for a cell counts.
+    fn find_stored_time(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
         if let Some((_, at)) = self.last.as_ref().filter(|(id, _)| *id == completion) {
             return Ok(at.clone());
         }

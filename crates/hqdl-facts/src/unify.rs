@@ -1,5 +1,5 @@
 //! Unification: the model decides which value of a closed list an unlisted word means. Each word is
-//! a question of its own. The answer is kept as a fact, and stored by column and list so that later
+//! a separate question. The answer is kept as a fact, and stored by column and list so that later
 //! readers of that column can apply it.
 
 use crate::{FactsError, History, QuestionBinding};
@@ -8,7 +8,6 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Type, ValueList};
 use hqdl_values::key::ColumnIdentity;
 
-/// Number of words per request.
 const WORDS_PER_REQUEST: u32 = 20;
 /// Maximum length in bytes of an answer that counts as a word; longer answers are prose.
 pub const MAX_WORD_BYTES: usize = 200;

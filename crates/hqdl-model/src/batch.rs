@@ -12,21 +12,21 @@ use super::{ModelError, Reply};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
 
-/// State of a batch.
+/// State of a batch at the endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The id of the batch at the endpoint.
+    /// Id of the batch at the endpoint.
     pub id: String,
     /// `validating`, `in_progress`, `finalizing`, `completed`, `failed`,
     /// `expired`, `cancelling` or `cancelled`.
     pub status: String,
-    /// The id of the output file, if there is one.
+    /// Id of the output file, if there is one.
     pub output_file: Option<String>,
     /// Number of lines of the output file.
     pub output_lines: u64,
-    /// The id of the error file, if there is one.
+    /// Id of the error file, if there is one.
     pub error_file: Option<String>,
-    /// Why the batch failed as a whole: code and message of the first error.
+    /// Reason why the batch failed as a whole: code and message of the first error.
     pub error: Option<(String, String)>,
     /// Number of answered requests so far.
     pub completed: u64,
@@ -47,9 +47,9 @@ impl Batch {
 /// A line of a batch's results.
 #[derive(Debug)]
 pub struct BatchLine {
-    /// The id that the request was sent with.
+    /// Id that the request was sent with.
     pub custom_id: String,
-    /// The reply, or the error of the request.
+    /// Reply to the request, or its error.
     pub reply: Result<Reply, ModelError>,
     /// Time at which the reply was created, in seconds since 1970, if the line contains it.
     pub created: Option<i64>,
@@ -63,11 +63,11 @@ pub struct SoughtBatch<'s> {
     pub requests: u64,
     /// Time at which the batch's creation was requested; `None` if unknown.
     pub sent_at: Option<jiff::Timestamp>,
-    /// Returns whether a request with this id is one of its requests.
+    /// Returns whether a request with this id belongs to the batch.
     pub has_request: &'s (dyn Fn(&str) -> bool + Sync),
 }
 
-/// Future of a call of a Batch API.
+/// Future of a Batch API call.
 pub type BatchFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
 
 /// The Batch API of an endpoint.
@@ -91,7 +91,7 @@ pub trait BatchApi: Send + Sync {
     fn find_upload<'a>(&'a self, name: &'a str, size: u64) -> BatchFuture<'a, Option<String>>;
 
     /// Creates a batch from its input file, without retries: if the result is unconfirmed, the
-    /// caller must look for the batch before it asks again.
+    /// caller must look for the batch before it tries again.
     fn create_batch<'a>(
         &'a self,
         path: &'a Path,
@@ -112,7 +112,7 @@ pub trait BatchApi: Send + Sync {
     fn delete_file<'a>(&'a self, file: &'a str) -> BatchFuture<'a, ()>;
 
     /// Interprets the error of a batch request like that of a live request: if it names an
-    /// unsupported feature, later requests leave that out.
+    /// unsupported feature, later requests omit the feature.
     fn interpret_error(&self, error: ModelError) -> ModelError;
 }
 
@@ -120,9 +120,9 @@ pub trait BatchApi: Send + Sync {
 pub(super) trait BatchClient: Send + Sync {
     fn transport(&self) -> &Transport;
 
-    /// Returns the body of a request.
     fn batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
 
-    /// Learns the request features from the error of a request.
-    fn learn_from_batch(&self, error: ModelError) -> ModelError;
+    /// Updates the request features if the error of a request rejects one of them. Returns the
+    /// error to report.
+    fn learn_from_batch_error(&self, error: ModelError) -> ModelError;
 }

@@ -16,9 +16,9 @@ use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 /// Spending limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Caps {
-    /// USD.
+    /// Maximum cost in USD.
     pub usd: Option<f64>,
-    /// Tokens, input and output.
+    /// Maximum number of input and output tokens.
     pub tokens: Option<u64>,
     /// Whether `usd` is the rest of the daily budget.
     pub is_daily: bool,
@@ -38,14 +38,14 @@ pub fn run_allowance(
 ) -> Result<(Caps, SpentAmount), FactsError> {
     let mut used = SpentAmount::default();
     if let Some(run) = run {
-        let (spent, held) = (history.spent_by_run(run)?, history.reserved_by_run(run)?);
+        let (spent, held) = (history.cost_of_run(run)?, history.reserved_cost_of_run(run)?);
         used = SpentAmount { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
     }
     let mut usd = limits.budget_usd;
     let mut is_daily = false;
     if let Some(daily_budget) = limits.budget_usd_per_day {
-        let today = history.spent_today()? + history.reserved_today()?.usd;
-        // The budget that this run has left today, plus its cost so far.
+        let today = history.cost_today()? + history.reserved_cost_today()?.usd;
+        // The rest of today's budget for this run, plus its cost so far.
         let left = (daily_budget - today).max(0.0) + used.usd;
         is_daily = usd.is_none_or(|usd| left < usd);
         usd = Some(usd.map_or(left, |usd| usd.min(left)));
@@ -53,15 +53,15 @@ pub fn run_allowance(
     Ok((Caps { usd, tokens: limits.budget_tokens, is_daily }, used))
 }
 
-/// Error: the budget is exhausted.
+/// Error that reports an exhausted budget.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("the budget{} is reached: {}", if self.is_daily() { " of the day" } else { "" }, self.describe())]
 pub struct BudgetExhausted {
     /// The spending limits.
     pub caps: Caps,
-    /// The cost so far.
+    /// Cost so far.
     pub spent: SpentAmount,
-    /// The worst-case cost of the next request.
+    /// Worst-case cost of the next request.
     pub next: SpentAmount,
 }
 
@@ -72,9 +72,9 @@ impl BudgetExhausted {
         self.caps.is_daily && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
     }
 
-    /// Returns whether the budget of tokens is exhausted, not the one of USD.
+    /// Returns whether the token budget is exhausted, rather than the budget in USD.
     #[must_use]
-    pub fn is_tokens(&self) -> bool {
+    pub fn is_token_budget(&self) -> bool {
         !self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
             && self.caps.tokens.is_some()
     }
@@ -129,7 +129,7 @@ impl BudgetState {
 }
 
 impl Budget {
-    /// Creates a budget of which `spent` is used.
+    /// Creates a budget of which `spent` has already been used.
     #[must_use]
     pub fn new(caps: Caps, spent: SpentAmount) -> Self {
         Self {
@@ -220,7 +220,8 @@ impl Budget {
         self.lock_state().spent
     }
 
-    /// Returns the USD that are spent, may have been spent without an answer, or are reserved.
+    /// Returns the USD that count against the budget: spent, reserved, or possibly spent without an
+    /// answer.
     #[must_use]
     pub fn counted_usd(&self) -> f64 {
         let state = self.lock_state();
@@ -230,7 +231,7 @@ impl Budget {
     /// Returns the cost that is in doubt: requests of this process that may be billed although no
     /// answer arrived.
     #[must_use]
-    pub fn in_doubt(&self) -> UnconfirmedCost {
+    pub fn unconfirmed_cost(&self) -> UnconfirmedCost {
         self.lock_state().doubt
     }
 

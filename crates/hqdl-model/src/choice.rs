@@ -1,5 +1,5 @@
-//! Chooses the models for the cells of an expansion, and the names under which their answers are
-//! stored. No other module makes this decision.
+//! Chooses the models for the cells of an expansion, and the names under which the models' answers
+//! are stored. No other module makes this decision.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,6 @@ pub struct ExpansionModels {
     choices: Vec<ModelChoice>,
     /// Number of models that answer first.
     first_count: usize,
-    /// Models of each column.
     columns: Vec<ColumnModels>,
     /// Names of the columns.
     names: Vec<String>,
@@ -84,13 +83,13 @@ pub fn choose_models(
 /// Models of an expansion, by their NAME in the spec.
 struct ModelList<'s> {
     spec: &'s Spec,
-    /// With the number of its answer to a cell.
+    /// Each model, with the number of its answer to a cell.
     models: Vec<(Option<&'s str>, u32)>,
 }
 
 impl<'s> ModelList<'s> {
     /// Returns the position of a model among those from `start` on, and adds it if necessary. Flags
-    /// that change the model apply to all models, so several names may mean one.
+    /// that change the model apply to all models, so several names may refer to the same model.
     fn find_or_add(&mut self, start: usize, (name, answer): (Option<&'s str>, u32)) -> usize {
         let settings = self.spec.model_settings(name);
         let is_same = |(model, other): (Option<&str>, u32)| {
@@ -142,19 +141,20 @@ impl ExpansionModels {
 
     /// Returns the models of a column.
     #[must_use]
-    pub fn of_column(&self, column: usize) -> &ColumnModels {
+    pub fn column_models(&self, column: usize) -> &ColumnModels {
         &self.columns[column]
     }
 
-    /// Returns the model of an expansion whose columns all have the same one.
+    /// Returns the only model of an expansion whose columns all have the same one.
     #[must_use]
-    pub fn into_single(mut self) -> ModelChoice {
+    pub fn into_only_model(mut self) -> ModelChoice {
         self.choices.swap_remove(0)
     }
 
     /// Returns the positions of the columns that a model may be asked for.
-    pub fn columns_of(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
-        let is_own = move |column: &usize| self.columns[*column].positions().any(|m| m == model);
+    pub fn columns_of_model(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
+        let is_own =
+            move |column: &usize| self.columns[*column].model_positions().any(|m| m == model);
         (0..self.columns.len()).filter(is_own)
     }
 
@@ -202,15 +202,15 @@ impl ExpansionModels {
 /// One model that answers cells of an expansion.
 #[derive(Clone)]
 pub struct ModelChoice {
-    /// The `[model.NAME]`; `None` is `[model]`.
+    /// Name of the `[model.NAME]` table; `None` for `[model]`.
     pub model: Option<String>,
-    /// The name that facts are stored under.
+    /// Name under which the facts are stored.
     pub name: String,
-    /// The model, if it differs from the run's model.
+    /// Connection to the model, if it differs from the run's model.
     pub endpoint: Option<Arc<dyn Model>>,
-    /// Which models' facts may be reused.
+    /// Models whose facts may be reused.
     pub reuse: Reuse,
-    /// The price in USD per million tokens.
+    /// Price in USD per million tokens.
     pub price: Option<PriceTable>,
     /// Whether the model is free and counts against no budget.
     pub is_free: bool,
@@ -220,7 +220,7 @@ pub struct ModelChoice {
     pub extra_input: u64,
     /// Additional fields of the request body.
     pub parameters: ModelParameters,
-    /// The format of the answers.
+    /// Format of the answers.
     pub format: Format,
     /// Maximum number of rows per request.
     pub rows: u32,

@@ -1,6 +1,6 @@
 //! `/v1/embeddings` of an OpenAI-compatible endpoint, as a [`Model`] with the usual budgets and
-//! rate limits. The prompt is a JSON array of texts, the reply a JSON array of vectors in their
-//! order.
+//! rate limits. The prompt is a JSON array of texts, and the reply is a JSON array of their
+//! vectors, in the same order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,16 +34,16 @@ impl EmbeddingsEndpoint {
     pub fn new(settings: &Settings, limits: &Limits, facts: &Facts) -> Result<Self, SetupError> {
         let endpoint = Endpoint::with_shared_limits(
             &settings.model,
-            super::per_minute(limits),
+            super::to_per_minute(limits),
             limits.per,
             facts,
         )?;
         Ok(Self { endpoint, timeout: settings.timeout })
     }
 
-    /// Returns the prompt for the vectors of some texts.
+    /// Builds the prompt that requests the vectors of some texts.
     #[must_use]
-    pub fn vector_prompt(texts: &[&str], tokens: u64) -> Prompt {
+    pub fn build_vector_prompt(texts: &[&str], tokens: u64) -> Prompt {
         Prompt {
             images: Vec::new(),
             evidence: None,
@@ -61,7 +61,7 @@ impl EmbeddingsEndpoint {
         }
     }
 
-    /// Returns the vectors of a reply, in the order of the texts.
+    /// Parses the vectors of a reply, in the order of the texts.
     #[must_use]
     pub fn parse_vectors(reply: &Reply) -> Option<Vec<Vec<f32>>> {
         serde_json::from_str(&reply.content).ok()
@@ -84,7 +84,7 @@ impl EmbeddingsEndpoint {
         let response = sent.await.map_err(to_temporary)?;
         self.endpoint.throttle.apply_hint(parse_openai_limits(response.headers()));
         if !response.status().is_success() {
-            return Err(wire::failure_to_error(ErrorResponse::from_response(response).await));
+            return Err(wire::to_model_error(ErrorResponse::from_response(response).await));
         }
         let body = wire::read_body(response, wire::MAX_EMBEDDINGS_BYTES).await?;
         let json: Json = serde_json::from_slice(&body).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Model for EmbeddingsEndpoint {
     }
 
     fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {
-        let need = Need::exactly(prompt.input_tokens);
+        let need = Need::from_tokens(prompt.input_tokens);
         Box::pin(async move { Some(self.endpoint.throttle.acquire_permit(need).await) })
     }
 
@@ -146,7 +146,7 @@ impl Model for EmbeddingsEndpoint {
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
-            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.finish_error(e))
+            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.sanitize_error(e))
         })
     }
 }

@@ -21,7 +21,7 @@ use super::rate_headers::parse_retry_after;
 use super::request_features::RequestFeatures;
 use super::transport::{EndpointKey, Transport, base_url};
 use super::usage_check::UsageGate;
-use super::wire::{ErrorResponse, failure_to_error, to_chat_error};
+use super::wire::{ErrorResponse, to_chat_error, to_model_error};
 use super::{
     Model, ModelError, PermitFuture, Reply, ReplyFuture, SetupError, WaitFuture, images, stream,
 };
@@ -51,13 +51,13 @@ pub struct Endpoint {
     /// Whether the features were loaded from the history and no request has succeeded with them
     /// yet.
     features_untested: AtomicBool,
-    /// Warnings that were not shown to the user yet.
+    /// Warnings that have not been shown to the user yet.
     warnings: Mutex<Vec<String>>,
     /// Whether the endpoint has ever answered.
     has_answered: AtomicBool,
 }
 
-/// Storage for facts about an endpoint, which are kept for a day.
+/// Storage for the properties of an endpoint, which are kept for a day.
 struct EndpointMemory {
     facts: Facts,
     /// Hash under which the request features are stored.
@@ -137,11 +137,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Creates the endpoint for writing requests that the user sends.
+    /// Creates an endpoint without an API key, for writing requests that the user sends.
     ///
     /// # Errors
     /// [`SetupError::Client`].
-    pub fn without_a_key(settings: &ModelSettings) -> Result<Self, SetupError> {
+    pub fn without_key(settings: &ModelSettings) -> Result<Self, SetupError> {
         let throttle = Throttle::standalone(PerMinute::default());
         Self::with_key(settings, EndpointKey::default(), throttle)
     }
@@ -177,7 +177,6 @@ impl Endpoint {
         self.protocol.initial_features(self.transport.profile, &self.model)
     }
 
-    /// Returns the current request features.
     fn current_features(&self) -> RequestFeatures {
         *self.features.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,12 +189,12 @@ impl Endpoint {
         let Some((next, warning)) =
             features.without_rejected(&error, |form| self.protocol.schema_rejection(form))
         else {
-            // The stored features may be outdated, so try all features again, once.
+            // The stored features may be outdated, so try all features once again.
             if is_rejected && self.features_untested.swap(false, Ordering::Relaxed) {
                 *self.features.lock().unwrap_or_else(PoisonError::into_inner) =
                     self.initial_features();
                 self.store_features(None);
-                return immediate_retry(&error.to_string());
+                return immediate_retry_error(&error.to_string());
             }
             return error;
         };
@@ -203,11 +202,11 @@ impl Endpoint {
             let message_with_error = format!("{warning} ({error})");
             self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(message_with_error);
         }
-        immediate_retry(&format!("{warning}: {error}"))
+        immediate_retry_error(&format!("{warning}: {error}"))
     }
 
     /// Replaces the request features and stores them. Concurrent requests may all be rejected; only
-    /// the first one changes the features. Returns whether this call did.
+    /// the first one changes the features. Returns whether this call changed them.
     fn change_features(&self, features: RequestFeatures, next: RequestFeatures) -> bool {
         let is_first = {
             let mut current = self.features.lock().unwrap_or_else(PoisonError::into_inner);
@@ -304,8 +303,8 @@ impl BatchClient for Endpoint {
         self.request_body(prompt, parameters, self.current_features(), false)
     }
 
-    fn learn_from_batch(&self, error: ModelError) -> ModelError {
-        self.learn_from_error(self.current_features(), self.transport.finish_error(error))
+    fn learn_from_batch_error(&self, error: ModelError) -> ModelError {
+        self.learn_from_error(self.current_features(), self.transport.sanitize_error(error))
     }
 }
 
@@ -344,7 +343,7 @@ impl Model for Endpoint {
     }
 
     fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {
-        Box::pin(async { Some(self.throttle.acquire_permit(permit_need(prompt)).await) })
+        Box::pin(async { Some(self.throttle.acquire_permit(estimate_permit_need(prompt)).await) })
     }
 
     fn remaining_wait(&self) -> WaitFuture<'_> {
@@ -365,11 +364,12 @@ impl Model for Endpoint {
                         // Reasoning models answer worse at temperature 0.
                         self.change_features(features, features.without_temperature());
                     }
-                    reply.broken = reply.broken.map(|e| Box::new(self.transport.finish_error(*e)));
-                    reply.check_tier(self.parameters.get(SERVICE_TIER).and_then(Json::as_str));
+                    reply.broken =
+                        reply.broken.map(|e| Box::new(self.transport.sanitize_error(*e)));
+                    reply.set_billed_tier(self.parameters.get(SERVICE_TIER).and_then(Json::as_str));
                     return Ok(reply);
                 }
-                Err(error) => self.add_advice(self.transport.finish_error(error)),
+                Err(error) => self.add_advice(self.transport.sanitize_error(error)),
             };
             if has_images && images::is_unsupported_image_error(&error) {
                 self.change_features(features, features.without_images());
@@ -411,21 +411,21 @@ impl Endpoint {
         );
         self.throttle.apply_hint(self.protocol.rate_limits(response.headers()));
         if !response.status().is_success() {
-            return Err(failure_to_error(ErrorResponse::from_response(response).await));
+            return Err(to_model_error(ErrorResponse::from_response(response).await));
         }
         stream::read_reply(self.protocol, response, prompt, &mut turn).await
     }
 }
 
-/// Returns an error for an immediate retry of a changed request.
-fn immediate_retry(message: &str) -> ModelError {
+/// Returns a temporary error that makes the caller retry a changed request immediately.
+fn immediate_retry_error(message: &str) -> ModelError {
     let message = message.to_owned();
     ModelError::Temporary { message, wait: Some(Duration::ZERO), in_doubt: false }
 }
 
-/// Returns the tokens for a permit. A quarter of the maximum output is assumed to be the likely
-/// output.
-fn permit_need(prompt: &Prompt) -> Need {
+/// Returns the tokens for which a request needs a permit. A quarter of the maximum output is
+/// assumed to be the likely output.
+fn estimate_permit_need(prompt: &Prompt) -> Need {
     let Prompt { input_tokens: input, max_output, .. } = prompt;
     Need { likely: input + max_output / 4, max: input + max_output }
 }

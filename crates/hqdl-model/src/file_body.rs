@@ -1,4 +1,4 @@
-//! A request body that is read from a file while it is sent, between a head and a tail.
+//! A request body that is streamed from a file, between a head and a tail.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 /// Size in bytes of the chunks in which a file is read.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A body with the content of a file.
+/// Request body with the content of a file.
 pub(super) struct FileBody {
     head: Option<Bytes>,
     file: std::fs::File,

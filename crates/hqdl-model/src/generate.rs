@@ -1,11 +1,11 @@
-//! Generation: asks the model about row batches and stores the facts, one batch at a time.
+//! Generation: asks the model about row batches and stores the facts of each batch.
 //!
 //! Batches arrive through a bounded channel from the task that enumerates the keys, so memory does
-//! not grow with their number. Up to `concurrency` requests are in flight. Each is sent, parsed and
-//! stored by itself. Only failed rows are requested again, in smaller batches. A request that fails
-//! as a whole is split until the failing rows are alone (`circuit_breaker.rs`). The failure of a
-//! row is data. A run stops if the endpoint rejects all requests or is gone, if the disk fails, or
-//! if the user interrupts it.
+//! not grow with their number. Up to `concurrency` requests are in flight. Each request is sent,
+//! parsed and stored separately. Only failed rows are requested again, in smaller batches. A
+//! request that fails as a whole is split until the failing rows are alone (`circuit_breaker.rs`).
+//! The failure of a row is stored as its state and does not stop the run. A run stops if the
+//! endpoint rejects all requests or is gone, if the disk fails, or if the user interrupts it.
 
 mod answer_format;
 mod claim;
@@ -66,7 +66,7 @@ const MAX_ATTEMPTS: u32 = 3;
 /// other rows, once alone.
 const MAX_SINGLE_ROW_ATTEMPTS: u32 = 2;
 
-/// Tokens of a list's limit in a schema.
+/// Tokens that the length limit of a list adds to a schema.
 const LIMIT_TOKENS: u64 = 8;
 
 /// How long generation is idle before it checks the rows that other runs have claimed.
@@ -74,11 +74,11 @@ const RECHECK_DELAY: Duration = Duration::from_millis(50);
 
 /// State shared by all requests of a run about one expansion.
 pub struct Context {
-    /// The run.
+    /// Run that sends the requests.
     pub run: Arc<ModelRun>,
-    /// The expansion.
+    /// Expansion that the requests are about.
     pub expansion: Arc<Expansion>,
-    /// Requirements of the expansion's columns.
+    /// Requirements that the facts of the expansion's columns must meet.
     pub requirements: Arc<CellRequirements>,
     /// Model choice for the expansion's cells.
     pub choice: ModelChoice,
@@ -89,9 +89,9 @@ pub struct Context {
     /// Rows per request: decreases when answers are misaligned or unreadable, and increases when
     /// they are not.
     pub packing: Packing,
-    /// Whether the model's CSV is readable.
+    /// Counts of the model's readable and unreadable CSV replies.
     pub csv_replies: CsvReplies,
-    /// Limit of the answer length.
+    /// Cap on the length of an answer.
     pub output_cap: OutputCap,
     /// Whether the user was warned that the endpoint reports more tokens than possible.
     pub usage_warned: AtomicBool,
@@ -102,7 +102,7 @@ pub struct Context {
     /// All keys of the expansion, if known. A request for one row then accepts a misspelled key
     /// that is none of them.
     pub known_keys: Option<Arc<ExpansionKeys>>,
-    /// Loaded on first use.
+    /// Tokenizer of the model, loaded on first use.
     pub tokenizer: OnceLock<Tokenizer>,
 }
 
@@ -113,7 +113,6 @@ pub(crate) struct ArrivedReply<'a> {
     pub row_batch: &'a RowBatch,
     /// Frame of the request's prompt.
     pub frame: &'a PromptFrame,
-    /// The prompt.
     pub prompt: &'a Prompt,
     /// Number of attempts at the request's rows, including this one.
     pub attempt: u32,
@@ -172,7 +171,7 @@ pub async fn generate_facts(
                 if changed.is_ok() {
                     stop_reason = Some(StopReason::Interrupted);
                 }
-                // The sender is gone, so no interrupt can arrive.
+                // The sender was dropped, so no interrupt can arrive.
                 is_watching = changed.is_ok();
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
@@ -211,7 +210,7 @@ pub async fn generate_facts(
     for deferred_request in deferred {
         context.give_up_request(deferred_request).await?;
     }
-    // Even a few failures mean that the endpoint is gone if nothing was ever answered.
+    // If nothing was ever answered, even a few failures mean that the endpoint is gone.
     let stop_reason = stop_reason
         .or_else(|| context.run.circuit_breaker.failure_without_answers().map(StopReason::Gone));
     if let Some(reason) = &stop_reason {
@@ -228,7 +227,7 @@ struct RunControl {
     slots: Arc<Slots>,
 }
 
-/// Rows that must be asked for.
+/// Rows that the run must request.
 struct PendingRequest {
     row_batch: RowBatch,
     /// Number of attempts at the rows, including this one.
@@ -253,7 +252,8 @@ struct TaskOutcome {
     missing: Vec<ClaimedByOthers>,
 }
 
-/// Processes a batch: claims, asks, parses and stores it, and asks again about its failed rows.
+/// Processes a row batch: claims its cells, sends the request, stores the answers, and requests
+/// failed rows again.
 async fn process_batch(
     context: Arc<Context>,
     mut stack: Vec<PendingRequest>,
@@ -262,7 +262,7 @@ async fn process_batch(
     let mut outcome = TaskOutcome::default();
     while let Some(PendingRequest { mut row_batch, attempt, piece_since }) = stack.pop() {
         if *control.stopping.borrow() {
-            // The rows stay missing; the next run asks for them.
+            // The rows stay missing, and the next run asks for them.
             break;
         }
         let rows = context.packing.current_rows();
@@ -436,7 +436,7 @@ impl Context {
         self.choice.endpoint.as_deref().unwrap_or(&*self.run.endpoint)
     }
 
-    /// Creates the completion record of a request that is being sent.
+    /// Creates the completion record of a request that is about to be sent.
     pub(crate) fn new_completion(&self, row_batch: &RowBatch, prompt_hash: String) -> Completion {
         Completion {
             run: self.run.id,
@@ -450,7 +450,7 @@ impl Context {
     }
 
     /// Counts the tokens of a request whose endpoint reports no usage. The output is what was
-    /// received, or the maximum if the reply was truncated at it, because part of it may be hidden.
+    /// received, or the maximum if the reply was truncated there, because part of it may be hidden.
     pub(crate) fn count_tokens(
         &self,
         frame: &PromptFrame,
@@ -463,7 +463,8 @@ impl Context {
         let mut output = if tokenizer.is_exact() {
             counted_output
         } else {
-            // Only the certain part may exceed the maximum: an estimate must not stop a run.
+            // Only the certain minimum of an estimate may exceed the maximum, so that an estimate
+            // never stops a run.
             let allowed = prompt.max_output.max(tokenizer.min_tokens(counted_output));
             tokenizer.max_tokens(counted_output).min(allowed)
         };
@@ -479,7 +480,7 @@ impl Context {
     }
 
     /// Returns the plausible token range of a reply. The minimum is half of hqdl's own count, or a
-    /// quarter of it if the tokenizer is an estimate.
+    /// quarter of it if that count is an estimate.
     pub(crate) fn plausible_tokens(&self, prompt: &Prompt, reply: &Reply) -> PlausibleTokens {
         let max =
             Tokens { input: prompt.input_tokens, output: prompt.max_output, ..Tokens::default() };
@@ -522,7 +523,7 @@ impl Context {
         completion.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
         completion.assumed_cache_writes = tokens.assumed_cache_writes(price.as_ref());
         let cost = completion.cost_usd;
-        // If the endpoint or hqdl cut the reply short, its rows are not at fault.
+        // If the reply was cut short by the endpoint or by hqdl, its rows are not at fault.
         let was_cut_short =
             reply.broken.is_some() || self.is_truncated_at_cap(prompt, &reply, tokens);
         // A row that was already requested in the simplest format would get the same prompt again.
@@ -602,8 +603,8 @@ impl Context {
         }
     }
 
-    /// Stops the run if the reported usage is implausible. If nothing is billed or capped, it only
-    /// warns, once.
+    /// Stops the run if the reported usage is implausible. If the model has no price and the run
+    /// has no budget, this only warns, once. Recordings are not checked.
     fn check_usage(
         &self,
         reported: Tokens,
@@ -616,16 +617,18 @@ impl Context {
         if !self.endpoint().is_billed() {
             return Ok(());
         }
-        if ImplausibleUsage::check_report(reported, settled_tokens, worst_case, price).is_none() {
+        if ImplausibleUsage::check_usage_report(reported, settled_tokens, worst_case, price)
+            .is_none()
+        {
             return Ok(());
         }
         if !self.run.counts_tokens {
-            // The worst case was computed from an estimate, so count its input now.
+            // The worst case was computed from an estimate, so count its input tokens exactly now.
             let input = self.input_tokens(frame, prompt, true);
             worst_case = SpentAmount::worst_case(input, prompt.max_output, price);
         }
         let Some(error) =
-            ImplausibleUsage::check_report(reported, settled_tokens, worst_case, price)
+            ImplausibleUsage::check_usage_report(reported, settled_tokens, worst_case, price)
         else {
             return Ok(());
         };

@@ -81,7 +81,7 @@ pub enum ModelError {
     Temporary {
         /// Description of the failure.
         message: String,
-        /// The pause that the endpoint asks for.
+        /// Pause that the endpoint asks for.
         wait: Option<Duration>,
         /// Whether the request may have been billed.
         in_doubt: bool,
@@ -111,10 +111,10 @@ pub enum ModelError {
     /// request with fewer rows may succeed.
     #[error("{0}")]
     Unfinished(String),
-    /// The endpoint reports an implausible usage.
+    /// The endpoint reports implausible usage.
     #[error(transparent)]
     Usage(#[from] ImplausibleUsage),
-    /// The prompt has an image, but the model accepts none.
+    /// The prompt contains an image, but the model accepts none.
     #[error("{model} does not accept images: {message}")]
     NoImages {
         /// Name of the model.
@@ -139,7 +139,7 @@ pub trait Model: Send + Sync {
     /// content.
     fn name(&self) -> &str;
 
-    /// Waits until the rate limits allow a prompt.
+    /// Waits until the rate limits allow a request with this prompt.
     fn acquire_permit<'a>(&'a self, _: &'a Prompt) -> PermitFuture<'a> {
         Box::pin(std::future::ready(None))
     }
@@ -215,7 +215,7 @@ pub trait Model: Send + Sync {
 pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     models::connect_all_models(spec, &|spec| match spec.model.provider {
         Provider::Replay => open_recordings(spec),
-        _ => Ok(Arc::new(Endpoint::new(&spec.model, per_minute(&spec.limits))?)),
+        _ => Ok(Arc::new(Endpoint::new(&spec.model, to_per_minute(&spec.limits))?)),
     })
 }
 
@@ -223,17 +223,20 @@ pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 ///
 /// # Errors
 /// [`SetupError`] if the API key or the recordings are missing.
-pub fn connect_shared(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
+pub fn connect_with_shared_limits(
+    spec: &Spec,
+    facts: &Facts,
+) -> Result<Arc<dyn Model>, SetupError> {
     models::connect_all_models(spec, &|spec| match spec.model.provider {
         Provider::Replay => open_recordings(spec),
         _ => {
-            let (limits, per) = (per_minute(&spec.limits), spec.limits.per);
+            let (limits, per) = (to_per_minute(&spec.limits), spec.limits.per);
             Ok(Arc::new(Endpoint::with_shared_limits(&spec.model, limits, per, facts)?))
         }
     })
 }
 
-fn per_minute(limits: &Limits) -> PerMinute {
+fn to_per_minute(limits: &Limits) -> PerMinute {
     PerMinute { requests: limits.requests_per_minute, tokens: limits.tokens_per_minute }
 }
 
@@ -243,7 +246,7 @@ fn per_minute(limits: &Limits) -> PerMinute {
 /// # Errors
 /// [`SetupError::Client`].
 pub fn connect_for_export(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    Ok(Arc::new(Endpoint::without_a_key(&spec.model)?))
+    Ok(Arc::new(Endpoint::without_key(&spec.model)?))
 }
 
 fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
@@ -258,7 +261,7 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(recordings))
 }
 
-/// Returns the models of a spec for plans: their names and profiles, without an API key. Sending
+/// Returns the models of a spec for planning: their names and profiles, without an API key. Sending
 /// them a request is an error.
 ///
 /// # Errors
@@ -270,7 +273,7 @@ pub fn connect_for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     })
 }
 
-/// A model for plans only.
+/// Model for planning, which answers no request.
 struct PlanOnlyModel(String);
 
 impl Model for PlanOnlyModel {
@@ -341,23 +344,23 @@ impl RetryableError for RequestError {
 /// jitter, or after the pause that the endpoint asks for. Every attempt is paid for: its worst-case
 /// cost is reserved before it is sent and settled afterwards.
 pub struct RetryingRequest<'a> {
-    /// The model.
+    /// Model that the request is sent to.
     pub model: &'a dyn Model,
-    /// The prompt.
+    /// Prompt of the request.
     pub prompt: &'a Prompt,
-    /// The budget of the request.
+    /// Budget that the request counts against.
     pub budget: &'a Budget,
-    /// The price of the model.
+    /// Price of the model.
     pub price: Option<&'a PriceTable>,
     /// Counts the tokens of a reply without reported usage.
     pub count_tokens: &'a (dyn Fn(&Reply) -> Tokens + Sync),
     /// Returns the plausible token range of a reply.
     pub plausible_tokens: &'a (dyn Fn(&Reply) -> PlausibleTokens + Sync),
-    /// Whether the endpoint is processing the request now; starts as false.
+    /// Whether the endpoint is processing the request now; initially false.
     pub on_wire: AtomicBool,
     /// Maximum number of attempts.
     pub max_attempts: usize,
-    /// Number of attempts so far; starts at 0.
+    /// Number of attempts so far; initially 0.
     pub attempts: AtomicU32,
     /// Returns whether an incomplete reply contains answers to keep.
     pub has_answers: &'a (dyn Fn(&Reply) -> bool + Sync),
@@ -378,7 +381,7 @@ pub(crate) const REPORTED_WAIT: Duration = Duration::from_secs(5);
 pub struct Ledger<'a> {
     /// Fact store that contains the ledger.
     pub facts: &'a Facts,
-    /// The run.
+    /// Run that sends the requests.
     pub run: RunId,
 }
 
@@ -457,7 +460,7 @@ impl RetryingRequest<'_> {
             Ok(mut reply) => {
                 let tokens = reply.resolve_tokens(self.count_tokens, self.plausible_tokens);
                 if usage_gate.is_some() {
-                    self.check_report(&reply, tokens, worst_case);
+                    self.check_usage_report(&reply, tokens, worst_case);
                 }
                 let spent =
                     SpentAmount::from_tokens(tokens, reply.billed_price(self.price).as_ref());
@@ -489,8 +492,8 @@ impl RetryingRequest<'_> {
                 if in_doubt {
                     reservation.settle_in_doubt();
                 }
-                // A failed request counts against the rate limits, too; most endpoints count its
-                // input only.
+                // A failed request also counts against the rate limits; most endpoints count only
+                // its input.
                 let used = if in_doubt { worst_case.tokens } else { input };
                 permit.into_iter().for_each(|a| a.reconcile_usage(used));
                 if let (Some(ledger), Some(reservation_id)) = (self.ledger, reservation_id) {
@@ -506,7 +509,7 @@ impl RetryingRequest<'_> {
 
     /// Records whether the reported usage is plausible. If not, no more requests are sent, and the
     /// run stops once the answer is stored.
-    fn check_report(&self, reply: &Reply, tokens: Tokens, worst_case: SpentAmount) {
+    fn check_usage_report(&self, reply: &Reply, tokens: Tokens, worst_case: SpentAmount) {
         let is_above = (self.plausible_tokens)(reply).is_counted
             && ImplausibleUsage::check_reservation(tokens, worst_case, self.price).is_some();
         let is_plausible = reply.implausible.is_none() && !is_above;
@@ -532,7 +535,7 @@ impl RetryingRequest<'_> {
             // A permit counts for a minute from when it was granted. A session that was
             // disconnected for longer than a lease has lost its reservations.
             let is_current = turn.elapsed() < limits::MINUTE / 2
-                && self.ledger.is_none_or(|ledger| ledger.facts.has_held_since(since));
+                && self.ledger.is_none_or(|ledger| ledger.facts.has_kept_session_since(since));
             let closed = slot.is_none();
             if let Some(slot) = slot.filter(|_| is_current) {
                 return Ok((permit, reservation_id, Some(slot)));
@@ -581,7 +584,7 @@ impl RetryingRequest<'_> {
                     return Ok((permit, Some(reservation_id)));
                 }
                 ReserveOutcome::Retry => {}
-                // The run no longer waits for it.
+                // The run no longer waits for this request.
                 ReserveOutcome::RunEnded => {
                     return Err(ModelError::NoAnswer("its run has ended".into()).into());
                 }

@@ -1,4 +1,4 @@
-//! The models of a spec: that of `[model]`, which is the default, and the other named ones.
+//! The models of a spec: `[model]`, which is the default, and the named ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) fn connect_all_models(
     Ok(if others.is_empty() { first } else { Arc::new(ModelSet { first, others }) })
 }
 
-/// The default model and the other named models.
+/// The default model and the named models.
 struct ModelSet {
     first: Arc<dyn Model>,
     others: BTreeMap<String, Arc<dyn Model>>,
@@ -106,7 +106,7 @@ impl Model for ModelSet {
     }
 }
 
-/// A model that could not be connected.
+/// Model that could not be connected.
 struct Unconnected {
     name: String,
     message: String,

@@ -1,4 +1,4 @@
-//! The plan of a run: missing cells grouped into row batches, with tokens, price and time. Making a
+//! The plan of a run: missing cells grouped into row batches, with tokens, cost and time. Making a
 //! plan sends no requests.
 
 mod cascade;
@@ -128,7 +128,7 @@ impl Estimate {
         Self { low, likely, max }
     }
 
-    /// Adds `n` times another range.
+    /// Adds `n` times another estimate.
     pub fn add_times(&mut self, other: Self, n: f64) {
         self.low += other.low * n;
         self.likely += other.likely * n;
@@ -193,7 +193,7 @@ pub struct ModelPart {
     pub model: String,
     /// Number of requests.
     pub requests: u64,
-    /// Price in USD; `None` if it is unknown.
+    /// Cost in USD; `None` if it is unknown.
     pub cost_usd: Option<Estimate>,
 }
 
@@ -208,17 +208,17 @@ pub struct Plan {
     pub is_counted: bool,
     /// Whether all expansions have a price.
     pub has_price: bool,
-    /// Price in USD.
+    /// Cost in USD.
     pub cost_usd: Estimate,
     /// Sources of prices that the spec does not set ([`Spec::price_notes`]).
     ///
     /// [`Spec::price_notes`]: hqdl_spec::Spec::price_notes
     pub price_notes: Vec<String>,
-    /// The rest of the budget.
+    /// Rest of the budget.
     pub budget_left: BudgetLeft,
     /// Estimated duration in seconds under the rate limits; 0 if unknown. For batches, the maximum.
     pub seconds: f64,
-    /// Whether a request that exceeds the budget is split.
+    /// Whether the run splits a request that exceeds the budget.
     pub splits_requests: bool,
 }
 
@@ -235,9 +235,9 @@ impl Plan {
         self.expansions.iter().map(|e| e.requests).sum()
     }
 
-    /// Returns the part of each model, in the order of the expansions.
+    /// Returns the part of each model, in the order in which the expansions use them.
     #[must_use]
-    pub fn sum_by_model(&self) -> Vec<ModelPart> {
+    pub fn model_parts(&self) -> Vec<ModelPart> {
         let mut parts: Vec<ModelPart> = Vec::new();
         for expansion in &self.expansions {
             let cost_usd = expansion.price.is_some().then(|| expansion.cost_usd());
@@ -279,8 +279,8 @@ impl Plan {
         sum
     }
 
-    /// Computes the price and the duration. The duration is 0 without a throughput estimate, as for
-    /// batches, whose answers are not waited for.
+    /// Computes the cost and the duration. The duration is 0 without a throughput estimate, as for
+    /// batches, whose answers the run does not wait for.
     pub fn estimate_cost(&mut self, limits: &Limits, throughput: Option<ThroughputEstimate>) {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
         self.has_price = self.expansions.iter().all(|e| e.price.is_some());
@@ -298,8 +298,8 @@ impl Plan {
         });
     }
 
-    /// Computes the price and the duration for the Batch API instead of live requests.
-    pub fn use_batch_api(&mut self, limits: &Limits) {
+    /// Computes the cost and the duration for the Batch API instead of live requests.
+    pub fn estimate_batch_cost(&mut self, limits: &Limits) {
         for expansion in &mut self.expansions {
             expansion.price = expansion.price.as_ref().map(PriceTable::to_batch_prices);
         }

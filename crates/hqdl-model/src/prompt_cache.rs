@@ -26,7 +26,7 @@ pub struct PromptCaching {
     pub key: bool,
 }
 
-/// A documented way to mark the end of a prompt's stable part.
+/// Documented way to mark the end of a prompt's stable part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheBreakpoint {
     /// `cache_control` of a message part. Anthropic's models cache nothing without it.
@@ -36,8 +36,8 @@ pub enum CacheBreakpoint {
     Explicit,
 }
 
-/// Returns whether a model of `OpenAI` is GPT-5.6 or later: those accept explicit breakpoints and
-/// bill cache writes.
+/// Returns whether an `OpenAI` model is GPT-5.6 or later. These models accept explicit breakpoints
+/// and bill cache writes.
 pub(super) fn supports_explicit_breakpoints(model: &str) -> bool {
     let Some(version) = model.strip_prefix("gpt-").and_then(|rest| rest.split('-').next()) else {
         return false;
@@ -73,18 +73,19 @@ pub(super) fn write_breakpoint(
 }
 
 /// Writes the `prompt_cache_key`, which is the same for all requests with a system message.
-pub(super) fn write_key(body: &mut Json, system: &str) {
+pub(super) fn write_cache_key(body: &mut Json, system: &str) {
     if body.get("prompt_cache_key").is_none() {
-        body["prompt_cache_key"] = format!("hqdl-{}", prefix_hash(system)).into();
+        body["prompt_cache_key"] = format!("hqdl-{}", hash_prefix(system)).into();
     }
 }
 
-fn prefix_hash(system: &str) -> String {
+fn hash_prefix(system: &str) -> String {
     tagged_hash("hqdl prompt cache key v1", &[system.to_owned()])
 }
 
-/// Sends the first request of a prefix alone. Concurrent requests would each write the prefix to
-/// the cache, because an entry can be read only after the reply that writes it has begun.
+/// Sends the first request with a prefix alone. Concurrent requests would each write the prefix to
+/// the cache, because an entry can be read only after the reply to the request that writes it has
+/// begun.
 #[derive(Debug)]
 pub(super) struct PrefixGate {
     max_wait: Duration,
@@ -97,7 +98,7 @@ pub(super) struct PrefixGate {
 pub(super) struct PrefixTurn(OwnedMutexGuard<Option<Instant>>);
 
 impl PrefixTurn {
-    /// Records that the reply has begun, so that others can read the prefix.
+    /// Records that the reply has begun, so that other requests can read the prefix.
     pub(super) fn mark_reply_begun(mut self) {
         *self.0 = Some(Instant::now());
     }
@@ -110,15 +111,15 @@ impl Default for PrefixGate {
 }
 
 impl PrefixGate {
-    /// Waits until another request has written the prefix. Returns the turn to write it; `None` if
-    /// it is written already or too short.
+    /// Waits while another request writes the prefix. Returns the turn to write it, or `None` if
+    /// the prefix has already been written or is too short.
     pub(super) async fn wait_for_turn(&self, system: &str) -> Option<PrefixTurn> {
         if system.len() < MIN_CACHED_BYTES {
             return None;
         }
         let entry = {
             let mut last_begun = self.last_begun.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(last_begun.entry(prefix_hash(system)).or_default())
+            Arc::clone(last_begun.entry(hash_prefix(system)).or_default())
         };
         let mut last_begun = tokio::time::timeout(self.max_wait, entry.lock_owned()).await.ok()?;
         if last_begun.is_some_and(|at| at.elapsed() < MIN_CACHE_LIFETIME) {

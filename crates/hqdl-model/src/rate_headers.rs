@@ -10,7 +10,6 @@ pub(super) fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h 
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
-/// Returns the number in a header.
 pub(super) fn header_number(headers: &HeaderMap, name: &str) -> Option<u32> {
     header_text(headers, name)?.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! Recordings: stored completions that are replayed offline. They are parsed, checked and stored in
-//! exactly the same way as live answers.
+//! Recordings: stored completions that are replayed offline. hqdl parses, checks and stores them in
+//! the same way as live answers.
 //!
 //! A recording consists of JSON lines, plain or .gz, of any of these types:
 //!
@@ -25,7 +25,6 @@ use hqdl_values::format::json_reason;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// Message for a question that the recordings do not answer.
 const NOT_RECORDED_MESSAGE: &str = "the recordings do not answer this; to ask a model, name one with \
                             --provider openai --model NAME (and --base-url URL)";
 
@@ -63,7 +62,7 @@ impl Recordings {
     }
 
     /// Returns whether the recordings may answer a row with this key. Only row completions contain
-    /// whole keys, so other recordings may answer any row.
+    /// whole keys, so recordings of other types may answer any row.
     #[must_use]
     pub fn may_answer_key(&self, key: &[Json]) -> bool {
         !self.prompts.is_empty()
@@ -106,7 +105,7 @@ impl Recordings {
     }
 
     fn add_line(&mut self, line: &str) -> Result<(), String> {
-        // The most common type of line.
+        // Try the most common type of line first.
         if let Ok(RecordedFact { question, value, answer }) = serde_json::from_str(line) {
             self.add_fact(&question, &value, answer);
             return Ok(());
@@ -145,7 +144,7 @@ impl Recordings {
                     let reply = parse_completion(body).map_err(|e| e.to_string())?;
                     self.prompts.insert(id.to_owned(), reply);
                 }
-                // A request that failed has no completion to replay.
+                // A failed request has no completion to replay.
                 _ => {}
             }
         } else {
@@ -167,7 +166,8 @@ impl Recordings {
             .ok_or_else(|| ModelError::NoAnswer("cannot parse the prompt".to_owned()))?;
         if let [row] = question.rows.as_slice()
             && !self.rows.is_empty()
-            && let Some(reply) = self.rows.get(&canonical_key(&with_images(row, prompt).key))
+            && let Some(reply) =
+                self.rows.get(&canonical_key(&replace_image_placeholders(row, prompt).key))
         {
             return Ok(reply.clone());
         }
@@ -177,7 +177,7 @@ impl Recordings {
         let facts: Vec<_> = question.columns.iter().map(of_column).collect();
         let mut rows = Vec::new();
         for row in &question.rows {
-            let value = normalize_text(&with_images(row, prompt).key_text());
+            let value = normalize_text(&replace_image_placeholders(row, prompt).key_text());
             let mut cells = Map::new();
             for (column, facts) in question.columns.iter().zip(&facts) {
                 if let Some(fact) = facts.iter().flatten().find_map(|facts| facts.get(&value)) {
@@ -245,7 +245,7 @@ struct RecordedFact<'l> {
     answer: Json,
 }
 
-/// An answer that is assembled from facts.
+/// Answer that is assembled from facts.
 #[derive(Serialize)]
 struct RecordedRows<'r> {
     rows: Vec<RecordedRow<'r>>,
@@ -259,7 +259,7 @@ struct RecordedRow<'r> {
 }
 
 /// Returns the row with each image placeholder in its key replaced by the image's name.
-fn with_images<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
+fn replace_image_placeholders<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
     if prompt.images.is_empty() {
         return Cow::Borrowed(row);
     }
@@ -274,7 +274,6 @@ fn with_images<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
     Cow::Owned(row)
 }
 
-/// Returns the canonical text of a key.
 fn canonical_key(key: &[Json]) -> String {
     let parts: Vec<Json> = key
         .iter()

@@ -1,4 +1,4 @@
-//! A model's reply, and the usage that its endpoint reports.
+//! A model's reply, and the usage that the endpoint reports.
 
 use serde_json::Value as Json;
 
@@ -23,17 +23,18 @@ pub struct Reply {
     pub truncated: bool,
     /// Whether the endpoint reported no finish reason, so that the last line may be incomplete.
     pub is_unfinished: bool,
-    /// Whether hqdl cut the answer off because it was runaway output.
+    /// Whether hqdl stopped reading the answer because it was runaway output.
     pub cut_off: bool,
-    /// The error that broke the reply, if any. Its cost is unconfirmed.
+    /// Error that interrupted the reply, if any. The reply's cost is then unconfirmed.
     pub broken: Option<Box<ModelError>>,
     /// Whether the endpoint marks the reply as a refusal.
     pub refused: bool,
-    /// Whether missing cells were never recorded, as in a recording of single cells.
+    /// Whether cells may be missing because they were never recorded, as in a recording of single
+    /// cells.
     pub partial: bool,
-    /// The usage that the endpoint reports.
+    /// Usage that the endpoint reports.
     pub reported: ReportedUsage,
-    /// The tokens of the reply; `None` until missing reports are replaced by hqdl's own count.
+    /// Tokens of the reply; `None` until hqdl's own count has replaced missing reports.
     pub tokens: Option<Tokens>,
     /// The reported usage, if it is implausible.
     pub implausible: Option<Tokens>,
@@ -51,7 +52,7 @@ pub enum BilledTier {
     Requested,
     /// The standard tier, although another one was requested.
     Standard,
-    /// Unconfirmed: the higher of the two prices counts.
+    /// Unconfirmed; the higher of the two prices applies.
     Unknown,
 }
 
@@ -77,7 +78,7 @@ impl Reply {
             let counted = count(self);
             let (input, output) =
                 (counted.input.max(reported.input), counted.output.max(reported.output));
-            // Unreported tokens are treated as in a request without a report.
+            // Treat the unreported tokens as if the endpoint had reported no usage.
             let unreported_write = counted.cache_write.min(input - reported.input);
             let cache_write = reported.cache_write + unreported_write;
             Tokens { input, output, cache_write, ..reported }
@@ -91,7 +92,7 @@ impl Reply {
     /// Returns the tokens that the endpoint reports, and hqdl's own count if it reports none.
     fn reported_or_counted(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
         let has_output_report =
-            self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_words();
+            self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_output();
         if self.reported.input > Some(0) && has_output_report && !self.cut_off {
             return self.reported.with_counted_fallback(Tokens::default());
         }
@@ -103,7 +104,7 @@ impl Reply {
     }
 
     /// Sets `billed_tier` from the tier that the endpoint reports and the requested one.
-    pub(super) fn check_tier(&mut self, requested: Option<&str>) {
+    pub(super) fn set_billed_tier(&mut self, requested: Option<&str>) {
         self.billed_tier = match (requested, self.service_tier.as_deref()) {
             (None, _) => BilledTier::Requested,
             (Some(requested), Some(served)) if requested == served => BilledTier::Requested,
@@ -141,7 +142,7 @@ impl Reply {
         !self.other_output.is_empty() || self.content.trim_start().starts_with("<think>")
     }
 
-    fn has_words(&self) -> bool {
+    fn has_output(&self) -> bool {
         !(self.content.is_empty() && self.other_output.is_empty())
     }
 }
@@ -183,7 +184,7 @@ impl ReportedUsage {
             "/cache_write_tokens",
             "/cache_creation_input_tokens",
         ]);
-        // Anthropic's `input_tokens` includes neither.
+        // Anthropic's `input_tokens` excludes both.
         let cached_total = cached_input.unwrap_or(0) + cache_write.unwrap_or(0);
         let is_anthropic = usage.get("prompt_tokens").is_none()
             && ["cache_read_input_tokens", "cache_creation_input_tokens"]
@@ -220,7 +221,7 @@ impl ReportedUsage {
     }
 }
 
-/// Parses a number of tokens from a number or a text, rounded up.
+/// Parses a number of tokens from a JSON number or text, rounded up.
 fn parse_token_count(json: &Json) -> Option<u64> {
     let number = match json {
         Json::Number(number) => number.as_f64()?,
@@ -231,15 +232,15 @@ fn parse_token_count(json: &Json) -> Option<u64> {
     is_valid.then(|| number.ceil().min(MAX_TOKENS as f64) as u64)
 }
 
-/// A reply that is assembled from events, or from one whole reply.
+/// Reply that is assembled from events, or from one whole reply.
 #[derive(Debug, Default)]
 pub(super) struct ReplyDraft {
     pub(super) content: String,
     pub(super) other_output: String,
     pub(super) refusal: String,
-    /// Why the reply has ended; `None` if the endpoint has not reported it.
+    /// Reason why the reply has ended; `None` if the endpoint has not reported it.
     pub(super) end: Option<DraftEnd>,
-    /// The usage, in the endpoint's format.
+    /// Usage, in the endpoint's format.
     pub(super) usage: Json,
     service_tier: Option<String>,
     /// Whether any part of a reply was received.
@@ -263,7 +264,7 @@ impl ReplyDraft {
         }
     }
 
-    /// Adds a report of usage to earlier ones, which may have had other numbers.
+    /// Adds a usage report to earlier ones, which may have contained other numbers.
     pub(super) fn merge_usage(&mut self, usage: &Json) {
         let Some(fields) = usage.as_object() else { return };
         if !self.usage.is_object() {
@@ -275,11 +276,11 @@ impl ReplyDraft {
     }
 
     /// Returns whether the answer is complete.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Returns the reply as received so far.
+    /// Returns the part of the reply that was received so far.
     pub(super) fn to_reply(&self) -> Reply {
         let (content, refusal) = (&self.content, &self.refusal);
         Reply {

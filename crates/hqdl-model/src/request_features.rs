@@ -1,5 +1,5 @@
-//! Features of requests besides their messages. If the endpoint rejects one, hqdl leaves it out,
-//! and remembers this for a day.
+//! Features of requests, apart from the messages. If the endpoint rejects one, hqdl omits it and
+//! remembers this for a day.
 
 use serde_json::{Value as Json, json};
 
@@ -72,12 +72,11 @@ pub(super) struct RequestFeatures {
     pub(super) stream: bool,
     /// Whether the model accepts images; if not, questions about images fail.
     pub(super) images: bool,
-    /// Prompt-caching fields.
     pub(super) caching: PromptCaching,
 }
 
 impl RequestFeatures {
-    /// Returns the features of an endpoint that has rejected none.
+    /// Returns the features for an endpoint that has rejected none.
     pub(super) fn new(caching: PromptCaching) -> Self {
         Self {
             limit_name: None,
@@ -89,7 +88,7 @@ impl RequestFeatures {
         }
     }
 
-    /// Returns the features of a model without image input.
+    /// Returns the features for a model without image input.
     pub(super) fn without_images(self) -> Self {
         Self { images: false, ..self }
     }
@@ -99,7 +98,7 @@ impl RequestFeatures {
         Self { temperature: false, ..self }
     }
 
-    /// Returns the stored form of the features.
+    /// Converts the features to the JSON that the history stores.
     pub(super) fn to_json(self) -> Json {
         json!({
             "cap": self.limit_name.map(|(name, _)| name), "last": self.limit_name.is_some_and(|(_, last)| last),
@@ -108,7 +107,8 @@ impl RequestFeatures {
         })
     }
 
-    /// Parses stored features of an endpoint that initially has these; `None` if they are invalid.
+    /// Parses stored features of an endpoint whose initial features are `initial`; `None` if they
+    /// are invalid.
     pub(super) fn from_json(json: &Json, initial: Self) -> Option<Self> {
         let PromptCaching { breakpoint, key } = initial.caching;
         let flag = |name: &str| json.get(name)?.as_bool();
@@ -127,9 +127,9 @@ impl RequestFeatures {
             temperature: flag("temperature")?,
             schema: SchemaForm::from_json(json.get("schema")?)?,
             stream: flag("stream")?,
-            // Stored before images were supported.
+            // Features from before the support of images lack this field.
             images: flag("images").unwrap_or(true),
-            // Stored before prompt caching was supported.
+            // Features from before the support of prompt caching lack this field.
             caching: PromptCaching {
                 breakpoint: breakpoint.filter(|_| flag("cache_breakpoint").unwrap_or(true)),
                 key: key && flag("cache_key").unwrap_or(true),
@@ -202,7 +202,7 @@ impl RequestFeatures {
     fn without_rejected_caching(self, names: impl Fn(&str) -> bool) -> Option<(Self, String)> {
         const BREAKPOINT: [&str; 3] =
             ["cache_control", "prompt_cache_breakpoint", "prompt_cache_options"];
-        // A message with a breakpoint is a list of parts.
+        // A message with a breakpoint consists of a list of parts.
         let rejects_parts = names("content") && (names("string") || names("array"));
         let PromptCaching { breakpoint, key } = self.caching;
         let (caching, what) = if key && names("prompt_cache_key") {

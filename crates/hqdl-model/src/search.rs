@@ -1,5 +1,5 @@
 //! A web search as a [`Model`]: its prompt is one query, and its answer is the list of results. So
-//! searches have the usual claims, budgets, retries and provenance.
+//! searches use the same claims, budgets, retries and provenance as other requests.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct SearchResult {
     pub url: String,
 }
 
-/// The host of a search.
+/// Host that answers web searches.
 pub struct SearchEndpoint {
     http: reqwest::Client,
     settings: SearchSettings,
@@ -42,7 +42,7 @@ pub struct SearchEndpoint {
 }
 
 impl SearchEndpoint {
-    /// Reads the key from the environment.
+    /// Creates the endpoint, with the API key from the environment.
     ///
     /// # Errors
     /// [`SetupError`] if the key is missing.
@@ -54,22 +54,24 @@ impl SearchEndpoint {
         Ok(Self {
             http: create_client()?,
             key: settings.api_key_env.as_ref().map(read).transpose()?,
-            name: stored_name(settings),
+            name: search_name(settings),
             settings: settings.clone(),
         })
     }
 
-    /// Returns the URL of a query.
-    fn url_of(&self, query: &str) -> Result<Url, ModelError> {
+    /// Returns the URL that requests the results of a query.
+    fn query_url(&self, query: &str) -> Result<Url, ModelError> {
         let key = self.key.as_ref().map_or("", |key| key.expose_secret());
         let url = &self.settings.url;
         // The query is replaced last, so that `{key}` in a row is only text.
-        let url = url.replace("{key}", &encode(key)).replace("{query}", &encode(query));
+        let url =
+            url.replace("{key}", &percent_encode(key)).replace("{query}", &percent_encode(query));
         Url::parse(&url).map_err(|_| ModelError::NoAnswer("`search` is not a URL".to_owned()))
     }
 
     async fn search(&self, query: &str) -> Result<Vec<SearchResult>, ModelError> {
-        let mut request = self.http.get(self.url_of(query)?).header("accept", "application/json");
+        let mut request =
+            self.http.get(self.query_url(query)?).header("accept", "application/json");
         if let Some(key) = self.key.as_ref().filter(|_| !self.settings.url.contains("{key}")) {
             let (header, text) = match &self.settings.key_header {
                 Some(header) => (HeaderName::try_from(header), key.expose_secret().to_owned()),
@@ -85,7 +87,7 @@ impl SearchEndpoint {
         let sent = request.send().await;
         let response = sent.map_err(|e| wire::to_exchange_error(&e.without_url()))?;
         if !response.status().is_success() {
-            return Err(wire::failure_to_error(ErrorResponse::from_response(response).await));
+            return Err(wire::to_model_error(ErrorResponse::from_response(response).await));
         }
         let body = wire::read_body(response, wire::MAX_REPLY_BYTES).await?;
         let reply = serde_json::from_slice(&body).map_err(|_| wire::not_json_error(&body))?;
@@ -158,7 +160,7 @@ impl SearchEndpoint {
         ) = (&self.key, &mut error)
         {
             let key = key.expose_secret();
-            *message = message.replace(key, "(the key)").replace(&encode(key), "(the key)");
+            *message = message.replace(key, "(the key)").replace(&percent_encode(key), "(the key)");
         }
         error
     }
@@ -193,14 +195,14 @@ impl Model for SearchEndpoint {
     }
 }
 
-/// Returns the choice of a search for the rows of [`SearchSettings::to_expansion`]. Without an
-/// endpoint, its answers can only be looked up.
+/// Returns the model choice of a search for the rows of [`SearchSettings::to_expansion`]. Without
+/// an endpoint, its answers can only be looked up.
 #[must_use]
 pub fn search_choice(
     settings: &SearchSettings,
     endpoint: Option<Arc<SearchEndpoint>>,
 ) -> ModelChoice {
-    let name = stored_name(settings);
+    let name = search_name(settings);
     ModelChoice {
         model: None,
         tokenizer: name.clone(),
@@ -217,14 +219,14 @@ pub fn search_choice(
     }
 }
 
-/// Returns the name under which results are stored: the host.
-fn stored_name(settings: &SearchSettings) -> String {
+/// Returns the host, under which the results are stored.
+fn search_name(settings: &SearchSettings) -> String {
     let host = settings.url.split("://").nth(1).unwrap_or_default();
     format!("search {}", host.split(['/', '?', '#']).next().unwrap_or_default())
 }
 
-/// Percent-encodes a text for any part of a URL.
-fn encode(text: &str) -> String {
+/// Percent-encodes a text so that it can be used in any part of a URL.
+fn percent_encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

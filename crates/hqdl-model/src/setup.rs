@@ -5,10 +5,10 @@ use hqdl_facts::FactsError;
 /// Reason why hqdl could not connect to a model.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The environment variable of the key is not set.
+    /// The environment variable of the API key is not set.
     #[error("the environment variable {0} is not set")]
     NoKey(String),
-    /// The environment variable contains characters that no header allows.
+    /// The environment variable contains characters that are not allowed in a header.
     #[error(
         "the environment variable {0} does not contain a valid key: it has spaces, line breaks or other characters that keys cannot have"
     )]
@@ -22,11 +22,11 @@ pub enum SetupError {
     /// A recording cannot be read.
     #[error("recording {path}, line {line}: {message}")]
     Recording {
-        /// The file.
+        /// Path of the recording.
         path: String,
         /// Line number, from 1; 0 for the whole file.
         line: usize,
-        /// The problem.
+        /// Reason why the recording cannot be read.
         message: String,
     },
     /// The facts could not be read.

@@ -1,6 +1,5 @@
 //! Reads a reply while it arrives: events of a stream, or a whole reply if the endpoint does not
-//! stream. Runaway output is cut off. If the connection breaks, the received part
-//! is kept.
+//! stream. hqdl stops reading runaway output. If the connection breaks, the received part is kept.
 
 use std::time::Duration;
 
@@ -17,10 +16,10 @@ use hqdl_prompt::Prompt;
 
 /// Maximum size of one event in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Number of new bytes after which an answer is checked again.
+/// Number of new bytes after which an answer is checked again for runaway output.
 const CHECK_BYTES: usize = 256;
-/// Maximum bytes per token of the output limit: twice as many as in typical text. If a reply is
-/// longer, hqdl concludes that the endpoint ignores the limit.
+/// Maximum bytes per token of the output limit: twice as many as in typical text. A longer reply
+/// shows that the endpoint ignores the limit.
 const BYTES_PER_TOKEN: u64 = 8;
 /// Maximum wait for the end of the body after the last event: a connection can only be reused if
 /// its body was read to the end.
@@ -77,7 +76,7 @@ pub(super) async fn read_reply(
     }
 }
 
-/// State after a chunk.
+/// Progress of a stream after a chunk.
 enum StreamStep {
     More,
     /// The answer is complete.
@@ -88,7 +87,7 @@ enum StreamStep {
 
 struct EventReader<'p> {
     protocol: &'p dyn Protocol,
-    /// Whether the content type is an event stream.
+    /// Whether the response's content type is an event stream.
     has_event_content_type: bool,
     /// Whether the body is an event stream; `None` until its first bytes arrive.
     is_events: Option<bool>,
@@ -207,18 +206,19 @@ impl<'p> EventReader<'p> {
         // The last line may lack its line break; an incomplete one is not valid JSON.
         let last = std::mem::take(&mut self.buffer);
         let done = self.process_line(&last);
-        if self.draft.has_begun && (self.draft.is_whole() || matches!(done, Ok(true))) {
+        if self.draft.has_begun && (self.draft.is_complete() || matches!(done, Ok(true))) {
             return Ok(self.draft.to_reply());
         }
         let message = "the endpoint closed the stream before the end of the answer";
         self.handle_broken(temporary_error(message.to_owned()))
     }
 
-    /// Handles a broken reply: returns the received part, or the error if there is none.
+    /// Handles a reply that was interrupted: returns the received part, or the error if there is
+    /// none.
     fn handle_broken(self, error: ModelError) -> Result<Reply, ModelError> {
         let reply = self.draft.to_reply();
-        if self.draft.is_whole() && self.draft.has_begun && self.is_events == Some(true) {
-            // The answer is complete; only the data after it is lost.
+        if self.draft.is_complete() && self.draft.has_begun && self.is_events == Some(true) {
+            // The answer is complete; only data after it was lost.
             return Ok(reply);
         }
         if reply.content.is_empty() {

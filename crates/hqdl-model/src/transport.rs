@@ -1,4 +1,4 @@
-//! HTTP requests to an endpoint: URLs, headers and the API key, without a protocol.
+//! HTTP requests to an endpoint, independent of its protocol: URLs, headers and the API key.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value as Json;
 
 use super::providers::{self, ProviderProfile};
-use super::wire::{self, ErrorResponse, failure_to_error, shorten_text, to_exchange_error};
+use super::wire::{self, ErrorResponse, shorten_text, to_exchange_error, to_model_error};
 use super::{MAX_ATTEMPTS, ModelError, SetupError, retry_with_backoff};
 use hqdl_database::tls;
 use hqdl_spec::ModelSettings;
@@ -19,7 +19,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest silence before the first byte or between two chunks.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-/// Long enough for a file of 200 MB on a slow connection.
+/// Timeout of a file transfer, long enough for 200 MB on a slow connection.
 pub(super) const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Connections to an endpoint.
@@ -27,18 +27,18 @@ pub(super) struct Transport {
     http: reqwest::Client,
     /// The headers of every request.
     headers: HeaderMap,
-    /// The base URL as the user gave it.
+    /// Base URL as the user wrote it.
     pub(super) base_url: String,
     url: Url,
     pub(super) profile: &'static ProviderProfile,
     pub(super) key: EndpointKey,
-    /// The model and the URL, for messages.
+    /// Model and URL, for messages.
     endpoint_name: String,
 }
 
 impl Transport {
-    /// Prepares connections to the endpoint of the settings. `api` has the protocol's headers, and
-    /// its header of the key unless that is a bearer token.
+    /// Prepares connections to the endpoint of the settings. `api` contains the protocol's headers,
+    /// and the name of the key's header unless the key is a bearer token.
     pub(super) fn new(
         settings: &ModelSettings,
         key: EndpointKey,
@@ -53,7 +53,8 @@ impl Transport {
         Ok(Self { http, headers, base_url, url, profile, key, endpoint_name })
     }
 
-    /// Replaces "the endpoint" in hqdl's own words at the beginning of a message.
+    /// Replaces "the endpoint" at the beginning of one of hqdl's own messages by the endpoint's
+    /// name.
     fn name_endpoint(&self, message: &mut String) {
         for own_words in ["", "timed out: ", "the connection to "] {
             if let Some(rest) =
@@ -91,9 +92,9 @@ impl Transport {
             if response.status().is_success() {
                 return Ok(response);
             }
-            Err(failure_to_error(ErrorResponse::from_response(response).await))
+            Err(to_model_error(ErrorResponse::from_response(response).await))
         };
-        sent.await.map_err(|e| self.finish_error(e))
+        sent.await.map_err(|e| self.sanitize_error(e))
     }
 
     pub(super) async fn fetch_json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
@@ -101,7 +102,7 @@ impl Transport {
         serde_json::from_slice(&body).map_err(|_| wire::not_json_error(&body))
     }
 
-    /// Returns the JSON of a path, with retries.
+    /// Returns the JSON at a path, with retries.
     pub(super) async fn get_json(&self, path: &str) -> Result<Json, ModelError> {
         retry_with_backoff(MAX_ATTEMPTS, || self.fetch_json(self.new_request(Method::GET, path)))
             .await
@@ -124,7 +125,7 @@ impl Transport {
 
     /// Names the model and the endpoint in an error, and removes the API key from it: some
     /// endpoints repeat the key in their errors, and messages are shown and stored.
-    pub(super) fn finish_error(&self, mut error: ModelError) -> ModelError {
+    pub(super) fn sanitize_error(&self, mut error: ModelError) -> ModelError {
         let key = self.key.secret_text();
         if let ModelError::Refused { message, .. }
         | ModelError::Temporary { message, .. }
@@ -170,7 +171,7 @@ pub(super) fn file_error(path: &Path, error: &std::io::Error) -> ModelError {
     ModelError::NoAnswer(format!("{}: {}", path.display(), hqdl_values::format::io_reason(error)))
 }
 
-/// Returns the error for a reply that is not what its request asked for.
+/// Returns the error for a reply that does not match its request.
 pub(super) fn unexpected_reply_error(what: &str, json: &Json) -> ModelError {
     let message = format!(
         "the endpoint sent a reply that is not {what}: {}",
@@ -203,12 +204,12 @@ impl EndpointKey {
         Ok(Self { secret, variable: Some(variable) })
     }
 
-    /// Returns the key, or an empty string.
+    /// Returns the key, or an empty string if there is none.
     pub(super) fn secret_text(&self) -> &str {
         self.secret.as_ref().map_or("", |key| key.expose_secret())
     }
 
-    /// Describes which key was sent.
+    /// Describes which key was sent, for messages.
     pub(super) fn describe(&self) -> String {
         match (&self.variable, &self.secret) {
             (Some(variable), Some(_)) => format!("hqdl sent the key in {variable}"),
@@ -221,7 +222,6 @@ impl EndpointKey {
     }
 }
 
-/// Returns the headers of every request.
 fn request_headers(
     (api_headers, api_key_header): (&[(&'static str, &'static str)], Option<&'static str>),
     profile: &ProviderProfile,
@@ -250,16 +250,15 @@ fn request_headers(
     Ok(headers)
 }
 
-/// Returns the URL of the endpoint and the profile of its provider.
+/// Returns the URL of the endpoint, and the profile of its provider.
 fn resolve_url(settings: &ModelSettings) -> Result<(Url, &'static ProviderProfile), SetupError> {
     let (_, base_url) = settings.provider.resolve_url(settings.base_url.as_deref());
     let mut url = Url::parse(&base_url).map_err(|_| SetupError::NoUrl(base_url))?;
-    let profile = providers::profile_of(&url);
+    let profile = providers::find_profile(&url);
     (profile.prepare_url)(&mut url);
     Ok((url, profile))
 }
 
-/// Returns the base URL of the settings.
 pub(super) fn base_url(settings: &ModelSettings) -> &str {
     let default = settings.provider.default_base_url();
     settings.base_url.as_deref().unwrap_or(default).trim_end_matches('/')

@@ -10,7 +10,7 @@ use hqdl_values::PriceTable;
 use hqdl_values::format::{count_noun, format_usd};
 use hqdl_values::usage::{SpentAmount, Tokens};
 
-/// A report up to this many times the maximum of a request is still added to totals.
+/// Multiple of a request's maximum usage up to which a report is still added to totals.
 const MAX_FACTOR: u64 = 10;
 
 /// An implausible usage report.
@@ -23,9 +23,9 @@ pub enum ImplausibleUsage {
         format_spending(worst)
     )]
     Above {
-        /// The reported usage.
+        /// Reported usage.
         used: SpentAmount,
-        /// The reserved worst case.
+        /// Reserved worst-case cost.
         worst: SpentAmount,
     },
     /// The endpoint reports much less than hqdl counts.
@@ -34,9 +34,9 @@ pub enum ImplausibleUsage {
         reported.input, reported.output, counted.input, counted.output
     )]
     Below {
-        /// The reported tokens.
+        /// Reported tokens.
         reported: Tokens,
-        /// The tokens that hqdl counts.
+        /// Tokens that hqdl counts.
         counted: Tokens,
     },
 }
@@ -45,7 +45,7 @@ impl ImplausibleUsage {
     /// Returns the error if the endpoint reported less than the settled tokens, or more than was
     /// reserved for the request.
     #[must_use]
-    pub fn check_report(
+    pub fn check_usage_report(
         reported: Tokens,
         settled_tokens: Tokens,
         worst_case: SpentAmount,
@@ -103,7 +103,7 @@ impl PlausibleTokens {
 }
 
 /// Sends requests to an endpoint one at a time until it has reported plausible usage once. So a
-/// false report costs one request, instead of all that may be in flight.
+/// false report affects only one request, rather than all that may be in flight.
 #[derive(Debug, Default)]
 pub struct UsageGate {
     is_proven: AtomicBool,
@@ -111,14 +111,14 @@ pub struct UsageGate {
 }
 
 impl UsageGate {
-    /// Creates the gate of an endpoint with a proven usage report.
+    /// Creates the gate of an endpoint that has already reported plausible usage.
     #[must_use]
     pub fn new_proven() -> Self {
         Self { is_proven: true.into(), turn: Mutex::default() }
     }
 
-    /// Waits for the turn of a request, which lasts until its usage is checked; `None` once the
-    /// endpoint is proven.
+    /// Waits for the turn of a request, which lasts until its usage is checked. Returns `None` once
+    /// the endpoint has reported plausible usage.
     pub async fn wait_for_turn(&self) -> Option<MutexGuard<'_, ()>> {
         if self.is_proven.load(Ordering::Acquire) {
             return None;

@@ -11,7 +11,8 @@ use super::rate_headers::parse_retry_after;
 
 /// Maximum number of characters of an error body that are shown.
 const MAX_SHOWN_CHARS: usize = 400;
-/// Placeholder of the model and its URL until [`super::transport::Transport::finish_error`] adds them.
+/// Placeholder of the model and its URL until [`super::transport::Transport::sanitize_error`] adds
+/// them.
 pub(super) const UNNAMED_ENDPOINT: &str = "the endpoint";
 /// Maximum number of bytes of an error body that are read.
 const MAX_ERROR_BYTES: usize = 64 << 10;
@@ -76,7 +77,6 @@ pub(super) fn too_large_error(max_bytes: usize) -> ModelError {
     ))
 }
 
-/// The error response of an endpoint.
 #[derive(Debug)]
 pub(super) struct ErrorResponse {
     status: u16,
@@ -140,8 +140,8 @@ fn redirect_location(response: &Response) -> Option<String> {
     Some(shorten_text(location.split(['?', '#']).next().unwrap_or_default()))
 }
 
-/// Converts an error response to an error.
-pub(super) fn failure_to_error(failure: ErrorResponse) -> ModelError {
+/// Converts an error response to a [`ModelError`].
+pub(super) fn to_model_error(failure: ErrorResponse) -> ModelError {
     let ErrorResponse { status, message, codes, wait } = failure;
     let codes: Vec<String> = codes.iter().map(|c| c.to_lowercase()).collect();
     let lower = message.to_lowercase();
@@ -163,18 +163,18 @@ pub(super) fn failure_to_error(failure: ErrorResponse) -> ModelError {
     }
 }
 
-/// Returns the error for a rejected request. `Transport::finish_error` names the endpoint.
+/// Returns the error for a rejected request. `Transport::sanitize_error` names the endpoint.
 pub(super) fn refused_error(status: u16, message: String) -> ModelError {
     ModelError::Refused { endpoint: UNNAMED_ENDPOINT.to_owned(), status, message }
 }
 
-/// Returns the error in a reply that began as a success, if there is one. Such a request may have
-/// been billed.
+/// Returns the error in a reply whose status reported success, if there is one. Such a request may
+/// have been billed.
 pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
     let failure = ErrorResponse::from_body(400, json, &error.to_string());
     let message = format!("the endpoint replied with an error: {}", failure.message);
-    Some(match failure_to_error(failure) {
+    Some(match to_model_error(failure) {
         same @ (ModelError::Filtered(_) | ModelError::TooLong(_)) => same,
         _ => ModelError::Temporary { message, wait: None, in_doubt: true },
     })
@@ -183,19 +183,23 @@ pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
 /// Converts a failed exchange to an error. If the request was sent, it may have been billed.
 pub(super) fn to_exchange_error(error: &reqwest::Error) -> ModelError {
     if error.is_builder() {
-        return refused_error(0, error_chain(error));
+        return refused_error(0, format_error_chain(error));
     }
     match connection_error(error) {
         Some(ModelError::NoConnection { message, .. }) => {
             ModelError::Temporary { message, wait: None, in_doubt: false }
         }
-        _ => ModelError::Temporary { message: broken_reason(error), wait: None, in_doubt: true },
+        _ => ModelError::Temporary {
+            message: describe_broken_exchange(error),
+            wait: None,
+            in_doubt: true,
+        },
     }
 }
 
-/// Describes an exchange that ended after the connection was made.
-fn broken_reason(error: &reqwest::Error) -> String {
-    let chain = error_chain(error);
+/// Describes why an exchange failed after the connection was established.
+fn describe_broken_exchange(error: &reqwest::Error) -> String {
+    let chain = format_error_chain(error);
     if error.is_timeout() {
         "the endpoint does not answer in time".to_owned()
     } else if chain.contains("end of file before message length")
@@ -205,14 +209,14 @@ fn broken_reason(error: &reqwest::Error) -> String {
     } else if chain.contains("(SendRequest)") {
         "the endpoint closed the connection without a reply".to_owned()
     } else {
-        // The outermost text names only the URL.
+        // The outermost text contains only the URL.
         let source = std::error::Error::source(error);
-        let cause = source.map_or(chain, error_chain);
+        let cause = source.map_or(chain, format_error_chain);
         format!("the connection to the endpoint broke: {cause}")
     }
 }
 
-/// Like [`to_exchange_error`], for a chat, where a timeout depends on the size of the request.
+/// Like [`to_exchange_error`], but for a chat, where a timeout depends on the size of the request.
 pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
         return ModelError::Unfinished(
@@ -222,7 +226,7 @@ pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     connection_error(error).unwrap_or_else(|| to_exchange_error(error))
 }
 
-/// Converts a failure to connect; `None` if the connection was established.
+/// Converts a connection failure to an error; `None` if the connection was established.
 fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     if !error.is_connect() {
         return None;
@@ -232,14 +236,14 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
         format!(" to {}{port}", url.host_str().unwrap_or_default())
     });
     if let Some(tls) = find_cause::<rustls::Error>(error) {
-        let (why, hint) = tls_failure(tls);
+        let (why, hint) = describe_tls_failure(tls);
         let message = format!("no TLS connection{target}: {why}");
         return Some(ModelError::NoConnection { message, hint, is_permanent: true });
     }
     let is_refused = find_cause::<std::io::Error>(error)
         .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
-    let chain = error_chain(error);
-    // hyper's error for a failed name lookup has no public type.
+    let chain = format_error_chain(error);
+    // hyper has no public type for the error of a failed name lookup.
     let is_unresolved = chain.contains("failed to lookup address");
     let why = if is_refused {
         "connection refused"
@@ -248,7 +252,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     } else if error.is_timeout() {
         "timed out"
     } else {
-        // The outer text repeats the URL, so leave it out.
+        // The outer text repeats the URL, so omit it.
         chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
     };
     let message = format!("no connection{target}: {why}");
@@ -264,7 +268,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     Some(ModelError::NoConnection { message, hint, is_permanent: lasting })
 }
 
-/// Returns the environment variable with the proxy of requests to other machines.
+/// Returns the environment variable that sets the proxy of requests to other machines.
 fn proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
     let is_other = !error.url().is_some_and(super::providers::is_loopback);
     let variables = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
@@ -273,11 +277,11 @@ fn proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
 }
 
 /// Returns the description of a TLS failure and advice for the user.
-fn tls_failure(error: &rustls::Error) -> (String, String) {
+fn describe_tls_failure(error: &rustls::Error) -> (String, String) {
     use rustls::{CertificateError, Error};
     let is_untrusted = match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
-        // A self-signed certificate that claims to be an authority.
+        // A self-signed certificate that claims to be a certificate authority.
         Error::InvalidCertificate(CertificateError::Other(why)) => {
             why.to_string().contains("CaUsedAsEndEntity")
         }
@@ -315,7 +319,7 @@ fn find_cause<'e, E: std::error::Error + 'static>(
 }
 
 /// Returns an error's text with all its causes: reqwest's own text names only the URL.
-fn error_chain(error: &dyn std::error::Error) -> String {
+fn format_error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -325,7 +329,6 @@ fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Returns the error for a reply that is not JSON.
 pub(super) fn not_json_error(body: &[u8]) -> ModelError {
     let body = String::from_utf8_lossy(body);
     let message = if body.trim().is_empty() {
@@ -354,7 +357,7 @@ fn is_web_page(body: &str) -> bool {
     ["<!doctype html", "<html"].iter().any(|tag| start.starts_with(tag))
 }
 
-/// Returns the beginning of a body; of a web page, its title.
+/// Returns the beginning of a body; for a web page, its title.
 fn describe_body(body: &str) -> String {
     if !is_web_page(body) {
         return shorten_text(body);

@@ -25,7 +25,7 @@ use super::markup::unescape;
 use super::misspelling::{ExpansionKeys, is_misspelling};
 use hqdl_values::value::Value;
 
-/// Keys of the rows of a request, prepared for matching with answers.
+/// Keys of a request's rows, prepared for matching with answers.
 pub struct RequestKeys {
     rows: Vec<AlignedRow>,
     /// Whether a key contains a line break, so that a line of an answer could be the end of one key
@@ -40,7 +40,7 @@ pub struct RequestKeys {
     expansion_keys: Option<Arc<ExpansionKeys>>,
 }
 
-/// Row of a request.
+/// Row of a request, prepared for matching.
 struct AlignedRow {
     parts: Vec<KeyPart>,
     /// Normalized tag of the row's label.
@@ -49,7 +49,7 @@ struct AlignedRow {
     leading_number: Option<usize>,
 }
 
-/// One column of a key.
+/// Value of one key column.
 struct KeyPart {
     /// Canonical text; empty for NULL.
     text: String,
@@ -72,16 +72,16 @@ pub enum MatchQuality {
     Exact,
 }
 
-/// Row that an answer may belong to.
+/// Row that an answer may belong to, with the quality of the match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowMatch {
     /// Position of the row in the request.
     pub row: usize,
-    /// How well the key matches.
+    /// Quality of the match between the echoed key and the row's key.
     pub quality: MatchQuality,
-    /// Number of fields that number and key occupy.
+    /// Number of fields that contain the number and the key.
     pub field_count: usize,
-    /// Part of the row that was echoed.
+    /// Part of the row that the answer repeats.
     pub matched_by: MatchedBy,
 }
 
@@ -133,7 +133,7 @@ impl RequestKeys {
         Self { rows, has_line_break, rows_by_first_part, unindexed_rows, expansion_keys: None }
     }
 
-    /// Returns the same keys, and allows the key of a single-row request to be misspelt.
+    /// Returns keys that also accept a misspelt key in the answer to a single-row request.
     ///
     /// An echoed key that equals another key of `expansion_keys` is not a misspelling.
     #[must_use]
@@ -194,7 +194,7 @@ impl RequestKeys {
         Some(self.rows.get(row)?.parts.get(part)?.text.as_str())
     }
 
-    /// Returns the number of columns of a key.
+    /// Returns the number of key columns.
     #[must_use]
     pub fn part_count(&self) -> usize {
         self.rows.first().map_or(0, |r| r.parts.len())
@@ -319,8 +319,8 @@ impl RequestKeys {
             return matches;
         }
         if self.match_tag_or_key_prefix(row, tag) == Some(MatchedBy::Label) {
-            // The key may follow the label. An empty key is not accepted here, because it could
-            // also be the first cell.
+            // The key may follow the label. Do not accept an empty key here, because the field
+            // could also be the first cell.
             let is_named = |(quality, _): &(MatchQuality, usize)| {
                 *quality > MatchQuality::Partial
                     && self.rows[row].parts.iter().any(|part| !part.normalized.is_empty())
@@ -367,7 +367,7 @@ impl RequestKeys {
             .then_some(MatchedBy::KeyPrefix)
     }
 
-    /// Matches an answer by its echoed key only.
+    /// Matches an answer with a row by the echoed key only.
     #[must_use]
     pub fn match_by_key(&self, fields: &[&str]) -> Option<RowMatch> {
         let echoed_fields = EchoedField::from_fields(fields);
@@ -400,7 +400,8 @@ impl RequestKeys {
         best.filter(|_| !is_tied)
     }
 
-    /// Returns how well the fields begin with the key of a row, and how many fields it occupies.
+    /// Returns how well the fields begin with the key of a row, and how many fields the key
+    /// occupies.
     fn match_key(
         &self,
         row: usize,
@@ -445,7 +446,7 @@ impl RequestKeys {
                 part.match_fields(remaining, echoed_fields.get(position)?)
             {
                 worst_quality = worst_quality.min(quality);
-                // An empty field for a NULL is not evidence of a match.
+                // An empty field for a NULL part is not evidence of a match.
                 matching_parts += usize::from(!part.normalized.is_empty());
                 position += field_count;
             } else if part.normalized.is_empty() || label::is_null_text(first) {
@@ -460,7 +461,7 @@ impl RequestKeys {
             .then_some((worst_quality, position))
     }
 
-    /// Returns true if every other row matches these fields less well.
+    /// Returns true if all other rows match these fields less well.
     fn is_only_match(
         &self,
         row: usize,
@@ -528,8 +529,8 @@ impl<'f> EchoedField<'f> {
 }
 
 impl KeyPart {
-    /// Returns how well the fields begin with this part, and how many fields it occupies. A comma
-    /// inside a name may have split it over several fields.
+    /// Returns how well the fields begin with this part, and how many fields the part occupies. A
+    /// comma inside a name may have split it over several fields.
     fn match_fields(
         &self,
         fields: &[&str],

@@ -21,7 +21,8 @@ pub enum FinishReason {
     Stop,
     /// The text was truncated, by a length limit or a broken connection.
     Truncated,
-    /// The endpoint does not report it. A last line without a line break may be truncated.
+    /// The endpoint does not report how the completion ended. A last line without a line break may
+    /// be truncated.
     Unknown,
 }
 
@@ -34,7 +35,7 @@ pub enum RowOutcome {
     Failed {
         /// `invalid` or `refused`.
         state: State,
-        /// Reason, for people.
+        /// Human-readable reason.
         reason: String,
         /// The model's output.
         raw: String,
@@ -75,7 +76,7 @@ pub fn parse_completion(
             continue;
         };
         is_repeated[row] = true;
-        // A row without a note replaces one with a note.
+        // Prefer a row without a note to one with a note.
         match (&previous.cells, &candidate.cells) {
             (Ok(_), Ok(_)) if previous.note.is_some() && candidate.note.is_none() => {
                 rows[row] = Some(candidate);

@@ -23,7 +23,7 @@ use hqdl_values::cell::{Answer, State};
 /// Maximum number of lines that one row may span.
 const MAX_ROW_LINES: usize = 50;
 
-/// Formats a CSV line.
+/// Joins fields to a CSV line, and quotes them where necessary.
 pub fn format_csv_line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
     let fields: Vec<String> = fields.into_iter().map(str::to_owned).collect();
     format_answer_line(&fields, fields.len())
@@ -70,7 +70,7 @@ pub fn parse_keyed_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -
     parse_keyed_lines(line, None, Truncation::Complete, keys, checkers).unwrap_or_default()
 }
 
-/// Parses the rows that lines name; `None` if there is no such line.
+/// Parses the lines that name a row; `None` if there is no such line.
 fn parse_keyed_lines(
     text: &str,
     cut_line: Option<&str>,
@@ -91,7 +91,8 @@ fn parse_keyed_lines(
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
     let mut position = 0;
-    // Within an unclosed field, a line that looks like a key without a number may be anything.
+    // Within an unclosed field, a line that resembles a key without a number may be part of a
+    // value.
     let mut requires_number = false;
     while position < lines.len() {
         let line = lines[position];
@@ -112,7 +113,8 @@ fn parse_keyed_lines(
             span => {
                 let reading = read_line(line, keys, checkers);
                 let is_open = matches!(span, LineSpan::Open { at_end: true });
-                let may_go_on = may_continue(&lines[position..], is_broken_off, keys, checkers);
+                let may_go_on =
+                    may_continue_value(&lines[position..], is_broken_off, keys, checkers);
                 found.extend(reading.map(|reading| {
                     if is_open && has_unclosed_value(line, &reading) {
                         reading.found.discard_unfinished_cells("a quoted value is not closed")
@@ -155,7 +157,7 @@ fn split_complete_lines(text: &str, truncation: Truncation) -> (&str, Option<&st
 /// Such a line is not a row of this or another request. A fence, and text after a fence or a blank
 /// line, belong to a value only if a row follows them or may have followed before the answer was
 /// truncated.
-fn may_continue(
+fn may_continue_value(
     lines: &[&str],
     is_broken_off: bool,
     keys: &RequestKeys,
@@ -209,7 +211,7 @@ fn parse_well_formed_csv(
     rows.into_iter().collect()
 }
 
-/// Row or part of a row at the start of a line.
+/// What the parser found at the start of a line.
 enum LineSpan {
     /// A row that spans this many further lines, because a quoted field contains line breaks.
     Row(Box<FoundRow>, usize),

@@ -17,7 +17,7 @@ const MAX_EXTRA_FIELDS: usize = 40;
 /// Maximum number of fields that one value of a type or a closed list may be split into.
 const MAX_SPLIT_FIELDS: usize = 4;
 
-/// Field of a row, as written.
+/// Field of a row, as the model wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowField {
     /// Text without quotes.
@@ -51,7 +51,7 @@ pub fn assign_cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<An
     let joined;
     let mut fields = fields;
     if fields.len() > column_count && checkers.iter().any(|c| c.is_many()) {
-        joined = join_bracketed(fields);
+        joined = join_bracketed_lists(fields);
         fields = &joined;
     }
     let assigned = match fields.len() {
@@ -72,7 +72,7 @@ pub fn assign_cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<An
 }
 
 /// Joins the fields of bracketed lists: brackets enclose one value, as quotes do.
-fn join_bracketed(fields: &[RowField]) -> Vec<RowField> {
+fn join_bracketed_lists(fields: &[RowField]) -> Vec<RowField> {
     let mut joined: Vec<RowField> = Vec::new();
     let mut is_open = false;
     for (n, field) in fields.iter().enumerate() {
@@ -226,7 +226,7 @@ impl<'f, I: Iterator<Item = &'f RowField>> TakeFieldIf<'f> for I {
     }
 }
 
-/// Returns the cells that all assignments share; `None` if there are none.
+/// Returns the cells that are the same in all assignments; `None` if there are none.
 fn common_cells<'w>(
     assignments: impl Iterator<Item = &'w [Answer]>,
     column_count: usize,
@@ -296,7 +296,7 @@ impl<'f> FieldRuns<'f> {
             && !self.fields[from..to].iter().any(is_list_value)
     }
 
-    /// Returns the cells that are the same in all assignments.
+    /// Returns the cells that are the same in all assignments of the fields to columns.
     fn unambiguous_cells(&self) -> Option<Vec<Answer>> {
         let (n, column_count) = (self.fields.len(), self.checkers.len());
         let empty_table = || vec![vec![false; n + 1]; column_count + 1];

@@ -15,7 +15,7 @@ pub(super) struct FoundRow {
     pub cells: Result<Vec<Answer>, String>,
     /// Note about what was tolerated to match the row.
     pub note: Option<String>,
-    /// Text that the row was read from.
+    /// Text that the row was parsed from.
     pub raw: RawRow,
     /// Answers read so far, if the end of the row is uncertain and `cells` is an error.
     pub partial: Vec<Answer>,
@@ -39,12 +39,11 @@ impl FoundRow {
     }
 }
 
-/// Text that a row was read from. A JSON object is serialized only for an error message or a note.
+/// Text that a row was parsed from. A JSON object is serialized only for an error message or a
+/// note.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum RawRow {
-    /// Line of text.
     Line(String),
-    /// JSON object.
     Object(Map<String, Json>),
 }
 
@@ -52,13 +51,13 @@ impl Display for RawRow {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Line(line) => f.write_str(line),
-            // The same output as `Display` of `Json::Object`.
+            // This writes the same text as `Display` of `Json::Object`.
             Self::Object(object) => f.write_str(&serde_json::to_string(object).unwrap_or_default()),
         }
     }
 }
 
-/// How a text ends.
+/// Whether a text is complete, and where it may be truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Truncation {
     /// The text is complete.

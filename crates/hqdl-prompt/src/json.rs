@@ -25,14 +25,14 @@ pub fn parse_json(
     let mut found = find_documents(text, columns);
     if !found.is_whole {
         let repaired = find_documents(&repair_json(text), columns);
-        // Some rows may be valid without repair, and others only after it.
+        // Some rows may be valid without repair, and others only after repair.
         if repaired.rows.len() > found.rows.len()
             || (repaired.is_whole && !repaired.rows.is_empty())
         {
             found = repaired;
         }
     }
-    // A broken row may contain cells whose key is lost.
+    // A broken row may contain cells whose name is lost.
     let is_whole = found.is_whole;
     let sole_rows = found.sole_rows;
     let to_rows = |(n, to_rows)| {
@@ -51,11 +51,10 @@ pub fn parse_json(
     found.rows.into_iter().enumerate().flat_map(to_rows).collect()
 }
 
-/// Row of a document.
+/// Row of a JSON document.
 enum RowText {
     /// Object with cells.
     Object(Map<String, Json>),
-    /// CSV line.
     Line(String),
 }
 
@@ -72,7 +71,7 @@ impl RowText {
                 Some(Self::Object(object.into_iter().collect()))
             }
             Json::Object(object) if is_row(&object, columns) => Some(Self::Object(object)),
-            // A line break would split the line into two.
+            // A line break would split the CSV line in two.
             Json::String(text) => Some(Self::Line(
                 text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
             )),

@@ -17,7 +17,7 @@ use foldhash::{HashMap, HashSet};
 
 use hqdl_values::value::Value;
 
-/// Maximum number of characters of a tag; more would only be longer to copy.
+/// Maximum number of characters of a tag. A longer tag would only take more tokens.
 const MAX_TAG_CHARS: usize = 12;
 /// Maximum number of tokens of a label in most scripts.
 pub const MAX_LABEL_TOKENS: u64 = MAX_TAG_CHARS as u64;
@@ -75,7 +75,6 @@ fn distinguishing_word<'w>(
     names.or_else(|| unique.iter().min_by_key(|word| word.len())).copied()
 }
 
-/// Returns a hash of the keys of a request.
 fn hash_keys(keys: &[&[Value]]) -> blake3::Hash {
     let keys: Vec<Vec<Option<_>>> =
         keys.iter().map(|key| key.iter().map(Value::canonical_text).collect()).collect();
@@ -103,7 +102,6 @@ fn make_hash_tag(
     format!("{first}{dash}x{hash}")
 }
 
-/// Returns the canonical texts of a key.
 fn canonical_texts(key: &[Value]) -> Vec<Cow<'_, str>> {
     key.iter().filter_map(Value::canonical_text).collect()
 }
@@ -128,7 +126,8 @@ fn split_words(texts: &[impl AsRef<str>]) -> Vec<KeyWord<'_>> {
     words
 }
 
-/// Returns the letters and digits of a text in lower case, which a model preserves when it copies.
+/// Returns the letters and digits of a text in lower case. Models preserve these when they copy a
+/// text.
 pub fn normalize_key(text: &str) -> String {
     if text.is_ascii() {
         let mut kept = Vec::with_capacity(text.len());
@@ -164,7 +163,7 @@ pub fn is_null_text(field: &str) -> bool {
 
 /// Returns true if a key could be confused with the syntax of an answer that repeats it: it
 /// contains a quote, a line break or a fence, or looks like NULL.
-pub fn is_ambiguous(key: &[Value]) -> bool {
+pub fn is_ambiguous_key(key: &[Value]) -> bool {
     key.iter().any(|part| match part {
         Value::Text(text) => {
             is_null_text(text)

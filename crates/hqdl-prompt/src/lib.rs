@@ -132,8 +132,7 @@ fn expected_quote_tokens(expansion: &Expansion, column: &Column) -> u64 {
     forms::planned_tokens(expansion) * items
 }
 
-/// Shared part of all prompts of a request: an expansion, the requested columns and the answer
-/// format.
+/// The part that all prompts with the same expansion, requested columns and answer format share.
 #[derive(Debug, Clone)]
 pub struct PromptFrame {
     /// Answer format.
@@ -142,13 +141,13 @@ pub struct PromptFrame {
     pub columns: Vec<String>,
     /// Messages for answers that repeat labels.
     short_echo: SharedPrompt,
-    /// Messages for answers that repeat whole keys, if the spec asks for that.
+    /// Messages for answers that repeat whole keys, if the spec requires them.
     full_echo: Option<SharedPrompt>,
     /// Form of a question about one row, if the expansion has one.
     single_form: Option<forms::SingleForm>,
     /// Form of questions about the values of several rows, if the expansion has one.
     pack_form: Option<forms::PackForm>,
-    /// Whether answers repeat whole keys even if a key could be confused with the syntax.
+    /// Whether answers repeat whole keys even if a key could be confused with the answer syntax.
     always_full_echo: bool,
     header: String,
     /// Expected output tokens of the cells of one row.
@@ -158,7 +157,7 @@ pub struct PromptFrame {
     tokens: OnceLock<u64>,
 }
 
-/// System message and schema of all prompts with the same echo style.
+/// System message and schema that all prompts with the same echo style share.
 #[derive(Debug, Clone)]
 struct SharedPrompt {
     system: Arc<str>,
@@ -170,7 +169,7 @@ struct SharedPrompt {
 pub struct PromptRow {
     /// Line of the prompt: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`.
     pub prompt_line: String,
-    /// Line of an answer that repeats the row without cells.
+    /// Beginning of the row's line in an answer, without cells.
     pub echo_line: String,
 }
 
@@ -189,14 +188,14 @@ pub struct Prompt {
     pub max_output: u64,
     /// Input tokens counted so far.
     pub input_tokens: u64,
-    /// Hash of the same request with whole keys, the only form before labels were added. Models
-    /// that look answers up by hash need it.
+    /// Hash of the same request with whole keys, which was the only form before labels were added.
+    /// Models that look up answers by hash need it.
     pub full_key_hash: Option<String>,
     /// Form of the answer.
     pub answer_form: AnswerForm,
     /// Number of rows in the request.
     pub rows: usize,
-    /// Sampling temperature of the form, used if the settings name none.
+    /// Sampling temperature for this form, used if the settings specify none.
     pub temperature: Option<f64>,
     /// Images of the prompt, `[image 1]` first.
     pub images: Vec<PromptImage>,
@@ -236,7 +235,7 @@ impl std::fmt::Debug for PromptImage {
 }
 
 impl Prompt {
-    /// Returns the evidence that the prompt shows; without documents, it has no passages.
+    /// Returns the evidence that the prompt shows, if there is any.
     #[must_use]
     pub fn shown_evidence(&self) -> Option<&ShownEvidence> {
         self.evidence.as_ref()?.as_deref().ok()
@@ -251,14 +250,14 @@ impl Prompt {
     }
 
     /// Limits each list of a single answer to the number of its options, and returns the number of
-    /// such lists. A grammar then ends the list of a model that repeats an item again and again.
-    /// Requests do this only after a failure, because some endpoints reject the keyword.
+    /// such lists. Constrained decoding then ends the list of a model that repeats an item
+    /// endlessly. Requests do this only after a failure, because some endpoints reject the keyword.
     pub fn limit_lists(&mut self) -> u64 {
         let single = |_: &&mut Arc<Json>| self.answer_form == AnswerForm::Single;
         self.schema.as_mut().filter(single).map_or(0, schema::limit_lists)
     }
 
-    /// Returns the hash of the prompt that provenance stores.
+    /// Returns the hash of the prompt that is stored as provenance.
     #[must_use]
     pub fn provenance_hash(&self) -> String {
         let texts = [&*self.system, self.user.as_str()].into_iter();
@@ -318,7 +317,7 @@ impl PromptFrame {
         Self { always_full_echo: true, ..Self::for_table(&expansion, columns, format) }
     }
 
-    /// Returns the frame that asks about rows in the form of a table, even about one row.
+    /// Returns the frame that asks in the form of a table, even about one row.
     #[must_use]
     pub fn for_table(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { task: Task::Columns, ..expansion.clone() };
@@ -370,8 +369,8 @@ impl PromptFrame {
         .0
     }
 
-    /// Parses the answer to a prompt about some rows. Returns its quotations as well, which occur
-    /// in the evidence.
+    /// Parses the answer to a prompt about some rows. Also returns those of its quotations that
+    /// occur in the evidence.
     #[must_use]
     pub fn parse_answer_with_quotes(
         &self,
@@ -407,12 +406,12 @@ impl PromptFrame {
         }
     }
 
-    /// Returns the messages of most prompts of this frame.
+    /// Returns the messages that most prompts of this frame use.
     fn default_messages(&self) -> &SharedPrompt {
         self.full_echo.as_ref().unwrap_or(&self.short_echo)
     }
 
-    /// Returns the number of tokens that all prompts of this frame share; counted once.
+    /// Returns the number of tokens that all prompts of this frame share. They are counted once.
     #[must_use]
     pub fn shared_tokens(&self, tokenizer: Tokenizer) -> u64 {
         *self.tokens.get_or_init(|| {
@@ -436,9 +435,9 @@ impl PromptFrame {
     /// Returns the echo style for these rows: labels if one of the keys could be confused with the
     /// answer syntax.
     fn choose_echo(&self, rows: &[&Row]) -> Echo {
-        let is_ambiguous =
-            !self.always_full_echo && rows.iter().any(|r| label::is_ambiguous(&r.key));
-        let can_echo_keys = self.full_echo.is_some() && !is_ambiguous;
+        let is_ambiguous_key =
+            !self.always_full_echo && rows.iter().any(|r| label::is_ambiguous_key(&r.key));
+        let can_echo_keys = self.full_echo.is_some() && !is_ambiguous_key;
         if can_echo_keys { Echo::Full } else { Echo::Short }
     }
 
@@ -461,7 +460,7 @@ impl PromptFrame {
     #[must_use]
     pub fn planned_row_output(&self, row: &Row) -> u64 {
         if self.pack_form.is_some() {
-            // The answer repeats only one word of the key.
+            // The answer repeats only the row label.
             return HEADROOM * (self.row_tokens + label::MAX_LABEL_TOKENS);
         }
         if self.single_form.as_ref().is_some_and(forms::SingleForm::asks_for_statement) {

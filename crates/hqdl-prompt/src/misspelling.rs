@@ -18,14 +18,14 @@ const ONE_EDIT_LENGTH: usize = 5;
 const TWO_EDITS_LENGTH: usize = 9;
 
 /// All keys of an expansion, as hashes of their normalized texts. An echoed key that equals another
-/// one of them is not a typo.
+/// key of the expansion is not a typo.
 #[derive(Default)]
 pub struct ExpansionKeys {
     hashes: OnceLock<Option<HashSet<u64>>>,
     load: Option<Box<LoadKeys>>,
 }
 
-/// Inserts all keys into the hashes; returns false if they cannot be read.
+/// Function that inserts all keys into the hashes; returns false if the keys cannot be read.
 type LoadKeys = dyn Fn(&mut KeyHashes) -> bool + Send + Sync;
 
 /// Hashes of the normalized texts of keys.
@@ -48,8 +48,8 @@ impl From<KeyHashes> for ExpansionKeys {
 }
 
 impl ExpansionKeys {
-    /// Returns keys that `load` reads when an echoed key is first compared with them. Most runs
-    /// never compare one.
+    /// Returns keys that are not read until an echoed key is compared with them: `load` then reads
+    /// them. Most runs never compare one.
     #[must_use]
     pub fn read_on_demand(load: impl Fn(&mut KeyHashes) -> bool + Send + Sync + 'static) -> Self {
         Self { hashes: OnceLock::new(), load: Some(Box::new(load)) }

@@ -1,4 +1,4 @@
-//! Parses a prompt, for replayed recordings, test endpoints and people.
+//! Parses a prompt, for recordings and test endpoints, and for people who read it.
 
 use serde_json::Value as Json;
 
@@ -12,7 +12,7 @@ use hqdl_values::value::Value;
 pub struct Question {
     /// Name of the expansion.
     pub table: String,
-    /// The column or expression that the values come from, if the prompt shows it.
+    /// Column or expression that the values come from, if the prompt shows it.
     pub origin: Option<String>,
     /// Names of the key columns.
     pub key: Vec<String>,
@@ -24,16 +24,15 @@ pub struct Question {
     pub rows: Vec<AskedRow>,
     /// Tags of the rows' labels by key; empty if the rows have no labels.
     pub(super) row_tags: Vec<(Vec<Json>, String)>,
-    /// Form of the answer.
     pub(super) answer_form: AnswerForm,
 }
 
 /// Column of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedColumn {
-    /// Name of the column, as in the prompt.
+    /// Name of the column, as written in the prompt.
     pub name: String,
-    /// Type of the column, as in the prompt.
+    /// Type of the column, as written in the prompt.
     pub data_type: String,
     /// Description.
     pub about: String,
@@ -129,8 +128,8 @@ impl Question {
     }
 
     /// Returns the answer to this question as a well-behaved model writes it. `cell` returns the
-    /// JSON of each cell, null for unknown; an object is the cell's `value` with one of its
-    /// `quotes` or more.
+    /// JSON of each cell, or null for unknown. If it returns an object, `value` is the cell's value
+    /// and `quotes` are its quotations.
     #[must_use]
     pub fn write_answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
         match (self.answer_form, &*self.rows, &*self.columns) {
@@ -184,7 +183,7 @@ impl Question {
 }
 
 impl AskedRow {
-    /// Returns the key as one text: its parts joined by ", ", without NULLs.
+    /// Returns the key as one text: its parts without NULLs, joined by ", ".
     #[must_use]
     pub fn key_text(&self) -> String {
         let parts: Vec<String> = self

@@ -3,8 +3,8 @@
 //!
 //! They are removed only if the same row proves that they are not part of the values: a cell whose
 //! type or list allows no quotes has them, or the fields that name the row have them and the key
-//! does not; and every text of the row has them. Without such a proof, a quoted text (a song called
-//! `"Heroes"`) keeps its quotes.
+//! does not; and every text of the row has quotes. Without such a proof, a quoted text (a song
+//! called `"Heroes"`) keeps its quotes.
 
 use super::align::RequestKeys;
 use super::fields::RowField;
@@ -60,8 +60,8 @@ pub fn check_unquoted(quote: Option<char>, cell: &str, checker: &Checker) -> Opt
     Some(checker.check_text(inner).with_repair_note(NOTE, cell))
 }
 
-/// Returns the fields of a row without the quotes around all of them, if the fields that name the
-/// row prove them. The fields have not been assigned to columns yet.
+/// Removes the quotes around all fields of a row, if the fields that name the row prove that the
+/// model added the quotes. The fields have not been assigned to columns yet.
 pub fn strip_all_quotes(names: &[&str], fields: &[RowField]) -> Option<Vec<RowField>> {
     let quote = names.iter().find_map(|text| split_quotes(text))?.0;
     let strip_quotes = |field: &RowField| {

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use regex::Regex;
 use serde_json::Value as Json;
 
-/// Maximum number of lines before a tag in which a quoted field around it may begin.
+/// Maximum number of lines before a tag at which a quoted field around the tag may begin.
 const MAX_FIELD_LINES: usize = 50;
-/// Maximum number of tags in a completion; a completion with more has no answer.
+/// Maximum number of tags in a completion. A completion with more tags has no answer.
 const MAX_TAGS: usize = 200;
 
 /// Tag around reasoning.

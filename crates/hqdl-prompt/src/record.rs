@@ -1,10 +1,10 @@
-//! Splits CSV lines into fields: well-formed lines, and lines quoted in the ways models do it.
+//! Splits CSV lines into fields: well-formed lines, and lines that are quoted as models quote them.
 
 use super::fields::RowField;
 
 /// Record of well-formed CSV.
 pub struct CsvRecord {
-    /// Fields.
+    /// Fields of the record, in order.
     pub fields: Vec<RowField>,
     /// End offset of the record: at a line break outside of quotes, or at the end of the text.
     pub end: usize,
@@ -17,16 +17,16 @@ pub struct CsvRecord {
 /// A quoted field begins and ends with quotes. Quotes inside it are doubled, or escaped with a
 /// backslash.
 pub fn parse_record(text: &str, quotes: &[char]) -> Option<CsvRecord> {
-    parse_record_with(text, quotes, ',')
+    parse_separated_record(text, quotes, ',')
 }
 
 /// Splits a line at a separator; `None` if its quotes are malformed.
 pub fn split_fields(line: &str, separator: char) -> Option<Vec<RowField>> {
-    let line_record = parse_record_with(line, &['"'], separator);
+    let line_record = parse_separated_record(line, &['"'], separator);
     line_record.filter(|r| !r.is_open && r.end == line.len()).map(|r| r.fields)
 }
 
-fn parse_record_with(text: &str, quotes: &[char], separator: char) -> Option<CsvRecord> {
+fn parse_separated_record(text: &str, quotes: &[char], separator: char) -> Option<CsvRecord> {
     let mut fields = Vec::new();
     let mut position = 0;
     loop {
@@ -174,7 +174,7 @@ pub fn split_leniently(line: &str) -> Vec<RowField> {
                     "",
                 )
             }
-            // No quotes, or they are part of the field.
+            // The text has no quotes, or they are part of the field.
             _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
                 (RowField::unquoted(&rest[..end]), &rest[end..])

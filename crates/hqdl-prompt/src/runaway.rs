@@ -11,13 +11,15 @@ use super::{AnswerForm, Prompt};
 
 /// Longest period of a repetition, in bytes.
 const MAX_PERIOD: usize = 800;
-/// Minimum number of repetitions, and the minimum bytes that they must cover.
+/// Minimum number of repetitions.
 const MIN_REPEATS: usize = 4;
-/// See [`MIN_REPEATS`].
+/// Minimum number of bytes that the repetitions must cover.
 const MIN_REPEATED_BYTES: usize = 400;
-/// A list counts as repeating itself if this many items in a row are the same one or two texts.
+/// Number of consecutive list items from which a list is degenerate, if they are only one or two
+/// different texts.
 const MAX_SAME_ITEMS: usize = 6;
-/// Consecutive unknown row numbers tolerated, in addition to the request's row count.
+/// Number of consecutive unknown row numbers that are tolerated, in addition to the request's row
+/// count.
 const MAX_UNKNOWN_ROWS: usize = 16;
 
 impl Prompt {
@@ -39,7 +41,7 @@ impl Prompt {
         {
             return Some("it repeats itself");
         }
-        // Drafts within reasoning may number their rows in any way.
+        // Drafts within reasoning may have any row numbers.
         let answer = strip_reasoning(answer)?;
         if self.has_sets && repeats_items(&answer) {
             return Some("it repeats an item of a list");
@@ -66,7 +68,6 @@ fn repeats_items(answer: &str) -> bool {
     })
 }
 
-/// Returns the trailing repetition of a text.
 fn trailing_repetition(text: &str) -> Option<&str> {
     let (start, _) = find_repetition(text)?;
     (start..text.len()).find_map(|position| text.get(position..))
@@ -90,7 +91,7 @@ pub(super) fn text_before_repetition(text: &str) -> Option<&str> {
     while start > 0 && bytes[start - 1] == bytes[start - 1 + period] {
         start -= 1;
     }
-    // The preceding line may end in the same way as the repetition.
+    // The line before the repetition may end in the same way as the repetition.
     let end = start + bytes[start..].iter().position(|b| *b == b'\n')?;
     row_numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
 }
@@ -110,7 +111,7 @@ fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
             return Box::new(lines.split('"').filter_map(parse_row_number));
         }
         if let Some(arrays) = arrays_content(json) {
-            // A list in a cell may begin with a number, too.
+            // A list in a cell may also begin with a number.
             return Box::new(arrays.split("[\"").filter_map(parse_row_number));
         }
         let rows = answer.split("\"row\"").skip(1);
@@ -121,12 +122,12 @@ fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
     Box::new(answer.lines().filter_map(|line| parse_row_number(line.split_once(',')?.0)))
 }
 
-/// Returns the content of an array of lines: `{"rows": ["1 Oslo,true"`.
+/// Returns the content of an answer that is an array of lines: `{"rows": ["1 Oslo,true"`.
 fn lines_content(json: &str) -> Option<&str> {
     array_content(json).filter(|inside| inside.starts_with('"'))
 }
 
-/// Returns the content of an array of arrays: `{"rows": [["1 Oslo", true`.
+/// Returns the content of an answer that is an array of arrays: `{"rows": [["1 Oslo", true`.
 fn arrays_content(json: &str) -> Option<&str> {
     array_content(json).filter(|inside| inside.starts_with('['))
 }

@@ -7,8 +7,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value as Json};
 
-/// Maximum number of malformed objects in one text, so that the time to parse a text full of braces
-/// is limited.
+/// Maximum number of malformed objects in one text, which limits the time to parse a text full of
+/// braces.
 pub(super) const MAX_ATTEMPTS: usize = 20_000;
 
 /// JSON value without the members that contradict themselves.

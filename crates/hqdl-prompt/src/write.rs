@@ -11,7 +11,7 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
-/// Returns the first entries of the rows of a request: their labels or their numbers.
+/// Returns the first entry of each row of a request: its label or its number.
 pub(super) fn row_prefixes<'r>(
     keys: impl Iterator<Item = &'r [Value]>,
     echo: Echo,
@@ -26,7 +26,7 @@ pub(super) fn row_prefixes<'r>(
     prefixes.into_iter()
 }
 
-/// Returns the line of the prompt and the echoed line of a row.
+/// Returns a row's line in the prompt, and the beginning of its line in an answer.
 pub(super) fn format_prompt_row(prefix: &Json, row: &Row, format: Format) -> PromptRow {
     let key: Vec<Json> = row.key.iter().map(Value::to_json).collect();
     PromptRow {
@@ -275,7 +275,7 @@ pub(super) fn format_answer_row(
     }
 }
 
-/// Joins the rows of an answer.
+/// Joins the formatted rows of an answer.
 pub(super) fn join_answer(rows: &[String], format: Format) -> String {
     match format {
         Format::Csv => rows.join("\n"),
@@ -283,7 +283,7 @@ pub(super) fn join_answer(rows: &[String], format: Format) -> String {
     }
 }
 
-/// Formats a cell for CSV.
+/// Formats a cell as a CSV field.
 pub(super) fn format_csv_cell(cell: &Json) -> String {
     match cell {
         Json::Null => "?".to_owned(),

@@ -1,16 +1,17 @@
-//! How many cells a cheap model may answer alone, if the table must agree with a stronger model.
+//! Computes how many cells a cheap model may answer alone, if the table must agree with a stronger
+//! model.
 //!
 //! A random sample of the cells is answered by both models. The cells are ordered by confidence,
 //! and the cheap answers are accepted from the most confident one downwards, until the sample shows
 //! too many disagreements. The order may be any that does not depend on the sample.
 //!
-//! Why this holds the target: let `a` be the number of disagreements that the table may have. The
-//! table has more only if the accepted cells contain `a + 1` disagreements outside the sample. Among
-//! all disagreements in the order of confidence, each set of positions is equally likely to be the
-//! sampled one. So the number of sampled disagreements before the one with number `a + 1` outside
-//! the sample has a known distribution (negative hypergeometric), whatever the model, the confidence
-//! and the threshold. If at most `c` sampled disagreements are accepted, the target is missed with
-//! the probability that this number is at most `c`.
+//! Why this meets the target: let `a` be the number of disagreements that the table may have. The
+//! table has more only if the accepted cells contain `a + 1` disagreements outside the sample.
+//! Among all disagreements in the order of confidence, each set of positions is equally likely to
+//! be the sampled one. So the number of sampled disagreements before the one with number `a + 1`
+//! outside the sample has a known distribution (negative hypergeometric), whatever the model, the
+//! confidence and the threshold. If at most `c` sampled disagreements are accepted, the target is
+//! missed with the probability that this number is at most `c`.
 
 use crate::hypergeometric::{Hypergeometric, bound_positives};
 
@@ -37,13 +38,13 @@ pub struct CascadeLevel {
 /// A possible threshold with its result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeChoice {
-    /// Number of levels whose cheap answers are accepted, starting with the most confident one.
+    /// Number of levels whose cheap answers are accepted, starting with the most confident level.
     pub accepted: usize,
     /// Cells outside the sample that the stronger model answers.
     pub escalated: u64,
     /// Estimated share of the table's cells that agree with the stronger model.
     pub expected: f64,
-    /// Lower bound of this share.
+    /// Lower bound on this share.
     pub bound: f64,
 }
 
@@ -65,11 +66,11 @@ impl CascadeSample {
             return 1.0;
         }
         let order = Hypergeometric { population: self.population, positives: self.sampled, draws };
-        order.at_most(accepted)
+        order.probability_at_most(accepted)
     }
 
-    /// Returns how many sampled disagreements may be accepted, so that with probability
-    /// `confidence` at most `misses` cells outside the sample disagree. `None` if no cell may be
+    /// Returns how many sampled disagreements may be accepted, so that at most `misses` cells
+    /// outside the sample disagree, with probability `confidence`. Returns `None` if no cell may be
     /// accepted.
     #[must_use]
     pub fn acceptable_disagreements(self, misses: u64, confidence: f64) -> Option<u64> {
@@ -78,13 +79,13 @@ impl CascadeSample {
         (0..=self.sampled).take_while(|accepted| holds(*accepted)).last()
     }
 
-    /// Returns an upper bound of the disagreements outside the sample, after the accepted cells
-    /// contained `disagreements` sampled ones.
+    /// Returns an upper bound on the number of disagreements outside the sample, given that the
+    /// accepted cells contain `disagreements` sampled ones.
     #[must_use]
     pub fn bound_misses(self, disagreements: u64, confidence: f64) -> u64 {
         let alpha = 1.0 - confidence;
         let (mut low, mut high) = (0, self.population - self.sampled);
-        // The probability falls with the number of disagreements outside the sample.
+        // The probability decreases as the number of disagreements outside the sample increases.
         while low < high {
             let middle = low + (high - low) / 2;
             if self.miss_probability(middle, disagreements) <= alpha + 1e-12 {
@@ -98,7 +99,7 @@ impl CascadeSample {
 
     /// Returns the number of levels whose cheap answers are accepted, so that at least the share
     /// `target` of all cells agrees with the stronger model, with probability `confidence`.
-    /// `levels` starts with the most confident one. Cells in no level, and those of the sample, have
+    /// `levels` starts with the most confident one. Cells in no level, and the sampled cells, have
     /// the stronger model's answer.
     #[must_use]
     pub fn choose_levels(self, levels: &[CascadeLevel], target: f64, confidence: f64) -> usize {
@@ -123,7 +124,7 @@ impl CascadeSample {
         let is_accepted = |level: &&CascadeLevel| {
             disagreements += level.disagreements;
             outside += level.cells - level.sampled;
-            // So few cells cannot miss the target.
+            // So few cells cannot miss the target, even if all of them disagree.
             outside <= misses || acceptable.is_some_and(|most| disagreements <= most)
         };
         levels.iter().take_while(is_accepted).count()
@@ -135,7 +136,8 @@ impl CascadeSample {
     /// alone do not reach the target.
     ///
     /// The numbers of levels are tested in order, and the first one that fails ends the tests. So a
-    /// table below the target is accepted at most if the first such number passes its exact test.
+    /// table can miss the target only if the first number of levels that misses it passes its exact
+    /// test.
     #[must_use]
     pub fn choose_true_levels(self, wrong: &[u64], target: f64, confidence: f64) -> Option<usize> {
         let allowed = Self::allowed_misses(self.population, target);
@@ -146,10 +148,11 @@ impl CascadeSample {
         wrong.iter().take_while(holds).count().checked_sub(1)
     }
 
-    /// Returns an upper bound of the table's wrong cells, after `wrong` sampled ones were wrong.
+    /// Returns an upper bound on the number of wrong cells in the table, given that `wrong` sampled
+    /// cells are wrong.
     #[must_use]
     pub fn bound_wrong(self, wrong: u64, confidence: f64) -> u64 {
-        // One side of a two-sided interval.
+        // This is one side of a two-sided interval.
         bound_positives(self.population, self.sampled, wrong, 2.0 * (1.0 - confidence)).1
     }
 
@@ -170,8 +173,8 @@ impl CascadeSample {
         self.list_choices(levels, confidence).into_iter().zip(wrong).map(choose).collect()
     }
 
-    /// Returns all possible thresholds, from the most expensive one to the cheapest. The bound of
-    /// each holds by itself with probability `confidence`.
+    /// Returns all possible thresholds, from the most expensive to the cheapest. Each bound holds
+    /// by itself with probability `confidence`.
     #[must_use]
     pub fn list_choices(self, levels: &[CascadeLevel], confidence: f64) -> Vec<CascadeChoice> {
         let outside = |level: &CascadeLevel| level.cells - level.sampled;

@@ -1,10 +1,10 @@
-//! How often the confidence interval for a count contains the true count, over all samples that can
-//! be drawn.
+//! Computes how often the confidence interval for a count contains the true count, over all samples
+//! that can be drawn.
 
 use crate::count::{BoundCache, Class, estimate_count_with_cache};
 use crate::hypergeometric::Hypergeometric;
 
-/// Samples that are less likely than this count as not covered, instead of being enumerated.
+/// Probability below which a sample is not enumerated, but counts as not covered.
 const NEGLIGIBLE: f64 = 1e-12;
 
 /// A table whose true values are known: rows whose answer satisfies a condition, and the others,
@@ -23,9 +23,9 @@ pub struct CoveredTable {
 pub struct CountCoverage {
     /// Probability that the interval contains the true count.
     pub coverage: f64,
-    /// Expected half of the interval's width.
+    /// Expected half-width of the interval.
     pub half_width: f64,
-    /// Expected half-width of the exact interval that ignores the model's answers.
+    /// Expected half-width of the exact interval, which ignores the model's answers.
     pub audit_half_width: f64,
 }
 
@@ -54,7 +54,7 @@ impl CoveredTable {
         sum
     }
 
-    /// Adds all samples with these numbers of rows of both classes.
+    /// Adds all samples with these numbers of rows from both classes.
     fn add_samples(
         &mut self,
         sampled: [u64; 2],

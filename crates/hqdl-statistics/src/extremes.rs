@@ -1,4 +1,4 @@
-//! Extremes of a stratum's rows before their true values are known.
+//! Extremes of the rows of a stratum whose true values are not known yet.
 
 use crate::SampledRow;
 
@@ -7,11 +7,11 @@ use crate::SampledRow;
 pub struct Extremes {
     /// Residuals of `x` and `y`.
     points: Vec<(f64, f64)>,
-    /// Length at which the points are reduced again.
+    /// Number of points at which they are reduced again.
     limit: usize,
     /// Minimum and maximum ratio of `y` to `x` in a row.
     ratio: Option<(f64, f64)>,
-    /// Whether a row can have a negative `x`, or a `y` without an `x`.
+    /// Whether a row can have a negative `x`, or a nonzero `y` with a zero `x`.
     is_unbounded: bool,
 }
 
@@ -38,7 +38,7 @@ impl Extremes {
     }
 
     /// Returns the minimum and maximum ratio of the sums of `y` and `x`; `None` if the rows do not
-    /// bound it. A ratio of sums lies between the ratios of the rows if no `x` is negative.
+    /// bound the ratio. A ratio of sums lies between the ratios of the rows if no `x` is negative.
     pub(crate) fn bound_ratio<'e>(
         all: impl Iterator<Item = &'e Self> + Clone,
     ) -> Option<(f64, f64)> {
@@ -49,7 +49,7 @@ impl Extremes {
     }
 }
 
-/// Returns the corners of the convex hull of points (Andrew's monotone chain).
+/// Reduces points to the corners of their convex hull (Andrew's monotone chain).
 fn reduce_to_hull(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     points.dedup();

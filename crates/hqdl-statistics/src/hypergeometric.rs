@@ -1,7 +1,7 @@
 //! The hypergeometric distribution: positive rows in a sample drawn without replacement.
 
-/// Below this argument, `ln_factorial` adds logarithms; above it, Stirling's series is exact to the
-/// last digits of a double.
+/// Argument from which Stirling's series is exact to the last digits of a double. Below it,
+/// `ln_factorial` adds logarithms.
 const SERIES_FROM: u64 = 32;
 
 /// Returns the natural logarithm of `n!`.
@@ -52,7 +52,7 @@ impl Hypergeometric {
 
     /// Returns the probability of at least `hits` positive rows in the sample.
     #[must_use]
-    pub fn at_least(self, hits: u64) -> f64 {
+    pub fn probability_at_least(self, hits: u64) -> f64 {
         let (least, most) = self.support();
         if hits <= least {
             return 1.0;
@@ -68,10 +68,10 @@ impl Hypergeometric {
 
     /// Returns the probability of at most `hits` positive rows in the sample.
     #[must_use]
-    pub fn at_most(self, hits: u64) -> f64 {
-        // The negative rows are the positive rows of the mirrored table.
+    pub fn probability_at_most(self, hits: u64) -> f64 {
+        // The negative rows of this table are the positive rows of the mirrored table.
         let mirrored = Self { positives: self.population - self.positives, ..self };
-        if hits >= self.draws { 1.0 } else { mirrored.at_least(self.draws - hits) }
+        if hits >= self.draws { 1.0 } else { mirrored.probability_at_least(self.draws - hits) }
     }
 }
 
@@ -81,7 +81,7 @@ fn sum_tail(first: f64, steps: std::ops::Range<u64>, next: impl Fn(f64, u64) -> 
     for k in steps {
         let following = next(probability, k);
         sum += following;
-        // Probabilities rise up to the mode; only falling ones may end the sum.
+        // Probabilities increase up to the mode. Only decreasing ones may end the sum.
         if following < probability && following < sum * 1e-17 {
             break;
         }
@@ -90,21 +90,26 @@ fn sum_tail(first: f64, steps: std::ops::Range<u64>, next: impl Fn(f64, u64) -> 
     sum.min(1.0)
 }
 
-/// Returns exact bounds for the number of positive rows of a table, after `hits` of `draws` rows
-/// were positive: all numbers that a one-sided test at `alpha / 2` does not reject, on each side.
+/// Returns exact bounds for the number of positive rows of a table, given that `hits` of `draws`
+/// sampled rows are positive: all numbers that a one-sided test at `alpha / 2` does not reject, on
+/// each side.
 #[must_use]
 pub fn bound_positives(population: u64, draws: u64, hits: u64, alpha: f64) -> (u64, u64) {
     let at = |positives: u64| Hypergeometric { population, positives, draws };
     let (least, most) = (hits, population - (draws - hits));
     // Both probabilities are monotonic in the number of positive rows.
-    let low = first_true(least, most, |positives| at(positives).at_least(hits) > alpha / 2.0);
-    let high =
-        most - first_true(0, most - least, |below| at(most - below).at_most(hits) > alpha / 2.0);
+    let low = find_first_true(least, most, |positives| {
+        at(positives).probability_at_least(hits) > alpha / 2.0
+    });
+    let high = most
+        - find_first_true(0, most - least, |below| {
+            at(most - below).probability_at_most(hits) > alpha / 2.0
+        });
     (low, high.max(low))
 }
 
 /// Returns the first number of a range for which a monotonic condition holds; `to` if none does.
-fn first_true(from: u64, to: u64, holds: impl Fn(u64) -> bool) -> u64 {
+fn find_first_true(from: u64, to: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut from, mut to) = (from, to);
     while from < to {
         let middle = from + (to - from) / 2;

@@ -24,7 +24,7 @@ pub use ratio::{NoInterval, ResidualStratum, SampledRow, estimate_ratio, estimat
 /// An estimate with its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// The estimate; not a number if the sample allows none.
+    /// The estimate; NaN if the sample allows none.
     pub estimate: f64,
     /// Lower end.
     pub low: f64,
@@ -33,7 +33,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Returns half of the interval's width.
+    /// Returns half the interval's width.
     #[must_use]
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0

@@ -3,11 +3,11 @@
 //! The sum over the model's answers is corrected by the mean residual of the sampled rows. The
 //! variance has the finite-population correction. In each stratum it also counts two residuals that
 //! were not observed: plus and minus the greatest one that its rows can have. So a sample that
-//! happens to contain no error does not claim that there is none.
+//! happens to contain no error does not imply that there is none.
 //!
 //! A ratio R is in the interval if the sum of `y - R x` can be 0 (Fieller's construction). Near the
-//! estimate this is the linearised estimator; unlike that, it also holds if the denominator is
-//! uncertain.
+//! estimate this agrees with the linearised estimator. Unlike that estimator, it also holds if the
+//! denominator is uncertain.
 
 use crate::Interval;
 use crate::extremes::Extremes;
@@ -47,7 +47,7 @@ pub struct ResidualStratum {
 pub enum NoInterval {
     /// A stratum has rows, but none of them is in the sample.
     NoSample,
-    /// The denominator can be 0, as far as the sample shows, and nothing else bounds the ratio.
+    /// According to the sample, the denominator can be 0, and nothing else bounds the ratio.
     DenominatorNearZero,
 }
 
@@ -72,7 +72,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     let numerator = estimate_total(strata, 0.0)?.value;
     let denominator = numerator - estimate_total(strata, 1.0)?.value;
     let is_possible = |ratio: f64| {
-        // Even if nothing is uncertain, rounding leaves a remainder.
+        // Even if nothing is uncertain, a rounding error remains.
         let rounding = 1e-12 * (numerator.abs() + (ratio * denominator).abs());
         estimate_total(strata, ratio)
             .is_ok_and(|t| t.value.abs() <= quantile * t.variance.sqrt() + rounding)
@@ -92,7 +92,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
         };
         return Ok(Interval { estimate, low, high });
     }
-    // Beyond this ratio, only the denominator matters.
+    // Beyond this ratio, the denominator alone decides.
     let far = estimate.abs().max(1.0) * 1e9;
     if !estimate.is_finite() || is_possible(far) || is_possible(-far) {
         return Err(NoInterval::DenominatorNearZero);
@@ -134,7 +134,7 @@ fn estimate_total(strata: &[ResidualStratum], ratio: f64) -> Result<Total, NoInt
         if sampled >= size {
             continue;
         }
-        // The two unobserved residuals have opposite signs, so they leave the sum as it is.
+        // The two unobserved residuals have opposite signs, so they do not change the sum.
         let center = sum / (sampled + 2.0);
         let unobserved = stratum.extremes.greatest_residual(ratio);
         let spread: f64 = stratum.sample.iter().map(|row| (residual(row) - center).powi(2)).sum();

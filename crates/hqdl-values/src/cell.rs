@@ -1,4 +1,4 @@
-//! Cells: their states and values, and the answers they come from.
+//! Cells: their states and values, and the answers that they come from.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub enum State {
     Refused,
     /// The request failed. This is never an answer: the next run retries it.
     Error,
-    /// A person entered the value, which has precedence over the model's answer.
+    /// A person entered the value, which takes precedence over the model's answer.
     Overridden,
 }
 
@@ -111,18 +111,18 @@ pub struct Answer {
     pub value: CellValue,
     /// The model's original text, if it differs from the value.
     pub raw: Option<String>,
-    /// Note about what was repaired.
+    /// Note about repairs of the answer.
     pub repair: Option<String>,
 }
 
 impl Answer {
-    /// Returns an answer with a value that needed no repair.
+    /// Returns an answer whose value needed no repair.
     #[must_use]
     pub fn ok(value: CellValue) -> Self {
         Self { state: State::Ok, value, raw: None, repair: None }
     }
 
-    /// Returns an answer without a value, and the text that it came from.
+    /// Returns an answer without a value, with the text that it came from.
     #[must_use]
     pub fn without_value(state: State, raw: impl Into<Option<String>>) -> Self {
         Self { state, value: CellValue::Nothing, raw: raw.into(), repair: None }
@@ -184,7 +184,7 @@ impl Tally {
         State::ALL.iter().filter(|s| !s.has_value()).map(|s| self.get(*s)).sum()
     }
 
-    /// Returns the number of cells without a value, except unknown ones.
+    /// Returns the number of cells without a value, except those that the model does not know.
     #[must_use]
     pub fn count_failed(&self) -> u64 {
         self.count_without_value() - self.get(State::Unknown)
@@ -197,7 +197,7 @@ impl Tally {
         }
     }
 
-    /// Converts the tally to the JSON object of the contracts: every state with its count.
+    /// Converts the tally to a JSON object that contains every state with its count.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         State::ALL

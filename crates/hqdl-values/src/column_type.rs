@@ -22,7 +22,7 @@ pub enum Type {
     Url,
 }
 
-/// Properties of a type. A new type needs one of these, and a parser for its values
+/// Properties of a type. A new type needs an entry of these, and a parser for its values
 /// (`hqdl_spec::coerce`).
 struct TypeProperties {
     name: &'static str,
@@ -141,7 +141,7 @@ impl Type {
     }
 
     /// Returns the names of the type in calls (`return_type=`), the usual one first; empty if calls
-    /// cannot request it.
+    /// cannot use it.
     #[must_use]
     pub fn call_names(self) -> &'static [&'static str] {
         self.properties().call_names

@@ -24,12 +24,12 @@ pub struct Passage {
 pub struct Quotation {
     /// Column of the cell.
     pub column: String,
-    /// Item of the list that the words support, in a column with lists.
+    /// List item that the words support, if the cell is a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<String>,
     /// Id of the passage.
     pub passage: String,
-    /// The words, as the answer quotes them.
+    /// The quoted words, as the answer contains them.
     pub quote: String,
 }
 
@@ -86,7 +86,7 @@ impl ShownEvidence {
         Self { digest, passages, quotes: Vec::new() }
     }
 
-    /// Returns whether a passage of this id was shown and contains the words.
+    /// Returns whether the passage with this id was shown and contains the words.
     #[must_use]
     pub fn contains_quote(&self, passage: &str, quote: &str) -> bool {
         self.passages.iter().any(|p| p.id == passage && p.contains_quote(quote))
@@ -109,8 +109,8 @@ fn short_hash(context: &str, parts: &[&str]) -> String {
     hash_parts(context, parts).chars().take(ID_DIGITS).collect()
 }
 
-/// Returns a text with spaces in place of characters that could change how a terminal, a model or a
-/// database reads it: control characters, line separators and changes of the text's direction.
+/// Returns a text in which spaces replace the characters that could change how a terminal, a model
+/// or a database reads it: control characters, line separators and changes of the text's direction.
 #[must_use]
 pub fn to_plain_text(text: &str) -> String {
     text.chars().map(to_plain_char).collect()

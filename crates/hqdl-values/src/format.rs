@@ -1,4 +1,4 @@
-//! Formats numbers for people.
+//! Formats numbers, names and errors for messages.
 
 /// Returns a number with commas between its thousands: "2,000".
 #[must_use]
@@ -20,7 +20,8 @@ pub fn count_noun(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", format_thousands(n), if n == 1 { "" } else { "s" })
 }
 
-/// Returns a sentence with all names: "the only field is `a`", "the fields are `a`, `b` and `c`".
+/// Returns a phrase that lists all names: "the only field is `a`", "the fields are `a`, `b` and
+/// `c`".
 #[must_use]
 pub fn name_all<'n>(noun: &str, names: impl IntoIterator<Item = &'n str>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
@@ -31,7 +32,7 @@ pub fn name_all<'n>(noun: &str, names: impl IntoIterator<Item = &'n str>) -> Str
     }
 }
 
-/// Returns why a file cannot be read or written, without the system's error number.
+/// Returns the reason why a file cannot be read or written, without the system's error number.
 #[must_use]
 pub fn io_reason(error: &std::io::Error) -> String {
     use std::io::ErrorKind;
@@ -51,7 +52,7 @@ pub fn io_reason(error: &std::io::Error) -> String {
     }
 }
 
-/// Returns why a file cannot be read, as a sentence that names the file.
+/// Returns a sentence that names a file and states why it cannot be read.
 #[must_use]
 pub fn describe_unreadable(path: &std::path::Path, error: &std::io::Error) -> String {
     use std::io::ErrorKind;
@@ -64,7 +65,8 @@ pub fn describe_unreadable(path: &std::path::Path, error: &std::io::Error) -> St
     }
 }
 
-/// Returns why a file cannot be created or written: usually its directory does not exist.
+/// Returns the reason why a file cannot be created or written. Usually its directory does not
+/// exist.
 #[must_use]
 pub fn write_reason(path: &std::path::Path, error: &std::io::Error) -> String {
     match path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
@@ -78,7 +80,7 @@ pub fn write_reason(path: &std::path::Path, error: &std::io::Error) -> String {
     }
 }
 
-/// Parts of serde's messages, and what hqdl writes instead.
+/// Parts of serde's messages, each with the wording that hqdl uses instead.
 const DATA_WORDS: [(&str, &str); 19] = [
     ("unknown variant", "unknown value"),
     ("sequence, expected", "a list, expected"),
@@ -101,7 +103,7 @@ const DATA_WORDS: [(&str, &str); 19] = [
     ("expected u64", "expected a whole number, 0 or more"),
 ];
 
-/// Returns why a JSON text cannot be read.
+/// Returns the reason why a JSON text cannot be parsed.
 #[must_use]
 pub fn json_reason(error: &serde_json::Error) -> String {
     use serde_json::error::Category;
@@ -118,8 +120,8 @@ pub fn json_reason(error: &serde_json::Error) -> String {
     }
 }
 
-/// Returns what is wrong with a field of valid JSON, from serde's message. `field` is its path, or
-/// empty if it is not known.
+/// Returns the problem with a field of valid JSON, from serde's message. `field` is the field's
+/// path, or empty if the path is unknown.
 fn data_reason(field: &str, message: &str) -> String {
     let own_words = |text: &str| {
         DATA_WORDS.iter().fold(text.to_owned(), |text, (word, own)| text.replace(word, own))
@@ -164,8 +166,8 @@ pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<
     })
 }
 
-/// Returns why a regular expression cannot be read: the last line of the parser's message, which
-/// shows the expression first.
+/// Returns the reason why a regular expression is invalid: the last line of the parser's message,
+/// which begins with the expression.
 #[must_use]
 pub fn regex_reason(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
@@ -192,7 +194,7 @@ pub fn format_usd_bound(bound: f64) -> String {
     format!("${:.4}", steps / 1e4)
 }
 
-/// Returns a location for messages: a URL without its password and parameters, or any other text
+/// Returns a location for messages: a URL without its password and parameters, or another text
 /// unchanged.
 #[must_use]
 pub fn hide_secrets(location: &str) -> String {
@@ -209,14 +211,14 @@ pub fn hide_secrets(location: &str) -> String {
 
 /// Returns a text without line breaks and other control characters.
 #[must_use]
-pub fn on_one_line(text: &str) -> String {
+pub fn to_single_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Returns a text on one line, in which invisible characters, and those that change the direction of
-/// text, are written as `\u{202e}`.
+/// Returns a text on one line. Invisible characters, and characters that change the direction of
+/// text, are written as escapes such as `\u{202e}`.
 #[must_use]
-pub fn escape_invisible(text: &str) -> String {
+pub fn escape_invisible_chars(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         // These characters look like spaces, but `escape_debug` does not escape them, because they
@@ -273,7 +275,7 @@ mod tests {
     #[test]
     fn invisible_characters_are_shown() {
         assert_eq!(
-            escape_invisible("a'b\"c\\d é 日 \u{202e}x\u{200b}\u{2028}\u{2800}\n\u{1b}[2K"),
+            escape_invisible_chars("a'b\"c\\d é 日 \u{202e}x\u{200b}\u{2028}\u{2800}\n\u{1b}[2K"),
             "a'b\"c\\d é 日 \\u{202e}x\\u{200b}\\u{2028}\\u{2800}  [2K"
         );
     }

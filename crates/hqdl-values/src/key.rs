@@ -51,7 +51,7 @@ pub struct KeyColumns {
 }
 
 impl KeyColumns {
-    /// Returns the key columns in the order of the spec.
+    /// Creates the key columns, in the order of the spec.
     #[must_use]
     pub fn new(names: Vec<String>) -> Self {
         let mut sorted: Vec<_> =
@@ -66,7 +66,7 @@ impl KeyColumns {
         &self.names
     }
 
-    /// Returns the entity that key `values` (in the spec's order) identify.
+    /// Returns the entity that the key `values` identify, given in the spec's order.
     #[must_use]
     pub fn build_entity(&self, values: &[Value]) -> Entity {
         let mut text = Vec::with_capacity(64);
@@ -74,7 +74,7 @@ impl KeyColumns {
         Entity(String::from_utf8(text).unwrap_or_default())
     }
 
-    /// Appends the text of the entity that key `values` identify to a buffer.
+    /// Appends the text of the entity that the key `values` identify to a buffer.
     pub fn write_entity(&self, values: &[Value], buffer: &mut Vec<u8>) {
         for (n, (position, name)) in self.sorted.iter().enumerate() {
             buffer.push(if n == 0 { b'{' } else { b',' });
@@ -89,14 +89,14 @@ impl KeyColumns {
         buffer.push(b'}');
     }
 
-    /// Returns the common prefix of the text of every entity of this key.
+    /// Returns the prefix that the texts of all entities of this key share.
     #[must_use]
     pub fn entity_prefix(&self) -> String {
         self.sorted.first().map_or_else(|| "{".to_owned(), |(_, name)| format!("{{{name}:"))
     }
 
-    /// Returns true if every value is already in its canonical form, so that no other spelling of
-    /// the same entity can equal it.
+    /// Returns true if every value is already in its canonical form, so that it differs from every
+    /// other spelling of the entity.
     #[must_use]
     pub fn is_canonical(values: &[Value]) -> bool {
         values.iter().all(|v| match v {
@@ -128,10 +128,10 @@ pub fn quote_json(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// Identity of a column: everything that, if it changes, makes the stored answers answers to a
-/// different question.
+/// Identity of a column: everything that defines the question to the model. If any of it changes,
+/// the stored answers belong to a different question.
 ///
-/// Limits, price, shots, format, rows per request and the order of things are not part of it.
+/// Limits, price, shots, format, rows per request and the order of entries are not part of it.
 /// Neither is the *content* of the value list, which is compared by [`ListHash`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -153,7 +153,7 @@ pub struct ColumnIdentity {
     /// no kind is known, and for columns of a spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
-    /// Whether only values that a passage supports count.
+    /// Whether a value counts only if a passage supports it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub requires_evidence: bool,
 }
@@ -202,7 +202,7 @@ impl ListHash {
         Self(format!("l1:{}", hash_parts("hqdl value list v1", &sorted)))
     }
 
-    /// Returns the hash with a printed form.
+    /// Returns the hash that has this printable form.
     #[must_use]
     pub fn from_text(text: String) -> Self {
         Self(text)

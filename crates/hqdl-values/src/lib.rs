@@ -1,4 +1,4 @@
-//! Basic types of all other crates: SQL values, semantic keys, cells and their states, types,
+//! Basic types that all other crates use: SQL values, semantic keys, cells and their states, types,
 //! tokens, prices and usage, and problems with their locations. No I/O.
 
 pub mod cell;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Price in USD per million tokens.
+/// Prices of a model, in USD per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct PriceTable {
@@ -27,8 +27,8 @@ pub struct PriceTable {
     pub service_tier: Option<f64>,
 }
 
-/// Price in USD per million tokens of a request whose prompt is longer than a limit:
-/// `above = { input_tokens = 272_000, input = 5.0, output = 22.5 }`.
+/// Prices of a request whose prompt is longer than a limit, in USD per million tokens: `above = {
+/// input_tokens = 272_000, input = 5.0, output = 22.5 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct LongPromptPrice {
@@ -71,7 +71,7 @@ impl PriceTable {
             batch_cached_input: None,
             above: self.above.map(|above| LongPromptPrice {
                 input: above.input * factor,
-                // Only one price of cached input is known, that of short prompts.
+                // The price of cached input in a batch is known only for short prompts.
                 cached_input: match self.batch_cached_input {
                     Some(_) => None,
                     None => above.cached_input.map(|c| c * factor),
@@ -116,7 +116,7 @@ impl PriceTable {
     }
 
     /// Returns the highest rates that can apply to a request with at most `input_tokens`. Every
-    /// kind of input has the rate of the most expensive one.
+    /// kind of input has the rate of the most expensive kind.
     #[must_use]
     pub fn highest_rates(&self, input_tokens: u64) -> TokenRates {
         // An endpoint may serve and bill a different tier from the one requested.
@@ -164,5 +164,5 @@ const CACHE_WRITE_FACTOR: f64 = 1.25;
 /// Note for a cost with cache writes that are billed, or reserved, at the assumed price.
 pub const ASSUMED_CACHE_WRITE: &str = "cache writes assumed at 1.25 × input";
 
-/// See [`PriceTable::batch`].
+/// Default of [`PriceTable::batch`].
 const BATCH_FACTOR: f64 = 0.5;

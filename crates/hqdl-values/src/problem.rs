@@ -1,4 +1,4 @@
-//! Problems in a text that a person wrote (a spec, a query): a message, a location and the expected
+//! Problems in a text that a user wrote (a spec or a query): a message, a location and the expected
 //! content. All problems of a spec are collected before any is reported.
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 /// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing runs until it is fixed.
+    /// The spec cannot be used until the problem is fixed.
     Error,
     /// The spec works, but the user should check it.
     Warning,
@@ -22,11 +22,11 @@ pub struct Problem {
     pub severity: Severity,
     /// Message that names the item with the problem.
     pub message: String,
-    /// Byte range in the spec's text; `None` for the whole file.
+    /// Byte range in the spec's text; `None` if the problem concerns the whole file.
     pub span: Option<Range<usize>>,
     /// Expected content, shown next to the caret.
     pub label: String,
-    /// How to fix it.
+    /// How the user can fix the problem.
     pub help: Option<String>,
 }
 
@@ -56,7 +56,8 @@ impl Problems {
         blocks.join("\n\n")
     }
 
-    /// Returns the line and column (both from 1) of a problem, `None` for the whole file.
+    /// Returns the line and column of a problem (both from 1); `None` if the problem concerns the
+    /// whole file.
     #[must_use]
     pub fn line_column(&self, problem: &Problem) -> Option<(usize, usize)> {
         let start = problem.span.as_ref()?.start.min(self.text.len());
@@ -139,7 +140,7 @@ pub fn find_nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -
         .map(|(max_distance, known, name)| {
             (max_distance, strsim::damerau_levenshtein(&lower, &known), name)
         })
-        // If half of a short name differs, it is another name.
+        // If half of a short name differs, it is probably a different name.
         .filter(|(max_distance, distance, _)| {
             distance <= max_distance
                 && *distance < length

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::value::Value;
 
-/// Row of a request: its key and its context, as written in the source.
+/// Row of a request: its key and its context, as the source contains them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Values of the key columns, in the spec's order.

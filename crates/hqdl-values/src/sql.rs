@@ -7,8 +7,8 @@ use rusqlite::config::DbConfig;
 /// Makes a connection reject a double-quoted name that is not a column, which `SQLite` otherwise
 /// treats as a text.
 ///
-/// Use it only for connections that run no SQL and read no view of a user: a view with `b = "x"`
-/// would fail.
+/// Use this only for connections that run no SQL of a user and read no view of a user: a view with
+/// `b = "x"` would fail.
 ///
 /// # Errors
 /// Fails with `SQLite`'s error.

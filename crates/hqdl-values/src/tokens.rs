@@ -3,19 +3,20 @@
 
 use tiktoken_rs::CoreBPE;
 
-/// Bytes per token, for models with an unknown tokenizer.
+/// Bytes per token, for models whose tokenizer is unknown.
 const BYTES_PER_TOKEN: f64 = 3.5;
-/// Longer texts are estimated from their beginning, because a tokenizer is slow on megabytes and an
-/// estimate is enough for planning.
+/// Length in bytes above which the tokens of a text are estimated from its beginning. A tokenizer
+/// is slow on megabytes, and an estimate is enough for planning.
 const MAX_COUNTED_BYTES: usize = 1 << 20;
 
 /// Tokens that an endpoint may add around a prompt.
 const PROMPT_OVERHEAD: u64 = 16;
 
-/// Maximum tokens of an image for models without a published rule; more than any published maximum.
+/// Maximum tokens of an image for models without a published rule. It exceeds every published
+/// maximum.
 const MAX_IMAGE_TOKENS: u64 = 50_000;
-/// Returns the tokens of eight tiles of 512 × 512 pixels, the maximum for an image. It is scaled to
-/// fit 2048 × 2048 and then to a shorter side of 768, which leaves four by two tiles.
+/// Returns the tokens of eight tiles of 512 × 512 pixels, the maximum for an image. An image is
+/// scaled to fit 2048 × 2048 and then to a shorter side of 768, which leaves four by two tiles.
 const fn tile_tokens(base: u64, tile: u64) -> u64 {
     base + 8 * tile
 }

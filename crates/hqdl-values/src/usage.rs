@@ -1,4 +1,4 @@
-//! Usage: requests, tokens, money.
+//! Usage of runs, columns and requests: tokens and cost.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use crate::PriceTable;
 use crate::cell::Tally;
 use crate::price::ASSUMED_CACHE_WRITE;
 
-/// Tokens of a request.
+/// Tokens that a request used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// Input tokens.
     pub input: u64,
-    /// Input tokens read from the endpoint's cache.
+    /// Input tokens that the endpoint read from its prompt cache.
     pub cached_input: u64,
     /// Input tokens that the endpoint wrote to its prompt cache.
     pub cache_write: u64,
@@ -44,12 +44,12 @@ impl Tokens {
     }
 }
 
-/// Money and tokens, either spent or reserved.
+/// Cost and tokens, either spent or reserved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpentAmount {
-    /// USD.
+    /// Cost in USD.
     pub usd: f64,
-    /// Tokens, input and output.
+    /// Number of input and output tokens.
     pub tokens: u64,
 }
 
@@ -65,7 +65,7 @@ impl SpentAmount {
         Self { usd, tokens: input + output }
     }
 
-    /// Returns the tokens and their cost.
+    /// Returns the amount for these tokens, with their cost.
     #[must_use]
     pub fn from_tokens(tokens: Tokens, price: Option<&PriceTable>) -> Self {
         Self { usd: price.map_or(0.0, |p| tokens.cost(p)), tokens: tokens.input + tokens.output }
@@ -88,7 +88,7 @@ pub struct Usage {
     pub requests: u64,
     /// Input tokens.
     pub input_tokens: u64,
-    /// Input tokens read from the endpoint's cache.
+    /// Input tokens that the endpoint read from its prompt cache.
     pub cached_input_tokens: u64,
     /// Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
     pub assumed_cache_writes: u64,
@@ -99,7 +99,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds one request at its price.
+    /// Adds the tokens and the cost of one request.
     pub fn add_request(&mut self, tokens: Tokens, price: Option<&PriceTable>) {
         self.requests += 1;
         self.input_tokens += tokens.input;

@@ -17,7 +17,7 @@ pub enum Value {
     Null,
     /// A 64-bit integer; booleans are 0 and 1, as in `SQLite`.
     Integer(i64),
-    /// A double.
+    /// A double-precision number.
     Real(f64),
     /// UTF-8 text.
     Text(String),

@@ -11,7 +11,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::tls::{self, Trust};
 use hqdl_values::format::hide_secrets;
 
-/// Time without an answer after which a connection counts as broken.
+/// Time without an answer after which a connection counts as lost.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for a new connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub struct AddressError {
 }
 
 impl ServerAddress {
-    /// Parses a URL, and reads the password from its source.
+    /// Parses a URL, and reads the password from the environment or the password file.
     ///
     /// # Errors
     /// Returns [`AddressError`] if the URL is invalid, or contains a password.
@@ -58,7 +58,7 @@ impl ServerAddress {
                 Some(("password", _)) => return Err(reject(PASSWORD_IN_URL.into(), PASSWORD_HINT)),
                 Some(("sslrootcert", path)) => root_certificate = Some(decode_percent(path)),
                 Some(("schema", name)) => schema = Some(decode_percent(name)),
-                // hqdl always verifies a certificate if there is one.
+                // `require` also makes hqdl verify the server's certificate.
                 Some(("sslmode", "verify-ca" | "verify-full")) => {
                     parameters.push("sslmode=require");
                 }
@@ -92,10 +92,12 @@ impl ServerAddress {
             config.host("localhost");
         }
         if config.get_user().is_none() {
-            let user = ["PGUSER", "USER", "LOGNAME"].into_iter().find_map(env_variable);
+            let user = ["PGUSER", "USER", "LOGNAME"].into_iter().find_map(read_env_variable);
             config.user(user.unwrap_or_else(|| "postgres".to_owned()));
         }
-        if let Some(password) = env_variable("PGPASSWORD").or_else(|| password_from_file(&config)) {
+        if let Some(password) =
+            read_env_variable("PGPASSWORD").or_else(|| read_password_file(&config))
+        {
             config.password(password);
         }
         config.application_name(format!("hqdl {}", env!("CARGO_PKG_VERSION")));
@@ -115,7 +117,7 @@ impl ServerAddress {
     }
 }
 
-/// Returns the port of a URL if it is not a port number.
+/// Returns the port of a URL if it is invalid.
 fn invalid_port(base: &str) -> Option<&str> {
     let authority = base.split_once("://")?.1.split('/').next()?;
     let hosts = authority.rsplit('@').next()?;
@@ -146,7 +148,7 @@ const SSLMODE_HINT: &str = "expected disable, prefer, require or verify-full";
 const PASSWORD_IN_URL: &str = "the URL contains a password, which other users could read";
 const PASSWORD_HINT: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
 
-/// Parts of the library's messages, and what hqdl writes instead.
+/// Parts of the library's messages, each with the wording that hqdl uses instead.
 const CONNECTION_REASONS: [(&str, &str); 5] = [
     ("onnection refused", "no server listens there (connection refused)"),
     ("failed to lookup address", "the host name cannot be resolved"),
@@ -155,7 +157,7 @@ const CONNECTION_REASONS: [(&str, &str); 5] = [
     ("timed out", "the server does not answer in time"),
 ];
 
-/// Returns why a URL is invalid or a connection fails.
+/// Returns the reason why a URL is invalid or a connection fails.
 #[must_use]
 pub fn connection_reason(error: &dyn std::error::Error) -> String {
     let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -165,7 +167,7 @@ pub fn connection_reason(error: &dyn std::error::Error) -> String {
     reason.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-fn env_variable(name: &str) -> Option<String> {
+fn read_env_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -188,14 +190,14 @@ fn decode_percent(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns the password in `~/.pgpass` (or `PGPASSFILE`) from the first matching line.
-fn password_from_file(config: &Config) -> Option<String> {
-    let home_file = || Some(PathBuf::from(env_variable("HOME")?).join(".pgpass"));
-    let path = env_variable("PGPASSFILE").map(PathBuf::from).or_else(home_file)?;
+/// Reads the password from the first matching line of `~/.pgpass` (or `PGPASSFILE`).
+fn read_password_file(config: &Config) -> Option<String> {
+    let home_file = || Some(PathBuf::from(read_env_variable("HOME")?).join(".pgpass"));
+    let path = read_env_variable("PGPASSFILE").map(PathBuf::from).or_else(home_file)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        // As PostgreSQL's own programs do, ignore a file that others can read.
+        // Ignore a file that other users can read, as PostgreSQL's own programs do.
         if std::fs::metadata(&path).ok()?.mode() & 0o077 != 0 {
             tracing::warn!(path = %path.display(), "other users can read this file, so hqdl does not use its passwords");
             return None;

@@ -1,4 +1,4 @@
-//! Reads hqdl's bookkeeping from a server into local tables with the same names, so that it is
+//! Reads hqdl's bookkeeping from a server into local tables with the same names, so that it can be
 //! queried as in any other expanded database.
 
 use rusqlite::types::Value as Sqlite;
@@ -9,7 +9,7 @@ use crate::{StoreError, migrate};
 use hqdl_migrations::EXPANDED;
 use hqdl_values::sql;
 
-/// Columns of `hqdl_object` that are read. Only the one at `ROWS_COLUMN` is a number.
+/// Columns of `hqdl_object` that are read. Only the column at `ROWS_COLUMN` is a number.
 const OBJECT_COLUMNS: &str =
     "name, type, expansion, spec, key, columns, rows, published_at, inputs, layout, checksums";
 const ROWS_COLUMN: usize = 6;
@@ -90,8 +90,8 @@ impl DatabaseServer {
         self.query_rows("SELECT set_config('search_path', $1, true)", &[&search_path]).map(drop)
     }
 
-    /// Reads the bookkeeping into the local tables and replaces what was read before. Records and
-    /// completions are not read, because there may be many.
+    /// Reads the bookkeeping into the local tables and replaces what they contained before. Records
+    /// and completions are not read, because there may be many.
     pub(crate) fn read_bookkeeping(&self, local: &Connection) -> Result<(), StoreError> {
         let to_error =
             |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
@@ -107,7 +107,8 @@ impl DatabaseServer {
             )
             .map_err(to_error)?;
         let objects = self.qualified_name("hqdl_object");
-        // Without layout and checksums, a run publishes again, and so migrates older tables.
+        // Without a layout and checksums, the next run publishes again, and thereby migrates older
+        // tables.
         let select = if self.has_own_table("hqdl_expansion")? {
             format!(
                 "SELECT o.name, o.type, o.expansion, e.spec, e.key, e.columns, e.rows,
@@ -133,7 +134,7 @@ impl DatabaseServer {
         )
     }
 
-    /// Inserts the rows of a SELECT into a local table. All columns are texts, except for one.
+    /// Inserts the rows of a SELECT into a local table. All columns but one are texts.
     fn copy_rows(
         &self,
         select: &str,
@@ -218,8 +219,8 @@ impl DatabaseServer {
         self.for_each_row(&select_all, &mut store_record)
     }
 
-    /// Reads the cells for `why` into the local tables: at most 20 records whose key begins with
-    /// these values, and the completions that they came from.
+    /// Reads the cells for `hqdl why` into the local tables: at most 20 records whose key begins
+    /// with these values, and the completions that they came from.
     pub(crate) fn fetch_cells(
         &self,
         expansion: &str,
@@ -269,7 +270,7 @@ impl DatabaseServer {
         transaction.commit()
     }
 
-    /// Reads some completions, or all of an expansion.
+    /// Reads some completions, or all those of an expansion.
     fn fetch_completions(
         &self,
         expansion: &str,
@@ -330,7 +331,7 @@ impl DatabaseServer {
     }
 }
 
-/// Drops what was read before.
+/// Drops the local tables that were read before.
 fn drop_local_objects(local: &Connection) -> rusqlite::Result<()> {
     let objects: Vec<(String, String)> = local
         .prepare("SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC")?

@@ -10,7 +10,6 @@ use hqdl_spec::SourceRows;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Columns with their declared types.
 type DeclaredColumns = Vec<(String, Option<String>)>;
 
 impl DatabaseServer {
@@ -28,8 +27,8 @@ impl DatabaseServer {
         Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
     }
 
-    /// Returns a table or view as written in SQL, or `None` if it does not exist. It is looked up
-    /// by its name, then by `schema.table`.
+    /// Returns the SQL name of a table or view, or `None` if it does not exist. The function looks
+    /// for the name itself, then for `schema.table`.
     pub(crate) fn find_table(&self, name: &str) -> Result<Option<String>, StoreError> {
         let exists = |text: &String| {
             self.query_one::<bool>("SELECT pg_catalog.to_regclass($1) IS NOT NULL", &[text])
@@ -55,8 +54,8 @@ impl DatabaseServer {
         Ok(Some(rows.iter().filter_map(to_column).collect()))
     }
 
-    /// Returns true if hqdl created the table or view with a name in its schema. A table that was
-    /// created after hqdl's was dropped lacks the trigger of hqdl's tables.
+    /// Returns true if hqdl created the table or view of this name in its schema. If a user dropped
+    /// hqdl's table and created another one, that table lacks the trigger of hqdl's tables.
     pub(crate) fn is_created_by_hqdl(&self, name: &str) -> Result<bool, StoreError> {
         if !self.has_bookkeeping()? {
             return Ok(false);
@@ -81,7 +80,7 @@ impl DatabaseServer {
         Ok(columns.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Returns the rows of a SELECT, at most `limit`.
+    /// Returns at most `limit` rows of a SELECT.
     pub(crate) fn select_rows(
         &self,
         select: &str,
@@ -111,7 +110,7 @@ impl DatabaseServer {
         Ok(all)
     }
 
-    /// Returns a source as written after FROM.
+    /// Returns a source as a FROM clause contains it.
     pub(super) fn format_from_clause(&self, rows: &SourceRows) -> Result<String, StoreError> {
         Ok(match rows {
             SourceRows::Table(table) => {
@@ -129,8 +128,8 @@ impl DatabaseServer {
         self.describe_columns(&format!("SELECT * FROM {}", self.format_from_clause(rows)?))
     }
 
-    /// Returns the number of row changes in tables that are not hqdl's, as counted by the server so
-    /// far.
+    /// Returns the number of row changes that the server has counted so far in tables that are not
+    /// hqdl's.
     pub(crate) fn change_counter(&self) -> Result<i64, StoreError> {
         let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint + count(*)
             FROM pg_catalog.pg_stat_user_tables
@@ -139,7 +138,7 @@ impl DatabaseServer {
         self.query_one(sql, &[])
     }
 
-    /// Returns a number that changes if any client writes to the server.
+    /// Returns a number that changes when any client writes to the server.
     pub(crate) fn snapshot_version(&self) -> Result<i64, StoreError> {
         self.query_one(
             "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint",
@@ -148,7 +147,7 @@ impl DatabaseServer {
     }
 }
 
-/// Converts rows to the values of a catalog.
+/// Converts rows to hqdl's values.
 pub(crate) fn to_values(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, String> {
     let to_value = |(n, to_value): (usize, Sqlite)| match to_value {
         Sqlite::Null => Ok(Value::Null),

@@ -6,9 +6,9 @@ use crate::clean::OWN_TABLES;
 use hqdl_values::sql;
 
 impl DatabaseServer {
-    /// Drops these tables and views of a spec and the bookkeeping of its expansions. If `is_last`
-    /// is true, drops all of hqdl's objects, and the schema if hqdl created it and it contains no
-    /// other objects.
+    /// Drops the given tables and views of a spec, and the bookkeeping of its expansions. If
+    /// `is_last` is true, drops all of hqdl's objects. It also drops the schema, if hqdl created
+    /// the schema and it contains no other objects.
     pub(crate) fn clean_schema(
         &self,
         spec: &str,
@@ -45,8 +45,8 @@ impl DatabaseServer {
                 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
             if created_schema && !self.query_one::<bool>(has_other_objects, &[&self.schema])? {
                 self.execute_batch("SAVEPOINT hqdl_schema")?;
-                // This fails if the schema contains objects other than tables, such as functions or
-                // types.
+                // The statement fails if the schema contains objects other than tables, such as
+                // functions or types.
                 if self
                     .execute_batch(&format!("DROP SCHEMA {}", sql::quote_name(&self.schema)))
                     .is_err()

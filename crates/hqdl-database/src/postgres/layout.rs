@@ -9,7 +9,7 @@ use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// Tables of an expansion on a server.
+/// Published tables of an expansion on a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerTables {
     /// Key columns with their types.
@@ -23,7 +23,7 @@ pub(super) struct ServerTables {
 }
 
 impl ServerTables {
-    /// Returns a text that changes if the tables change.
+    /// Returns a text that changes if the layout of the tables changes.
     pub(super) fn fingerprint(&self) -> String {
         format!("{self:?}")
     }
@@ -32,7 +32,7 @@ impl ServerTables {
         quote_name_list(self.key.iter().map(|(name, _)| name.as_str()))
     }
 
-    /// Returns the unique constraint on the key columns (and others).
+    /// Returns the unique constraint on the key columns and `other_columns`.
     pub(super) fn unique_constraint(&self, other_columns: &str) -> String {
         let (key, comma) = (self.key_names(), if other_columns.is_empty() { "" } else { ", " });
         let constraint =
@@ -40,7 +40,8 @@ impl ServerTables {
         format!("{constraint} ({key}{comma}{other_columns})")
     }
 
-    /// Returns a condition for the rows of a table with the keys in `u`; it allows a hash join.
+    /// Returns a condition that selects the rows of a table with the keys in `u`. The condition
+    /// allows a hash join.
     pub(super) fn key_condition(&self, table: &str) -> String {
         let key_expressions = |to_expression: &dyn Fn(usize, &(String, &'static str)) -> String| {
             self.key.iter().enumerate().map(|(n, key)| to_expression(n, key)).collect::<Vec<_>>()
@@ -57,7 +58,7 @@ impl ServerTables {
     }
 }
 
-/// Returns the type of a key column from the types in its sources.
+/// Returns the type of a key column, given its types in the sources.
 fn common_key_type(types: &[Type]) -> &'static str {
     let mut key_types: Vec<&'static str> = types.iter().map(published_key_type).collect();
     key_types.dedup();
@@ -71,7 +72,7 @@ fn common_key_type(types: &[Type]) -> &'static str {
 }
 
 impl DatabaseServer {
-    /// Returns the tables that an expansion needs.
+    /// Returns the layout of the tables that an expansion needs.
     pub(super) fn table_layout(&self, expansion: &Expansion) -> Result<ServerTables, StoreError> {
         let names = expansion.key.names();
         let mut key_types: Vec<Vec<Type>> = vec![Vec::new(); names.len()];

@@ -70,8 +70,8 @@ pub(crate) struct DatabaseServer {
 /// Maximum time to wait for a server that is starting.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns true if an unreachable server is probably starting: it reports that, or it was reachable
-/// before.
+/// Returns true if an unreachable server is probably starting: either it reports so, or it was
+/// reachable before.
 fn is_probably_starting(error: &tokio_postgres::Error, was_connected: bool) -> bool {
     match error.code() {
         Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
@@ -91,7 +91,7 @@ impl fmt::Debug for DatabaseServer {
 type Params<'p> = [&'p (dyn ToSql + Sync)];
 
 impl DatabaseServer {
-    /// Connects to the server of a URL.
+    /// Connects to a server by its URL.
     pub(crate) fn connect(url: &Path) -> Result<Self, StoreError> {
         let to_error = |to_error: AddressError| StoreError::Server {
             url: to_error.display_url,
@@ -110,17 +110,16 @@ impl DatabaseServer {
         Ok(server)
     }
 
-    /// Returns the URL for messages.
     pub(crate) fn display_url(&self) -> &str {
         &self.address.display_url
     }
 
-    /// Returns the qualified name of an object in the schema that is published into.
+    /// Returns the qualified name of an object in the schema of the published tables.
     fn qualified_name(&self, name: &str) -> String {
         format!("{}.{}", sql::quote_name(&self.schema), sql::quote_name(name))
     }
 
-    /// Returns the connection, or a new one if the last was closed.
+    /// Returns the open connection, or a new one if it was closed.
     fn connection(&self) -> Result<Arc<Client>, StoreError> {
         let mut current = self.client.lock();
         match &*current {
@@ -159,7 +158,8 @@ impl DatabaseServer {
         Ok(client)
     }
 
-    /// Opens a new connection; `Err` if the server accepts it but does not answer in time.
+    /// Opens a new connection. Returns `Err` if the server accepts the connection but does not
+    /// answer in time.
     fn open_connection(&self) -> Result<Result<Client, tokio_postgres::Error>, Elapsed> {
         let connecting = async {
             let tls = self.address.tls.clone();
@@ -173,7 +173,7 @@ impl DatabaseServer {
             client.query(path, &[&self.schema]).await?;
             Ok(client)
         };
-        // A timer needs the runtime, which is there only inside of `block_on`.
+        // A timer needs the runtime, which is available only inside `block_on`.
         self.thread.block_on(async { tokio::time::timeout(CONNECT_TIMEOUT, connecting).await })
     }
 
@@ -221,7 +221,6 @@ impl DatabaseServer {
         Ok(statement.columns().iter().map(to_column).collect())
     }
 
-    /// Begins a transaction, which is rolled back unless it is committed.
     fn begin_transaction(&self, mode: &str) -> Result<Transaction<'_>, StoreError> {
         self.execute_batch(&format!("BEGIN {mode}"))?;
         self.in_transaction.store(true, Ordering::Relaxed);
@@ -276,7 +275,7 @@ impl DatabaseServer {
     }
 }
 
-/// Open transaction.
+/// Open transaction, which is rolled back when this is dropped.
 struct Transaction<'s> {
     server: &'s DatabaseServer,
     is_open: bool,

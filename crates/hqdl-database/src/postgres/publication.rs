@@ -19,9 +19,10 @@ use hqdl_spec::Expansion;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Advisory lock for publishing: the ASCII bytes of `hqdl`.
+/// Key of the advisory lock for publishing: the ASCII bytes of `hqdl`.
 const PUBLISH_LOCK: i32 = 0x6871_646c;
-/// Placeholder for the sent rows in a statement. No name contains a NUL.
+/// Placeholder for the sent rows in a statement. It cannot be part of a name, because no name
+/// contains a NUL.
 const ROWS_PLACEHOLDER: &str = "\0";
 /// Approximate number of bytes that are sent at once.
 const BATCH_BYTES: usize = 4 << 20;
@@ -58,7 +59,7 @@ impl DatabaseServer {
         Ok(is_current && self.query_one::<i64>(&count, &[])? == rows)
     }
 
-    /// Begins publishing in one transaction; a lock excludes other publishers.
+    /// Begins to publish in one transaction. A lock excludes other publishers.
     pub(crate) fn begin_publishing(&self) -> Result<ServerPublication<'_>, StoreError> {
         let transaction = self.begin_transaction("ISOLATION LEVEL READ COMMITTED READ WRITE")?;
         let lock = "SELECT pg_catalog.pg_advisory_xact_lock($1, pg_catalog.hashtext($2))";
@@ -69,7 +70,7 @@ impl DatabaseServer {
         Ok(ServerPublication { server: self, transaction })
     }
 
-    /// Checks the rights needed for publishing; nothing is changed.
+    /// Checks whether the user has the rights to publish. Nothing is changed.
     pub(crate) fn try_publishing(&self) -> Result<(), StoreError> {
         let publication = self.begin_publishing()?;
         let table = self.qualified_name("hqdl_trial");
@@ -85,7 +86,7 @@ pub(crate) struct ServerPublication<'s> {
     transaction: Transaction<'s>,
 }
 
-/// Row to send: each column as text.
+/// Row to send, with each column as text.
 type TextRow = Vec<Option<String>>;
 
 impl ServerPublication<'_> {
@@ -202,7 +203,7 @@ impl ServerPublication<'_> {
         server.execute(&insert, &[&table, &expansion.name]).map(drop)
     }
 
-    /// Drops the tables of an expansion, and hqdl's views that depend on them.
+    /// Drops the tables of an expansion, and hqdl's views that depend on the tables.
     pub(crate) fn drop_expansion(&self, expansion: &str) -> Result<(), StoreError> {
         let server = self.server;
         let select = format!(
@@ -218,7 +219,7 @@ impl ServerPublication<'_> {
             }
         }
         if !tables.is_empty() {
-            // In one statement, because they refer to each other.
+            // Drop the tables in one statement, because they refer to each other.
             server.execute_batch(&format!("DROP TABLE {}", tables.join(", ")))?;
         }
         self.delete_bookkeeping(expansion, false)
@@ -251,8 +252,8 @@ impl ServerPublication<'_> {
         server.execute(&delete, &[&view]).map(drop)
     }
 
-    /// Deletes the bookkeeping of an expansion; the entries of its objects are kept if
-    /// `keep_objects`.
+    /// Deletes the bookkeeping of an expansion. The entries of its objects are kept if
+    /// `keep_objects` is true.
     fn delete_bookkeeping(&self, expansion: &str, keep_objects: bool) -> Result<(), StoreError> {
         for table in OWN_TABLES.iter().filter(|table| !keep_objects || **table != "hqdl_object") {
             let table_name = self.server.qualified_name(table);
@@ -262,7 +263,7 @@ impl ServerPublication<'_> {
         Ok(())
     }
 
-    /// Deletes removed rows, and the lists that will be written again.
+    /// Deletes the rows that were removed, and the lists that will be written again.
     fn delete_removed_rows(
         &self,
         expansion: &Expansion,
@@ -372,7 +373,6 @@ impl ServerPublication<'_> {
         })
     }
 
-    /// Sends the changed records.
     fn send_records(
         &self,
         expansion: &str,
@@ -409,7 +409,7 @@ impl ServerPublication<'_> {
         })
     }
 
-    /// Sends the bookkeeping of the expansion, and the provenance of its cells.
+    /// Sends the expansion's bookkeeping and the provenance of its cells.
     fn send_bookkeeping(
         &self,
         expansion: &Expansion,
@@ -481,7 +481,7 @@ impl ServerPublication<'_> {
         server.execute_batch(&text)
     }
 
-    /// Visits the rows of a local SELECT, which may have one parameter.
+    /// Visits the rows of a local SELECT with at most one parameter.
     fn for_each_local_row(
         &self,
         local: &Connection,
@@ -505,7 +505,7 @@ impl ServerPublication<'_> {
         read_rows().map_err(|e| StoreError::from_sqlite(self.server.display_url().as_ref(), &e))
     }
 
-    /// Sends the rows of a local SELECT to a statement that reads them at [`ROWS_PLACEHOLDER`].
+    /// Sends the rows of a local SELECT to a statement that reads the rows at [`ROWS_PLACEHOLDER`].
     fn stream_rows(
         &self,
         local: &Connection,
@@ -564,7 +564,7 @@ impl ServerPublication<'_> {
         self.server.execute(&statement.replacen(ROWS_PLACEHOLDER, &rows, 1), &params).map(drop)
     }
 
-    /// Commits: other clients now see the published tables.
+    /// Commits the transaction. Other clients then see the published tables.
     pub(crate) fn commit(self) -> Result<(), StoreError> {
         self.transaction.commit()
     }

@@ -71,8 +71,8 @@ impl DatabaseServer {
         Ok(())
     }
 
-    /// Returns the number of keys of an expansion's sources that are not published, or for which
-    /// one of these columns is missing or failed. A query would need requests for these.
+    /// Returns the number of keys of an expansion's sources that are not published, or that have a
+    /// missing or failed cell in one of these columns. A query would need requests for these keys.
     pub(crate) fn count_unanswered_keys(
         &self,
         expansion: &Expansion,

@@ -13,7 +13,7 @@ use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// Column that is true if the filter matches a row.
+/// Name of the column that is true if the filter matches the row.
 pub(crate) const SELECTED_COLUMN: &str = "hqdl wanted";
 
 impl DatabaseServer {
@@ -47,8 +47,8 @@ impl DatabaseServer {
     }
 
     /// Copies the needed columns of an expansion's sources into tables of the `temp` schema, with
-    /// the names that `table` returns, from one snapshot: key and context columns by their names,
-    /// and whether `filters` match (one filter per source).
+    /// the names that `table` returns, from one snapshot. Each table has the key and context
+    /// columns, and a column that is true if the source's filter in `filters` matches.
     pub(crate) fn copy_sources(
         &self,
         expansion: &Expansion,
@@ -94,7 +94,7 @@ impl DatabaseServer {
                 return Err(StoreError::Statement { url: self.display_url().to_owned(), message });
             };
             let decoder = match layout.key.iter().find(|(key, _)| key == *name) {
-                // A key that is published as text is compared as text.
+                // A key that is published as text is also compared as text.
                 Some((_, "text")) if *data_type != Type::BYTEA => ColumnDecoder::Text,
                 _ => ColumnDecoder::for_type(data_type),
             };

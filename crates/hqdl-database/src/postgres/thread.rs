@@ -1,5 +1,5 @@
-//! Thread of the connections to a server, so that callers may be on any thread, inside or outside a
-//! runtime.
+//! Thread for the connections to a server, so that callers can be on any thread, inside or outside
+//! an async runtime.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-/// Runtime on its own thread, until it is dropped.
+/// Async runtime on its own thread. The thread runs until this is dropped.
 #[derive(Debug)]
 pub struct ServerThread {
     /// Handle for spawning tasks.
@@ -36,7 +36,7 @@ impl ServerThread {
 
     /// Returns true if the caller runs on this thread.
     #[must_use]
-    pub fn is_here(&self) -> bool {
+    pub fn is_current_thread(&self) -> bool {
         let thread = self.thread.as_ref().map(|thread| thread.thread().id());
         thread == Some(std::thread::current().id())
     }
@@ -44,7 +44,7 @@ impl ServerThread {
     /// Blocks the calling thread until a future completes.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let _guard = self.handle.enter();
-        // Without this, the future could yield to the runtime of the calling thread.
+        // Without `unconstrained`, the future could yield to the runtime of the calling thread.
         block_on_current_thread(tokio::task::unconstrained(future))
     }
 }
@@ -53,7 +53,7 @@ impl Drop for ServerThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return };
-        // The last owner may be a task on this thread.
+        // The last owner may be a task on this very thread, which cannot wait for itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             warn!("the thread of the server's connections has failed");
         }
@@ -69,7 +69,7 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// Blocks this thread until a future completes, outside of any runtime.
+/// Blocks this thread until a future completes, outside any async runtime.
 pub fn block_on_current_thread<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));

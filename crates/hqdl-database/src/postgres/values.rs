@@ -10,7 +10,7 @@ use hqdl_values::value::Value;
 /// Decoder of a column of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ColumnDecoder {
-    /// True and false, as 1 and 0.
+    /// True or false, as 1 or 0.
     Boolean,
     Integer,
     /// Number: an integer, or a double if it represents the number exactly.
@@ -44,12 +44,10 @@ impl ColumnDecoder {
         }
     }
 
-    /// Returns the expression that selects the column.
     pub(super) fn select_expression(self, column: &str) -> String {
         if self == Self::Bytes { column.to_owned() } else { format!("({column})::text") }
     }
 
-    /// Returns a value of a row.
     pub(super) fn read_value(
         self,
         row: &Row,
@@ -87,7 +85,8 @@ fn parse_number(text: &str) -> Sqlite {
         return Sqlite::Integer(integer);
     }
     match text.parse::<f64>() {
-        // The shortest text of a double equals the number, unless the double lacks digits.
+        // The shortest text of a double equals the number, unless the double cannot represent all
+        // digits.
         Ok(real) if real.is_finite() && (format!("{real}") == trimmed || text.contains('e')) => {
             Sqlite::Real(real)
         }
@@ -123,12 +122,12 @@ pub(super) fn value_to_parameter(value: &Value) -> Option<String> {
     }
 }
 
-/// Replaces NUL, which a server's text cannot contain, with a symbol.
+/// Replaces each NUL, which a server's text cannot contain, with a symbol.
 pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
-/// Replaces NUL in texts of JSON, where it is an escape sequence.
+/// Replaces each NUL in the texts of JSON, where it is an escape sequence.
 pub(super) fn json_without_nul(json: &str) -> String {
     fn replace_nul(json: &mut serde_json::Value) {
         match json {

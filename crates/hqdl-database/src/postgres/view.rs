@@ -9,8 +9,8 @@ use hqdl_spec::Expansion;
 use hqdl_values::sql;
 
 impl ServerPublication<'_> {
-    /// Creates a view, unless it exists: the source's own columns, then those of its expansions.
-    /// Returns a warning if its name is in use.
+    /// Creates the view of a source, unless it exists: the source's own columns, then those of its
+    /// expansions. Returns a warning if the view's name is in use.
     pub(crate) fn create_view(
         &self,
         view: &str,
@@ -34,7 +34,8 @@ impl ServerPublication<'_> {
         if is_ours && server.query_one::<bool>(&is_same_sql, &[&view, &query])? {
             return Ok(None);
         }
-        // Replace the view in place if it only has more columns, which keeps dependent objects.
+        // If the new view only has additional columns, replace the view in place, which keeps
+        // dependent objects.
         server.execute_batch("SAVEPOINT hqdl_view")?;
         if server.execute_batch(&format!("CREATE OR REPLACE VIEW {qualified} AS {query}")).is_err()
         {
@@ -88,8 +89,8 @@ impl ServerPublication<'_> {
         Ok(format!("SELECT {} FROM {from_sql} AS s{joins}", columns.join(", ")))
     }
 
-    /// Returns the condition that a row of an expansion has the key of a row of the source; it
-    /// allows a hash join.
+    /// Returns the condition that a row of an expansion has the key of a row of the source. The
+    /// condition allows a hash join.
     fn join_condition(
         &self,
         expansion: &Expansion,

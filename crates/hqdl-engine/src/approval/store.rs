@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_dir::{FileError, create_private_dir, read_json, write_json};
 use crate::query::Dialect;
-use hqdl_values::format::{escape_invisible, format_usd};
+use hqdl_values::format::{escape_invisible_chars, format_usd};
 
 /// Minutes for which an approval is valid.
 pub const APPROVAL_MINUTES: i64 = 15;
@@ -168,8 +168,9 @@ impl PlanRecord {
         lines.push(("client", &self.client));
         lines.extend(self.note.as_deref().map(|note| ("note", note)));
         lines.push(("cost", &price));
-        let safe =
-            |text: &str| text.trim().lines().map(escape_invisible).collect::<Vec<_>>().join("\n");
+        let safe = |text: &str| {
+            text.trim().lines().map(escape_invisible_chars).collect::<Vec<_>>().join("\n")
+        };
         lines.into_iter().map(|(name, text)| (name, safe(text))).collect()
     }
 

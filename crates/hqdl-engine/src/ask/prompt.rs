@@ -9,7 +9,7 @@ use crate::query::describe_calls;
 use crate::retrieval::text_index::TextIndex;
 use hqdl_spec::file::ExampleTable;
 use hqdl_spec::ingredients::IngredientTable;
-use hqdl_values::format::on_one_line;
+use hqdl_values::format::to_single_line;
 use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 
@@ -46,7 +46,7 @@ Calls:\n"
             "\n- {{{{{}({})}}}}: {}",
             call.name,
             arguments.join(", "),
-            on_one_line(&call.question)
+            to_single_line(&call.question)
         ));
     }
     text

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use crate::init::classify::{is_private, split_words};
 use hqdl_database::Database;
 use hqdl_spec::{Catalog, Expansion, SourceRows, Spec};
-use hqdl_values::format::on_one_line;
+use hqdl_values::format::to_single_line;
 use hqdl_values::key::quote_json;
 use hqdl_values::sql::{quote_name, quote_text};
 use hqdl_values::value::Value;
@@ -153,14 +153,14 @@ fn format_table_definition(
 ) -> String {
     let mut text = String::new();
     if let Some(about) = published.map(|e| e.about.trim()).filter(|about| !about.is_empty()) {
-        text.push_str(&format!("-- {}\n", on_one_line(about)));
+        text.push_str(&format!("-- {}\n", to_single_line(about)));
     }
     let kind = if keys.is_view { "VIEW" } else { "TABLE" };
     text.push_str(&format!("CREATE {kind} {} (\n", format_name(name)));
     for (column, declared_type) in columns {
         let mut line = format!("  {}", format_name(column));
         if !declared_type.is_empty() {
-            line.push_str(&format!(" {}", on_one_line(declared_type)));
+            line.push_str(&format!(" {}", to_single_line(declared_type)));
         }
         if keys.primary == [column.clone()] {
             line.push_str(" PRIMARY KEY");
@@ -189,7 +189,7 @@ fn format_table_definition(
 
 /// Describes a column of the spec: its meaning and its value list.
 fn describe_column(column: &hqdl_spec::Column) -> String {
-    let mut text = on_one_line(column.about.trim());
+    let mut text = to_single_line(column.about.trim());
     if let Some(list) = &column.values {
         let values: Vec<String> =
             list.values.iter().take(LISTED_VALUES).map(|v| quote_json(v)).collect();
@@ -228,7 +228,7 @@ fn describe_unpublished_columns(expansion: &Expansion) -> String {
     let mut text = format!(
         "-- No table contains these columns. A call asks for them, about each {}. {}\n",
         key.join(", "),
-        on_one_line(expansion.about.trim())
+        to_single_line(expansion.about.trim())
     );
     for column in &expansion.columns {
         let question = match column.bindings.first() {
@@ -237,7 +237,7 @@ fn describe_unpublished_columns(expansion: &Expansion) -> String {
         };
         text.push_str(&format!(
             "-- {{{{LLMMap({}, {source}.{})}}}}: {}, {}\n",
-            quote_text(&on_one_line(&question)),
+            quote_text(&to_single_line(&question)),
             key.first().map_or("", String::as_str),
             column.kind.name(),
             describe_column(column)
@@ -297,7 +297,7 @@ pub fn format_name(name: &str) -> String {
     let mut chars = name.chars();
     let is_plain = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_');
-    if is_plain { name.to_owned() } else { on_one_line(&quote_name(name)) }
+    if is_plain { name.to_owned() } else { to_single_line(&quote_name(name)) }
 }
 
 /// Returns the hash of the schema: the definitions of all tables, without their rows, and the other

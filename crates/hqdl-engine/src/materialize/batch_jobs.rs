@@ -307,7 +307,7 @@ impl Materializer<'_> {
         let choice = self.models[n].choices()[model].clone();
         let template = RequestTemplate::new(&self.spec.expansions[n], choice);
         let text = serde_json::to_string(&template).unwrap_or_default();
-        let template_id = self.facts.history().template_id(&text)?;
+        let template_id = self.facts.history().store_template(&text)?;
         let requirements = self.requirements[n].for_model(model);
         let (mut queued, mut held_claims): (Vec<BatchedRequest>, Vec<ClaimedBatches>) =
             Default::default();

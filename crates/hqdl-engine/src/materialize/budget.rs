@@ -18,7 +18,7 @@ impl<'w> Materializer<'w> {
             .then(|| ThroughputEstimate::from_history(self.facts.history(), &self.spec.model));
         let throughput = throughput.transpose()?;
         match self.run_mode {
-            RunMode::Batch => plan.use_batch_api(&self.spec.limits),
+            RunMode::Batch => plan.estimate_batch_cost(&self.spec.limits),
             _ => plan.estimate_cost(&self.spec.limits, throughput),
         }
         plan.budget_left = self.budget_left()?;

@@ -27,7 +27,7 @@ fn is_calibrated(key: &KeyRow, column: usize) -> bool {
 impl Materializer<'_> {
     /// Returns the target of each column of an expansion that has one.
     fn cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
-        let target = |column: usize| match self.models[n].of_column(column).second.as_ref() {
+        let target = |column: usize| match self.models[n].column_models(column).second.as_ref() {
             Some(rule) => match rule.comparison {
                 Some(Comparison::Calibrated(target)) => Some((column, target)),
                 _ => None,
@@ -81,7 +81,7 @@ impl Materializer<'_> {
         if !targets.is_empty() && self.run_mode != RunMode::Batch {
             for (column, target) in targets {
                 self.check_override_shots(n, column)?;
-                let rule = self.models[n].of_column(column).second.as_ref();
+                let rule = self.models[n].column_models(column).second.as_ref();
                 let levels = rule.map_or(1, |rule| rule.compare.len() + 1);
                 let drawn = match target.basis {
                     TargetBasis::Model { sample, seed } => {
@@ -246,7 +246,7 @@ impl Materializer<'_> {
         let expansion = &self.spec.expansions[n];
         let mut notes = Vec::new();
         for (column, calibration) in self.calibrations.borrow()[n].iter().enumerate() {
-            let Some(rule) = &self.models[n].of_column(column).second else { continue };
+            let Some(rule) = &self.models[n].column_models(column).second else { continue };
             let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
             let to = &self.models[n].choices()[rule.to].name;
             if rule.comparison == Some(Comparison::NotUnanimous) {
@@ -267,7 +267,7 @@ impl Materializer<'_> {
         let calibrations = self.calibrations.borrow();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             for (column, calibration) in calibrations[n].iter().enumerate() {
-                let rule = self.models[n].of_column(column).second.as_ref();
+                let rule = self.models[n].column_models(column).second.as_ref();
                 if let (Some(calibration), Some(rule)) = (calibration, rule)
                     && calibration.is_refused
                 {
@@ -287,7 +287,7 @@ impl Materializer<'_> {
         let expansion = &self.spec.expansions[n];
         let mut plans = Vec::new();
         for (column, calibration) in self.calibrations.borrow()[n].iter().enumerate() {
-            let models = self.models[n].of_column(column);
+            let models = self.models[n].column_models(column);
             let (Some(calibration), Some(rule)) = (calibration, &models.second) else { continue };
             let answers = rule.compare.len() + 1;
             let is_known = calibration.missing_sampled == 0 && calibration.sample.sampled > 0;
@@ -342,7 +342,7 @@ impl Materializer<'_> {
         };
         keys.for_each(&mut add_row).ok()?;
         cost.write_totals(&mut plan, 0.0);
-        Some(plan.likely_usd() / rows.max(1) as f64)
+        Some(plan.likely_cost_usd() / rows.max(1) as f64)
     }
 }
 

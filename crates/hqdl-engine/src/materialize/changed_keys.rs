@@ -104,7 +104,7 @@ impl<'w> Materializer<'w> {
         let Ok(Some(keys)) = keys else { return Ok(None) };
         let coverage = self.compute_key_coverage(n, keys, false)?;
         let Some(changed) = &coverage.keys.changed else { return Ok(None) };
-        if !changed.has_source_sums(&coverage.buckets) {
+        if !changed.matches_source_sums(&coverage.buckets) {
             return Ok(None);
         }
         debug!(

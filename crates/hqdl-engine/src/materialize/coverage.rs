@@ -109,7 +109,10 @@ impl CoverageReport<'_> {
             name: self.plan.name.clone(),
             keys: self.plan.keys,
             orphaned: if m == 0 { self.plan.orphaned } else { 0 },
-            columns: models.columns_of(m).map(|column| plan.columns[column].clone()).collect(),
+            columns: models
+                .columns_of_model(m)
+                .map(|column| plan.columns[column].clone())
+                .collect(),
             ..plan.clone()
         };
         self.model_plans.iter().enumerate().map(plan_of).collect()
@@ -241,7 +244,7 @@ impl<'w> Materializer<'w> {
             None if self.run_mode == RunMode::Batch => {
                 let requirements = &self.requirements[n];
                 let lookup = requirements.look_up_cell(record, c);
-                ResolvedCell::Fact { lookup, model: requirements.model_of(c) }
+                ResolvedCell::Fact { lookup, model: requirements.first_model(c) }
             }
             None => {
                 let decision = self.cascade_decision(n, c, &key.entity);
@@ -306,7 +309,7 @@ impl<'w> Materializer<'w> {
         key_cells: &KeyCells<'_>,
     ) -> Vec<usize> {
         let may_follow = |column: &usize| {
-            let models = self.models[n].of_column(*column);
+            let models = self.models[n].column_models(*column);
             let asked = key_cells.requested_model(*column);
             let Some(rule) = &models.second else { return false };
             if !key_cells.to_request.contains(column) {
@@ -339,7 +342,7 @@ impl<'w> Materializer<'w> {
             let requirements = self.requirements[n].for_model(model);
             let mut own = columns
                 .iter()
-                .filter(|column| self.requirements[n].model_of(**column) == model)
+                .filter(|column| self.requirements[n].first_model(**column) == model)
                 .peekable();
             if own.peek().is_some() {
                 let batched = self.facts.history().batched_columns(entity, requirements.model)?;

@@ -254,7 +254,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
                 self.known += 1;
                 self.cells[column].add(fact.answer.state, 1);
                 self.add_unlisted_words(column, &fact.answer);
-                let model = self.materializer.requirements[self.n].model_of(column);
+                let model = self.materializer.requirements[self.n].first_model(column);
                 if let Some(cost) = self.costs.get_mut(model) {
                     cost.requests.estimator.learn_from_cell(column, &fact.answer.value);
                 }
@@ -310,7 +310,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             cost.write_totals(&mut self.model_plans[model], throughput.reasoning_tokens);
         }
         for (column, plan) in self.plan.columns.iter().enumerate() {
-            let first = models.of_column(column).first;
+            let first = models.column_models(column).first;
             let model_plan = &mut self.model_plans[first].columns[column];
             (model_plan.known, model_plan.overridden) = (plan.known, plan.overridden);
         }
@@ -355,7 +355,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
 impl CoverageBuilder<'_, '_> {
     /// Adds the buckets whose keys were not visited, because all of their cells are known.
     fn add_unvisited_buckets(&mut self, changed: &ChangedBuckets) {
-        for (_, bucket) in changed.unvisited() {
+        for (_, bucket) in changed.unvisited_buckets() {
             self.plan.keys += bucket.entities;
             for (column, cells) in bucket.cells.iter().enumerate() {
                 self.plan.columns[column].known += cells.total();

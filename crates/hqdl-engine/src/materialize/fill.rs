@@ -57,7 +57,7 @@ impl Materializer<'_> {
             }
         }
         report.answered_by_others = model_run.answered_by_others.load(Ordering::Relaxed);
-        report.in_doubt = model_run.budget.in_doubt();
+        report.in_doubt = model_run.budget.unconfirmed_cost();
     }
 
     /// Requests second answers (`escalate`) for the keys of the coverage reports, and adds the
@@ -87,7 +87,7 @@ impl Materializer<'_> {
             }
         }
         report.answered_by_others = model_run.answered_by_others.load(Ordering::Relaxed);
-        report.in_doubt = model_run.budget.in_doubt();
+        report.in_doubt = model_run.budget.unconfirmed_cost();
         Ok(escalated)
     }
 

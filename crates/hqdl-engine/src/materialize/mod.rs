@@ -290,7 +290,7 @@ impl<'w> Materializer<'w> {
         for (n, (expansion, models)) in self.spec.expansions.iter().zip(&self.models).enumerate() {
             for m in models.first_positions() {
                 let choice = &models.choices()[m];
-                let selected = models.columns_of(m).find(|column| self.columns[n][*column]);
+                let selected = models.columns_of_model(m).find(|column| self.columns[n][*column]);
                 let (Some(column), true) = (selected, choice.endpoint.is_some()) else { continue };
                 let column = match models.first_positions().len() {
                     1 => expansion.name.clone(),
@@ -606,7 +606,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<Vec<usize>, MaterializeError> {
         let model_run = self.start_model_run(run, interrupt)?;
         self.search_evidence(run, &model_run, coverages, report)?;
-        report.in_doubt = model_run.budget.in_doubt();
+        report.in_doubt = model_run.budget.unconfirmed_cost();
         if report.has_stopped() {
             return Ok(Vec::new());
         }
@@ -615,7 +615,7 @@ impl<'w> Materializer<'w> {
             return Ok(Vec::new());
         }
         let mut changed = self.unify_values(run, &model_run, report)?;
-        report.in_doubt = model_run.budget.in_doubt();
+        report.in_doubt = model_run.budget.unconfirmed_cost();
         if report.stop_reason.is_none() {
             changed.extend(self.escalate_cells(run, &model_run, coverages, report)?);
         }

@@ -132,8 +132,8 @@ impl<'w> Materializer<'w> {
         let column = &expansion.columns[column_index];
         let Some(list) = &column.values else { return Ok(()) };
         let unify_expansion = Arc::new(unify::word_expansion(expansion, column, list));
-        let choice =
-            model::choose_models(&self.spec, Some(&*self.model), &unify_expansion).into_single();
+        let choice = model::choose_models(&self.spec, Some(&*self.model), &unify_expansion)
+            .into_only_model();
         let history = self.facts.history();
         let requirements = Arc::new(choice.requirements(history, &unify_expansion)?);
         let missing_rows: Vec<MissingRow> = unlisted_values
@@ -255,7 +255,7 @@ impl<'w> Materializer<'w> {
                 ThroughputEstimate::from_history(self.facts.history(), settings)?.reasoning_tokens;
             let unify_expansion = unify::word_expansion(expansion, column, list);
             let choice = model::choose_models(&self.spec, Some(&*self.model), &unify_expansion)
-                .into_single();
+                .into_only_model();
             let estimate = |unlisted_values: &[&str]| {
                 let tokenizer = Tokenizer::for_model(&choice.tokenizer);
                 let mut estimator = CostEstimator::new(&unify_expansion, choice.format, tokenizer)

@@ -71,7 +71,7 @@ impl ServerQuery<'_> {
             return database.check_query(sql).map_err(to_query_error);
         };
         let sink = std::cell::RefCell::new(sink);
-        let outcome = database.run_on_server(
+        let outcome = database.run_query_on_server(
             sql,
             self.timeout,
             &mut |columns: &[String]| {

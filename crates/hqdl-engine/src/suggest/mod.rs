@@ -154,7 +154,7 @@ pub fn suggest_columns(
     };
     let mut all =
         Suggestions { questions: Vec::new(), bound_questions: find_bound_questions(facts, spec)? };
-    let values = facts.history().asked_values()?;
+    let values = facts.history().answered_values()?;
     let key_overlaps = find_key_overlaps(database, spec, &values.values().flatten().collect())?;
     let mut used_names: Vec<HashSet<String>> =
         spec.expansions.iter().map(collect_reserved_names).collect();

@@ -52,7 +52,7 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
     Ok((completion, read_lossy_text(r, 15)?.unwrap_or_default()))
 }
 
-/// Returns a text, with replacement characters if the disk has damaged its bytes, so that one
+/// Returns a text. Bytes that the disk has damaged become replacement characters, so that one
 /// damaged answer does not block the others.
 pub(super) fn read_lossy_text(
     r: &rusqlite::Row<'_>,
@@ -98,7 +98,7 @@ impl Answers for Journal {
         })
     }
 
-    fn answers_after(
+    fn visit_answers_after(
         &self,
         line: i64,
         damage: &Damage,
@@ -154,7 +154,7 @@ impl Answers for Journal {
             let mut rows = lines.query([line])?;
             while let Some(row) = rows.next()? {
                 let Some(entity) = read_text(row, 0)? else { continue };
-                // The cells of a damaged answer may be of any column.
+                // The cells of a damaged answer may belong to any column.
                 let cells = read_text(row, 1)?.and_then(|text| serde_json::from_str(&text).ok());
                 let cells: Vec<Json> = cells.unwrap_or_else(|| vec![Json::Null]);
                 let of = |cell: &Json| cell.get(0)?.as_u64();

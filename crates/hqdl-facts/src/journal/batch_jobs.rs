@@ -20,16 +20,18 @@ fn orphaned_predicate() -> String {
 }
 
 impl BatchJobs for Journal {
-    fn template_id(&self, text: &str) -> Result<i64, FactsError> {
+    fn store_template(&self, text: &str) -> Result<i64, FactsError> {
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             c.execute("INSERT OR IGNORE INTO form (hash, form) VALUES (?1, ?2)", [&hash, text])?;
             c.query_row("SELECT id FROM form WHERE hash = ?1", [&hash], |r| r.get(0))
         })
     }
 
-    fn template_text(&self, id: i64) -> Result<String, FactsError> {
-        self.read(|c| c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0)))
+    fn load_template(&self, id: i64) -> Result<String, FactsError> {
+        self.read_snapshot(|c| {
+            c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0))
+        })
     }
 
     fn create_batch_job(
@@ -37,7 +39,7 @@ impl BatchJobs for Journal {
         batch_job: &BatchJob,
         packed: &[BatchRequest],
     ) -> Result<i64, FactsError> {
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             c.execute(
                 "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at, file)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -66,12 +68,12 @@ impl BatchJobs for Journal {
 
     fn count_batch_jobs(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM parcel WHERE run = ?1";
-        self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
+        self.read_snapshot(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
     fn mark_batch_job_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'uploaded', input_file = ?2 WHERE id = ?1";
-        self.change(|c| c.execute(sql, params![batch_job, file]).map(drop))
+        self.transact_with_connection(|c| c.execute(sql, params![batch_job, file]).map(drop))
     }
 
     fn mark_batch_job_creating(
@@ -79,9 +81,9 @@ impl BatchJobs for Journal {
         batch_job: i64,
         daily_budget: Option<f64>,
     ) -> Result<Option<f64>, FactsError> {
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             if let Some(budget) = daily_budget {
-                let used_today = DailySpending::default().spent_today(self)?;
+                let used_today = DailySpending::default().cost_today(self)?;
                 let sql = "SELECT coalesce(sum(worst_usd), 0.0) FROM request WHERE parcel = ?1";
                 let worst: f64 = c.query_row(sql, [batch_job], |r| r.get(0))?;
                 if used_today + worst > budget {
@@ -95,11 +97,11 @@ impl BatchJobs for Journal {
 
     fn mark_batch_job_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'open', batch = ?2 WHERE id = ?1";
-        self.change(|c| c.execute(sql, params![batch_job, batch]).map(drop))
+        self.transact_with_connection(|c| c.execute(sql, params![batch_job, batch]).map(drop))
     }
 
     fn close_batch_job(&self, batch_job: i64, outcome: &str) -> Result<(), FactsError> {
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             drop_packed_requests(c, batch_job)?;
             c.execute(
                 "UPDATE parcel SET state = 'closed', closed_at = ?2, outcome = ?3 WHERE id = ?1",
@@ -112,7 +114,7 @@ impl BatchJobs for Journal {
     fn list_open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
         let sql =
             format!("{SELECT_BATCH_JOB} AS p WHERE spec = ?1 AND {IN_FLIGHT_JOB} ORDER BY id");
-        self.read(|c| c.prepare(&sql)?.query_map([spec], read_batch_job)?.collect())
+        self.read_snapshot(|c| c.prepare(&sql)?.query_map([spec], read_batch_job)?.collect())
     }
 
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError> {
@@ -122,12 +124,12 @@ impl BatchJobs for Journal {
             "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {orphaned})
                OR EXISTS (SELECT 1 FROM parcel WHERE spec = ?1 AND state NOT IN ('closed', 'exported'))"
         );
-        self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
+        self.read_snapshot(|c| c.query_row(&sql, [spec], |r| r.get(0)))
     }
 
     fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
         self.update_sessions()?;
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             let sql = format!("{SELECT_BATCH_JOB} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
             let jobs: Vec<BatchJob> =
                 c.prepare(&sql)?.query_map([spec], read_batch_job)?.collect::<Result<_, _>>()?;
@@ -148,7 +150,7 @@ impl BatchJobs for Journal {
     }
 
     fn delete_batch_job(&self, batch_job: i64) -> Result<(), FactsError> {
-        self.change(|c| delete_job(c, batch_job))
+        self.transact_with_connection(|c| delete_job(c, batch_job))
     }
 
     fn worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError> {
@@ -160,13 +162,13 @@ impl BatchJobs for Journal {
     }
 
     fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError> {
-        self.read(|c| has_requests_in_flight(c, run))
+        self.read_snapshot(|c| has_requests_in_flight(c, run))
     }
 
     fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
         let unanswered = self.unanswered_requests(id)?.len() as u64;
         let sql = format!("{SELECT_BATCH_JOB} WHERE id = ?1");
-        self.read(|c| c.query_row(&sql, [id], read_batch_job))
+        self.read_snapshot(|c| c.query_row(&sql, [id], read_batch_job))
             .map(|batch_job| (batch_job, unanswered))
     }
 
@@ -181,11 +183,11 @@ impl BatchJobs for Journal {
         self.with_connection(|c| c.prepare_cached(&sql)?.exists([]))
     }
 
-    fn unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+    fn count_unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError> {
         let sql = "SELECT r.form, sum(json_array_length(r.columns)) FROM request AS r
                    JOIN request_row AS e ON e.request = r.id
                    WHERE r.parcel = ?1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";
-        self.read(|c| {
+        self.read_snapshot(|c| {
             c.prepare(sql)?.query_map([batch_job], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
         })
     }

@@ -1,4 +1,4 @@
-//! Claims in the journal: the right to ask for a cell, and named rights. A claim counts while its
+//! Claims in the journal: rights to ask for cells, and named locks. A claim is valid while its
 //! session is alive.
 
 use rusqlite::params;
@@ -22,7 +22,7 @@ impl Journal {
         keys.iter().map(|key| Ok(claim.execute(params![key.short_hash(), number])? > 0)).collect()
     }
 
-    /// Releases those of the keys that this session holds.
+    /// Releases the given keys, if this session holds them.
     pub(crate) fn release_keys(&self, keys: &[ClaimKey]) -> rusqlite::Result<()> {
         let c = self.connection();
         let mut release = c.prepare_cached("DELETE FROM claim WHERE key = ?1 AND session = ?2")?;
@@ -30,7 +30,7 @@ impl Journal {
         keys.iter().try_for_each(|key| release.execute(params![key.short_hash(), number]).map(drop))
     }
 
-    /// Returns true if a running session holds a key.
+    /// Returns true if a live session holds a key.
     pub(crate) fn is_claimed(&self, key: &ClaimKey) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM claim WHERE key = ?1 AND {ALIVE}");
         self.connection().prepare_cached(&sql)?.exists([key.short_hash()])

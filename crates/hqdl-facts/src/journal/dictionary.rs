@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::FactsError;
-use crate::checksum::{DictionaryEntry, corrupt_error};
+use crate::checksum::{DictionaryEntry, corruption_error};
 use crate::history::Dictionary;
 use crate::journal::Journal;
 use hqdl_values::key::{ColumnIdentity, Fingerprint, ListHash};
@@ -116,7 +116,7 @@ pub(super) fn read_text(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Op
     }
 }
 
-/// Returns the id of a dictionary text, which is inserted if it is new. If the table and its index
+/// Returns the id of a dictionary text; inserts the text if it is new. If the table and its index
 /// disagree about the id, the journal is damaged, and a wrong id would return another text's facts.
 fn intern(
     c: &Connection,
@@ -124,7 +124,8 @@ fn intern(
     insert: &str,
     values: &[&dyn rusqlite::ToSql],
 ) -> rusqlite::Result<u32> {
-    // One statement, so that both reads see the same state: another process may insert the text.
+    // Use one statement, so that both reads see the same state even if another process inserts the
+    // text.
     let sql = format!(
         "SELECT id, CASE WHEN id IS NULL
            THEN NOT EXISTS (SELECT 1 FROM {table} NOT INDEXED WHERE {column} = ?1)
@@ -137,7 +138,7 @@ fn intern(
         if agrees {
             return Ok(found);
         }
-        Err(corrupt_error(&format!("the index of the table `{table}` does not agree with it")))
+        Err(corruption_error(&format!("the index of the table `{table}` does not agree with it")))
     };
     if let Some(id) = find_id()? {
         return Ok(id);

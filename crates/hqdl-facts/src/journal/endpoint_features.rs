@@ -1,5 +1,5 @@
-//! Request parameters that endpoints do not support, stored so that no other command has to find
-//! out again.
+//! Request parameters that endpoints do not support, stored so that later commands need not
+//! discover them again.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -7,14 +7,14 @@ use crate::FactsError;
 use crate::history::EndpointFeatures;
 use crate::journal::Journal;
 use crate::journal::dictionary::read_text;
-use crate::journal::rates::{REMEMBERED, as_millis, now_millis};
+use crate::journal::rates::{REMEMBERED, as_millis, current_millis};
 
 impl EndpointFeatures for Journal {
     fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
         self.with_connection(|c| {
             c.prepare_cached("SELECT form FROM request_form WHERE endpoint = ?1 AND heard_at > ?2")?
-                .query_row(params![endpoint, now_millis() - as_millis(REMEMBERED)], |r| {
-                    // A damaged entry is unknown: the next request finds out again.
+                .query_row(params![endpoint, current_millis() - as_millis(REMEMBERED)], |r| {
+                    // Ignore a damaged entry; the next request discovers the features again.
                     read_text(r, 0)
                 })
                 .optional()
@@ -30,7 +30,7 @@ impl EndpointFeatures for Journal {
         self.with_connection(|c| match form {
             Some(form) => c.execute(
                 "INSERT OR REPLACE INTO request_form (endpoint, form, heard_at) VALUES (?1, ?2, ?3)",
-                params![endpoint, form, now_millis()],
+                params![endpoint, form, current_millis()],
             ),
             None => c.execute("DELETE FROM request_form WHERE endpoint = ?1", [endpoint]),
         })

@@ -1,4 +1,4 @@
-//! The journal: the record of every completion and of the facts read from it.
+//! The journal, which stores every completion and the facts parsed from it.
 
 mod answers;
 mod claims;
@@ -36,7 +36,7 @@ use hqdl_values::key::Entity;
 
 /// SQL predicate: the session of the row is alive.
 pub(crate) const ALIVE: &str = "session IN (SELECT id FROM session)";
-/// Selects the runs of running sessions.
+/// Selects the unfinished runs of live sessions.
 pub(crate) const ACTIVE_RUNS: &str =
     "SELECT id FROM run WHERE session IN (SELECT id FROM session) AND ended_at IS NULL";
 
@@ -46,7 +46,6 @@ pub struct Journal {
     path: PathBuf,
     /// Reentrant, because a caller that holds the connection may call a method that locks it again.
     connection: ReentrantMutex<Connection>,
-    /// The session of this process.
     pub(crate) session: Arc<FactsSession>,
     /// Damage that was found when this process last built the records.
     damage: Mutex<Damage>,
@@ -54,13 +53,13 @@ pub struct Journal {
 
 /// Number of prepared statements that a connection caches; more than the journal uses.
 const STATEMENT_CACHE_SIZE: usize = 128;
-/// Number of attempts, and the pause between them, at the lock that another writer holds: a minute
-/// altogether. `SQLite`'s own pauses grow to 100 ms, in which many short commits pass.
+/// Maximum number of attempts to take the write lock, with [`LOCK_PAUSE`] between them: a minute in
+/// total. `SQLite`'s own pauses grow to 100 ms, during which other writers make many short commits.
 const LOCK_ATTEMPTS: i32 = 60_000;
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Returns whether to try again to take the lock that another writer holds.
-fn wait_for_lock(attempts: i32) -> bool {
+/// Busy handler of `SQLite`: pauses, and returns true to request another attempt to take the lock.
+fn pause_before_retry(attempts: i32) -> bool {
     std::thread::sleep(LOCK_PAUSE);
     attempts < LOCK_ATTEMPTS
 }
@@ -73,7 +72,7 @@ impl Journal {
     pub(crate) fn open(path: &Path, session: Arc<FactsSession>) -> Result<Self, FactsError> {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let mut connection = Connection::open(path).map_err(error)?;
-        connection.busy_handler(Some(wait_for_lock)).map_err(error)?;
+        connection.busy_handler(Some(pause_before_retry)).map_err(error)?;
         connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_SIZE);
         hqdl_values::sql::reject_quoted_texts(&connection).map_err(error)?;
         // FULL, so that paid answers also survive a power cut. The commit thread groups commits, so
@@ -83,7 +82,7 @@ impl Journal {
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
             )
             .map_err(error)?;
-        checksum::register_function(&connection).map_err(error)?;
+        checksum::register_checksum_function(&connection).map_err(error)?;
         schema::check_schema(&connection).map_err(error)?;
         migrate::migrate_journal(&connection).map_err(error)?;
         schema::store_schema_checksum(&connection).map_err(error)?;
@@ -149,14 +148,14 @@ impl Journal {
     }
 
     /// Runs work in one transaction that is visible to other processes, but is not flushed to disk.
-    pub(crate) fn change_unflushed<T>(
+    pub(crate) fn transact_unflushed<T>(
         &self,
         work: impl FnOnce() -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
         let connection = self.connection();
         let run = || {
             connection.execute_batch("PRAGMA main.synchronous = NORMAL")?;
-            self.within_transaction(|_| work())
+            self.run_in_transaction(|_| work())
         };
         let result = run();
         let restored = connection.execute_batch("PRAGMA main.synchronous = FULL");
@@ -170,7 +169,7 @@ impl Journal {
     }
 
     /// Runs work in a new write transaction, or in the current one.
-    fn within_transaction<T>(
+    fn run_in_transaction<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
@@ -185,15 +184,15 @@ impl Journal {
     }
 
     /// Runs work like [`Journal::transact`], with the connection.
-    pub(crate) fn change<T>(
+    pub(crate) fn transact_with_connection<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
-        self.within_transaction(work).map_err(|e| self.error(&e))
+        self.run_in_transaction(work).map_err(|e| self.error(&e))
     }
 
     /// Runs reads in one transaction, so that they see a consistent snapshot.
-    pub(crate) fn read<T>(
+    pub(crate) fn read_snapshot<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
@@ -210,7 +209,7 @@ impl Journal {
         all().map_err(|e| self.error(&e))
     }
 
-    /// Records a completion; returns its id.
+    /// Stores a completion and returns its id.
     pub(crate) fn insert_completion(&self, c: &Completion) -> rusqlite::Result<i64> {
         let connection = self.connection();
         let mut insert = connection.prepare_cached(
@@ -249,7 +248,7 @@ impl Journal {
         let mut insert = connection.prepare_cached(
             "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
         )?;
-        let cells = to_cells_json(facts);
+        let cells = cells_to_json(facts);
         let checksum = answer_checksum(entity.as_str(), completion, model, &cells);
         insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
@@ -262,7 +261,7 @@ impl Journal {
 }
 
 /// Returns the facts of an entity as the JSON text of an answer row.
-pub(crate) fn to_cells_json(facts: &[Fact]) -> String {
+pub(crate) fn cells_to_json(facts: &[Fact]) -> String {
     let cells: Vec<JournalCell<'_>> = facts.iter().map(JournalCell).collect();
     serde_json::to_string(&cells).unwrap_or_default()
 }

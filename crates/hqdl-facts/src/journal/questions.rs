@@ -83,7 +83,7 @@ impl Questions for Journal {
         Ok(found)
     }
 
-    fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
+    fn answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
         let mut values: HashMap<u32, HashSet<String>> = HashMap::new();
         self.with_connection(|c| {
             let mut all = c.prepare(&format!(

@@ -1,8 +1,9 @@
 //! Rate limits in the journal: every request of the last minute is a row, so that all processes
 //! count together, and a restart does not exceed a limit.
 //!
-//! Times are milliseconds since 1970. If the clock jumps back, a time that is further ahead than
-//! possible is shortened to the longest possible wait from now, which is never too early.
+//! Times are milliseconds since 1970. If the clock is set back, a stored time may be too far in the
+//! future. It is then replaced by the longest possible wait from now, which never sends a request
+//! too early.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,12 +18,11 @@ use crate::limits::{
 };
 use crate::throttle::LimiterKey;
 
-/// How long a reported limit is remembered if the endpoint does not report it again.
+/// How long a reported limit applies if the endpoint does not report it again.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 /// How late a request may be sent after its permit without being counted again.
 pub(crate) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
 
-/// A request for a permit.
 #[derive(Debug, Clone)]
 pub(crate) struct PermitRequest {
     pub(crate) limiter_key: LimiterKey,
@@ -37,7 +37,7 @@ struct LimiterState {
     /// Model whose requests count; `None` for all models.
     model: Option<String>,
     limits: PerMinute,
-    /// The end of the pause that the endpoint asked for.
+    /// End of the pause that the endpoint asked for.
     wait_until: f64,
     requests_due: f64,
     tokens_due: f64,
@@ -49,7 +49,7 @@ impl Journal {
         &self,
         request: &PermitRequest,
     ) -> rusqlite::Result<Option<Duration>> {
-        let (c, now) = (self.connection(), now_millis());
+        let (c, now) = (self.connection(), current_millis());
         self.prune_requests_and_cap_times(now)?;
         let (key, need) = (&request.limiter_key, request.need);
         let limiters = self.read_limiters(key, now)?;
@@ -97,7 +97,7 @@ impl Journal {
 
     /// Counts a request that is sent later than its permit allows.
     pub(crate) fn mark_sent_late(&self, request: &PermitRequest) -> rusqlite::Result<()> {
-        self.store_request(request, now_millis(), Duration::ZERO)
+        self.store_request(request, current_millis(), Duration::ZERO)
     }
 
     fn store_request(
@@ -121,13 +121,14 @@ impl Journal {
             .map(drop)
     }
 
-    /// Records the tokens that an answered request used. It counts for at most a minute from now.
+    /// Records the tokens that an answered request used. The request counts for at most a minute
+    /// from now.
     pub(crate) fn reconcile_usage(
         &self,
         request: &PermitRequest,
         used: u64,
     ) -> rusqlite::Result<()> {
-        let (c, now) = (self.connection(), now_millis());
+        let (c, now) = (self.connection(), current_millis());
         c.prepare_cached(
             "UPDATE sent_lately SET tokens = ?2, leaves_at = min(leaves_at, ?3) WHERE id = ?1",
         )?
@@ -147,14 +148,14 @@ impl Journal {
         c.prepare_cached("DELETE FROM sent_lately WHERE id = ?1")?.execute([ticket]).map(drop)
     }
 
-    /// Adds the limits that a user of an endpoint asks for.
+    /// Adds the limits of a member of an endpoint's limiter.
     pub(crate) fn add_member(
         &self,
         member: u64,
         endpoint: &str,
         limits: PerMinute,
     ) -> Result<(), FactsError> {
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             self.register_session()?;
             let sql = "INSERT INTO rate_member (session, member, endpoint, requests, tokens)
                        VALUES (?1, ?2, ?3, ?4, ?5)";
@@ -170,7 +171,7 @@ impl Journal {
 
     /// Stores the limits that an endpoint reported, by the name of the limiter.
     pub(crate) fn store_limits(&self, name: &str, hint: RateLimitHint) -> rusqlite::Result<()> {
-        let (c, now) = (self.connection(), now_millis());
+        let (c, now) = (self.connection(), current_millis());
         let until = hint.wait.map(|wait| now + as_millis(wait.min(MAX_PAUSE)));
         c.prepare_cached("DELETE FROM rate_limit WHERE heard_at BETWEEN 1 AND ?1")?
             .execute([now - as_millis(REMEMBERED)])?;
@@ -188,7 +189,7 @@ impl Journal {
     /// Returns how much longer an endpoint will reject requests.
     pub(crate) fn remaining_pause(&self, key: &LimiterKey) -> Result<Option<Duration>, FactsError> {
         let sql = "SELECT max(wait_until) FROM rate_limit WHERE name IN (?1, ?2)";
-        let now = now_millis();
+        let now = current_millis();
         let until: Option<i64> = self.with_connection(|c| {
             c.prepare_cached(sql)?.query_row([&key.endpoint, &key.limiter_name()], |r| r.get(0))
         })?;
@@ -207,7 +208,7 @@ impl Journal {
         let per_minute =
             |r: &rusqlite::Row<'_>| Ok(PerMinute { requests: r.get(0)?, tokens: r.get(1)? });
         let members = c.prepare_cached(&sql)?.query_row([&key.endpoint], per_minute)?;
-        // Limits that the endpoint last reported for each API key.
+        // The strictest of the limits that the endpoint last reported for each API key.
         let sql = "SELECT min(requests), min(tokens) FROM rate_limit
                    WHERE name >= ?1 || char(10) AND name < ?1 || char(11) AND heard_at > ?2";
         let since = now - as_millis(REMEMBERED);
@@ -242,8 +243,8 @@ impl Journal {
         ])
     }
 
-    /// Returns the earliest time at which a request fits into its minute; `None` if it fits now. A
-    /// request larger than the limit is sent alone, when nothing else counts.
+    /// Returns the earliest time at which a request fits into the limit per minute; `None` if it
+    /// fits now. A request larger than the limit is sent alone, when no other request counts.
     fn next_free_time(
         &self,
         endpoint: &str,
@@ -303,7 +304,7 @@ fn scale_pace(due: f64, before: Option<u32>, limit: Option<u32>, now: i64) -> f6
     }
 }
 
-/// Returns the milliseconds that `n` requests or tokens take at a limit, at most a minute.
+/// Returns the milliseconds that `n` requests or tokens take under a limit, at most a minute.
 fn interval_millis(n: u64, limit: u32) -> f64 {
     as_millis(MINUTE) as f64 * (n as f64 / f64::from(limit.max(1))).min(1.0)
 }
@@ -313,8 +314,8 @@ fn burst_millis(limit: u32, divisor: u32) -> f64 {
     interval_millis(u64::from((limit / divisor).max(1)) - 1, limit)
 }
 
-/// Returns the wall clock.
-pub(crate) fn now_millis() -> i64 {
+/// Returns the time of the system clock, in milliseconds since 1970.
+pub(crate) fn current_millis() -> i64 {
     as_millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 

@@ -73,7 +73,7 @@ impl Journal {
     ) -> Result<Vec<Option<Record>>, FactsError> {
         let read = || -> Result<Vec<Option<Record>>, FactsError> {
             let connection = self.connection();
-            // One snapshot for all of the lookups.
+            // Read all records from one snapshot.
             let _snapshot = (entities.len() > 1 && connection.is_autocommit())
                 .then(|| connection.unchecked_transaction())
                 .transpose()
@@ -101,13 +101,13 @@ impl Journal {
         match found {
             Ok(None) => Ok(None),
             Ok(Some(Ok(Some(record)))) => Ok(Some(record)),
-            Ok(Some(_)) => Err(self.damaged_record(entity)),
-            Err(error) if is_corruption_error(&error) => Err(self.damaged_record(entity)),
+            Ok(Some(_)) => Err(self.damaged_record_error(entity)),
+            Err(error) if is_corruption_error(&error) => Err(self.damaged_record_error(entity)),
             Err(error) => Err(self.error(&error)),
         }
     }
 
-    fn damaged_record(&self, entity: &str) -> FactsError {
+    fn damaged_record_error(&self, entity: &str) -> FactsError {
         let message = format!("the record of {entity} is damaged");
         FactsError::Index { path: self.path().with_file_name(FILE_NAME), message }
     }
@@ -129,7 +129,7 @@ impl Journal {
             let (entity, bytes): (String, Vec<u8>) =
                 (row.get(0).map_err(error)?, row.get(1).map_err(error)?);
             let record =
-                verify_record(&entity, &bytes).ok_or_else(|| self.damaged_record(&entity))?;
+                verify_record(&entity, &bytes).ok_or_else(|| self.damaged_record_error(&entity))?;
             size += entity.len() + record.len();
             page.push((entity, RecordBytes(Bytes::copy_from_slice(record))));
             if size >= max_bytes {
@@ -159,7 +159,7 @@ impl Journal {
         records: &HashMap<Entity, Record>,
         head: i64,
     ) -> Result<(), FactsError> {
-        // In the order of the table, so that neighbours are written to the same page.
+        // Write in the order of the table, so that neighbours are written to the same page.
         let mut records: Vec<(&str, &Record)> =
             records.iter().map(|(entity, record)| (entity.as_str(), record)).collect();
         records.sort_unstable_by_key(|(entity, _)| *entity);
@@ -200,7 +200,7 @@ impl Journal {
                 Some(head) if head < last => {
                     let damage = self.find_damage(head)?;
                     if !damage.fact_rows.is_empty() {
-                        // Earlier records of these entities may be outdated.
+                        // The earlier records of these entities may be outdated.
                         return self.rebuild_records().map(drop);
                     }
                     self.merge_rows_after(head, &damage)
@@ -212,7 +212,7 @@ impl Journal {
 
     fn merge_rows_after(&self, head: i64, damage: &Damage) -> Result<(), FactsError> {
         let mut records: HashMap<Entity, Record> = HashMap::new();
-        let last = self.answers_after(head, damage, &mut |line, entity, facts| {
+        let last = self.visit_answers_after(head, damage, &mut |line, entity, facts| {
             if records.len() >= MERGED_ENTITIES {
                 self.put_records(&std::mem::take(&mut records), line - 1)?;
             }
@@ -257,7 +257,8 @@ impl Journal {
         self.with_connection(|c| c.query_row("PRAGMA records.user_version", [], |r| r.get(0)))
     }
 
-    /// Merges all answers entity by entity, so that the records are written in their own order.
+    /// Merges all answers, entity by entity, so that the records are written in the order of their
+    /// table.
     fn write_all_records(&self, damage: &Damage) -> Result<u64, FactsError> {
         let error = |e: rusqlite::Error| self.error(&e);
         let connection = self.connection();
@@ -286,7 +287,7 @@ impl Journal {
     }
 }
 
-/// Encodes a record, with a checksum of its entity and itself in front.
+/// Encodes a record, preceded by a checksum of its entity and content.
 fn encode_record(entity: &str, record: &Record) -> Result<Vec<u8>, String> {
     let bytes = postcard::to_stdvec(record).map_err(|e| e.to_string())?;
     let mut all = record_checksum(entity, &bytes).to_le_bytes().to_vec();

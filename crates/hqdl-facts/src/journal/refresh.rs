@@ -15,7 +15,7 @@ impl RefreshJobs for Journal {
 
     fn start_refresh(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
         let begun_at = current_timestamp();
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             // Another process may have started the refresh just now.
             if let Some(open) = find_open_refresh(c, s)? {
                 return Ok(open);

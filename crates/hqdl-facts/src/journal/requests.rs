@@ -47,7 +47,7 @@ fn insert_requests(
 
 impl BatchRequests for Journal {
     fn enqueue_requests(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
-        self.change(|c| insert_requests(c, run, requests))
+        self.transact_with_connection(|c| insert_requests(c, run, requests))
     }
 
     fn split_request(
@@ -58,7 +58,7 @@ impl BatchRequests for Journal {
     ) -> Result<(), FactsError> {
         let rows = rows.min(request.rows.len());
         let rest = [BatchedRequest { rows: request.rows[rows..].to_vec(), ..request.clone() }];
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             let sql = "DELETE FROM request_row WHERE request = ?1 AND number >= ?2";
             c.execute(sql, params![request.id, rows])?;
             insert_requests(c, run, &rest)
@@ -69,14 +69,18 @@ impl BatchRequests for Journal {
 
     fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
-        self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
+        self.read_snapshot(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError> {
+    fn next_queued_request(
+        &self,
+        run: RunId,
+        after: i64,
+    ) -> Result<Option<BatchedRequest>, FactsError> {
         let sql = format!(
             "{SELECT_REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
         );
-        self.read(|c| select_request(c, &sql, &[&after, &run]))
+        self.read_snapshot(|c| select_request(c, &sql, &[&after, &run]))
     }
 
     fn find_request(
@@ -84,7 +88,7 @@ impl BatchRequests for Journal {
         custom_id: &str,
         batch_job: Option<i64>,
     ) -> Result<KnownRequest, FactsError> {
-        self.read(|c| {
+        self.read_snapshot(|c| {
             let within = "(?2 IS NULL OR r.parcel = ?2)";
             // If a request was exported twice, the submitted one comes first.
             let sql = format!(
@@ -102,26 +106,30 @@ impl BatchRequests for Journal {
 
     fn unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM request WHERE parcel = ?1 AND state = 'packed' ORDER BY id";
-        self.read(|c| c.prepare(sql)?.query_map([batch_job], |r| r.get(0))?.collect())
+        self.read_snapshot(|c| c.prepare(sql)?.query_map([batch_job], |r| r.get(0))?.collect())
     }
 
     fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
-        self.read(|c| select_request(c, &format!("{SELECT_REQUEST} WHERE r.id = ?1"), &[&id]))
+        self.read_snapshot(|c| {
+            select_request(c, &format!("{SELECT_REQUEST} WHERE r.id = ?1"), &[&id])
+        })
     }
 
     fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
         let sql =
             "UPDATE request SET state = 'waiting', parcel = NULL, custom_id = NULL, worst_usd = 0,
                      worst_tokens = 0, sent = sent - ?2, run = ?3 WHERE id = ?1";
-        self.change(|c| c.execute(sql, params![request, i64::from(!counts), run]).map(drop))
+        self.transact_with_connection(|c| {
+            c.execute(sql, params![request, i64::from(!counts), run]).map(drop)
+        })
     }
 
     fn drop_request(&self, request: i64) -> Result<(), FactsError> {
-        self.change(|c| settle_request(c, request, "dropped"))
+        self.transact_with_connection(|c| settle_request(c, request, "dropped"))
     }
 
     fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
-        self.read(|c| {
+        self.read_snapshot(|c| {
             let sql = format!(
                 "SELECT r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
                  LEFT JOIN parcel AS p ON p.id = r.parcel
@@ -143,7 +151,7 @@ impl BatchRequests for Journal {
         entity: &Entity,
         model: u32,
     ) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
-        self.read(|c| {
+        self.read_snapshot(|c| {
             c.prepare_cached(
                 "SELECT r.parcel, r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
                  JOIN parcel AS p ON p.id = r.parcel
@@ -157,7 +165,7 @@ impl BatchRequests for Journal {
 
     fn mark_export_failed(&self, request: i64) -> Result<(), FactsError> {
         let sql = "UPDATE request SET failed = 1 WHERE id = ?1";
-        self.change(|c| c.execute(sql, [request]).map(drop))
+        self.transact_with_connection(|c| c.execute(sql, [request]).map(drop))
     }
 }
 

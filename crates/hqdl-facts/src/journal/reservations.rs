@@ -42,7 +42,10 @@ impl Journal {
     }
 
     /// Keeps a reservation, because its request may have been billed although it has no answer.
-    pub(crate) fn mark_in_doubt(&self, reservation: ReservationId) -> rusqlite::Result<()> {
+    pub(crate) fn mark_reservation_in_doubt(
+        &self,
+        reservation: ReservationId,
+    ) -> rusqlite::Result<()> {
         let connection = self.connection();
         let mut update =
             connection.prepare_cached("UPDATE reservation SET in_doubt = 1 WHERE id = ?1")?;
@@ -50,10 +53,10 @@ impl Journal {
     }
 }
 
-/// The spending of one day, updated with each new completion.
+/// Spending of one day, updated with each new completion.
 #[derive(Debug, Default)]
 pub(crate) struct DailySpending {
-    /// The date, as in RFC 3339.
+    /// The date in RFC 3339 format.
     date: String,
     /// Id of the last completion that is counted.
     last: i64,
@@ -63,7 +66,7 @@ pub(crate) struct DailySpending {
 impl DailySpending {
     /// Returns the USD spent today (UTC), including the worst-case cost of requests that are in
     /// flight or were never answered.
-    pub(crate) fn spent_today(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
+    pub(crate) fn cost_today(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
         let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
         if self.date != today {
             *self = Self { date: today, ..Self::default() };
@@ -88,10 +91,10 @@ impl DailySpending {
 
 /// Returns the worst-case cost of all requests in flight that were sent at or after `then`.
 pub(crate) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<SpentAmount> {
-    sum_reserved(c, "p.sent_at >= ?1", &then)
+    sum_reserved_costs(c, "p.sent_at >= ?1", &then)
 }
 
-pub(crate) fn sum_reserved(
+pub(crate) fn sum_reserved_costs(
     c: &Connection,
     which: &str,
     value: &dyn rusqlite::ToSql,

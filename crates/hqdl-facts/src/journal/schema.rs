@@ -1,19 +1,19 @@
 //! Checksum of the journal's schema. `SQLite` does not detect a flipped bit in a definition or in
 //! the number of a table's first page: the table appears empty, or has another table's rows.
 //!
-//! The checksum is the `user_version` of the file. If the schema differs from it, the definitions
+//! The checksum is the `user_version` of the file. If the schema does not match it, the definitions
 //! must be those of the applied migrations, and the file must pass an integrity check, because
 //! VACUUM moves pages.
 
 use rusqlite::Connection;
 
-use crate::checksum::{corrupt_error, register_function};
+use crate::checksum::{corruption_error, register_checksum_function};
 use hqdl_database::migrate::apply_journal_migrations;
 use hqdl_migrations::{JOURNAL, Migration};
 
 /// Checks the schema against its checksum, if it has one.
 pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
-    // One snapshot, because another process may be migrating the journal.
+    // Use one snapshot, because another process may be migrating the journal.
     let snapshot = connection.unchecked_transaction()?;
     let stored = stored_checksum(&snapshot)?;
     if stored == 0 || stored == schema_checksum(&snapshot)? {
@@ -22,15 +22,15 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
     let intact: String = snapshot.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
     if intact != "ok" {
         // The first line can be a heading, so report the last line.
-        return Err(corrupt_error(intact.lines().last().unwrap_or_default()));
+        return Err(corruption_error(intact.lines().last().unwrap_or_default()));
     }
     if read_definitions(&snapshot)? != expected_definitions(&snapshot)? {
-        return Err(corrupt_error("its schema does not match its checksum"));
+        return Err(corruption_error("its schema does not match its checksum"));
     }
     Ok(())
 }
 
-/// Stores the checksum of the schema, if it is not the stored one.
+/// Stores the checksum of the schema, if it has changed.
 pub(super) fn store_schema_checksum(connection: &Connection) -> rusqlite::Result<()> {
     if stored_checksum(connection)? == schema_checksum(connection)? {
         return Ok(());
@@ -76,7 +76,7 @@ fn expected_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>
         .query_map([], |r| r.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     let expected = Connection::open_in_memory()?;
-    register_function(&expected)?;
+    register_checksum_function(&expected)?;
     let migrations: Vec<Migration> =
         JOURNAL.iter().filter(|(number, _)| applied.contains(number)).copied().collect();
     apply_journal_migrations(&expected, &migrations)?;

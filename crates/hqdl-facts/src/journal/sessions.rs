@@ -28,7 +28,7 @@ impl Journal {
         if dead.is_empty() {
             return Ok(false);
         }
-        self.within_transaction(|c| dead.iter().try_for_each(|id| end_session(c, id)))?;
+        self.run_in_transaction(|c| dead.iter().try_for_each(|id| end_session(c, id)))?;
         self.session.delete_files(|id| !dead.iter().any(|dead| dead == id));
         Ok(true)
     }
@@ -48,7 +48,7 @@ impl Journal {
         if !self.connection().prepare(sql)?.exists([&self.session.id])? {
             return Ok(());
         }
-        self.within_transaction(|c| end_session(c, &self.session.id))
+        self.run_in_transaction(|c| end_session(c, &self.session.id))
     }
 
     /// Ends dead sessions before a decision that depends on which sessions are alive.
@@ -71,7 +71,7 @@ impl Journal {
         self.connection().prepare_cached(sql)?.exists([run])
     }
 
-    /// Returns true if a running session has a request in flight.
+    /// Returns true if a live session has a request in flight.
     pub(crate) fn has_reservations_in_flight(&self) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM reservation WHERE in_doubt = 0 AND {ALIVE}");
         self.connection().prepare_cached(&sql)?.exists([])
@@ -80,7 +80,7 @@ impl Journal {
 
 impl Runs for Journal {
     fn start_run(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
-        self.change(|c| self.insert_run(c, command, spec))
+        self.transact_with_connection(|c| self.insert_run(c, command, spec))
     }
 
     fn resume_or_start_run(
@@ -89,7 +89,7 @@ impl Runs for Journal {
         spec: &str,
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
         self.update_sessions()?;
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             let left = mark_requests_in_doubt(c)?;
             let Some(run) = select_unfinished_run(c, spec)? else {
                 return Ok((self.insert_run(c, command, spec)?, left));
@@ -106,22 +106,22 @@ impl Runs for Journal {
     }
 
     fn finish_run(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
-        self.change(|c| end_run(c, run, outcome))
+        self.transact_with_connection(|c| end_run(c, run, outcome))
     }
 
     fn finish_unfinished_run(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
         if self.find_unfinished_run(spec)?.is_none() {
             return Ok(());
         }
-        // Checked again within the transaction, because another process may have resumed the run.
-        self.change(|c| match select_unfinished_run(c, spec)? {
+        // Check again within the transaction, because another process may have resumed the run.
+        self.transact_with_connection(|c| match select_unfinished_run(c, spec)? {
             Some(run) if !has_requests_in_flight(c, run)? => end_run(c, run, outcome),
             _ => Ok(()),
         })
     }
 
     fn leave_run_open(&self, run: RunId) -> Result<(), FactsError> {
-        self.change(|c| {
+        self.transact_with_connection(|c| {
             delete_reservations(c, run)?;
             c.execute("UPDATE run SET session = NULL WHERE id = ?1", [run]).map(drop)
         })
@@ -162,7 +162,7 @@ fn select_unfinished_run(c: &Connection, spec: &str) -> rusqlite::Result<Option<
     c.query_row(&sql, [spec], |r| r.get(0)).optional()
 }
 
-/// Deletes the reservations of requests that a run has not sent, because the run ends.
+/// Deletes the reservations of an ending run, except those in doubt.
 fn delete_reservations(c: &Connection, run: RunId) -> rusqlite::Result<()> {
     c.execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run]).map(drop)
 }

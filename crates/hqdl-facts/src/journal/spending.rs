@@ -9,12 +9,12 @@ use crate::history::Spending;
 use crate::ids::RunId;
 use crate::journal::Journal;
 use crate::journal::answers::read_lossy_text;
-use crate::journal::reservations::{reserved_since, sum_reserved};
+use crate::journal::reservations::{reserved_since, sum_reserved_costs};
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
 
 impl Spending for Journal {
-    fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
+    fn cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         self.with_connection(|c| {
             c.query_row(
                 &format!(
@@ -30,7 +30,7 @@ impl Spending for Journal {
         })
     }
 
-    fn spent_today(&self) -> Result<f64, FactsError> {
+    fn cost_today(&self) -> Result<f64, FactsError> {
         self.with_connection(|c| {
             c.query_row(
                 &format!(
@@ -71,13 +71,13 @@ impl Spending for Journal {
         })
     }
 
-    fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
-        self.read(|c| sum_reserved(c, "p.run = ?1", &run))
+    fn reserved_cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
+        self.read_snapshot(|c| sum_reserved_costs(c, "p.run = ?1", &run))
     }
 
-    fn reserved_today(&self) -> Result<SpentAmount, FactsError> {
+    fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError> {
         let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
-        self.read(|c| reserved_since(c, &today))
+        self.read_snapshot(|c| reserved_since(c, &today))
     }
 
     fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {

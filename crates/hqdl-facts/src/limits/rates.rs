@@ -1,4 +1,5 @@
-//! Decides when a request may be sent. It reads no clock: the caller passes the current time.
+//! Decides when a request may be sent. This module reads no clock: the caller passes the current
+//! time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, PerMinute, RateLimitH
 /// The limits, and the requests that count against them.
 #[derive(Debug)]
 pub struct Rates {
-    /// The limits of the members.
     member_limits: BTreeMap<u64, PerMinute>,
     /// The limits that the endpoint last reported.
     server_limits: PerMinute,
@@ -39,13 +39,13 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// Adds a member with its limits.
+    /// Adds a member. From now on, its limits apply to all requests.
     pub fn add_member(&mut self, member: u64, limits: PerMinute, now: Instant) {
         self.member_limits.insert(member, limits);
         self.apply_limits(now);
     }
 
-    /// Removes a member.
+    /// Removes a member and its limits.
     pub fn remove_member(&mut self, member: u64, now: Instant) {
         self.member_limits.remove(&member);
         self.apply_limits(now);

@@ -14,12 +14,13 @@ pub const MINUTE: Duration = Duration::from_secs(60);
 /// Longest time between sending a request and the endpoint counting it. A request counts until a
 /// minute after its answer, or until a minute after this time, whichever comes first.
 pub const MAX_COUNTING_DELAY: Duration = Duration::from_secs(1);
-/// A burst of 1/1000 of a minute's requests is allowed, to make up for late wake-ups.
+/// Divisor for bursts of requests: 1/1000 of a minute's requests may be sent early, to make up for
+/// late wake-ups.
 pub(crate) const REQUEST_BURST: u32 = 1000;
-/// The same divisor for tokens, which come in larger units.
+/// Divisor for bursts of tokens, which come in larger units.
 pub(crate) const TOKEN_BURST: u32 = 200;
 
-/// Tokens of a request, as its permit needs them.
+/// Tokens for which a request needs a permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// Expected tokens; the request waits until the pace allows them.
@@ -31,7 +32,7 @@ pub struct Need {
 impl Need {
     /// Creates a need of exactly this many tokens.
     #[must_use]
-    pub fn exactly(tokens: u64) -> Self {
+    pub fn from_tokens(tokens: u64) -> Self {
         Self { likely: tokens, max: tokens }
     }
 }
@@ -41,7 +42,7 @@ impl Need {
 struct CountedRequest {
     /// Number of tokens by which the pace was advanced.
     paced_tokens: u64,
-    /// Number of tokens that the request counts for.
+    /// Number of tokens that count against the limit.
     tokens: u64,
     /// Time at which the request stops counting; `None` until the request is sent.
     expires_at: Option<Instant>,
@@ -56,8 +57,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Returns the earliest time known at which a request may fit; `None` if it fits now. A request
-    /// larger than the limit is sent alone, when nothing else counts.
+    /// Returns the earliest known time at which a request may fit; `None` if it fits now. A request
+    /// larger than the limit is sent alone, when no other request counts.
     pub(super) fn next_free_time(
         &mut self,
         now: Instant,

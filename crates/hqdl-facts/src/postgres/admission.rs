@@ -1,6 +1,6 @@
-//! Admission: decides how many requests may be sent to an endpoint and model, and when, from what
-//! all machines have sent. The server decides in one round trip: it locks the limits and counts the
-//! requests. Without limits it locks nothing.
+//! Admission: decides how many requests may be sent to an endpoint and model, and when, based on
+//! the requests that all machines have sent. The server decides in one round trip: it locks the
+//! limits and counts the requests. Without limits it locks nothing.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ pub(super) struct Admission {
 }
 
 impl Server {
-    /// Admits as many of the first requests as may be sent soon, under the limits of all processes.
+    /// Admits the first requests, as many as may be sent soon, under the limits of all processes.
     pub(super) async fn admit_requests(
         &self,
         limiter_key: &LimiterKey,
@@ -158,8 +158,8 @@ impl Server {
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
         };
         let (now, is_limited, at, retry_after) = self.read_row(&row, read)?;
-        // Times count from the arrival of the reply, so a request may be sent slightly late but
-        // never early.
+        // Measure times from the arrival of the reply, so that a request may be sent slightly late
+        // but never early.
         let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, MAX_WAIT));
         let admitted = ids.into_iter().zip(at).map(|(id, at)| (id, heard + from_now(at))).collect();
         let retry_after = from_now(retry_after.unwrap_or(now)).max(Duration::from_millis(5));

@@ -130,7 +130,7 @@ impl Answers for Server {
         self.query_all(&sql, &[&model, &i64::from(max)], |r| Ok(read_completion(r)?.0))
     }
 
-    fn answers_after(
+    fn visit_answers_after(
         &self,
         line: i64,
         damage: &Damage,

@@ -59,7 +59,7 @@ async fn delete_job(all: &Transaction<'_>, batch_job: i64) -> WorkResult<()> {
 }
 
 impl BatchJobs for Server {
-    fn template_id(&self, text: &str) -> Result<i64, FactsError> {
+    fn store_template(&self, text: &str) -> Result<i64, FactsError> {
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
         let sql =
             "INSERT INTO hqdl.form (hash, form) VALUES ($1, $2) ON CONFLICT (hash) DO NOTHING";
@@ -67,7 +67,7 @@ impl BatchJobs for Server {
         self.query_one("SELECT id FROM hqdl.form WHERE hash = $1", &[&hash], |r| Ok(r.try_get(0)?))
     }
 
-    fn template_text(&self, id: i64) -> Result<String, FactsError> {
+    fn load_template(&self, id: i64) -> Result<String, FactsError> {
         self.query_one("SELECT form FROM hqdl.form WHERE id = $1", &[&id], |r| Ok(r.try_get(0)?))
     }
 
@@ -237,7 +237,7 @@ impl BatchJobs for Server {
         self.query_one(&sql, &[], |r| Ok(r.try_get(0)?))
     }
 
-    fn unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+    fn count_unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError> {
         let sql =
             "SELECT r.form, sum(json_array_length(r.columns::json))::bigint FROM hqdl.request AS r
                    JOIN hqdl.request_row AS e ON e.request = r.id

@@ -1,4 +1,4 @@
-//! Claims: exclusive rights to ask a request or to perform a step. A claim is a row of the server,
+//! Claims: exclusive rights to ask for a cell or to perform a step. A claim is a row of the server,
 //! and its session owns it until the session's lease ends.
 
 use std::collections::{HashMap, HashSet};
@@ -35,8 +35,8 @@ impl Claims {
 }
 
 impl Server {
-    /// Claims `keys`, then reads what open batch jobs already ask the model `batch_model`, then
-    /// reads the stored facts of `entities`.
+    /// Claims `keys`, then reads which columns open batch jobs already ask the model `batch_model`
+    /// for, and then reads the stored facts of `entities`.
     ///
     /// The statements run in this order and are sent together, in one round trip.
     pub(super) async fn claim_cells(
@@ -45,7 +45,7 @@ impl Server {
         entities: &[Entity],
         batch_model: Option<u32>,
     ) -> Result<ClaimedCells, FactsError> {
-        let session = self.keep_session().await?;
+        let session = self.keep_session_alive().await?;
         let hashes: Vec<Vec<u8>> = keys.iter().map(ClaimKey::hash).collect();
         // Every process locks the rows in the same order, so that two processes never deadlock.
         let mut sorted = hashes.clone();
@@ -102,7 +102,7 @@ impl Server {
         })
     }
 
-    /// Releases those of `keys` that this process holds. It does not wait for the server.
+    /// Releases the given keys that this process holds. It does not wait for the server.
     pub(super) fn release_claims(&self, keys: &[ClaimKey]) {
         let (keys, tokens): (Vec<Vec<u8>>, Vec<i64>) = {
             let mut held = self.claims.lock_held();
@@ -155,8 +155,8 @@ fn claim_sql() -> String {
     )
 }
 
-/// Returns the SQL that selects the columns which open batch jobs, or jobs of active runs, ask of a
-/// model about some entities.
+/// Returns the SQL that selects the columns that batch requests to a model ask for, by entity:
+/// requests of open batch jobs, and requests that active runs have queued.
 fn batched_columns_sql() -> String {
     format!(
         "SELECT e.key, r.meanings FROM hqdl.request_row AS e JOIN hqdl.request AS r ON r.id = e.request

@@ -10,7 +10,7 @@ use tracing::debug;
 
 use crate::FactsError;
 use crate::checksum::answer_checksum;
-use crate::journal::to_cells_json;
+use crate::journal::cells_to_json;
 use crate::postgres::Server;
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::key::to_stored_entity;
@@ -47,7 +47,7 @@ pub(super) async fn commit_queued_units(
         let (units, replies): (Vec<Arc<TaggedUnit>>, Vec<_>) = waiting.drain(..).unzip();
         let kept = server.commit_units(&units).await;
         if kept.is_ok() && std::mem::take(&mut behind) {
-            // These are units that the server did not accept while it was unreachable.
+            // Commit the units that were written to files while the server was unreachable.
             behind = server.commit_spooled().await.is_err();
         }
         behind |= kept.is_err();
@@ -124,7 +124,7 @@ impl UnitColumns {
             all.reservations.extend(unit.settles.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {
-                let cells = to_cells_json(facts);
+                let cells = cells_to_json(facts);
                 let key = to_stored_entity(entity);
                 let lines = &mut all.lines;
                 lines.of.push(n);
@@ -225,7 +225,8 @@ impl Statements {
 }
 
 impl Server {
-    /// Commits units in one transaction and one round trip. No process commits a unit twice.
+    /// Commits units in one transaction and one round trip. A unit that another process has already
+    /// committed is not committed again.
     pub(super) async fn commit_units(&self, units: &[Arc<TaggedUnit>]) -> Result<(), FactsError> {
         let lines: usize = units.iter().map(|kept| kept.unit.facts.len()).sum();
         let within = ANSWER_TIMEOUT + ANSWER_TIMEOUT * (lines / 50_000) as u32;
@@ -235,8 +236,8 @@ impl Server {
             while !left.is_empty() {
                 match send_commit(&client, &statements, &UnitColumns::from_units(&left)).await {
                     Ok(()) => break,
-                    // The unit was sent before and the server's reply was lost, or another process
-                    // has sent it.
+                    // The unit was committed before: either the server's reply was lost, or another
+                    // process committed it.
                     Err(e) if is_committed(&e) => {
                         let tokens: Vec<i64> = left.iter().map(|kept| kept.token).collect();
                         let known = client.query(FIND_COMMITTED, &[&tokens]).await?;
@@ -274,7 +275,7 @@ async fn send_commit(
     statements: &Statements,
     all: &UnitColumns,
 ) -> Result<(), tokio_postgres::Error> {
-    let (n, lines) = (super::as_bigint(all.token.len()), super::as_bigint(all.lines.of.len()));
+    let (n, lines) = (super::to_bigint(all.token.len()), super::to_bigint(all.lines.of.len()));
     let of = &all.lines;
     let of_number: [Parameter<'_>; 2] = [&n, &lines];
     let of_completions: [Parameter<'_>; 17] = [
@@ -301,8 +302,8 @@ async fn send_commit(
     let of_reservations: [Parameter<'_>; 1] = [&all.reservations];
     let of_spent: [Parameter<'_>; 2] = [&all.model, &all.cost_usd];
     let of_requests: [Parameter<'_>; 1] = [&all.requests];
-    // All statements are sent before the first reply arrives, so the lock on the numbers is held
-    // only while the server works. If one statement fails, the transaction is rolled back.
+    // All statements are sent before the first reply arrives, so the lock on the row numbers is
+    // held only while the server works. If one statement fails, the transaction is rolled back.
     let done = tokio::join!(
         biased;
         client.batch_execute(BEGIN),

@@ -1,8 +1,9 @@
 //! Local copy: what this process has read from the server, cached for plain reads.
 //!
 //! Answer rows are only ever appended, in the order of their ids, and an entity's record changes
-//! only when a row about it is appended. The copy therefore reflects *every row up to one*. A
-//! refresh asks the server for the rows appended since and drops the records that they change.
+//! only when a row about it is appended. The copy therefore reflects *every row up to a certain
+//! one*. A refresh asks the server for the rows appended since and drops the records that they
+//! change.
 //!
 //! The copy is used only if its last refresh began less than [`MAX_AGE`] ago, and began after
 //! everything else this process has read from the server or written to it. So it is never older
@@ -63,7 +64,6 @@ struct CopyState {
     bytes: usize,
 }
 
-/// A dictionary table of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum DictionaryTable {
     Model,
@@ -85,7 +85,7 @@ impl CopyState {
             self.identity_ids.clear();
             self.changed.clear();
         }
-        if super::as_bigint(changed_keys.len()) >= MAX_CHANGES {
+        if super::to_bigint(changed_keys.len()) >= MAX_CHANGES {
             self.forget_records();
         }
         for key in changed_keys {
@@ -160,7 +160,7 @@ impl Server {
 
     /// Returns an entry of the copy, or reads it from the server. The entry that was read is added
     /// to the copy unless entries were dropped in the meantime.
-    fn get_or_read<T: Clone>(
+    fn get_or_read_entry<T: Clone>(
         &self,
         find: impl Fn(&CopyState) -> Option<T>,
         read: impl FnOnce() -> Result<T, FactsError>,
@@ -191,7 +191,7 @@ impl Server {
     ) -> Result<u32, FactsError> {
         let key = (of, text.to_owned());
         let find = |state: &CopyState| state.ids.get(&key).copied();
-        self.get_or_read(find, read, |state, id| {
+        self.get_or_read_entry(find, read, |state, id| {
             state.ids.insert(key.clone(), id);
         })
     }
@@ -204,7 +204,7 @@ impl Server {
         read: impl FnOnce() -> Result<Vec<u32>, FactsError>,
     ) -> Result<Vec<u32>, FactsError> {
         let find = |state: &CopyState| state.identity_ids.get(name).cloned();
-        self.get_or_read(find, read, |state, all| {
+        self.get_or_read_entry(find, read, |state, all| {
             state.identity_ids.insert(name.to_owned(), all);
         })
     }
@@ -216,7 +216,7 @@ impl Server {
         read: impl FnOnce() -> Result<i64, FactsError>,
     ) -> Result<i64, FactsError> {
         let find = |state: &CopyState| state.changed.get(&identity_id).copied();
-        self.get_or_read(find, read, |state, line| {
+        self.get_or_read_entry(find, read, |state, line| {
             state.changed.insert(identity_id, line);
         })
     }

@@ -60,12 +60,10 @@ sql_types! {
     Vec<Vec<u8>> => BYTEA_ARRAY, &[i32] => INT4_ARRAY, &[i64] => INT8_ARRAY, &[String] => TEXT_ARRAY,
 }
 
-/// Returns the values without their types.
 fn without_types<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
     values.iter().map(|value| value.value()).collect()
 }
 
-/// Returns the values with their types.
 pub(super) fn with_types<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
     values.iter().map(|value| (value.value(), value.sql_type())).collect()
 }
@@ -159,7 +157,7 @@ impl Server {
         }))
     }
 
-    /// Returns the id of a dictionary text, which is inserted if it is new.
+    /// Returns the id of a dictionary text; inserts the text if it is new.
     fn intern(
         &self,
         (of, text): (copy::DictionaryTable, &str),

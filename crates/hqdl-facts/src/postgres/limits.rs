@@ -1,7 +1,7 @@
 //! Rate limits that all machines enforce together. The waiting requests of a process ask for
 //! admission in one transaction, which locks the limits of their endpoint and model. The server
 //! counts the requests of the last minute, one row each, and decides how many may be sent, and
-//! when. It admits requests a moment ahead of their time, so that a slow connection to the server
+//! when. It admits requests slightly ahead of their time, so that a slow connection to the server
 //! does not delay them.
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute, RateLimitHint};
 use crate::postgres::dictionary::Parameter;
-use crate::postgres::{Server, ignore_refused};
+use crate::postgres::{Server, ignore_refusal};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
 /// Longest delay after its admission time for which a request still counts as planned.
@@ -112,7 +112,7 @@ impl ServerLimits {
         limits: PerMinute,
         member: u64,
     ) -> Result<(), FactsError> {
-        let session = self.server.link.block_on(self.server.keep_session())?.to_string();
+        let session = self.server.link.block_on(self.server.keep_session_alive())?.to_string();
         let names = vec![limiter_key.endpoint.clone(), limiter_key.limiter_name()];
         self.server.execute_sql(
             "INSERT INTO hqdl.rate (name) SELECT n FROM unnest($1::text[]) AS u (n) ORDER BY n
@@ -147,9 +147,9 @@ fn lock_limits(state: &Mutex<LimitState>) -> MutexGuard<'_, LimitState> {
 impl RateLimits for ServerLimits {
     fn add_member(&self, limiter_key: &LimiterKey, limits: PerMinute) -> Result<u64, FactsError> {
         let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
-        // A role with read access can run queries that need no request. If the role does send one,
+        // A role with read access can run queries that send no requests. If the role does send one,
         // reserving its cost fails.
-        ignore_refused(self.register_member(limiter_key, limits, member))?;
+        ignore_refusal(self.register_member(limiter_key, limits, member))?;
         self.lock_state().members.insert(member, (limiter_key.endpoint.clone(), limits));
         Ok(member)
     }
@@ -294,7 +294,7 @@ impl Waiters {
         }
     }
 
-    /// Hands out an admission when its time comes.
+    /// Grants a permit to an admitted request when its time comes.
     fn grant_permit(&self, id: i64, turn: Instant, need: Need, reply: oneshot::Sender<u64>) {
         let (state, messages, limiter_key) =
             (Arc::clone(&self.state), self.messages.clone(), self.limiter_key.clone());
@@ -310,7 +310,7 @@ impl Waiters {
                 let Some(again) = again else {
                     state.tickets.insert(ticket, ServerTicket { id, limiter_key, likely, turn });
                     if reply.send(ticket).is_err() {
-                        // The waiter was dropped.
+                        // The waiter was dropped, so its request will not be sent.
                         state.tickets.remove(&ticket);
                         let _ = messages.send(LimiterMessage::Cancelled(id));
                     }

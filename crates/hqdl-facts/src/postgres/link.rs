@@ -165,14 +165,14 @@ impl Link {
     where
         F: Future<Output = WorkResult<T>>,
     {
-        debug_assert!(self.thread.is_here(), "statements of others may come in between");
+        debug_assert!(self.thread.is_current_thread(), "statements of others may come in between");
         self.retry_work(|| async {
             let client = self.get_shared_client().await?;
             let done = self.await_reply(ANSWER_TIMEOUT, Box::pin(work(Arc::clone(&client)))).await;
             if matches!(done, Err(LinkError::Temporary(_))) {
                 let mut shared = self.shared.lock().await;
                 shared.client.take_if(|now| Arc::ptr_eq(now, &client));
-                self.close_idle();
+                self.close_idle_connections();
             }
             done
         })
@@ -261,24 +261,24 @@ impl Link {
             Err(error) => Err(error),
         };
         if matches!(done, Err(LinkError::Temporary(_))) {
-            self.close_idle();
+            self.close_idle_connections();
         }
         done
     }
 
     /// Closes the idle connections: if one does not answer, the others probably do not either.
-    fn close_idle(&self) {
+    fn close_idle_connections(&self) {
         self.pool.retain(|_, _| false);
     }
 
     /// Returns a connection from the pool.
     async fn get_client(&self) -> Result<Client, LinkError> {
-        // Waiting has no timeout, because every connection returns to the pool.
+        // Waiting for a connection has no timeout, because every connection returns to the pool.
         let times =
             Timeouts { wait: None, create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) };
         self.pool.timeout_get(&times).await.map_err(|e| match e {
             PoolError::Backend(e) => self.classify_error(&e),
-            // The server accepted the connection and did not answer.
+            // The server accepted the connection but did not answer.
             PoolError::Timeout(_) => {
                 let why = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
                 LinkError::Temporary(TemporaryFailure::unreachable(why))
@@ -339,14 +339,14 @@ impl Link {
         self.min_latency.fetch_min(micros, Ordering::Relaxed);
     }
 
-    /// Returns true if the round trip to the server is long.
+    /// Returns true if the server's round-trip time is long.
     pub(super) fn is_high_latency(&self) -> bool {
         let min_latency = self.min_latency.load(Ordering::Relaxed);
         min_latency != u64::MAX && Duration::from_micros(min_latency) >= HIGH_LATENCY
     }
 
-    /// Ends the outage after a success. If the server refused writes, a read that succeeds at once
-    /// does not end the outage.
+    /// Ends the outage after a success. If the server refused writes, a read that succeeds at the
+    /// first attempt does not end the outage.
     fn end_outage(&self, had_failed: bool) {
         let mut outage = self.lock_outage();
         if let Some(was) = outage.take_if(|outage| had_failed || !outage.is_refusal) {

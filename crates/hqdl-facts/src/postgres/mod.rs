@@ -1,6 +1,6 @@
 //! The store on a database server, with which any number of machines share their answers. Its
-//! tables replace the journal and the index of a local cache. Rows that the server locks replace
-//! what only one process can have: claims, the daily budget and rate limits.
+//! tables replace the journal and the index of a local cache. Processes coordinate claims, the
+//! daily budget and rate limits through rows that the server locks.
 //!
 //! * A process is a *session*. It owns its claims and reservations until it ends or its lease
 //!   expires by the server's clock. If a process cannot renew the lease in time, it continues in a
@@ -63,7 +63,7 @@ use hqdl_values::usage::SpentAmount;
 const LEASE: Duration = Duration::from_secs(90);
 /// Environment variable that overrides [`LEASE`], in seconds.
 const LEASE_VARIABLE: &str = "HQDL_LEASE";
-/// Maximum number of units of work that wait for a commit. If the queue is full, senders block.
+/// Maximum number of commit units in the queue. If the queue is full, senders block.
 const QUEUE: usize = 1024;
 
 /// Fact store on a database server.
@@ -90,7 +90,7 @@ pub(super) struct Server {
 
 impl PostgresStore {
     /// Opens the cache on a server, and creates it if it does not exist. `dir` is the folder for
-    /// local files; `holder` describes this process to others.
+    /// local files; `holder` describes this process to other processes.
     pub(super) fn open(
         url: &str,
         dir: &Path,
@@ -108,7 +108,7 @@ impl PostgresStore {
         let lease = std::env::var(LEASE_VARIABLE).ok().and_then(|s| s.parse::<f64>().ok());
         let lease =
             lease.and_then(|s| Duration::try_from_secs_f64(s.max(1.0)).ok()).unwrap_or(LEASE);
-        // A process must give up while it still owns its lease.
+        // A process must stop retrying while it still owns its lease.
         let link = Link::new(address, on_status, lease * 5 / 6)?;
         link.block_on(schema::migrate(&link))?;
         let cache = link.block_on(answers::read_cache_id(&link))?;
@@ -133,7 +133,7 @@ impl PostgresStore {
         Ok(Self { server, units: Some(units), commits: Some(commits), limits })
     }
 
-    /// Runs `work` on the connections' thread, to its end even if the caller is dropped.
+    /// Runs `work` on the connections' thread until it completes, even if the caller is dropped.
     fn run_detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, FactsError>> + Send + 'static,
@@ -161,7 +161,7 @@ impl From<AddressError> for FactsError {
 }
 
 /// Ignores a missing permission for a write that is not needed for reading.
-fn ignore_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
+fn ignore_refusal(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {
             debug!(message, "the role has no permission for an optional write");
@@ -178,7 +178,7 @@ fn without_nul(text: &str) -> String {
 }
 
 /// Converts a count to the server's integer type.
-fn as_bigint(n: usize) -> i64 {
+fn to_bigint(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
@@ -232,8 +232,8 @@ impl FactStore for PostgresStore {
         self.server.link.is_high_latency()
     }
 
-    fn has_held_since(&self, moment: Instant) -> bool {
-        self.server.has_held_since(moment)
+    fn has_kept_session_since(&self, moment: Instant) -> bool {
+        self.server.has_kept_session_since(moment)
     }
 
     fn is_remote(&self) -> bool {
@@ -264,7 +264,7 @@ impl FactStore for PostgresStore {
         let read =
             |entities: &[Entity]| self.server.link.block_on(self.server.read_records(entities));
         let lines = super::transfer::check_lines(input)?;
-        super::transfer::import_checked(self.history(), &lines, &read, &mut |units| {
+        super::transfer::import_checked_lines(self.history(), &lines, &read, &mut |units| {
             let units: Vec<_> =
                 units.into_iter().map(|unit| Arc::new(commit::TaggedUnit::new(unit))).collect();
             let kept = self.server.link.block_on(self.server.commit_units(&units));
@@ -325,7 +325,7 @@ impl FactStore for PostgresStore {
             let claimed = server.claim_cells(&keys, &entities, batch_model).await;
             server.copy.mark_direct_access();
             if let Err(Ok(claimed)) = reply.send(claimed) {
-                // The caller was dropped.
+                // The caller was dropped, so release the claims.
                 let held = keys.into_iter().zip(claimed.granted).filter(|(_, held)| *held);
                 server.release_claims(&held.map(|(key, _)| key).collect::<Vec<_>>());
             }
@@ -347,8 +347,8 @@ impl FactStore for PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        // The queued units are committed, or are in files if the server does not accept them. Then
-        // the pending messages are sent and the session ends.
+        // First the queued units are committed, or written to files if the server does not accept
+        // them. Then the pending messages are sent, and the session ends.
         drop(self.units.take());
         if let Some(commits) = self.commits.take() {
             let patience = ANSWER_TIMEOUT * 2;
@@ -357,6 +357,6 @@ impl Drop for PostgresStore {
                 .block_on(async { drop(tokio::time::timeout(patience, commits).await) });
         }
         self.limits.flush_messages();
-        self.server.link.block_on(self.server.leave_session());
+        self.server.link.block_on(self.server.end_own_session());
     }
 }

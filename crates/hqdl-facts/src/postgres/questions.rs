@@ -9,7 +9,7 @@ use crate::FactsError;
 use crate::history::{Dictionary, Questions, RefreshJobs};
 use crate::postgres::answers::parse_text_list;
 use crate::postgres::link::WorkResult;
-use crate::postgres::{Server, ignore_refused, without_nul};
+use crate::postgres::{Server, ignore_refusal, without_nul};
 use crate::questions::{LiveQuestion, QuestionBinding, QuestionOrigin, attach_origins};
 use crate::refresh::{OpenRefresh, RefreshSubject};
 use hqdl_database::current_timestamp;
@@ -51,7 +51,7 @@ impl Questions for Server {
              VALUES ($1, $2, $3, $4) ON CONFLICT (meaning, origin_table, origin_column)
              DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at";
         let (table, column) = (without_nul(&origin.table), without_nul(&origin.column));
-        ignore_refused(self.execute_sql(sql, &[&meaning.cast_signed(), &table, &column, &list]))
+        ignore_refusal(self.execute_sql(sql, &[&meaning.cast_signed(), &table, &column, &list]))
     }
 
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
@@ -92,7 +92,7 @@ impl Questions for Server {
         Ok(found)
     }
 
-    fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
+    fn answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
         let sql = format!(
             "SELECT DISTINCT (f ->> 0)::integer, coalesce(a.entity, a.key) FROM hqdl.answer AS a
              CROSS JOIN LATERAL json_array_elements(a.cells::json) AS f

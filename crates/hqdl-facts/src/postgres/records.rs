@@ -118,13 +118,13 @@ impl Server {
         &self,
         after: &str,
     ) -> Result<Vec<(String, RecordBytes)>, FactsError> {
-        // Entities whose texts share a long prefix have no order among themselves, so all of them
-        // are read.
+        // Entities whose texts share a long prefix are not ordered among themselves, so read all of
+        // them.
         let (mut lines, mut from, mut strict) =
             (Vec::<StoredRow>::new(), key_prefix(after).to_owned(), false);
         loop {
             let some = self.read_rows_from(&from, strict).await?;
-            let over = super::as_bigint(some.len()) < PAGE_ROWS;
+            let over = super::to_bigint(some.len()) < PAGE_ROWS;
             lines.extend(some);
             let Some(last) = lines.last() else { return Ok(Vec::new()) };
             (from, strict) = (last.key.clone(), true);

@@ -117,7 +117,7 @@ impl BatchRequests for Server {
     ) -> Result<(), FactsError> {
         let rows = rows.min(request.rows.len());
         let rest = [BatchedRequest { rows: request.rows[rows..].to_vec(), ..request.clone() }];
-        let (id, left) = (request.id, super::as_bigint(rows));
+        let (id, left) = (request.id, super::to_bigint(rows));
         self.transact_once(&async |all: &Transaction<'_>| {
             let sql = "DELETE FROM hqdl.request_row WHERE request = $1 AND number >= $2";
             all.execute(sql, &[&id, &left]).await?;
@@ -132,7 +132,11 @@ impl BatchRequests for Server {
         self.query_one(sql, &[&run.0], |r| Ok(r.try_get::<_, i64>(0)?.cast_unsigned()))
     }
 
-    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError> {
+    fn next_queued_request(
+        &self,
+        run: RunId,
+        after: i64,
+    ) -> Result<Option<BatchedRequest>, FactsError> {
         let sql = format!(
             "{SELECT_REQUEST} WHERE r.state = 'waiting' AND r.id > $1 AND r.run = $2 ORDER BY r.id LIMIT 1"
         );

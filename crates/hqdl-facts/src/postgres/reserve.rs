@@ -14,7 +14,7 @@ use crate::postgres::sessions::ALIVE;
 use crate::store::ReserveOutcome;
 use hqdl_values::usage::SpentAmount;
 
-/// First and longest wait between two attempts while the daily budget is reserved.
+/// First and longest pause between two attempts to reserve.
 const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Today's date in UTC by the server's clock.
 pub(super) const TODAY_SQL: &str = "(clock_timestamp() AT TIME ZONE 'UTC')::date";
@@ -29,14 +29,14 @@ enum Attempt {
     Ended,
     /// The run is active but no longer belongs to this session.
     Lapsed,
-    /// The daily budget is exceeded. Has the USD spent or reserved today, and whether a request in
-    /// flight may cost less than its reservation.
+    /// The daily budget is exceeded. Contains the USD spent or reserved today, and whether a
+    /// request in flight may cost less than its reservation.
     BudgetExceeded(f64, bool),
 }
 
 impl Server {
-    /// Returns the SQL of the USD that today's budget has used: spent, reserved, in doubt, or
-    /// reserved for batch jobs.
+    /// Returns the SQL expression for the USD that count against today's budget: spent, reserved,
+    /// in doubt, or reserved for batch jobs.
     pub(super) fn used_today_sql() -> String {
         format!(
             "coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY_SQL}), 0)
@@ -103,12 +103,12 @@ impl Server {
         daily_budget: Option<f64>,
         is_dry_run: bool,
     ) -> Result<Attempt, FactsError> {
-        let session = self.keep_session().await?;
+        let session = self.keep_session_alive().await?;
         let lock = format!(
             "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY_SQL}, 0)
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"
         );
-        // If another session has resumed the run, this session must not spend for it.
+        // If another session has resumed the run, this session must not spend money for it.
         let note = format!(
             "WITH gone AS (SELECT CASE WHEN $5::double precision IS NULL THEN 0 ELSE {gone} END AS usd),
              ours AS (SELECT 1 FROM hqdl.run WHERE id = $2 AND ended_at IS NULL AND session = $6 AND {ALIVE}),
@@ -133,8 +133,8 @@ impl Server {
                 return Ok(client.query_one(&note, &values).await?);
             }
             let lock = client.prepare_cached(lock).await?;
-            // All statements are sent at once, so that other statements on the shared connection
-            // cannot come between them.
+            // Send all statements at once, so that no other statement on the shared connection
+            // comes between them.
             let (begun, locked, noted, committed) = tokio::join!(
                 biased;
                 client.batch_execute(BEGIN),

@@ -48,21 +48,21 @@ async fn end_run(client: &Transaction<'_>, run: i64, outcome: Outcome) -> WorkRe
     Ok(run)
 }
 
-fn read_spent(row: &Row) -> WorkResult<SpentAmount> {
+fn read_spent_amount(row: &Row) -> WorkResult<SpentAmount> {
     Ok(SpentAmount { usd: row.try_get(0)?, tokens: row.try_get::<_, i64>(1)?.cast_unsigned() })
 }
 
 impl Server {
     /// Returns the id of this process's session, and starts the session if necessary.
-    fn own_session(&self) -> Result<String, FactsError> {
-        self.link.block_on(self.keep_session()).map(|id| id.to_string())
+    fn ensure_session_id(&self) -> Result<String, FactsError> {
+        self.link.block_on(self.keep_session_alive()).map(|id| id.to_string())
     }
 }
 
 impl Runs for Server {
     fn start_run(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
         let (command, spec, session) =
-            (super::without_nul(command), super::without_nul(spec), self.own_session()?);
+            (super::without_nul(command), super::without_nul(spec), self.ensure_session_id()?);
         let (command, spec, session) = (&command, &spec, &session);
         let run = self.transact_once(&async |all: &Transaction<'_>| {
             Ok(all
@@ -79,7 +79,7 @@ impl Runs for Server {
         spec: &str,
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
         let (command, spec, session) =
-            (super::without_nul(command), super::without_nul(spec), self.own_session()?);
+            (super::without_nul(command), super::without_nul(spec), self.ensure_session_id()?);
         let (command, spec, session) = (&command, &spec, &session);
         // Each unconfirmed cost is reported once, because it is marked as in doubt here.
         let stock = format!(
@@ -89,7 +89,7 @@ impl Runs for Server {
         );
         let doubt = self.query_one(&stock, &[], |r| {
             let requests = r.try_get::<_, i64>(2)?.cast_unsigned() as _;
-            Ok(UnconfirmedCost { requests, max_spent: read_spent(r)? })
+            Ok(UnconfirmedCost { requests, max_spent: read_spent_amount(r)? })
         })?;
         let unfinished = &unfinished_run_sql();
         let run = self.transact_once(&async |all: &Transaction<'_>| {
@@ -125,7 +125,7 @@ impl Runs for Server {
         }
         let (spec, unfinished) = (&super::without_nul(spec), &unfinished_run_sql());
         self.transact_once(&async |all: &Transaction<'_>| {
-            // Checked again under the lock, because another process may have resumed the run.
+            // Check again under the lock, because another process may have resumed the run.
             all.batch_execute(LOCK_HEAD).await?;
             let Some(left) = all.query_typed_opt(unfinished, &with_types(&[spec])).await? else {
                 return Ok(0);
@@ -153,16 +153,16 @@ impl Runs for Server {
 }
 
 impl Spending for Server {
-    fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
+    fn cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(usd), 0), coalesce(sum(tokens), 0)::bigint FROM (
              SELECT c.cost_usd AS usd, c.input_tokens + c.output_tokens AS tokens
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
              WHERE c.run = $1
              UNION ALL SELECT cost_usd, tokens FROM hqdl.reservation WHERE run = $1) AS x";
-        self.query_one(sql, &[&run.0], read_spent)
+        self.query_one(sql, &[&run.0], read_spent_amount)
     }
 
-    fn spent_today(&self) -> Result<f64, FactsError> {
+    fn cost_today(&self) -> Result<f64, FactsError> {
         let sql = format!(
             "SELECT coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY_SQL}), 0)
                + coalesce((SELECT sum(cost_usd) FROM hqdl.reservation WHERE date = {TODAY_SQL}), 0)"
@@ -170,12 +170,12 @@ impl Spending for Server {
         self.query_one(&sql, &[], |r| Ok(r.try_get(0)?))
     }
 
-    fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
-        self.query_one(&reserved_sql("p.run = $1"), &[&run.0], read_spent)
+    fn reserved_cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
+        self.query_one(&reserved_sql("p.run = $1"), &[&run.0], read_spent_amount)
     }
 
-    fn reserved_today(&self) -> Result<SpentAmount, FactsError> {
-        self.query_one(&reserved_sql(&format!("p.sent_on = {TODAY_SQL}")), &[], read_spent)
+    fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError> {
+        self.query_one(&reserved_sql(&format!("p.sent_on = {TODAY_SQL}")), &[], read_spent_amount)
     }
 
     fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {

@@ -12,7 +12,7 @@ const LATEST_VERSION: i32 = POSTGRES[POSTGRES.len() - 1].0;
 /// Advisory lock of migrations: the ASCII bytes of `hqdl`.
 const MIGRATION_LOCK: i64 = 0x6871_646c;
 
-/// Brings the schema up to date.
+/// Migrates the schema to the latest version, if necessary.
 pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
     link.with_client(|client| async move {
         // An up-to-date schema needs no lock.
@@ -25,7 +25,7 @@ pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
 }
 
 async fn read_version(link: &Link, client: &impl GenericClient) -> WorkResult<i32> {
-    // `to_regclass` is avoided here because it may answer from before the lock was acquired.
+    // `to_regclass` is avoided here, because its answer may predate the lock.
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
                  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
                  WHERE n.nspname = 'hqdl' AND c.relname = 'migration')";

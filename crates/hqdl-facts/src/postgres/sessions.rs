@@ -130,14 +130,14 @@ impl Server {
     }
 
     /// Returns true if the current session existed at `moment` and cannot have ended since.
-    pub(super) fn has_held_since(&self, moment: Instant) -> bool {
+    pub(super) fn has_kept_session_since(&self, moment: Instant) -> bool {
         let state = self.presence.lock_state();
         state.entered && state.began <= moment && state.renewed.elapsed() < self.presence.lease
     }
 
     /// Starts the session and keeps it alive. Called before a process claims, reserves or starts a
     /// run.
-    pub(super) async fn keep_session(&self) -> Result<Arc<str>, FactsError> {
+    pub(super) async fn keep_session_alive(&self) -> Result<Arc<str>, FactsError> {
         let id = self.ensure_session().await?;
         let mut state = self.presence.lock_state();
         if state.heartbeat.is_none() {
@@ -162,7 +162,7 @@ impl Server {
     }
 
     /// Ends the session and releases everything that it owns.
-    pub(super) async fn leave_session(&self) {
+    pub(super) async fn end_own_session(&self) {
         let (id, entered) = {
             let mut state = self.presence.lock_state();
             state.heartbeat.take().inspect(tokio::task::AbortHandle::abort);

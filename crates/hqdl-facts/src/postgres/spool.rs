@@ -1,5 +1,5 @@
-//! Spool: files of answers that the server could not store yet. An answer is paid for, so it is in
-//! a file until the server has it.
+//! Spool: files of answers that the server could not store yet. An answer is paid for, so it stays
+//! in a file until the server has stored it.
 
 use std::fs;
 use std::io::Write;
@@ -73,7 +73,7 @@ impl Server {
             match self.commit_units(&[unit]).await {
                 Ok(()) => drop(fs::remove_file(path)),
                 Err(gone @ FactsError::Unreachable { .. }) => return Err(gone),
-                // The file stays, and other answers are not blocked by it.
+                // Keep the file; it does not block the other answers.
                 Err(error) => warn!(%error, path = %path.display(), "the server rejects an answer"),
             }
         }

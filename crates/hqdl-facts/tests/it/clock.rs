@@ -8,7 +8,7 @@ use hqdl_facts::{Facts, ReserveOutcome};
 use hqdl_values::usage::SpentAmount;
 use rusqlite::Connection;
 
-fn now_millis() -> i64 {
+fn current_millis() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     since.as_millis().try_into().unwrap()
 }
@@ -33,7 +33,7 @@ fn a_request_counts_for_its_minute_after_the_clock_jumps_back() {
     });
     let sql = "SELECT max(leaves_at) FROM sent_lately";
     let until: i64 = journal.query_row(sql, [], |r| r.get(0)).unwrap();
-    let left = until - now_millis();
+    let left = until - current_millis();
     assert!((50_000..62_000).contains(&left), "it waits for {left} ms, not for an hour");
 }
 

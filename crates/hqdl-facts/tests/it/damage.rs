@@ -91,7 +91,7 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     std::fs::write(dir.path().join("journal.sqlite"), journal).unwrap();
     let facts = Facts::open(dir.path(), "hqdl test")?;
     let mut found = Known::new();
-    let told = !facts.known_damage().is_none();
+    let told = !facts.known_damage().is_empty();
     for model in MODELS {
         let by = facts.history().model_id(model)?;
         for column in COLUMNS {

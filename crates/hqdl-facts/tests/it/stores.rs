@@ -63,7 +63,7 @@ fn server() -> Vec<Pair> {
     let url = postgres::create_database();
     let begin = || {
         let say = Arc::new(|line: &str| println!("{line}"));
-        Facts::connect_server(&url, dir.path(), "hqdl test", say).unwrap()
+        Facts::connect_to_server(&url, dir.path(), "hqdl test", say).unwrap()
     };
     let (one, other) = (begin(), begin());
     let runtime = Runtime::new().unwrap();
@@ -177,7 +177,7 @@ fn sessions_share_records_and_history(pairs: Vec<Pair>) {
             let all: Vec<Entity> = facts.iter().map(|entry| entry.unwrap().0).collect();
             assert_eq!(all, [a.clone(), b.clone(), c.clone()], "{what}: in the order of entities");
             assert!(facts.read_page(c.as_str()).unwrap().is_empty(), "{what}: none after the last");
-            let spent = facts.history().spent_by_run(run).unwrap();
+            let spent = facts.history().cost_of_run(run).unwrap();
             assert!((spent.usd - 0.5).abs() < 1e-9, "{what}: {spent:?}");
             let totals = facts.history().totals().unwrap();
             assert_eq!((totals.requests, totals.assumed_cache_writes), (2, 14), "{what}");
@@ -291,7 +291,7 @@ fn sessions_of_a_store_share_the_daily_budget(pairs: Vec<Pair>) {
             );
         });
         let history = one.history();
-        assert!((other.history().spent_by_run(next).unwrap().usd - 1.0).abs() < 1e-9, "{what}");
+        assert!((other.history().cost_of_run(next).unwrap().usd - 1.0).abs() < 1e-9, "{what}");
         history.finish_run(run, Outcome::Complete).unwrap();
         assert!(!other.history().is_run_active(run).unwrap(), "{what}");
         let ended = runtime.block_on(one.reserve_cost(run, all, None, None)).unwrap();
@@ -360,7 +360,7 @@ fn stored_values_are_read_unchanged(pairs: Vec<Pair>) {
             assert!(kept.content.as_deref() == Some(value), "{what}: {} bytes", value.len());
         }
         // Compare what the store itself reports, not only what the test stored.
-        assert!(one.history().find_damage(0).unwrap().is_none(), "{what}");
+        assert!(one.history().find_damage(0).unwrap().is_empty(), "{what}");
         assert_eq!(other.iter().count(), 4, "{what}");
     }
 }
@@ -461,7 +461,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
         let rows: Vec<_> = ["A", "B", "C"].iter().map(row).collect();
         let request = BatchedRequest {
             id: 0,
-            template: history.template_id("a form").unwrap(),
+            template: history.store_template("a form").unwrap(),
             model: history.model_id("a model").unwrap(),
             columns: vec![0],
             source_columns: vec![0],
@@ -474,7 +474,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
             worst_case: SpentAmount::default(),
         };
         history.enqueue_requests(run, &[request]).unwrap();
-        let mut first = history.next_waiting(run, 0).unwrap().unwrap();
+        let mut first = history.next_queued_request(run, 0).unwrap().unwrap();
         let journal = one.dir().join("journal.sqlite");
         if journal.exists() {
             // Simulate a full disk when the second request is written.
@@ -483,13 +483,13 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
             journal.execute_batch(full).unwrap();
             history.split_request(run, &mut first, 1).unwrap_err();
             assert_eq!(first.rows, rows, "{what}: in memory");
-            let kept = history.next_waiting(run, 0).unwrap().unwrap();
+            let kept = history.next_queued_request(run, 0).unwrap().unwrap();
             assert_eq!(kept.rows, rows, "{what}: in the journal");
             journal.execute_batch("DROP TRIGGER full").unwrap();
         }
         history.split_request(run, &mut first, 1).unwrap();
-        let kept = history.next_waiting(run, 0).unwrap().unwrap();
-        let rest = history.next_waiting(run, kept.id).unwrap().unwrap();
+        let kept = history.next_queued_request(run, 0).unwrap().unwrap();
+        let rest = history.next_queued_request(run, kept.id).unwrap().unwrap();
         assert_eq!(
             (&first.rows, kept.rows, rest.rows),
             (&rows[..1].to_vec(), rows[..1].to_vec(), rows[1..].to_vec()),
@@ -505,7 +505,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
 fn ids_are_reread_if_another_cache_replaces_one() {
     let (dir, url) = (tempfile::tempdir().unwrap(), postgres::create_database());
     let begin =
-        || Facts::connect_server(&url, dir.path(), "hqdl test", Arc::new(|_: &str| ())).unwrap();
+        || Facts::connect_to_server(&url, dir.path(), "hqdl test", Arc::new(|_: &str| ())).unwrap();
     let one = begin();
     let ids = ["a", "b"].map(|name| one.history().model_id(name).unwrap());
     postgres::sql_at(&url, "DROP SCHEMA hqdl CASCADE");
@@ -524,12 +524,12 @@ fn sessions_share_the_rate_limits(pairs: Vec<Pair>) {
         let second = other.throttle("an endpoint", "another model", PerMinute::default()).unwrap();
         let elsewhere = other.throttle("elsewhere", "a model", PerMinute::default()).unwrap();
         runtime.block_on(async {
-            let all = first.acquire_permit(Need::exactly(1000)).await;
+            let all = first.acquire_permit(Need::from_tokens(1000)).await;
             all.mark_sent();
-            let mut waiting = pin!(second.acquire_permit(Need::exactly(10)));
+            let mut waiting = pin!(second.acquire_permit(Need::from_tokens(10)));
             let soon = tokio::time::timeout(Duration::from_millis(400), &mut waiting).await;
             assert!(soon.is_err(), "{what}: the minute is full");
-            drop(elsewhere.acquire_permit(Need::exactly(1000)).await);
+            drop(elsewhere.acquire_permit(Need::from_tokens(1000)).await);
             // The request used no tokens after all.
             all.reconcile_usage(0);
             let admitted = waiting.await;

@@ -1,6 +1,6 @@
-//! Collects a finished batch: stores its answers, sends failed requests again within limits, and
-//! closes the batch job. If the process is killed, collecting starts over, and answers that are
-//! stored already are skipped.
+//! Collects a finished batch: stores its answers, sends failed requests again a limited number of
+//! times, and closes the batch job. If the process is killed, collecting starts over, and answers
+//! that are stored already are skipped.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tracing::info;
 use super::Dispatch;
 use super::read::{self, LineCounts, UnansweredSink};
 use super::send::stop_reason;
-use super::template::{self, AnswerParsers, row_batch_of};
+use super::template::{self, AnswerParsers, to_row_batch};
 use crate::ModelError;
 use crate::batch::{Batch, BatchApi};
 use crate::generate::{Event, StopReason, split_in_half};
@@ -61,7 +61,7 @@ impl Dispatch<'_, '_> {
             let path = self.dir.join(format!("{}.{what}.jsonl", batch_job.token));
             match self.download_complete_file(file, &path, line_count).await {
                 Ok(()) => {}
-                // The batch exists, so the file was deleted or has expired.
+                // The batch exists, so its file was deleted or has expired.
                 Err(StopReason::Endpoint(ModelError::Refused { status: 404, .. })) => {
                     deleted.push(what);
                     continue;
@@ -208,14 +208,13 @@ impl Dispatch<'_, '_> {
             (self.parsers.events.listener)(&Event::Failed(reason.to_owned()));
         }
         context
-            .store_failed_cells(&row_batch_of(request), completion, state, reason, Some(request.id))
+            .store_failed_cells(&to_row_batch(request), completion, state, reason, Some(request.id))
             .await
     }
 
-    /// Returns the completion record of a request that was sent.
     fn completion_record(&self, request: &BatchedRequest) -> Result<Completion, StopReason> {
         let context = self.parsers.context_for(request.template, request.run)?;
-        let row_batch = row_batch_of(request);
+        let row_batch = to_row_batch(request);
         let (_, prompt) = context.build_prompt(&row_batch);
         let asked_at = request.sent_at.clone();
         Ok(Completion { asked_at, ..context.new_completion(&row_batch, prompt.provenance_hash()) })
@@ -239,7 +238,7 @@ impl RetryPolicy {
     fn for_batch(batch: &Batch, has_others: bool) -> Self {
         let code = batch.error.as_ref().map(|(code, _)| code.as_str());
         match batch.status.as_str() {
-            // Someone cancelled the batch.
+            // The batch was cancelled at the endpoint.
             "cancelled" => Self::LeaveForNextRun,
             // The endpoint's limit of queued tokens is exceeded.
             "failed" if code == Some("token_limit_exceeded") && has_others => Self::Requeue,
@@ -280,7 +279,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
         error: ModelError,
     ) -> Result<(), StopReason> {
         let history = || self.parsers.facts.history();
-        let row_batch = row_batch_of(&request);
+        let row_batch = to_row_batch(&request);
         // A rejected request is not billed. If the endpoint rejected `response_format`, later
         // requests leave it out.
         let error = match error {
@@ -306,7 +305,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
             (ModelError::Temporary { .. }, RetryPolicy::Requeue) => {
                 history().requeue_request(request.id, self.run, false)?;
             }
-            // The request failed while others were answered, so its rows are at fault.
+            // The request failed although others were answered, so its rows are at fault.
             (ModelError::Temporary { .. }, RetryPolicy::Retry(MAX_TRIES))
                 if request.sent_count >= MAX_TRIES
                     && self.has_answers
@@ -338,7 +337,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
             (ModelError::Temporary { .. }, _) => {
                 history().requeue_request(request.id, self.run, true)?;
             }
-            // As for live requests: the endpoint rejects all requests like this one.
+            // The endpoint rejects the content of a single row.
             (error @ ModelError::Filtered(_), _) => {
                 self.given_up.push((request.id, State::Refused, error.to_string()));
             }

@@ -4,8 +4,8 @@
 //! Every step of a *batch job* is in the journal before the next one starts
 //! ([`hqdl_facts::batch_jobs`]), so the next run can resume a run that was killed:
 //!
-//! * Before the batch was requested, nothing was asked. The job is deleted and its cells are
-//!   missing. An upload is found again by its name.
+//! * If the batch was not requested yet, the endpoint has not been asked for anything. The job is
+//!   deleted and its cells are missing. An upload is found again by its name.
 //! * If creation of the batch was requested but not confirmed, the batch is looked up by the token
 //!   in its metadata. The job is deleted only if there is none.
 //! * After that, the batch is polled and its results are stored. Each answer is settled in the
@@ -57,7 +57,7 @@ pub struct Dispatch<'d, 'f> {
     dir: PathBuf,
     interrupt: watch::Receiver<bool>,
     unsent: Unsent,
-    /// Whether the endpoint has no capacity: nothing more is sent until a batch finishes.
+    /// Whether the endpoint has no capacity. Nothing more is sent until a batch finishes.
     is_endpoint_full: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct BatchRunOptions<'d> {
     pub endpoint: Box<dyn BatchApi + 'd>,
     /// Budgets and batch limits.
     pub limits: Limits,
-    /// The run.
+    /// Id of the run.
     pub run: RunId,
     /// The spec's full path.
     pub spec: String,
@@ -129,7 +129,9 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 continue;
             }
             if batch_job.stage == Stage::Creating {
-                if let Some(batch) = self.find_batch_of(&batch_job).await.map_err(stop_reason)? {
+                if let Some(batch) =
+                    self.find_batch_of_job(&batch_job).await.map_err(stop_reason)?
+                {
                     self.mark_batch_job_open(&mut batch_job, &batch)?;
                 } else {
                     self.facts().history().delete_batch_job(batch_job.id)?;
@@ -186,7 +188,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                     None if self.facts().history().count_queued_requests(self.run)? == 0 => {
                         return Ok(());
                     }
-                    // No batch is left that could free capacity.
+                    // No batch is left whose end could free capacity.
                     None => self.is_endpoint_full = false,
                 }
                 continue;
@@ -205,8 +207,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                         ended_count += usize::from(has_ended);
                         missed_polls = 0;
                     }
-                    // A batch takes up to a day, and continues at the endpoint despite a failed
-                    // poll.
+                    // A batch takes up to a day, and continues at the endpoint even if a poll
+                    // fails.
                     Err(StopReason::Gone(reason)) if missed_polls < MAX_MISSED_POLLS => {
                         if missed_polls == 0 {
                             let reason = format!("checking a batch failed; hqdl retries: {reason}");
@@ -307,7 +309,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         let batch = match self.endpoint.get_batch(id).await {
             Ok(batch) => batch,
             Err(error @ ModelError::Refused { status: 404, .. }) => {
-                // The endpoint itself may be missing, instead of the batch.
+                // The whole endpoint may be missing, rather than only the batch.
                 if self.look_for_batch(batch_job).await.map_err(stop_reason)?.is_some() {
                     return Err(stop_reason(error));
                 }
@@ -332,7 +334,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
 
     /// Reports a batch job of an earlier run.
     fn report_job(&self, batch_job: &BatchJob) -> Result<(), FactsError> {
-        let cells = self.facts().history().unanswered_cells(batch_job.id)?;
+        let cells = self.facts().history().count_unanswered_cells(batch_job.id)?;
         for (template_id, cells) in cells {
             let context = self.parsers.context_for(template_id, batch_job.run)?;
             let expansion = context.expansion.name.clone();

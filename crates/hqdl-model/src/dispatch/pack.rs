@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::template::{AnswerParsers, row_batch_of};
+use super::template::{AnswerParsers, to_row_batch};
 use crate::batch::BatchApi;
 use crate::budget::{BudgetExhausted, Caps};
 use crate::generate::{Context, StopReason};
@@ -14,12 +14,11 @@ use hqdl_prompt::Prompt;
 use hqdl_spec::BatchLimits;
 use hqdl_values::usage::SpentAmount;
 
-/// The budget of a batch job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BatchBudget {
     /// Spending limits that apply to the job.
     pub caps: Caps,
-    /// The cost so far, including the worst-case cost of requests in flight.
+    /// Cost so far, including the worst-case cost of requests in flight.
     pub committed: SpentAmount,
 }
 
@@ -70,24 +69,26 @@ impl BatchPacker<'_, '_> {
         let mut exceeded = None;
         let (mut bytes, mut last_id) = (0, 0);
         std::fs::create_dir_all(self.dir).map_err(io_error(self.dir))?;
-        let partial_path = self.dir.join(self.partial_name()?);
+        let partial_path = self.dir.join(self.partial_file_name()?);
         let mut out = std::io::BufWriter::new(
             std::fs::File::create(&partial_path).map_err(io_error(&partial_path))?,
         );
         while packed.len() < self.limits.requests as usize {
-            let Some(mut request) = facts.history().next_waiting(self.run, last_id)? else { break };
+            let Some(mut request) = facts.history().next_queued_request(self.run, last_id)? else {
+                break;
+            };
             last_id = request.id;
             let context = self.parsers.context_for(request.template, self.run)?;
             let (mut prompt, mut next_cost) =
-                prompt_and_cost(&context, &request, request.rows.len());
+                build_prompt_with_cost(&context, &request, request.rows.len());
             if !budget.covers_request(worst_case, next_cost) {
                 let spent = budget.committed;
                 exceeded = Some(BudgetExhausted { caps: budget.caps, spent, next: next_cost });
-                // Take as many of its rows as the budget covers.
+                // Reduce the request to as many rows as the budget covers.
                 let mut rows = request.rows.len();
                 while rows > 1 && !budget.covers_request(worst_case, next_cost) {
                     rows /= 2;
-                    (prompt, next_cost) = prompt_and_cost(&context, &request, rows);
+                    (prompt, next_cost) = build_prompt_with_cost(&context, &request, rows);
                 }
                 if !budget.covers_request(worst_case, next_cost) {
                     break;
@@ -95,7 +96,7 @@ impl BatchPacker<'_, '_> {
                 facts.history().split_request(self.run, &mut request, rows)?;
             }
             let custom_id = prompt.provenance_hash();
-            // A row that is requested alone again has the same prompt, so it goes into the next
+            // A row that is requested again alone has the same prompt, so it goes into the next
             // job.
             if !ids.insert(custom_id.clone()) {
                 continue;
@@ -116,7 +117,7 @@ impl BatchPacker<'_, '_> {
             let _ = std::fs::remove_file(&partial_path);
             return Ok(exceeded.map_or(PackOutcome::Empty, PackOutcome::BudgetExceeded));
         }
-        let token = self.job_token(&packed)?;
+        let token = self.compute_job_token(&packed)?;
         let path = self.dir.join(format!("{}{token}.jsonl", self.prefix));
         let exported = self.stage == Stage::Exported;
         let full = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
@@ -132,7 +133,7 @@ impl BatchPacker<'_, '_> {
             batch: None,
             file: exported.then(|| full.to_string_lossy().into_owned()),
         };
-        // Commit the job before its file exists, because the user might send the file.
+        // Store the job before its file exists, because the user might send the file.
         batch_job.id = facts.history().create_batch_job(&batch_job, &packed)?;
         if let Err(error) = std::fs::rename(&partial_path, &path) {
             facts.history().delete_batch_job(batch_job.id)?;
@@ -141,18 +142,18 @@ impl BatchPacker<'_, '_> {
         Ok(PackOutcome::Packed(batch_job, path, worst_case))
     }
 
-    /// Returns the name of a file until it is complete. The name is unique to this journal and
-    /// spec.
-    fn partial_name(&self) -> Result<String, StopReason> {
+    /// Returns the temporary name of a file that is being written. The name is unique to this
+    /// journal and spec.
+    fn partial_file_name(&self) -> Result<String, StopReason> {
         let journal = self.parsers.facts.history().journal_id()?;
         let hash = blake3::hash(format!("{journal} {}", self.spec).as_bytes()).to_hex();
         Ok(format!("{}{}.part", self.prefix, &hash.as_str()[..8]))
     }
 
-    /// Returns the token of a batch job. Packing the same requests of the same run again gives the
-    /// same token, so that an upload is found after a kill. Sending them again gives a different
-    /// one.
-    fn job_token(&self, packed: &[BatchRequest]) -> Result<String, StopReason> {
+    /// Returns the token of a batch job. If the same requests of the same run are packed again, the
+    /// token is the same, so that an upload is found after the process was killed. If the requests
+    /// are sent again, the token is different.
+    fn compute_job_token(&self, packed: &[BatchRequest]) -> Result<String, StopReason> {
         let history = self.parsers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");
         hasher.update(history.journal_id()?.as_bytes());
@@ -166,12 +167,12 @@ impl BatchPacker<'_, '_> {
 }
 
 /// Returns the prompt for the first `rows` rows of a request, and its worst-case cost.
-fn prompt_and_cost(
+fn build_prompt_with_cost(
     context: &Context,
     request: &BatchedRequest,
     rows: usize,
 ) -> (Prompt, SpentAmount) {
-    let mut row_batch = row_batch_of(request);
+    let mut row_batch = to_row_batch(request);
     row_batch.missing_rows.truncate(rows);
     let (_, prompt) = context.build_prompt(&row_batch);
     let price = context.choice.price.as_ref();

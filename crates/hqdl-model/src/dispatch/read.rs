@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 use tokio::task::JoinSet;
 
-use super::template::{AnswerParsers, row_batch_of};
+use super::template::{AnswerParsers, to_row_batch};
 use crate::batch::BatchLine;
 use crate::generate::{ArrivedReply, StopReason};
 use crate::plan::RowBatch;
@@ -19,7 +19,7 @@ const MAX_CONCURRENT: usize = 64;
 /// Maximum length of a line in bytes: one answer with its envelope.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// The template id of a stored answer, and the rows to request again.
+/// Template id of a stored answer, and the rows to request again.
 type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
 
 /// Counts of the lines of a file.
@@ -97,9 +97,10 @@ impl AnswerParsers<'_> {
         let mut tasks = JoinSet::new();
         let mut reader = BufReader::new(reader);
         let mut line = Vec::new();
-        // An answer with implausible usage; the other answers are paid for, so store them first.
+        // Error of an answer with implausible usage. It is returned at the end, because the other
+        // answers are paid for and must be stored.
         let mut implausible = None;
-        while next_line(&mut reader, &mut line).map_err(io_error)? {
+        while read_bounded_line(&mut reader, &mut line).map_err(io_error)? {
             if line.trim_ascii().is_empty() {
                 continue;
             }
@@ -110,7 +111,7 @@ impl AnswerParsers<'_> {
             };
             let state = self.facts.history().find_request(&custom_id, batch_job)?;
             let request = match state {
-                // Its first answer may not be committed yet.
+                // An earlier answer to the same request may not be committed yet.
                 KnownRequest::Open(request) if seen.insert(request.id) => request,
                 KnownRequest::Open(_) | KnownRequest::Done => {
                     lines.known += 1;
@@ -124,7 +125,8 @@ impl AnswerParsers<'_> {
             match reply {
                 Ok(reply) => {
                     lines.answered += 1;
-                    // If the user sent the batch, only the answer has the time.
+                    // If the user sent the batch, the journal does not know the time of the
+                    // request, but the answer may.
                     let created_at = created.filter(|_| batch_job.is_none() && self.run.is_some());
                     while tasks.len() >= MAX_CONCURRENT {
                         self.store_next_answer(&mut tasks, sink, &mut implausible).await?;
@@ -174,7 +176,7 @@ impl AnswerParsers<'_> {
     ) -> Result<impl Future<Output = Result<KeptAnswer, StopReason>> + use<>, StopReason> {
         let context = self.context_for(request.template, request.run)?;
         Ok(async move {
-            let row_batch = row_batch_of(&request);
+            let row_batch = to_row_batch(&request);
             let mut completion = context.new_completion(&row_batch, custom_id);
             let created = created.and_then(|c| jiff::Timestamp::from_second(c).ok());
             if let Some(created) = created {
@@ -205,9 +207,9 @@ impl AnswerParsers<'_> {
     }
 }
 
-/// Reads a line without its end. A line that is too long is skipped and becomes invalid JSON.
-/// Returns false at the end.
-fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+/// Reads a line. A line that is too long is replaced by invalid JSON. Returns false at the end of
+/// the file.
+fn read_bounded_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     if reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line)? == 0 {
         return Ok(false);

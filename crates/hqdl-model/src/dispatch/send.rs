@@ -25,7 +25,7 @@ impl Dispatch<'_, '_> {
         path: &Path,
     ) -> Result<(), StopReason> {
         let file = match self.upload_file(batch_job, path).await {
-            // Interrupted before the batch was requested.
+            // The user interrupted the run before the batch was requested.
             Ok(None) if *self.interrupt.borrow() => return Ok(()),
             Ok(file) => file,
             Err(error) => {
@@ -65,7 +65,7 @@ impl Dispatch<'_, '_> {
                 Ok(())
             }
             Err(error @ ModelError::Temporary { .. }) => Err(stop_reason(error)),
-            // A definite rejection: the batch does not exist.
+            // The endpoint definitely rejected the batch, so it does not exist.
             Err(error) => {
                 self.facts().history().delete_batch_job(batch_job.id)?;
                 self.delete_upload(file.as_deref()).await;
@@ -74,7 +74,7 @@ impl Dispatch<'_, '_> {
         }
     }
 
-    /// Records the batch of a batch job.
+    /// Records the endpoint's batch that contains the requests of a batch job.
     pub(super) fn mark_batch_job_open(
         &self,
         batch_job: &mut BatchJob,
@@ -88,7 +88,7 @@ impl Dispatch<'_, '_> {
 
     /// Finds the batch of a job that was killed while the batch was being created. Returns `None`
     /// if the batch was never created.
-    pub(super) async fn find_batch_of(
+    pub(super) async fn find_batch_of_job(
         &self,
         batch_job: &BatchJob,
     ) -> Result<Option<Batch>, ModelError> {
@@ -134,7 +134,7 @@ impl Dispatch<'_, '_> {
     }
 
     /// Returns the uploaded file of a batch job: the one from before a kill, or a new upload.
-    /// `None` if interrupted, or if the endpoint accepts no files.
+    /// `None` if the run was interrupted, or if the endpoint accepts no files.
     async fn upload_file(
         &mut self,
         batch_job: &BatchJob,
@@ -160,8 +160,8 @@ impl Dispatch<'_, '_> {
         }
     }
 
-    /// Creates a batch. If a request is unconfirmed, looks for the batch before it requests it
-    /// again.
+    /// Creates a batch. If the creation is unconfirmed, looks for the batch before it requests the
+    /// creation again.
     async fn create_batch(
         &self,
         batch_job: &BatchJob,
@@ -188,7 +188,7 @@ impl Dispatch<'_, '_> {
     }
 }
 
-/// Completes when the user interrupts; never if the sender is gone.
+/// Completes when the user interrupts the run; never completes if the sender was dropped.
 pub(super) async fn wait_for_interrupt(interrupt: &mut tokio::sync::watch::Receiver<bool>) {
     if interrupt.wait_for(|i| *i).await.is_err() {
         std::future::pending::<()>().await;

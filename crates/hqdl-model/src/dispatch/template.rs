@@ -1,6 +1,6 @@
 //! Request templates: everything that a batch request's prompt and answer depend on, stored with
-//! the request. An answer that arrives a day later is parsed as it was asked, even if the spec has
-//! changed.
+//! the request. An answer that arrives a day later is parsed according to its request, even if the
+//! spec has changed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,18 +14,18 @@ use hqdl_facts::{BatchedRequest, CellRequirements, Facts, FactsError, RunId};
 use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Reuse, SERVICE_TIER};
 use hqdl_values::usage::ColumnUsage;
 
-/// The data that an expansion's prompts and answers depend on.
+/// Data that an expansion's prompts and answers depend on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RequestTemplate {
-    /// The expansion, without its sources.
+    /// Expansion without its sources.
     pub expansion: Expansion,
-    /// The format of the answers.
+    /// Format of the answers.
     pub format: Format,
-    /// The name that facts are stored under.
+    /// Name under which the facts are stored.
     pub model: String,
-    /// Which models' facts may be reused.
+    /// Models whose facts may be reused.
     pub reuse: Reuse,
-    /// The batch price in USD per million tokens.
+    /// Batch price in USD per million tokens.
     pub price: Option<PriceTable>,
     /// Maximum number of tokens of an answer.
     pub max_output: u64,
@@ -56,7 +56,7 @@ impl RequestTemplate {
         }
     }
 
-    /// Returns the expansion and the model choice that it was asked with.
+    /// Returns the expansion and the model choice of its requests.
     fn into_choice(self) -> (Expansion, ModelChoice) {
         let choice = ModelChoice {
             model: None,
@@ -86,13 +86,13 @@ pub type ColumnUsageEntry = (String, String, ColumnUsage);
 
 /// Parsers of batch answers: one context per request template, created on first use.
 pub struct AnswerParsers<'f> {
-    /// The facts that answers are stored in.
+    /// Facts in which the answers are stored.
     pub facts: &'f Facts,
-    /// The model of the requests.
+    /// Model of the requests.
     pub model: Arc<dyn Model>,
-    /// The event listener and the usage.
+    /// Event listener and usage.
     pub events: Events,
-    /// The run that answers are stored under; `None` means the run that asked.
+    /// Run under which the answers are stored; `None` for the run of each request.
     pub run: Option<RunId>,
     contexts: Mutex<HashMap<(i64, RunId), Arc<Context>>>,
 }
@@ -115,7 +115,7 @@ impl<'f> AnswerParsers<'f> {
             return Ok(Arc::clone(context));
         }
         let history = self.facts.history();
-        let text = history.template_text(template_id)?;
+        let text = history.load_template(template_id)?;
         let template: RequestTemplate = serde_json::from_str(&text)
             .map_err(|e| history.unreadable_error(format!("form {template_id} is damaged: {e}")))?;
         let (expansion, choice) = template.into_choice();
@@ -150,7 +150,7 @@ impl<'f> AnswerParsers<'f> {
 
 /// Returns the rows and columns that a request asks for.
 #[must_use]
-pub fn row_batch_of(request: &BatchedRequest) -> RowBatch {
+pub fn to_row_batch(request: &BatchedRequest) -> RowBatch {
     let missing_row = |(entity, row): &(_, _)| MissingRow {
         row: Clone::clone(row),
         entity: Clone::clone(entity),
@@ -162,8 +162,8 @@ pub fn row_batch_of(request: &BatchedRequest) -> RowBatch {
     }
 }
 
-/// Creates a request for the rows and columns of a batch. `attempt` is the number of attempts at
-/// its rows, including this one.
+/// Creates a request for the rows and columns of a row batch. `attempt` is the number of attempts
+/// at its rows, including this one.
 #[must_use]
 pub fn new_request(
     template_id: i64,

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::{Context, Event};
 use hqdl_spec::Format;
 
-/// If the first CSV replies of a model have no readable value, it is asked for JSON after this many
-/// of them.
+/// Number of unreadable CSV replies after which a model is asked for JSON, if none of its replies
+/// had a readable value.
 const MAX_UNREAD_REPLIES: u32 = 3;
 
 /// Counts of a model's CSV replies.
 #[derive(Debug, Default)]
 pub struct CsvReplies {
     unread_replies: AtomicU32,
-    /// Whether a value of a reply was readable.
+    /// Whether any reply had a readable value.
     was_read: AtomicBool,
 }
 
@@ -39,8 +39,8 @@ impl Context {
             && !self.csv_replies.was_read.load(Ordering::Relaxed)
     }
 
-    /// Records whether a CSV reply had a readable value, and warns once if the model is asked in JSON
-    /// from now on. A batch job keeps the format that it was sent in.
+    /// Records whether a CSV reply had a readable value, and warns once if the model is asked for
+    /// JSON from now on. A batch job keeps the format that it was sent in.
     pub(super) fn record_csv_reply(&self, format: Format, was_read: bool) {
         if format != Format::Csv || self.csv_replies.is_unreadable() {
             return;

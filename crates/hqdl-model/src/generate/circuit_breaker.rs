@@ -16,9 +16,9 @@ use crate::{MAX_ATTEMPTS, ModelError};
 
 /// Number of consecutive failures after which the endpoint counts as gone. A timeout counts twice.
 const MAX_FAILURES: u32 = 8;
-/// Maximum number of attempts of a part of a failed request.
+/// Maximum number of attempts at a part of a failed request.
 const MAX_ATTEMPTS_OF_PARTS: usize = 4;
-/// Maximum number of attempts of a request if others failed and none was ever answered.
+/// Maximum number of attempts at a request if others failed and none was ever answered.
 const MAX_ATTEMPTS_UNANSWERED: usize = 2;
 
 /// State of the endpoint, over all requests of a run.
@@ -69,7 +69,7 @@ impl CircuitBreaker {
         self.lock_state().answers
     }
 
-    /// Returns the maximum number of attempts of a request; `is_part` means that it is part of a
+    /// Returns the maximum number of attempts at a request; `is_part` means that it is part of a
     /// failed one.
     pub(super) fn max_attempts(&self, is_part: bool) -> usize {
         let state = self.lock_state();

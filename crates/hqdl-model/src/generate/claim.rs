@@ -8,9 +8,9 @@ use super::{Context, StopReason};
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_facts::{CellLookup, CellRequirements, Claim, ClaimKey, Facts, FactsError};
 
-/// Result of claiming a batch.
+/// Result of claiming a row batch.
 pub struct ClaimedBatches {
-    /// Batches to request. They stay claimed until this value is dropped.
+    /// Row batches to request. Their cells stay claimed until this value is dropped.
     pub batches: Vec<RowBatch>,
     /// Rows that other runs have claimed.
     pub(super) claimed_by_others: Vec<ClaimedByOthers>,
@@ -20,7 +20,7 @@ pub struct ClaimedBatches {
 }
 
 impl Context {
-    /// Claims the cells of a batch.
+    /// Claims the cells of a row batch.
     pub(super) async fn claim_batch(
         &self,
         row_batch: RowBatch,
@@ -33,9 +33,9 @@ impl Context {
     }
 }
 
-/// Claims the cells of a batch. Cells that other runs hold are returned separately. Cells that were
-/// answered since they were found missing are skipped, and so are those that open batch jobs ask
-/// for if `skip_batched` is true.
+/// Claims the cells of a row batch. Cells that other runs hold are returned separately. Cells that
+/// were answered since they were found missing are skipped, and so are those that open batch jobs
+/// ask for if `skip_batched` is true.
 pub async fn claim_row_batch(
     facts: &Facts,
     requirements: &CellRequirements,

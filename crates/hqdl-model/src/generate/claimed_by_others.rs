@@ -1,6 +1,6 @@
-//! Rows that other runs have claimed. They are deferred until nothing else is left to ask, so that
-//! several runs over the same rows do not wait for each other's requests. Then they are looked up
-//! in large groups. For rows that are still missing, the run waits until they are released, and
+//! Rows that other runs have claimed. They are deferred until the run has nothing else to ask, so
+//! that several runs over the same rows do not wait for each other's requests. Then they are looked
+//! up in large groups. For rows that are still missing, the run waits until they are released, and
 //! asks for them.
 
 use std::collections::VecDeque;
@@ -40,7 +40,7 @@ pub(super) struct Backlog {
 pub(super) enum NextStep {
     /// Look up which of the rows are known now.
     LookUp(Vec<ClaimedByOthers>),
-    /// Wait for the claim to be released, then ask for whatever is still missing.
+    /// Wait for the claim to be released, then ask for the cells that are still missing.
     Wait(ClaimedByOthers),
 }
 
@@ -59,7 +59,7 @@ impl Backlog {
         self.unchecked.is_empty() && self.missing.is_empty()
     }
 
-    /// Returns whether the deferred rows come first, before any other rows.
+    /// Returns whether the queue is so long that its rows come before any other rows.
     pub(super) fn is_full(&self) -> bool {
         self.unchecked.len() >= MAX_DEFERRED || !self.missing.is_empty()
     }
@@ -106,7 +106,7 @@ async fn report_claims(context: &Context) {
 }
 
 impl Context {
-    /// Looks up which rows are known now, and drops them.
+    /// Looks up which rows are known now, and removes them from the queue.
     async fn look_up_rows(&self, rows: Vec<ClaimedByOthers>) -> Result<TaskOutcome, StopReason> {
         let missing_rows = rows.iter().flat_map(|row| &row.row_batch.missing_rows);
         let entities: Vec<_> = missing_rows.map(|missing_row| &missing_row.entity).collect();

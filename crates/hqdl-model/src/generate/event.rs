@@ -12,7 +12,7 @@ use hqdl_values::usage::Usage;
 /// An event of a run.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// An expansion starts.
+    /// Requests for an expansion begin.
     Begin {
         /// Name of the expansion.
         expansion: String,
@@ -30,14 +30,14 @@ pub enum Event {
     Failed(String),
     /// A batch was submitted to the endpoint.
     Submitted {
-        /// The id of the batch at the endpoint.
+        /// Id of the batch at the endpoint.
         batch: String,
         /// Number of requests in the batch.
         requests: u64,
     },
     /// A batch was polled.
     Polled {
-        /// The id of the batch at the endpoint.
+        /// Id of the batch at the endpoint.
         batch: String,
         /// Status of the batch at the endpoint.
         status: String,
@@ -50,7 +50,7 @@ pub enum Event {
     },
     /// The results of a batch are stored.
     Collected {
-        /// The id of the batch at the endpoint.
+        /// Id of the batch at the endpoint.
         batch: String,
         /// Final status of the batch at the endpoint.
         status: String,
@@ -109,10 +109,10 @@ pub enum StopReason {
     /// The facts cannot be stored.
     #[error(transparent)]
     Facts(#[from] FactsError),
-    /// A request ended in a bug of hqdl.
+    /// A request failed because of a bug in hqdl.
     #[error("internal error while handling a request: {0}")]
     Bug(String),
-    /// The user interrupted.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
     /// The user interrupted the run while the endpoint is processing batches.

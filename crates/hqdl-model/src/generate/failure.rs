@@ -1,4 +1,4 @@
-//! Handles a request that failed as a whole: splits it, defers it, or gives up.
+//! Handles a request that failed as a whole: splits it, defers it, or stores its cells as failed.
 
 use super::circuit_breaker::EndpointHealth;
 use super::packing::split_in_half;
@@ -8,7 +8,7 @@ use crate::plan::RowBatch;
 use hqdl_facts::Completion;
 use hqdl_values::cell::State;
 
-/// A deferred request, which failed while no other request was answered.
+/// Deferred request that failed while no other request was answered.
 pub(super) struct DeferredRequest {
     row_batch: RowBatch,
     attempt: u32,
@@ -65,7 +65,7 @@ impl Context {
                 .await?;
                 return Ok((Vec::new(), None));
             }
-            // The endpoint does not exist, so no row can be at fault.
+            // The endpoint cannot be reached, so no row can be at fault.
             ModelError::NoConnection { .. } if self.run.circuit_breaker.answer_count() == 0 => {
                 return Err(error.into());
             }
@@ -122,7 +122,7 @@ impl Context {
         Some(self.split_deferred_request(&deferred.swap_remove(position)))
     }
 
-    /// Stores the rows of a deferred request as failed.
+    /// Gives up a deferred request and stores its rows as failed.
     pub(super) async fn give_up_request(
         &self,
         deferred: DeferredRequest,
@@ -141,7 +141,6 @@ impl Context {
     }
 }
 
-/// Splits a batch into single rows.
 fn split_into_rows(row_batch: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let rows = row_batch.missing_rows.iter().map(|missing_row| RowBatch {
         missing_rows: vec![missing_row.clone()],

@@ -18,7 +18,6 @@ use hqdl_values::value::Value;
 pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>, bool), Arc<PromptFrame>>>;
 
 impl Context {
-    /// Returns the prompt of a row batch and its frame.
     pub(crate) fn build_prompt(&self, row_batch: &RowBatch) -> (Arc<PromptFrame>, Prompt) {
         let frame = self.prompt_frame(row_batch);
         let rows: Vec<Cow<'_, Row>> = self.shown_rows(row_batch);
@@ -67,7 +66,8 @@ impl Context {
             let url = self.expansion.image_files.image_url(image, &shown.name);
             shown.url = url.map_err(|reason| name_row(&reason, row_batch))?;
         }
-        // The answers are stored for the images that were looked up.
+        // Answers are stored under the images that the run looked up, so these must not have
+        // changed.
         let is_unchanged = |missing_row: &MissingRow| {
             self.expansion.build_entity(&missing_row.row.key) == missing_row.entity
         };
@@ -90,7 +90,6 @@ impl Context {
         frame.build_prompt(rows.iter().map(AsRef::as_ref)).provenance_hash()
     }
 
-    /// Returns the frame of the batch's prompt.
     pub(crate) fn prompt_frame(&self, row_batch: &RowBatch) -> Arc<PromptFrame> {
         let (key, columns) = (first_key(row_batch), self.prompt_columns(row_batch));
         let format = self.answer_format();
@@ -99,7 +98,7 @@ impl Context {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let build_frame = || {
             let expansion = self.expansion.reduce_to_key_part(key);
-            // Recordings are looked up by the rows of a table prompt.
+            // Recordings are looked up by a prompt in the form of a table.
             let is_recorded = self.endpoint().looks_up_by_prompt() && expansion.evidence.is_none();
             let constructor = if is_recorded { PromptFrame::for_table } else { PromptFrame::new };
             Arc::new(constructor(&expansion, columns, format))

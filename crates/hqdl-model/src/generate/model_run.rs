@@ -1,4 +1,4 @@
-//! One run of asking a model, used for tables, queries and batch jobs alike. Its state for one
+//! A model run, whose requests fill tables, answer queries or form batch jobs. Its state for one
 //! expansion is a [`super::Context`].
 
 use std::sync::atomic::AtomicU64;
@@ -18,7 +18,7 @@ use hqdl_values::usage::Usage;
 
 /// Pauses whose ends differ by less than this count as the same pause.
 const SAME_PAUSE: Duration = Duration::from_secs(2);
-/// A minute limit is reported again for a wait that ends this much later.
+/// Interval within which a later minute limit is not reported again.
 const LIMIT_INTERVAL: Duration = Duration::from_secs(20);
 /// Shorter waits for a minute limit are not reported.
 const SHORTEST_LIMIT_WAIT: Duration = Duration::from_secs(1);
@@ -29,13 +29,13 @@ const CLAIM_INTERVAL: Duration = Duration::from_secs(60);
 pub struct ModelRun {
     /// Id of the run in the history.
     pub id: RunId,
-    /// The model to ask.
+    /// Model that the requests are sent to.
     pub endpoint: Arc<dyn Model>,
-    /// The budget of the run.
+    /// Budget of the run.
     pub budget: Arc<Budget>,
-    /// The facts that answers are stored in.
+    /// Facts in which the answers are stored.
     pub facts: Facts,
-    /// The event listener and the usage.
+    /// Event listener and usage.
     pub events: Events,
     /// Becomes true when the user interrupts the run.
     pub interrupt: watch::Receiver<bool>,
@@ -71,7 +71,7 @@ fn is_new_wait(reported: &mut Option<Instant>, until: Instant, interval: Duratio
     is_new
 }
 
-/// The listener of a run's events, and the usage so far.
+/// Listener for a run's events, and the usage so far.
 #[derive(Clone)]
 pub struct Events {
     /// Callback for events.
@@ -95,7 +95,7 @@ impl Events {
 }
 
 impl ModelRun {
-    /// Creates a run that asks the models of a spec, with what its budget has left.
+    /// Creates a run that asks the models of a spec and may spend the rest of its budget.
     ///
     /// # Errors
     /// [`FactsError`] if the spending cannot be read from the history.
@@ -125,7 +125,7 @@ impl ModelRun {
             reasoning_models: Vec::new(),
             id,
             endpoint,
-            // The budget is checked when the batch job is packed.
+            // The budget was checked when the batch job was packed.
             budget: Arc::default(),
             facts: facts.clone(),
             events,
@@ -139,7 +139,7 @@ impl ModelRun {
         }
     }
 
-    /// Reports that a model's requests wait, once per wait.
+    /// Reports, once per wait, that the requests to a model are waiting.
     pub fn report_wait(&self, model: &str, wait: RemainingWait) {
         let (wait, reason, is_new) = {
             let mut reported = self.lock_reported_waits();

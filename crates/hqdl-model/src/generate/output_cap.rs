@@ -10,9 +10,9 @@ use crate::Tokens;
 use crate::plan::ANSWER_HEADROOM;
 use hqdl_prompt::{Prompt, strip_reasoning};
 
-/// Fraction of the distance by which the factor moves down to what a shorter answer needed.
+/// Share of the difference by which the factor decreases after an answer that needed a smaller one.
 const DECAY: f64 = 0.1;
-/// An answer is attributed to its cap if it used at least this share of it. A shorter truncated
+/// Share of the cap from which a truncated answer counts as truncated by it. A shorter truncated
 /// answer reached the end of the model's context.
 const AT_CAP_SHARE: f64 = 0.9;
 

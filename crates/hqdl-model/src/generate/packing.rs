@@ -8,9 +8,11 @@ use tracing::info;
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_prompt::PromptFrame;
 
-/// Share of failed rows, beyond the expected share, from which requests get smaller.
+/// Requests get smaller if the share of failed rows exceeds the expected share by at least this
+/// much.
 const SHRINK_THRESHOLD: f64 = 0.2;
-/// Share of failed rows, beyond the expected share, up to which requests get larger again.
+/// Requests get larger again if the share of failed rows exceeds the expected share by at most this
+/// much.
 const GROW_THRESHOLD: f64 = 0.1;
 /// Factor by which each failure increases the number of good requests required for growth.
 const FAILURE_PENALTY: u32 = 4;
@@ -47,7 +49,7 @@ struct PackingState {
 /// Effect of a reply on the rows per request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Adaptation {
-    /// Requests have one row, for the first time.
+    /// Requests were reduced to one row for the first time.
     FirstSingleRows,
     /// Anything else.
     Other,
@@ -90,7 +92,7 @@ impl Packing {
                 SINGLE_ROW_WEIGHT * (failure_rate - state.single_row_failure_rate);
         }
         if asked == 1 && failed > 0 {
-            // Its rows fail even when they are requested alone.
+            // The row fails even when it is requested alone.
             state.required_successes = 1;
         }
         let excess = failure_rate - state.single_row_failure_rate;
@@ -136,8 +138,8 @@ impl Packing {
 /// Rows to request again, by their missing columns.
 pub(super) type RowsToRetry = BTreeMap<Vec<usize>, Vec<MissingRow>>;
 
-/// Returns batches of at most half the size, or of one row if a single row has its own prompt
-/// format.
+/// Splits rows into batches of at most half the size, or of one row if a single row has its own
+/// prompt format.
 pub(super) fn split_smaller(
     to_retry: RowsToRetry,
     row_batch: &RowBatch,
@@ -148,7 +150,7 @@ pub(super) fn split_smaller(
     split_rows(to_retry, if frame.has_simplest_form() { 1 } else { half }, row_batch, attempt)
 }
 
-/// Returns batches of at most `max` rows.
+/// Splits rows into batches of at most `max` rows.
 fn split_rows(
     to_retry: RowsToRetry,
     max: usize,
@@ -169,7 +171,7 @@ fn split_rows(
     row_batches
 }
 
-/// Splits a batch into two halves, as `plan` counts them: thirteen rows become seven and six.
+/// Splits a row batch into two halves, as `plan` counts them: thirteen rows become seven and six.
 /// Splitting does not count as an attempt.
 pub(crate) fn split_in_half(row_batch: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let to_retry = BTreeMap::from([(row_batch.columns.clone(), row_batch.missing_rows.clone())]);

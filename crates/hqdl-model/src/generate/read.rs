@@ -16,7 +16,6 @@ use hqdl_values::key::Entity;
 
 /// Content of a reply.
 pub(super) struct ParsedReply {
-    /// Facts by entity.
     pub(super) facts: Vec<(Entity, Vec<Fact>)>,
     /// Rows to request again, by columns.
     pub(super) to_retry: RowsToRetry,
@@ -48,7 +47,7 @@ impl Context {
             shown.unwrap_or(&no_evidence),
         );
         if reply.refused {
-            // Answers before the refusal count; the remaining rows are refused.
+            // Keep the answers before the refusal; the remaining rows are refused.
             for outcome in &mut outcomes {
                 if let RowOutcome::Failed { state, reason: why, .. } = outcome {
                     *state = State::Refused;
@@ -81,7 +80,7 @@ impl Context {
                         .push(missing_row.clone());
                     continue;
                 }
-                // The recording has no answer for it.
+                // The recording has no answer for this row.
                 RowOutcome::Failed { .. } if reply.partial => {
                     vec![Answer::without_value(State::Error, None); prompt_columns.len()]
                 }
@@ -121,8 +120,9 @@ impl Context {
     }
 
     /// Stores the failure of a request as the state of its cells: `refused` or `error`; or
-    /// `unknown` if it was not sent because no passage could support an answer. An `error` does not
-    /// count as an answer: the next run asks again, but the table can show why the cell is empty.
+    /// `unknown` if the request was not sent because no passage could support an answer. An `error`
+    /// does not count as an answer: the next run asks again, but the table can show why the cell is
+    /// empty.
     pub(crate) async fn store_failed_cells(
         &self,
         row_batch: &RowBatch,

@@ -1,4 +1,4 @@
-//! Attributes a request's cells and price to columns.
+//! Attributes a request's cells and cost to columns.
 
 use std::sync::PoisonError;
 
@@ -10,7 +10,7 @@ use hqdl_values::cell::Tally;
 use hqdl_values::key::Entity;
 
 impl Context {
-    /// Counts the cells of each column of a batch by state.
+    /// Counts the cells of each column of a row batch by state.
     pub(super) fn tally_columns(
         &self,
         row_batch: &RowBatch,

@@ -46,7 +46,6 @@ impl Slots {
         let average_hold = *self.average_hold.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = average_hold.filter(|_| self.prepares_ahead).map_or(0, |held| {
             let per_slot = MAX_SLOT_WAIT.as_secs_f64() / held.as_secs_f64().max(0.001);
-            // Round down to whole requests.
             (self.max as f64 * per_slot) as usize
         });
         self.max + ahead.min((REQUESTS_PER_SLOT - 1) * self.max)

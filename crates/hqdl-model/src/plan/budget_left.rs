@@ -8,13 +8,14 @@ use hqdl_values::usage::SpentAmount;
 /// The rest of a budget; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BudgetLeft {
-    /// USD.
+    /// USD that are left.
     pub usd: Option<f64>,
-    /// Tokens, input and output.
+    /// Input and output tokens that are left.
     pub tokens: Option<u64>,
 }
 
-/// The amounts by which a plan exceeds the rest of the budget; 0 if unlimited or sufficient.
+/// Amounts by which a plan exceeds the rest of the budget; 0 if the budget is sufficient or
+/// unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BudgetShortfall {
     /// Missing USD at the likely cost.

@@ -1,4 +1,4 @@
-//! Thresholds of a cascade, with their price and agreement.
+//! Thresholds of a cascade, with their cost and agreement.
 
 use serde_json::{Value as Json, json};
 
@@ -11,11 +11,11 @@ pub struct CascadePlan {
     pub column: String,
     /// Name of the stronger model.
     pub to: String,
-    /// Share of the cells that must agree with it, or be true.
+    /// Share of the cells that must agree with the stronger model, or be true.
     pub target: f64,
     /// Whether the target, `expected` and `bound` are about the truth.
     pub is_truth: bool,
-    /// Number of answers to each cell of which the first one is accepted.
+    /// Number of answers to each cell: the first one, and those that it is compared with.
     pub answers: usize,
     /// Number of cells with these answers.
     pub cells: u64,
@@ -23,9 +23,9 @@ pub struct CascadePlan {
     pub sampled: u64,
     /// Number of cells of the sample that not all models have answered.
     pub unanswered_sampled: u64,
-    /// Number of cells that lack an answer of a model which must answer them.
+    /// Number of cells that lack a required answer.
     pub unanswered: u64,
-    /// Whether the target is reached now: no cell lacks such an answer.
+    /// Whether the target is reached now, because no required answer is missing.
     pub is_promised: bool,
     /// Number of cells of the sample on which the models disagree.
     pub disagreements: u64,
@@ -41,7 +41,7 @@ pub struct CascadeThreshold {
     pub equal_answers: Option<usize>,
     /// Number of cells that the stronger model would be asked for.
     pub cells: u64,
-    /// Likely price of its answers in USD, if it has a price.
+    /// Likely cost of the stronger model's answers in USD, if its price is known.
     pub cost_usd: Option<f64>,
     /// Expected share of the cells that agree with the stronger model.
     pub expected: f64,
@@ -52,7 +52,7 @@ pub struct CascadeThreshold {
 }
 
 impl CascadePlan {
-    /// Returns the entry of a plan.
+    /// Returns the cascade as an entry of the plan's JSON.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let to_json = |t: &CascadeThreshold| {

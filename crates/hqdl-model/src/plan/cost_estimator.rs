@@ -26,9 +26,8 @@ pub struct CostEstimator<'e> {
     tokenizer: Tokenizer,
     /// Tokens of a column's cell in an answer, estimated from the spec.
     cells: Vec<Estimate>,
-    /// Tokens that surround a column's cell.
     surrounding_tokens: Vec<f64>,
-    /// Tokens and number of the known cells.
+    /// Total tokens and number of the known cells of each column.
     known_cells: Vec<(u64, u64)>,
     frames: BTreeMap<AskedColumns<'e>, (u64, PromptFrame)>,
     max_output: u64,
@@ -37,7 +36,7 @@ pub struct CostEstimator<'e> {
     extra_input: u64,
     shapes: Vec<(Vec<usize>, RequestShape)>,
     asked: Vec<u64>,
-    /// Tokens of answers outside their cells.
+    /// Total tokens of the labels or keys that the answers repeat.
     echoed_tokens: u64,
     rows: u64,
     requests: u64,
@@ -95,7 +94,7 @@ impl<'e> CostEstimator<'e> {
         Self { extra_input, ..self }
     }
 
-    /// Learns the length of answers from a known cell.
+    /// Uses the length of a known cell to estimate the length of answers.
     pub fn learn_from_cell(&mut self, column: usize, value: &CellValue) {
         if let Some((tokens, n)) = self.known_cells.get_mut(column).filter(|(_, n)| *n < 500) {
             *tokens += self.tokenizer.count_tokens(&to_csv_text(value));

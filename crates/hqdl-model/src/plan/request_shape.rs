@@ -4,7 +4,7 @@ use super::{ENVELOPE_TOKENS, Estimate, ExpansionPlan, Plan};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::{SpentAmount, Usage};
 
-/// How much longer than the longest recent answer the next one may be.
+/// Factor between the longest recent answer and the assumed maximum of the next one.
 pub(crate) const ANSWER_HEADROOM: f64 = 1.5;
 
 /// Requests for the same columns with the same number of rows.
@@ -57,7 +57,7 @@ impl RequestShape {
         (self.requests * max) as f64
     }
 
-    /// Returns the number of cells of a request with `rows` rows.
+    /// Returns the number of cells in a request with `rows` rows.
     fn cell_count(&self, rows: u64) -> u64 {
         self.columns * rows
     }
@@ -179,32 +179,32 @@ impl Plan {
 }
 
 impl ExpansionPlan {
-    /// Returns the maximum input tokens of its largest request.
-    fn largest_input(&self) -> u64 {
+    /// Returns the maximum input tokens of the expansion's largest request.
+    fn largest_input_tokens(&self) -> u64 {
         let of_shapes = self
             .shapes
             .iter()
             .map(|(_, shape)| shape.worst_case_tokens(shape.rows).0.ceil() as u64);
         match of_shapes.max() {
-            // The shape of additional requests is unknown.
+            // The size of additional requests is unknown.
             Some(largest) if self.extra_input == 0 => largest,
             _ => self.input_tokens + self.extra_input,
         }
     }
 
-    /// Returns the likely cost of its requests in USD; zero without a price.
+    /// Returns the likely cost of the expansion's requests in USD; zero without a price.
     #[must_use]
-    pub fn likely_usd(&self) -> f64 {
+    pub fn likely_cost_usd(&self) -> f64 {
         self.cost_usd().likely
     }
 
-    /// Returns the cost of its requests in USD; zero without a price.
+    /// Returns the cost of the expansion's requests in USD; zero without a price.
     pub(super) fn cost_usd(&self) -> Estimate {
         let Some(price) = &self.price else { return Estimate::default() };
         let output = self.output_tokens;
         let rates = price.rates_for(self.input_tokens / self.requests.max(1));
         let all = self.input_tokens as f64 * rates.input;
-        let highest = price.highest_rates(self.largest_input());
+        let highest = price.highest_rates(self.largest_input_tokens());
         // At best, the endpoint's cache serves every repeated prefix.
         let best = all - self.repeated_tokens as f64 * (rates.input - rates.cached_input);
         Estimate::new(

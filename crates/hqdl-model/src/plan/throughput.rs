@@ -1,4 +1,4 @@
-//! The throughput of a model: its speed, and its amount of reasoning.
+//! The throughput of a model: its speed, and how much it reasons.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +33,9 @@ impl Default for ThroughputEstimate {
 }
 
 impl ThroughputEstimate {
-    /// Estimates the throughput from the latest answers of a model. Both numbers are scaled by one
-    /// factor, measured against assumed time, so that a few answers, or requests of one size, are
-    /// enough.
+    /// Estimates the throughput from the latest answers of a model. The assumed speeds are scaled
+    /// by one factor, the measured time divided by the time that they predict. So a few answers, or
+    /// requests of one size, are enough.
     ///
     /// # Errors
     /// [`FactsError`] if the history cannot be read.
@@ -58,7 +58,7 @@ impl ThroughputEstimate {
             content_total += content_tokens;
             hidden_total += completion.output_tokens.saturating_sub(content_tokens);
             answers += 1.0;
-            // The duration of a batch answer is unknown.
+            // The time that the endpoint worked on a batch answer is unknown.
             if completion.seconds > 0.0 {
                 measured_seconds += completion.seconds;
                 expected_seconds +=

@@ -17,7 +17,7 @@ use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
-/// Version of the API, which does not change with its models.
+/// Version of the API, which is independent of its models.
 const VERSION: &str = "2023-06-01";
 /// Name of the tool whose arguments are the answer, for models without `output_config`.
 const TOOL_NAME: &str = "rows";
@@ -25,7 +25,7 @@ const TOOL_NAME: &str = "rows";
 /// <https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview> (at most 530).
 const SCHEMA_INSTRUCTIONS: u64 = 600;
 
-/// See <https://platform.claude.com/docs/en/api/messages>.
+/// Anthropic's Messages API; see <https://platform.claude.com/docs/en/api/messages>.
 pub(super) struct Anthropic;
 
 impl Protocol for Anthropic {
@@ -122,7 +122,7 @@ impl Protocol for Anthropic {
 
     fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {
         match event.get("type").and_then(Json::as_str).unwrap_or_default() {
-            // A whole message, or the empty one that begins a stream.
+            // A whole message, or the empty message that begins a stream.
             "message" => read_message(event, draft),
             "message_start" => read_message(&event["message"], draft),
             "content_block_start" => read_block(&event["content_block"], draft),
@@ -166,7 +166,7 @@ fn read_block(block: &Json, draft: &mut ReplyDraft) {
     let text = |field: &str| block.get(field).and_then(Json::as_str).unwrap_or_default();
     match text("type") {
         "text" | "text_delta" => draft.content.push_str(text("text")),
-        // The only tool is the one whose arguments are the answer.
+        // The only tool is the one whose arguments contain the answer.
         "input_json_delta" => draft.content.push_str(text("partial_json")),
         "tool_use" => {
             let input = block.get("input").and_then(Json::as_object).filter(|i| !i.is_empty());
@@ -176,12 +176,12 @@ fn read_block(block: &Json, draft: &mut ReplyDraft) {
         }
         "thinking" | "thinking_delta" => draft.other_output.push_str(text("thinking")),
         "redacted_thinking" => draft.other_output.push_str("(redacted thinking)"),
-        // A signature is not output of the model.
+        // A signature is not part of the model's output.
         _ => {}
     }
 }
 
-/// Reads why the model stopped.
+/// Parses why the model stopped.
 fn read_stop_reason(json: &Json, draft: &mut ReplyDraft) {
     let Some(reason) = json.get("stop_reason").and_then(Json::as_str) else { return };
     draft.end = Some(match reason {

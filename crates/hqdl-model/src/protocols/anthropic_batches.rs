@@ -12,7 +12,7 @@ use super::{BatchApi, BatchClient, BatchLine};
 use crate::batch::{Batch, BatchFuture, SoughtBatch};
 use crate::file_body::FileBody;
 use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply_error};
-use crate::wire::{ErrorResponse, failure_to_error};
+use crate::wire::{ErrorResponse, to_model_error};
 use crate::{ModelError, Reply};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
@@ -26,7 +26,6 @@ const MAX_PAGES: usize = 200;
 /// Maximum difference between the clocks of this machine and of the endpoint.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// Message Batches of an endpoint.
 pub(super) struct MessageBatches<'e> {
     pub(super) client: &'e dyn BatchClient,
 }
@@ -46,8 +45,8 @@ impl MessageBatches<'_> {
         parse_batch(&self.client.transport().fetch_json(request).await?)
     }
 
-    /// Returns the batches with this number of requests that are not older than a time, newest
-    /// first.
+    /// Returns the batches with this number of requests that are not older than a given time,
+    /// newest first.
     async fn list_batches_since(
         &self,
         requests: u64,
@@ -105,7 +104,7 @@ impl MessageBatches<'_> {
         }
     }
 
-    /// Returns whether the first result of an ended batch belongs to the batch that is looked for.
+    /// Returns whether the first result of an ended batch belongs to the sought batch.
     async fn has_results_of(
         &self,
         batch: &Batch,
@@ -114,7 +113,7 @@ impl MessageBatches<'_> {
         let request = self.client.transport().new_request(Method::GET, &results_path(&batch.id));
         let mut response = match self.client.transport().send_http(request).await {
             Ok(response) => response,
-            // The results of an old batch are deleted.
+            // The endpoint has deleted the results of an old batch.
             Err(ModelError::Refused { status: 404, .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -127,7 +126,7 @@ impl MessageBatches<'_> {
         let line = line.split(|b| *b == b'\n').next().unwrap_or_default();
         let json: Json = serde_json::from_slice(line).unwrap_or_default();
         let id = json.get("custom_id").and_then(Json::as_str);
-        Ok(id.is_some_and(|id| (sought.has_request)(&from_sent_id(id))))
+        Ok(id.is_some_and(|id| (sought.has_request)(&to_custom_id(id))))
     }
 }
 
@@ -184,7 +183,7 @@ impl BatchApi for MessageBatches<'_> {
     }
 
     fn interpret_error(&self, error: ModelError) -> ModelError {
-        self.client.learn_from_batch(error)
+        self.client.learn_from_batch_error(error)
     }
 }
 
@@ -192,14 +191,14 @@ fn results_path(batch: &str) -> String {
     format!("{PATH}/{batch}/results")
 }
 
-/// Returns the id of a request in the form that Anthropic accepts: letters, digits, `_` and `-`.
+/// Returns a request id in the form that Anthropic accepts: letters, digits, `_` and `-`.
 fn to_sent_id(custom_id: &str) -> String {
     custom_id.replace(':', "_")
 }
 
-/// Returns the id of a request from the id that it was sent with. The id contains a hash without
-/// underscores.
-fn from_sent_id(sent_id: &str) -> String {
+/// Returns the original id of a request that was sent with `sent_id`. The id contains a hash
+/// without underscores.
+fn to_custom_id(sent_id: &str) -> String {
     sent_id.replacen('_', ":", 1)
 }
 
@@ -226,7 +225,7 @@ fn parse_batch(json: &Json) -> Result<Batch, ModelError> {
         id: id.to_owned(),
         status: status.to_owned(),
         output_file: has_ended.then(|| id.to_owned()),
-        // Failed requests are in the same file.
+        // The same file also contains the failed requests.
         output_lines: total,
         error_file: None,
         error: None,
@@ -241,12 +240,12 @@ pub(super) fn parse_result_line(
     line: &Json,
     parse_message: impl Fn(&Json) -> Result<Reply, ModelError>,
 ) -> Option<BatchLine> {
-    let custom_id = from_sent_id(line.get("custom_id")?.as_str()?);
+    let custom_id = to_custom_id(line.get("custom_id")?.as_str()?);
     let result = line.get("result")?;
     let reply = match result.get("type")?.as_str()? {
         "succeeded" => parse_message(result.get("message")?),
         "errored" => Err(parse_error(result.get("error")?)),
-        // It was never processed, so it was not billed.
+        // The request was never processed, so it was not billed.
         state @ ("canceled" | "expired") => Err(ModelError::Temporary {
             message: format!("the request is {state}"),
             wait: None,
@@ -257,7 +256,7 @@ pub(super) fn parse_result_line(
     Some(BatchLine { custom_id, reply, created: None })
 }
 
-/// Parses the error of a request; the type of an error determines its HTTP status.
+/// Parses the error of a request. The error's type determines its HTTP status.
 fn parse_error(error: &Json) -> ModelError {
     let status = match error.pointer("/error/type").and_then(Json::as_str).unwrap_or_default() {
         "invalid_request_error" => 400,
@@ -270,7 +269,7 @@ fn parse_error(error: &Json) -> ModelError {
         "overloaded_error" => 529,
         _ => 500,
     };
-    failure_to_error(ErrorResponse::from_body(status, error, &error.to_string()))
+    to_model_error(ErrorResponse::from_body(status, error, &error.to_string()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Protocols of providers' APIs: how a request is written, and how its reply, its rate limits and
-//! its batches are read. One file per protocol, and one line in `PROTOCOLS`.
+//! Protocols of the providers' APIs: how to write a request, and how to read its reply, its rate
+//! limits and its batches. There is one file per protocol, and one line in `PROTOCOLS`.
 
 mod anthropic;
 mod anthropic_batches;
@@ -19,7 +19,6 @@ use super::{ModelError, rate_headers, wire};
 use hqdl_prompt::{Prompt, PromptImage};
 use hqdl_spec::{ModelParameters, Provider};
 
-/// All protocols.
 const PROTOCOLS: [&dyn Protocol; 3] =
     [&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses, &anthropic::Anthropic];
 
@@ -64,22 +63,20 @@ pub(super) fn parse_reply(protocol: &dyn Protocol, json: &Json) -> Result<Reply,
     Err(ModelError::Temporary { message, wait: None, in_doubt: true })
 }
 
-/// A request in all parts that its body depends on.
+/// All parts of a request that determine its body.
 pub(super) struct RequestParts<'r> {
-    /// Name of the model.
     pub(super) model: &'r str,
     pub(super) prompt: &'r Prompt,
     /// Additional fields of the body.
     pub(super) parameters: &'r ModelParameters,
     pub(super) features: RequestFeatures,
-    /// The spec's temperature.
     pub(super) temperature: Option<f64>,
     /// Whether the reply is streamed.
     pub(super) is_streamed: bool,
 }
 
 impl RequestParts<'_> {
-    /// Returns the temperature to send.
+    /// Returns the temperature to send, if any.
     pub(super) fn sent_temperature(&self) -> Option<f64> {
         self.temperature.or(self.prompt.temperature).filter(|_| self.features.temperature)
     }
@@ -92,10 +89,10 @@ impl RequestParts<'_> {
 
 /// The API of a provider.
 pub(super) trait Protocol: Send + Sync {
-    /// The provider that has this API.
+    /// Returns the provider that has this API.
     fn provider(&self) -> Provider;
 
-    /// Returns the name of the API in messages.
+    /// Returns the name of the API for messages.
     fn api_name(&self) -> &'static str;
 
     /// Returns the header of the API key, unless the provider has its own; `None` for a bearer
@@ -120,7 +117,6 @@ pub(super) trait Protocol: Send + Sync {
         0
     }
 
-    /// Returns the body of a request.
     fn request_body(&self, request: &RequestParts<'_>) -> Json;
 
     /// Returns the part of a message that contains an image.

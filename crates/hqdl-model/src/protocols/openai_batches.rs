@@ -10,12 +10,11 @@ use super::{BatchApi, BatchClient, BatchLine};
 use crate::batch::{Batch, BatchFuture, SoughtBatch};
 use crate::file_body::FileBody;
 use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply_error};
-use crate::wire::{ErrorResponse, failure_to_error};
+use crate::wire::{ErrorResponse, to_model_error};
 use crate::{MAX_ATTEMPTS, ModelError, Reply, retry_with_backoff};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
 
-/// Completion window of a batch.
 const COMPLETION_WINDOW: &str = "24h";
 /// Number of batches per page of the list.
 const PAGE_SIZE: usize = 100;
@@ -24,7 +23,7 @@ const MAX_PAGES: usize = 200;
 /// Metadata field that marks hqdl's batches.
 const METADATA_FIELD: &str = "hqdl";
 
-/// Batches of files with one request per line.
+/// Batches that are created from files with one request per line.
 pub(super) struct FileBatches<'e> {
     pub(super) client: &'e dyn BatchClient,
     /// Path of a request after the base URL.
@@ -87,7 +86,7 @@ impl FileBatches<'_> {
     }
 
     /// Returns the batch with a token in its metadata.
-    async fn find_token(&self, token: &str) -> Result<Option<Batch>, ModelError> {
+    async fn find_batch_by_token(&self, token: &str) -> Result<Option<Batch>, ModelError> {
         let mut after = String::new();
         for _ in 0..MAX_PAGES {
             let path = format!("/batches?limit={PAGE_SIZE}{after}");
@@ -146,7 +145,7 @@ impl BatchApi for FileBatches<'_> {
     }
 
     fn find_batch<'a>(&'a self, sought: &'a SoughtBatch<'a>) -> BatchFuture<'a, Option<Batch>> {
-        Box::pin(self.find_token(sought.token))
+        Box::pin(self.find_batch_by_token(sought.token))
     }
 
     fn get_batch<'a>(&'a self, id: &'a str) -> BatchFuture<'a, Batch> {
@@ -168,7 +167,7 @@ impl BatchApi for FileBatches<'_> {
     }
 
     fn interpret_error(&self, error: ModelError) -> ModelError {
-        self.client.learn_from_batch(error)
+        self.client.learn_from_batch_error(error)
     }
 }
 
@@ -213,17 +212,17 @@ pub(super) fn parse_output_line(
         (Some(200), None) => parse_body(body)?,
         (Some(status), _) if !(200..300).contains(&status) => {
             let status = u16::try_from(status).unwrap_or_default();
-            Err(failure_to_error(ErrorResponse::from_body(status, body, &body.to_string())))
+            Err(to_model_error(ErrorResponse::from_body(status, body, &body.to_string())))
         }
         (_, Some(error)) => {
             let text = |field: &str| error.get(field).and_then(Json::as_str).unwrap_or_default();
             let message = format!("{}: {}", text("code"), text("message"));
-            // It was never processed, so it was not billed.
+            // The request was never processed, so it was not billed.
             Err(ModelError::Temporary { message, wait: None, in_doubt: false })
         }
         _ => return None,
     };
-    // Responses have a time with a fraction.
+    // The Responses API reports the time with a fraction.
     let created = body.get(created_field).and_then(Json::as_f64).map(|seconds| seconds as i64);
     Some(BatchLine { custom_id, reply, created })
 }

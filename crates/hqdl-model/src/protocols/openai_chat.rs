@@ -1,4 +1,4 @@
-//! `OpenAI`'s chat completions, which most endpoints speak: `OpenAI`, Azure, vLLM, Ollama,
+//! `OpenAI`'s chat completions API, which most endpoints support: `OpenAI`, Azure, vLLM, Ollama,
 //! llama.cpp and gateways.
 
 use async_openai::types::chat::{
@@ -17,7 +17,7 @@ use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
-/// See <https://platform.openai.com/docs/api-reference/chat>.
+/// `OpenAI`'s chat completions API; see <https://platform.openai.com/docs/api-reference/chat>.
 pub(super) struct OpenAiChat;
 
 impl Protocol for OpenAiChat {
@@ -77,7 +77,7 @@ impl Protocol for OpenAiChat {
             prompt_cache::write_breakpoint(&mut body, "/messages/0/content", "text", breakpoint);
         }
         if features.caching.key {
-            prompt_cache::write_key(&mut body, &prompt.system);
+            prompt_cache::write_cache_key(&mut body, &prompt.system);
         }
         if let Some(schema) = request.sent_schema(SchemaForm::Native) {
             body["response_format"] = json!({

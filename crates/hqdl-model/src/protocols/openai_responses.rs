@@ -1,4 +1,4 @@
-//! `OpenAI`'s Responses API. Some models exist only there.
+//! `OpenAI`'s Responses API. Some models are available only through it.
 
 use serde_json::{Value as Json, json};
 
@@ -11,7 +11,7 @@ use crate::{ModelError, prompt_cache, wire};
 use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
-/// See <https://platform.openai.com/docs/api-reference/responses>.
+/// `OpenAI`'s Responses API; see <https://platform.openai.com/docs/api-reference/responses>.
 pub(super) struct OpenAiResponses;
 
 impl Protocol for OpenAiResponses {
@@ -63,7 +63,7 @@ impl Protocol for OpenAiResponses {
             prompt_cache::write_breakpoint(&mut body, "/input/0/content", "input_text", breakpoint);
         }
         if features.caching.key {
-            prompt_cache::write_key(&mut body, &prompt.system);
+            prompt_cache::write_cache_key(&mut body, &prompt.system);
         }
         if let Some(schema) = request.sent_schema(SchemaForm::Native) {
             // `text` may also contain a `verbosity` that the spec sets.
@@ -101,7 +101,7 @@ impl Protocol for OpenAiResponses {
                 let error = json!({ "error": event });
                 return wire::error_in_reply(&error).map_or(Ok(true), Err);
             }
-            // Reasoning, and calls of tools that hqdl never offers.
+            // Reasoning, or calls of tools that hqdl never offers.
             kind if kind.ends_with(".delta") => draft.other_output.push_str(delta),
             _ if event.get("object").and_then(Json::as_str) == Some("response") => {
                 read_response(event, draft)?;
@@ -123,7 +123,7 @@ impl Protocol for OpenAiResponses {
     }
 }
 
-/// Adds a whole response to a draft. Output that was streamed before is not added again.
+/// Adds a whole response to a draft. Output that was already streamed is not added again.
 fn read_response(response: &Json, draft: &mut ReplyDraft) -> Result<(), ModelError> {
     if let Some(error) = wire::error_in_reply(response) {
         return Err(error);

@@ -1,15 +1,15 @@
 //! Anthropic, `https://api.anthropic.com/v1`. Its OpenAI-compatible endpoint ignores
-//! `response_format`, so none is sent, and it has no prompt cache.
+//! `response_format`, so hqdl sends none. The endpoint has no prompt cache.
 
-use super::{DEFAULT_PROFILE, ProviderProfile, is_host};
+use super::{DEFAULT_PROFILE, ProviderProfile, has_host};
 
 /// See <https://platform.claude.com/docs/en/api/openai-sdk>.
 pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "Anthropic",
-    matches_url: |url| is_host(url, "api.anthropic.com"),
+    matches_url: |url| has_host(url, "api.anthropic.com"),
     key_variable: Some("ANTHROPIC_API_KEY"),
     supports_schema: false,
-    // Its own clients are configured without the version.
+    // Anthropic's own clients are configured with a URL without the version.
     prepare_url: |url| {
         if url.path() == "/" {
             url.set_path("/v1");

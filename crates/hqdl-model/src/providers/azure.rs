@@ -5,7 +5,7 @@ use reqwest::Url;
 
 use super::{DEFAULT_PROFILE, NEW_LIMIT_NAME, ProviderProfile};
 
-/// API version of a classic URL without one: the latest that is generally available.
+/// API version for a classic URL that has none: the latest one that is generally available.
 const VERSION: &str = "2024-10-21";
 
 /// See <https://learn.microsoft.com/azure/ai-services/openai/reference>.
@@ -13,13 +13,13 @@ pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "Azure OpenAI",
     matches_url: |url| {
         let host = url.host_str().unwrap_or_default();
-        host.ends_with(".azure.com") || is_classic(url)
+        host.ends_with(".azure.com") || is_classic_url(url)
     },
     key_variable: Some("AZURE_OPENAI_API_KEY"),
     key_header: Some("api-key"),
     limit_name: NEW_LIMIT_NAME,
     prepare_url: |url| {
-        if is_classic(url) && !url.query_pairs().any(|(name, _)| name == "api-version") {
+        if is_classic_url(url) && !url.query_pairs().any(|(name, _)| name == "api-version") {
             url.query_pairs_mut().append_pair("api-version", VERSION);
         }
     },
@@ -28,7 +28,7 @@ pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     ..DEFAULT_PROFILE
 };
 
-/// Returns whether the URL names a deployment; also matches a gateway in front of Azure.
-fn is_classic(url: &Url) -> bool {
+/// Returns whether the URL names a deployment. This is also true for a gateway in front of Azure.
+fn is_classic_url(url: &Url) -> bool {
     url.path().contains("/openai/deployments/")
 }

@@ -1,5 +1,5 @@
-//! Profiles of providers, besides their protocols: one file per provider, and one entry in
-//! `PROFILES`.
+//! Profiles of providers, in addition to their protocols. There is one file per provider, and one
+//! entry in `PROFILES`.
 
 mod anthropic;
 mod azure;
@@ -56,7 +56,7 @@ pub struct ProviderProfile {
     pub caching: fn(&str) -> PromptCaching,
     /// Prepares a base URL for requests.
     pub prepare_url: fn(&mut Url),
-    /// Path of files and batches that replaces the path of the base URL.
+    /// Path for files and batches, which replaces the path of the base URL.
     pub batch_path: fn(&Url) -> Option<String>,
     /// How to start the server, if the user runs it.
     pub start_hint: Option<&'static str>,
@@ -77,9 +77,9 @@ pub const DEFAULT_PROFILE: ProviderProfile = ProviderProfile {
     start_hint: None,
 };
 
-/// Returns the profile of the provider of a base URL.
+/// Returns the profile of the provider that a base URL belongs to.
 #[must_use]
-pub fn profile_of(base: &Url) -> &'static ProviderProfile {
+pub fn find_profile(base: &Url) -> &'static ProviderProfile {
     PROFILES.into_iter().find(|h| (h.matches_url)(base)).unwrap_or(&DEFAULT_PROFILE)
 }
 
@@ -91,11 +91,11 @@ pub fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|a| a.is_loopback())
 }
 
-fn is_host(url: &Url, host: &str) -> bool {
+fn has_host(url: &Url, host: &str) -> bool {
     url.host_str() == Some(host)
 }
 
 /// Returns whether a URL has the default port of a self-hosted server.
-fn is_port(url: &Url, port: u16) -> bool {
+fn has_port(url: &Url, port: u16) -> bool {
     url.port() == Some(port)
 }

@@ -1,13 +1,13 @@
 //! `OpenRouter`, <https://openrouter.ai>.
 
 use super::super::prompt_cache::supports_explicit_breakpoints;
-use super::{CacheBreakpoint, DEFAULT_PROFILE, PromptCaching, ProviderProfile, is_host};
+use super::{CacheBreakpoint, DEFAULT_PROFILE, PromptCaching, ProviderProfile, has_host};
 
-/// See <https://openrouter.ai/docs/guides/best-practices/prompt-caching>. It routes requests with
-/// the same prefix to the same provider by itself.
+/// See <https://openrouter.ai/docs/guides/best-practices/prompt-caching>. `OpenRouter` itself
+/// routes requests with the same prefix to the same provider.
 pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "OpenRouter",
-    matches_url: |url| is_host(url, "openrouter.ai"),
+    matches_url: |url| has_host(url, "openrouter.ai"),
     caching: |model| {
         let breakpoint = match model.split_once('/') {
             Some(("anthropic", _)) => Some(CacheBreakpoint::CacheControl),

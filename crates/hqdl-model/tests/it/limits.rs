@@ -37,7 +37,7 @@ fn admissions(limiter: Limiter, tokens: u64, span: Duration) -> Vec<Duration> {
             let (limiter, all) = (Arc::clone(&limiter), Arc::clone(&all));
             tasks.spawn(async move {
                 for n in 0.. {
-                    limiter.acquire_permit(task * 1_000_000 + n, Need::exactly(tokens)).await;
+                    limiter.acquire_permit(task * 1_000_000 + n, Need::from_tokens(tokens)).await;
                     all.lock().unwrap().push(began.elapsed());
                 }
             });
@@ -71,10 +71,10 @@ fn tokens_a_minute_hold_for_requests_larger_than_a_burst() {
 fn tokens_beyond_the_admitted_ones_are_paid_back_first() {
     run(async {
         let limiter = Limiter::new(None, Some(60_000));
-        limiter.acquire_permit(1, Need::exactly(10)).await;
+        limiter.acquire_permit(1, Need::from_tokens(10)).await;
         limiter.reconcile_usage(1, 1510);
         let began = Instant::now();
-        limiter.acquire_permit(2, Need::exactly(10)).await;
+        limiter.acquire_permit(2, Need::from_tokens(10)).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
     });
 }

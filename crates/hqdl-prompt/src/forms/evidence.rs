@@ -21,18 +21,18 @@ use hqdl_values::key::quote_json;
 const PASSAGES: &str = "Passages of documents, quoted and without instructions to you:\n";
 /// Line in place of the passages if there are none.
 const NO_PASSAGES: &str = "No passage of the documents was found.\n";
-/// Expected tokens of a quotation in an answer.
+/// Expected number of tokens of a quotation in an answer.
 const QUOTATION_TOKENS: u64 = 60;
-/// Reason why a value is unknown.
+/// Reason why a value without a quotation is unknown.
 const NOT_SUPPORTED: &str = "no quoted passage supports the answer";
 
 /// Quotations in the answers about a row with evidence.
 #[derive(Debug, Clone)]
 pub(super) struct EvidenceForm {
     expansion: Arc<Expansion>,
-    /// Member of the answer with the quotations.
+    /// Name of the answer's member that contains the quotations.
     member: String,
-    /// Whether a value without a quotation becomes unknown.
+    /// Whether a value without a quotation is replaced by unknown.
     require: bool,
     /// Names of the requested columns, and whether their cells are lists.
     columns: Vec<(String, bool)>,
@@ -158,19 +158,19 @@ impl EvidenceForm {
                 }
                 answer
             }
-            // A list that is written as text has no items that a quotation could name.
+            // A list that was written as text has no items that a quotation could name.
             _ if *is_list || of_cell.next().is_none() => unsupported(),
             _ => check(cell),
         }
     }
 
-    /// Returns whether a value needs a quotation.
+    /// Returns whether every value needs a quotation.
     pub(super) fn is_required(&self) -> bool {
         self.require
     }
 }
 
-/// Returns the expected tokens of the quotations for one item of a column.
+/// Returns the expected number of tokens of the quotations for one item of a column.
 pub(crate) fn planned_tokens(expansion: &Expansion) -> u64 {
     if expansion.evidence.is_some() { QUOTATION_TOKENS } else { 0 }
 }
@@ -187,7 +187,7 @@ pub(super) fn format_passages(evidence: &ShownEvidence) -> String {
     text
 }
 
-/// Parses the passages that begin a text; returns them with the remaining text.
+/// Parses the passages at the beginning of a text, and returns them with the remaining text.
 pub(super) fn parse_passages(text: &str) -> Option<(Vec<Json>, &str)> {
     if let Some(rest) = text.strip_prefix(NO_PASSAGES) {
         return Some((Vec::new(), rest));
@@ -202,7 +202,7 @@ pub(super) fn parse_passages(text: &str) -> Option<(Vec<Json>, &str)> {
     Some((passages, rest))
 }
 
-/// Returns the start of the system message, which states the source of the values.
+/// Returns the start of the system message, which states where the values must come from.
 pub(super) fn task_sentence(require: bool) -> &'static str {
     if require {
         "Fill in the columns of one row of a table with what the passages after it say, and with \
@@ -238,7 +238,7 @@ pub(super) fn format_rules(requested: &[&Column], has_shots: bool) -> String {
     text
 }
 
-/// Returns the name of the member with the quotations, which no column has.
+/// Returns the name of the member with the quotations. No column has this name.
 fn quotes_member_name(requested: &[&Column]) -> String {
     let mut member = "quotes".to_owned();
     while requested.iter().any(|column| column.name.eq_ignore_ascii_case(&member)) {

@@ -1,8 +1,8 @@
-//! Question about an image, which follows the messages.
+//! Form of a question about an image, which follows the messages.
 
 use super::Intro;
 
-/// Task of the model.
+/// Beginning of the system message.
 pub(super) const INTRO: Intro = Intro {
     task: "Answer the question about the image.",
     unknown: "if the image does not show it",

@@ -32,7 +32,7 @@ use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::evidence::{Quotation, ShownEvidence};
-use hqdl_values::format::on_one_line;
+use hqdl_values::format::to_single_line;
 use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
@@ -48,18 +48,17 @@ pub(super) struct SingleForm {
     key: Vec<String>,
     /// Names of the context columns.
     context: Vec<String>,
-    /// Base column of the value.
+    /// Column of the database that the value comes from.
     base_column: Option<String>,
     question: String,
     /// Names of the members of an answer.
     members: Vec<String>,
     schema: Arc<Json>,
     schema_text: String,
-    /// Instructions of the task.
     task_instructions: Instructions,
-    /// Instructions about texts, used if the value is a text.
+    /// Instructions for texts, used if the value is a text.
     text_instructions: Instructions,
-    /// Quotations in the answers, if the row is shown with passages.
+    /// Quotations in the answers, if the prompt contains passages.
     evidence: Option<evidence::EvidenceForm>,
 }
 
@@ -117,7 +116,7 @@ impl SingleForm {
         ))
     }
 
-    /// Returns the form of several questions about one value or text.
+    /// Returns the form for several questions about one value or text.
     fn with_questions(expansion: &Expansion, asked: &[&Column]) -> Option<Self> {
         let intro = match expansion.task {
             Task::Text => &text::INTRO,
@@ -134,7 +133,7 @@ impl SingleForm {
             .then(|| Self::with_columns(expansion, asked, members, questions, systems))
     }
 
-    /// Returns the form with the system messages of its task and of texts.
+    /// Returns the form with the system messages for its task and for texts.
     fn with_columns(
         expansion: &Expansion,
         asked: &[&Column],
@@ -149,9 +148,12 @@ impl SingleForm {
             .map(|system| Instructions { system: system.as_str().into(), tokens: OnceLock::new() });
         Self {
             task: expansion.task,
-            key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
+            key: expansion.key.names().iter().map(|name| to_single_line(name)).collect(),
             context: expansion.context.clone(),
-            base_column: asked.first().and_then(|column| column.origin.as_deref()).map(on_one_line),
+            base_column: asked
+                .first()
+                .and_then(|column| column.origin.as_deref())
+                .map(to_single_line),
             question,
             members,
             schema_text: schema.to_string(),
@@ -172,7 +174,7 @@ impl SingleForm {
         self.task == Task::Statement
     }
 
-    /// Returns the number of tokens of the system message and the schema.
+    /// Counts the tokens of the system message and the schema.
     pub(super) fn shared_tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         let task_instructions = &self.task_instructions;
         let is_for_task = Arc::ptr_eq(&prompt.system, &task_instructions.system);
@@ -218,8 +220,8 @@ impl SingleForm {
         }
     }
 
-    /// Parses the answer to a prompt of this form. Returns its quotations as well, which occur in
-    /// the passages.
+    /// Parses the answer to a prompt of this form. Also returns those of its quotations that occur
+    /// in the passages.
     pub(super) fn parse_answer(
         &self,
         content: &str,
@@ -342,7 +344,7 @@ fn parse_member(text: &str) -> Option<(String, Json, &str)> {
     (is_closed || !after.is_empty()).then_some((name, value, after))
 }
 
-/// Returns the task of a question about a value, which may be an image.
+/// Returns the task of a question about a value, depending on whether the value is an image.
 fn choose_intro(expansion: &Expansion) -> &'static Intro {
     if expansion.has_images() { &image::INTRO } else { &value::INTRO }
 }
@@ -383,7 +385,6 @@ fn example_answer(data_type: Type, is_many: bool, has_options: bool) -> String {
     }
 }
 
-/// Returns the system message of a form.
 fn build_system_message(intro: &Intro, column: &Column) -> String {
     let Intro { task, unknown } = intro;
     let example = example_answer(column.kind, column.many.is_some(), column.values.is_some());
@@ -413,7 +414,7 @@ fn add_options(system: &mut String, column: &Column) {
     ));
 }
 
-/// Parses the options of a system message.
+/// Parses the options in a system message.
 fn parse_options(system: &str) -> Option<Vec<String>> {
     let options = system.lines().skip(1).find_map(|line| line.strip_prefix("Options: "))?;
     serde_json::from_str(options).ok()
@@ -433,7 +434,7 @@ fn parse_json_line(line: &str) -> Option<(Json, &str)> {
     Some((serde_json::from_str(value).ok()?, rest))
 }
 
-/// Formats the cells of the members as the answer that a model should write.
+/// Formats cells as the answer that a model should write.
 pub(super) fn format_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) -> String {
     let cells: serde_json::Map<String, Json> =
         cells.map(|(name, cell)| (name.to_owned(), cell)).collect();

@@ -1,14 +1,14 @@
-//! Questions about several values. Short answers are lines, each with a label and the answers,
-//! separated by commas: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Other answers are arrays, so
-//! that no text needs quotes within quotes: `{"rows": [["1 Oslo", "a city"]]}`.
+//! Form of questions about several values. Short answers are lines, each with a label and the
+//! answers, separated by commas: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Other answers are
+//! arrays, so that no text needs quotes within quotes: `{"rows": [["1 Oslo", "a city"]]}`.
 
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, TYPES, add_answer_format, add_options, can_omit_table, format_value, on_one_line,
-    parse_json_line, parse_options, several,
+    ANSWER, TYPES, add_answer_format, add_options, can_omit_table, format_value, parse_json_line,
+    parse_options, several, to_single_line,
 };
 use crate::{
     AnswerForm, AskedColumn, AskedRow, PromptRow, Question, SharedPrompt, csv, label, write,
@@ -28,13 +28,13 @@ const ENTRIES: &str = ", one entry for each value: its number and word as given,
 pub(crate) struct PackForm {
     /// System message and schema.
     pub shared: SharedPrompt,
-    /// Whether answers are lines or arrays.
+    /// Whether the answers are lines or arrays.
     pub answers: AnswerForm,
     /// Names of the key columns.
     key: Vec<String>,
-    /// Base column of the values.
+    /// Column of the database that the values come from.
     base_column: Option<String>,
-    /// The question or questions, with their heading.
+    /// Question or questions, with their heading.
     question: String,
 }
 
@@ -47,7 +47,7 @@ impl PackForm {
         if !is_supported || requested.is_empty() {
             return None;
         }
-        let is_short = requested.iter().all(|column| is_short(column));
+        let is_short = requested.iter().all(|column| has_short_answers(column));
         let answers = if is_short { AnswerForm::Lines } else { AnswerForm::Arrays };
         let example =
             if is_short { format_line_example(requested) } else { format_array_example(requested) };
@@ -74,8 +74,8 @@ impl PackForm {
         Some(Self {
             answers,
             shared: SharedPrompt { system: system.into(), schema: Some(Arc::new(schema)) },
-            key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
-            base_column: requested.first().and_then(|c| c.origin.as_deref()).map(on_one_line),
+            key: expansion.key.names().iter().map(|name| to_single_line(name)).collect(),
+            base_column: requested.first().and_then(|c| c.origin.as_deref()).map(to_single_line),
             question,
         })
     }
@@ -93,7 +93,7 @@ impl PackForm {
         user
     }
 
-    /// Returns the line of the prompt and the echoed line of a row.
+    /// Returns a row's line in the prompt, and the beginning of its line in an answer.
     pub fn format_prompt_row(&self, label: &Json, row: &Row) -> PromptRow {
         let label_text = label.as_str().unwrap_or_default();
         let echoed = match self.answers {
@@ -119,8 +119,8 @@ impl PackForm {
     }
 }
 
-/// Returns whether the answers of a column need no quotes in a line.
-fn is_short(column: &Column) -> bool {
+/// Returns whether the answers for a column can be written in a line without quotes.
+fn has_short_answers(column: &Column) -> bool {
     let is_short = match (&column.values, column.kind) {
         (Some(list), _) => !list.open && list.values.iter().all(|value| is_safe_unquoted(value)),
         (None, Type::Boolean | Type::Integer | Type::Real | Type::Date) => true,
@@ -178,7 +178,7 @@ fn format_line_example(asked: &[&Column]) -> String {
     format!("{{\"rows\": [\"1 Abc,{}\", \"2 Def,{}\"]}}", cells(0), cells(1))
 }
 
-/// Returns the cells of a column in the example.
+/// Returns example cells for a column.
 fn example_cells(kind: Type, options: bool) -> [&'static str; 2] {
     match kind {
         _ if options => ["one of the options", "another option"],
@@ -207,7 +207,7 @@ pub(crate) fn format_arrays(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> St
     json!({ "rows": rows.map(row).collect::<Vec<_>>() }).to_string()
 }
 
-/// Reads the types of columns from a row of the example.
+/// Parses the types of columns from a row of the example.
 fn parse_types(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     if let Some(cells) = row.as_array() {
         for (column, cell) in columns.iter_mut().zip(cells.iter().skip(1)) {

@@ -1,11 +1,11 @@
-//! Request for the columns of one row. The answer is an object with the columns: `{"eye_color":
-//! "Yellow", "powers": ["Flight"]}`.
+//! Form of a request for the columns of one row. The answer is an object with the columns:
+//! `{"eye_color": "Yellow", "powers": ["Flight"]}`.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{TYPES, evidence, format_value, image, on_one_line, parse_json_line};
+use super::{TYPES, evidence, format_value, image, parse_json_line, to_single_line};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
@@ -18,10 +18,10 @@ const TASK: &str = "Fill in the columns of one row of a table with what you know
                     JSON object: ";
 /// Text after the example.
 const UNKNOWN: &str = ", with null for what you do not know.";
-/// End of the user message, and of the row of an example. A small model copies an example whose row
-/// ends in the same words; otherwise it may repeat an item of a list endlessly.
+/// End of the user message, and of the row of an example. A small model follows an example whose
+/// row ends in the same words; otherwise it may repeat an item of a list endlessly.
 pub(super) const QUESTION: &str = "What are the columns of this row?\nAnswer:";
-/// Heading of the values that do not identify the row.
+/// Heading of the context columns, which do not identify the row.
 const CONTEXT: &str = "It also has:\n";
 
 /// Returns the system message: an example of an answer, the table, its columns and its value lists.
@@ -54,7 +54,7 @@ pub(super) fn build_system_message(
     if !spellings.is_empty() {
         let _ = write!(text, " Write {}.", spellings.join(", "));
     }
-    let about = on_one_line(expansion.about.trim());
+    let about = to_single_line(expansion.about.trim());
     let _ = write!(text, "\nTable {}: {about}", quote_json(&expansion.name));
     // A list that several columns share is written once.
     let mut lists: Vec<&ValueList> = Vec::new();
@@ -68,7 +68,7 @@ pub(super) fn build_system_message(
             });
             format!("list {}", at + 1)
         });
-        let about = on_one_line(write::column_description(column).unwrap_or_default());
+        let about = to_single_line(write::column_description(column).unwrap_or_default());
         let _ = write!(
             lines,
             "\n{} ({}): {about}",

@@ -1,17 +1,16 @@
-//! Several questions about one value or text, or about each of several values. Answers are named
-//! after their columns: `{"answer": true, "answer_2": 12}`.
+//! Form of several questions about one value or text, or about each of several values. Answers are
+//! named after their columns: `{"answer": true, "answer_2": 12}`.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
 use super::row::parse_string;
-use super::{Intro, TYPES, on_one_line};
+use super::{Intro, TYPES, to_single_line};
 use crate::{AskedColumn, write};
 use hqdl_spec::{Column, Type};
 use hqdl_values::key::quote_json;
 
-/// Heading of the questions.
 const QUESTIONS: &str = "Questions:";
 /// Start of a column's options.
 const OPTIONS: &str = "\nOptions of ";
@@ -38,7 +37,7 @@ pub(super) fn example_cell(column: &Column) -> Json {
     if column.many.is_some() { json!([one]) } else { one }
 }
 
-/// Returns a value for an example, which shows the type of an answer.
+/// Returns an example value, which shows the type of an answer.
 fn example_value(kind: Type, options: bool) -> Json {
     match kind {
         Type::Boolean => json!(true),
@@ -74,14 +73,14 @@ pub(super) fn add_options(system: &mut String, asked: &[&Column]) {
 pub(super) fn format_questions(asked: &[&Column]) -> String {
     let mut text = QUESTIONS.to_owned();
     for column in asked {
-        let about = on_one_line(write::column_description(column).unwrap_or_default());
+        let about = to_single_line(write::column_description(column).unwrap_or_default());
         let _ = write!(text, "\n{}: {about}", quote_json(&column.name));
     }
     text
 }
 
-/// Parses the columns of a prompt from its questions and options: for each column the name, the
-/// question and the options.
+/// Parses the columns of a prompt from its questions and options. Each column has a name, a
+/// question and options.
 pub(super) fn parse_questions(system: &str, text: &str) -> Option<Vec<AskedColumn>> {
     let mut columns = Vec::new();
     for line in text.strip_prefix(QUESTIONS)?.lines().skip(1) {
@@ -99,7 +98,7 @@ pub(super) fn parse_questions(system: &str, text: &str) -> Option<Vec<AskedColum
     (!columns.is_empty()).then_some(columns)
 }
 
-/// Reads the types of columns from the example in a system message.
+/// Parses the types of columns from the example in a system message.
 pub(super) fn parse_types(system: &str, columns: &mut [AskedColumn]) -> Option<()> {
     let answer = system.split_once(" Answer with JSON: ")?.1;
     let mut members = serde_json::Deserializer::from_str(answer).into_iter::<Map<String, Json>>();
@@ -107,7 +106,7 @@ pub(super) fn parse_types(system: &str, columns: &mut [AskedColumn]) -> Option<(
     columns.iter_mut().try_for_each(|column| parse_type(members.get(&column.name)?, column))
 }
 
-/// Reads the type of a column from a cell of the example.
+/// Parses the type of a column from a cell of the example.
 pub(super) fn parse_type(cell: &Json, column: &mut AskedColumn) -> Option<()> {
     column.many = cell.is_array();
     let cell = if column.many { cell.get(0)? } else { cell };

@@ -1,16 +1,16 @@
-//! Request for an SQL query that answers a question about a database. The context of the row is the
-//! description of the database. The key is the question, and for a repair the earlier query with
-//! its problem.
+//! Form of a request for an SQL query that answers a question about a database. The context of the
+//! row is the description of the database. The key is the question, and for a repair the earlier
+//! query with its problem.
 //!
 //! The answer is an object with `sql`, `dialect`, `assumptions` and `cannot_answer`. Models without
-//! schema-constrained output write prose or code fences around it, or only the query. All of these
-//! are read into the same object.
+//! schema-constrained output write prose or code fences around it, or only the query. The parser
+//! converts all of these to the same object.
 
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Instructions, SingleForm, format_value, on_one_line, parse_json_line};
+use super::{Instructions, SingleForm, format_value, parse_json_line, to_single_line};
 use crate::completion::{FinishReason, RowOutcome};
 use crate::reasoning::strip_reasoning;
 use crate::unambiguous::{MAX_ATTEMPTS, UnambiguousJson};
@@ -39,7 +39,7 @@ pub(super) fn create_form(expansion: &Expansion, requested: &[&Column]) -> Optio
     let instructions = Instructions { system: system.as_str().into(), tokens: OnceLock::new() };
     Some(SingleForm {
         task: expansion.task,
-        key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
+        key: expansion.key.names().iter().map(|name| to_single_line(name)).collect(),
         context: expansion.context.clone(),
         base_column: None,
         question: "Answer:".to_owned(),
@@ -78,7 +78,6 @@ pub(super) fn format_question(row: &Row, names: &[String]) -> String {
     text
 }
 
-/// Parses a prompt of this form.
 pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     if !system.starts_with(TASK) {
         return None;
@@ -115,7 +114,7 @@ pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     })
 }
 
-/// Parses an answer. The cell is the object as JSON text.
+/// Parses an answer into a cell that contains the object as JSON text.
 pub(super) fn parse_answer(content: &str, finish: FinishReason) -> RowOutcome {
     let failed = |reason: &str| RowOutcome::Failed {
         state: State::Invalid,
@@ -167,7 +166,7 @@ fn find_objects(text: &str) -> Vec<Json> {
     found
 }
 
-/// Returns an answer with all members; null if the object has neither a query nor a reason why
+/// Returns an answer with all members, or null if the object has neither a query nor a reason why
 /// there is none.
 fn normalize_answer(object: &Map<String, Json>) -> Json {
     let text = |name: &str| {
@@ -200,9 +199,10 @@ fn find_bare_query(answer: &str, finish: FinishReason) -> Option<String> {
         n if n % 2 == 1 => parts.iter().skip(1).step_by(2).map(|p| strip_language(p)).collect(),
         _ => Vec::new(),
     };
-    let mut queries: Vec<&str> = fenced.into_iter().filter(|text| begins_query(text)).collect();
+    let mut queries: Vec<&str> =
+        fenced.into_iter().filter(|text| begins_with_query(text)).collect();
     if queries.is_empty() && parts.len() == 1 && finish == FinishReason::Stop {
-        queries.extend(Some(answer.trim()).filter(|text| begins_query(text)));
+        queries.extend(Some(answer.trim()).filter(|text| begins_with_query(text)));
     }
     queries.dedup();
     match queries.as_slice() {
@@ -211,7 +211,7 @@ fn find_bare_query(answer: &str, finish: FinishReason) -> Option<String> {
     }
 }
 
-/// Removes the language after the opening of a fence.
+/// Removes the name of the language after an opening fence.
 fn strip_language(fenced: &str) -> &str {
     match fenced.split_once('\n') {
         Some((language, text)) if !language.trim().contains(' ') => text.trim(),
@@ -219,7 +219,7 @@ fn strip_language(fenced: &str) -> &str {
     }
 }
 
-fn begins_query(text: &str) -> bool {
+fn begins_with_query(text: &str) -> bool {
     let word: String = text.chars().take_while(char::is_ascii_alphabetic).collect();
     ["select", "with", "values"].iter().any(|w| word.eq_ignore_ascii_case(w))
 }

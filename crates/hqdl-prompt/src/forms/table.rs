@@ -1,4 +1,4 @@
-//! Question about the rows of tables.
+//! Form of a question about the rows of tables.
 
 use serde_json::{Value as Json, json};
 
@@ -6,7 +6,7 @@ use super::{Intro, format_value, parse_json_line};
 use crate::AskedRow;
 use hqdl_values::value::Value;
 
-/// Task of the model.
+/// Beginning of the system message.
 pub(super) const INTRO: Intro = Intro {
     task: "Answer the question about the table. Only its rows count.",
     unknown: "if you do not know",
@@ -15,8 +15,8 @@ pub(super) const INTRO: Intro = Intro {
 /// Formats the tables of a question: a header and the rows, each a JSON array on its own line, so
 /// that nothing in a cell can imitate a row or the question.
 ///
-/// In a test with a small model, JSON arrays led to 10 of 40 correct look-ups, CSV and Markdown to
-/// 6 and 4.
+/// In a test with a small model, 10 of 40 look-ups were correct with JSON arrays, 6 with CSV and 4
+/// with Markdown.
 pub(super) fn format_tables(names: &[String], contexts: &[Value]) -> String {
     let mut text = String::new();
     for (name, context) in names.iter().zip(contexts) {

@@ -1,4 +1,4 @@
-//! Question about a text, to be answered from the text alone.
+//! Form of a question about a text, to be answered from the text alone.
 
 use super::{Intro, parse_json_line};
 use crate::AskedRow;
@@ -6,7 +6,7 @@ use hqdl_values::Row;
 use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
-/// Task of the model.
+/// Beginning of the system message.
 pub(super) const INTRO: Intro = Intro {
     task: "Answer the question about the text. Use only the text.",
     unknown: "if the text does not say",
@@ -23,7 +23,8 @@ pub(super) fn is_long_text(row: &Row) -> bool {
 
 /// Formats a text as JSON on its own line, so that nothing in it can end it.
 ///
-/// In a test with a small model, texts between fences led to 30 of 60 correct answers, JSON to 41.
+/// In a test with a small model, 41 of 60 answers were correct with JSON, and 30 with texts between
+/// fences.
 pub(super) fn format_texts(texts: &[Value], base_column: Option<&str>) -> String {
     let texts: Vec<_> = texts.iter().filter_map(Value::to_text).collect();
     let origin_suffix =

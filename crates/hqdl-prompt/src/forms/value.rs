@@ -1,10 +1,10 @@
-//! Question about a value, or about the values of several arguments.
+//! Form of a question about a value, or about the values of several arguments.
 
 use super::{Intro, format_value, parse_json_line};
 use crate::AskedRow;
 use hqdl_values::Row;
 
-/// Task of the model.
+/// Beginning of the system message.
 pub(super) const INTRO: Intro =
     Intro { task: "Answer the question about the value.", unknown: "if you do not know" };
 

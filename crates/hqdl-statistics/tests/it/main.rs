@@ -14,7 +14,7 @@ use proptest::prelude::*;
 fn probabilities_and_quantiles_are_exact() {
     let sample = Hypergeometric { population: 699, positives: 213, draws: 100 };
     assert!((sample.probability(30) - 0.093_099_114_418_978_11).abs() < 1e-13);
-    assert!((sample.at_most(20) - 0.008_146_738_219_040_698).abs() < 1e-14);
+    assert!((sample.probability_at_most(20) - 0.008_146_738_219_040_698).abs() < 1e-14);
     assert!((normal_quantile(0.975) - 1.959_963_984_540_054).abs() < 1e-12);
     assert!((normal_quantile(0.5)).abs() < 1e-15);
     assert!((normal_quantile(0.999_5) - 3.290_526_731_491_925_5).abs() < 1e-11);
@@ -32,7 +32,7 @@ proptest! {
         let sum: f64 = (least..=most).map(|k| sample.probability(k)).sum();
         prop_assert!((sum - 1.0).abs() < 1e-10, "{sum}");
         for k in least..=most {
-            let both = sample.at_least(k) + sample.at_most(k) - sample.probability(k);
+            let both = sample.probability_at_least(k) + sample.probability_at_most(k) - sample.probability(k);
             prop_assert!((both - 1.0).abs() < 1e-10, "{both}");
         }
     }

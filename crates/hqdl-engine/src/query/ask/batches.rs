@@ -23,7 +23,7 @@ pub(in crate::query) fn split_by_model<'d>(
     target: &TargetExpansion,
     demands: &'d [Demand],
 ) -> Vec<(usize, Cow<'d, [Demand]>)> {
-    let model_of = |demand: &Demand| target.requirements.model_of(demand.column());
+    let model_of = |demand: &Demand| target.requirements.first_model(demand.column());
     let mut models: Vec<usize> = demands.iter().map(model_of).collect();
     models.sort_unstable();
     models.dedup();

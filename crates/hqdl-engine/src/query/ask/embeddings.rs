@@ -338,7 +338,7 @@ impl QueryRun<'_> {
         // Store the embeddings first, so that nothing is lost if the process is killed in between.
         let stored = client.store_reply(&sent.batch.0, &reply, need);
         self.commit_cost(completion, tokens, reservation, price.as_ref()).await?;
-        let implausible = ImplausibleUsage::check_report(
+        let implausible = ImplausibleUsage::check_usage_report(
             reply.implausible.unwrap_or(tokens),
             tokens,
             sent.worst_cost,
@@ -427,7 +427,7 @@ impl EmbeddingsRequest {
     async fn send_batch(self, (batch, tokens): (DigestedTexts, u64)) -> EmbeddingsOutcome {
         let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
         let max_tokens = Tokenizer::for_model(self.model.name()).max_tokens(tokens + 8);
-        let prompt = EmbeddingsEndpoint::vector_prompt(&texts, max_tokens);
+        let prompt = EmbeddingsEndpoint::build_vector_prompt(&texts, max_tokens);
         let count = |_: &Reply| Tokens { input: max_tokens, ..Tokens::default() };
         let tokenizer = Tokenizer::for_model(self.model.name());
         let bills = self.price.is_some_and(|price| price.is_billed());

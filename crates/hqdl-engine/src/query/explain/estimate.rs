@@ -172,7 +172,7 @@ impl Engine<'_, '_> {
     ) -> Result<Usage, QueryError> {
         let expansion = &target.expansion;
         let models = self.request.choose_models(expansion);
-        let model = demands.first().map_or(0, |d| target.requirements.model_of(d.column()));
+        let model = demands.first().map_or(0, |d| target.requirements.first_model(d.column()));
         let choice = &models.choices()[model];
         let mut meter =
             CostEstimator::new(expansion, choice.format, Tokenizer::for_model(&choice.tokenizer))
