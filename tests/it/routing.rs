@@ -265,6 +265,8 @@ fn a_question_about_one_row_is_answered_by_the_column() {
         asked(&of_one),
         format!("SELECT {}", asked(&union)),
         format!("SELECT {}", asked("SELECT name, full_name FROM hero ORDER BY id DESC LIMIT 1")),
+        format!("SELECT value FROM {}", asked(&of_one)),
+        format!("SELECT x FROM (SELECT 1, {} AS x)", asked(&of_one)),
     ] {
         let ended = query(&project, &sql).expect_exit_code(0);
         assert_eq!(ended.lines[0]["rows"], json!([[colour]]), "{sql}");
@@ -282,7 +284,6 @@ fn a_question_about_one_row_is_answered_by_the_column() {
         asked(&format!("SELECT count(name) FROM hero WHERE name = '{name}'")),
         asked("SELECT 'somebody' AS name"),
         asked(&of_one).replace("What is the eye colour?", "Is it the first of them?"),
-        format!("SELECT value FROM {}", asked(&of_one)),
     ] {
         let explained = project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql]);
         let routes = &explained.expect_exit_code(0).lines[0];

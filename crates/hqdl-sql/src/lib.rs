@@ -6,3 +6,5 @@ pub mod blendsql;
 pub mod suql;
 mod translated;
 pub mod vendors;
+
+pub use translated::{Edits, Replacement, TextTooLong, TranslatedQuery};

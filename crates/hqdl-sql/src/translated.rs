@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// Maximum number of bytes that replace a call and the calls inside it.
+const MAX_REPLACEMENT: usize = 1_000_000;
+
 /// A query after a rewrite, with a mapping to source positions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TranslatedQuery {
@@ -23,19 +26,42 @@ impl TranslatedQuery {
         self.sql.push_str(text);
     }
 
-    /// Creates a translation from edits, which must be sorted and must not overlap.
-    #[must_use]
-    pub fn with_edits(old: &str, edits: Vec<(Range<usize>, String)>) -> Self {
-        let (mut translated, mut at) = (Self::with_capacity(old.len()), 0);
-        for (span, new) in edits {
-            let before = at..span.start.max(at);
-            translated.push_fragment(old.get(before.clone()).unwrap_or_default(), before, true);
-            at = span.end;
-            translated.push_fragment(&new, span, false);
+    /// Appends an unchanged range of the source.
+    fn push_source(&mut self, source: &str, span: Range<usize>) {
+        self.push_fragment(source.get(span.clone()).unwrap_or_default(), span, true);
+    }
+
+    /// Applies edits to this text. Positions in the result map to the same source.
+    ///
+    /// # Errors
+    /// Same as [`Edits::write`].
+    pub fn with_edits(&self, edits: Edits) -> Result<Self, TextTooLong> {
+        let written = edits.write(&self.sql);
+        let written = written.map_err(|error| TextTooLong(self.original_span(&error.0)))?;
+        let mut composed = Self { sql: written.sql, fragments: Vec::new() };
+        for (start, span, is_unchanged) in written.fragments {
+            if !is_unchanged {
+                composed.fragments.push((start, self.original_span(&span), false));
+                continue;
+            }
+            // An unchanged range can consist of several fragments of this text.
+            let first = self.fragments.partition_point(|(at, ..)| *at <= span.start);
+            for n in first.saturating_sub(1)..self.fragments.len() {
+                let at = self.fragments[n].0.max(span.start);
+                let end = self.fragments.get(n + 1).map_or(self.sql.len(), |next| next.0);
+                if at >= span.end {
+                    break;
+                }
+                let (_, source, is_source) = &self.fragments[n];
+                let part = if *is_source {
+                    self.original_span(&(at..end.min(span.end)))
+                } else {
+                    source.clone()
+                };
+                composed.fragments.push((start + at - span.start, part, *is_source));
+            }
         }
-        let rest = at..old.len().max(at);
-        translated.push_fragment(old.get(rest.clone()).unwrap_or_default(), rest, true);
-        translated
+        Ok(composed)
     }
 
     /// Maps a byte range to the original query.
@@ -54,5 +80,139 @@ impl TranslatedQuery {
     fn fragment_at(&self, at: usize) -> Option<(usize, &Range<usize>, bool)> {
         let n = self.fragments.partition_point(|(start, ..)| *start <= at).checked_sub(1)?;
         self.fragments.get(n).map(|(start, old, same)| (*start, old, *same))
+    }
+}
+
+/// Text that replaces a range of a query: new text, and ranges of the query. Other edits also apply
+/// within these ranges, so that their text can be moved or copied.
+#[derive(Debug, Clone, Default)]
+pub struct Replacement(Vec<ReplacementPart>);
+
+#[derive(Debug, Clone)]
+enum ReplacementPart {
+    Text(String),
+    Source(Range<usize>),
+}
+
+impl Replacement {
+    /// Combines parts in this order.
+    #[must_use]
+    pub fn concat<const N: usize>(parts: [Self; N]) -> Self {
+        Self(parts.into_iter().flat_map(|part| part.0).collect())
+    }
+
+    /// Combines parts, with a separator between them.
+    #[must_use]
+    pub fn join(parts: Vec<Self>, separator: &str) -> Self {
+        let mut joined = Self::default();
+        for (n, part) in parts.into_iter().enumerate() {
+            if n > 0 {
+                joined.0.push(ReplacementPart::Text(separator.to_owned()));
+            }
+            joined.0.extend(part.0);
+        }
+        joined
+    }
+}
+
+impl From<&str> for Replacement {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<String> for Replacement {
+    fn from(text: String) -> Self {
+        Self(vec![ReplacementPart::Text(text)])
+    }
+}
+
+impl From<Range<usize>> for Replacement {
+    fn from(span: Range<usize>) -> Self {
+        Self(vec![ReplacementPart::Source(span)])
+    }
+}
+
+/// Range of a query whose replacement is too long, because it copies other ranges too often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextTooLong(pub Range<usize>);
+
+/// Edits of a query. An edit inside another one applies wherever the outer one contains its range.
+#[derive(Debug, Clone, Default)]
+pub struct Edits(Vec<(Range<usize>, Replacement)>);
+
+impl Edits {
+    /// Returns true if there is no edit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Replaces a range. Of several insertions at the same position, the first one comes first.
+    pub fn replace(&mut self, span: Range<usize>, new: impl Into<Replacement>) {
+        self.0.push((span, new.into()));
+    }
+
+    /// Inserts a text before all others at this position.
+    pub(crate) fn insert_first(&mut self, at: usize, text: String) {
+        self.0.insert(0, (at..at, text.into()));
+    }
+
+    /// Adds all edits of another value after these.
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// Returns the text with all edits.
+    ///
+    /// # Errors
+    /// [`TextTooLong`] if calls copy their arguments too often.
+    pub fn write(mut self, text: &str) -> Result<TranslatedQuery, TextTooLong> {
+        // An insertion comes before the replacement that begins there, and an outer edit before the
+        // edits inside it.
+        self.0.sort_by_key(|(span, _)| (span.start, !span.is_empty(), usize::MAX - span.end));
+        let mut written = TranslatedQuery::with_capacity(text.len());
+        self.write_range(text, 0..text.len(), (0, None), &mut written)?;
+        Ok(written)
+    }
+
+    /// Writes a range with the edits from index `first` on. `limit` is the maximum length of the
+    /// text within an edit.
+    fn write_range(
+        &self,
+        text: &str,
+        range: Range<usize>,
+        (first, limit): (usize, Option<usize>),
+        written: &mut TranslatedQuery,
+    ) -> Result<(), TextTooLong> {
+        let mut at = range.start;
+        let first = first.max(self.0.partition_point(|(span, _)| span.start < range.start));
+        for (n, (span, new)) in self.0.iter().enumerate().skip(first) {
+            if span.start > range.end {
+                break;
+            }
+            if span.start < at || span.end > range.end {
+                continue;
+            }
+            written.push_source(text, at..span.start);
+            at = span.end;
+            let limit = limit.unwrap_or(written.sql.len() + span.len() + MAX_REPLACEMENT);
+            for part in &new.0 {
+                match part {
+                    ReplacementPart::Text(new) => written.push_fragment(new, span.clone(), false),
+                    ReplacementPart::Source(part) => {
+                        self.write_range(text, part.clone(), (n + 1, Some(limit)), written)?;
+                        if written.sql.len() > limit {
+                            return Err(TextTooLong(span.clone()));
+                        }
+                    }
+                }
+            }
+            if new.0.is_empty() {
+                written.push_fragment("", span.clone(), false);
+            }
+        }
+        written.push_source(text, at..range.end.max(at));
+        Ok(())
     }
 }

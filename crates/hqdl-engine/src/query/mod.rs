@@ -4,7 +4,7 @@
 //!
 //! | folder | what happens there |
 //! |---|---|
-//! | `read` | translates the text to `SQLite`'s dialect, with calls of ingredients only |
+//! | `read` | parses the text to a tree in `SQLite`'s dialect, with calls of ingredients only |
 //! | `explain` | an upper bound on the requests of a query, without running it |
 //! | `run` | passes over the database until one has no pending calls |
 //! | `plan` | the statement to run, with everything that its passes need |
@@ -52,7 +52,7 @@ mod server;
 mod statement;
 
 use self::connection::large_stack::with_large_stack;
-use self::read::with_translation;
+use self::read::with_read_query;
 use self::result::headers::SourceHeaders;
 use hqdl_spec::{Spec, is_server};
 use hqdl_sql::blendsql::{Subject, may_have_calls, scan_calls};
@@ -114,7 +114,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryE
     if is_server(request.database) {
         return with_large_stack(|| server::run_with_calls(request, Some(sink)))?;
     }
-    with_large_stack(|| with_translation(request, |request| run::run_query(request, sink)))?
+    with_large_stack(|| with_read_query(request, |r, query| run::run_query(r, query, sink)))?
 }
 
 /// Returns a description of how a query would run, and the number of values that it would ask for.
@@ -126,5 +126,5 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     if is_server(request.database) {
         return with_large_stack(|| server::run_with_calls(request, None))?;
     }
-    with_large_stack(|| with_translation(request, explain::explain))?
+    with_large_stack(|| with_read_query(request, explain::explain))?
 }

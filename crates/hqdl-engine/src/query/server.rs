@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::query::connection::statement::name_span;
 use crate::query::explain::explain_nested;
 use crate::query::plan::engine::Engine;
+use crate::query::plan::prepare::ReadQuery;
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
 use crate::query::request::error::QueryError;
@@ -128,7 +129,8 @@ pub(in crate::query) fn run_with_calls(
 ) -> Result<Meta, QueryError> {
     check_server_support(request.dialect, &request.params)?;
     let began = Instant::now();
-    let mut engine = Engine::prepare_query(request, None, explain_nested)?;
+    let query = ReadQuery::parse(request)?;
+    let mut engine = Engine::prepare_query(request, query, None, explain_nested)?;
     let (stored_plan, reads) = engine.plan_for_server()?;
     let database = Database::open(request.database)?;
     let (mut unanswered, mut notes) = (0, Vec::new());

@@ -6,6 +6,7 @@ use annotate_snippets::Renderer;
 
 use super::ingredients::keyword::accepted_argument_names;
 use super::ingredients::{self, Ingredient};
+use crate::translated::TextTooLong;
 use hqdl_values::problem::{self, Problem, Severity};
 
 /// An error in a query, with its location in the text.
@@ -37,6 +38,12 @@ impl SqlError {
             help: None,
             is_suggestion: false,
         }
+    }
+
+    /// Returns the error with its span mapped to another text.
+    #[must_use]
+    pub fn map_span(self, map: impl FnOnce(Range<usize>) -> Range<usize>) -> Self {
+        Self { span: map(self.span), ..self }
     }
 
     pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
@@ -78,6 +85,13 @@ impl SqlError {
             help: self.help.clone(),
         };
         problem::render_problem(&renderer, None, sql, &problem)
+    }
+}
+
+impl From<TextTooLong> for SqlError {
+    fn from(TextTooLong(span): TextTooLong) -> Self {
+        Self::new(span, "the values of this call are too long", "their text is copied")
+            .with_help("compute them in a WITH clause first")
     }
 }
 

@@ -8,17 +8,19 @@ use std::slice;
 use super::ingredients::{
     AnswerFunction, EmbedFunction, IngredientRef, SimilarityFunction, SummaryFunction,
 };
-use super::lexer::{self, Brackets, Lexeme, Token};
-use super::scan::Scanner;
-use super::{Argument, Call, SqlError};
+use super::lexer::{Brackets, Lexeme, Token};
+use super::macros::{WrittenArgument, macro_ingredient};
+use super::scan::{Scanner, scan_query};
+use super::{Argument, Call, SqlError, Subject};
 
-/// Name of `nearest(text, table.column, k)`, which is rewritten to `similarity` before the query is
-/// parsed.
+/// Name of `nearest(text, table.column, k)`.
 pub const NEAREST: &str = "nearest";
 
-/// Name of `search(table.column, text, k)`, which is rewritten to an aggregate before the query is
-/// parsed.
+/// Name of `search(table.column, text, k)`.
 pub const SEARCH: &str = "search";
+
+/// Functions that are macros.
+const MACROS: [&str; 2] = [NEAREST, SEARCH];
 
 /// Ingredients that are written as functions.
 const FUNCTIONS: [IngredientRef; 4] =
@@ -38,35 +40,16 @@ type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 #[must_use]
 pub fn may_have_calls(sql: &str) -> bool {
     // Treat a query that cannot be scanned as one with calls, so that the parser reports the error.
-    sql.contains("{{")
-        || (mentions_function(sql)
-            && super::scan_calls(sql).map_or(true, |c| !c.is_empty() || has_rewritten_call(sql)))
+    let has_calls = || {
+        let scanned = scan_query(sql, &|_| false, Some(&|_| None));
+        scanned.map_or(true, |scanned| !scanned.calls.is_empty())
+    };
+    sql.contains("{{") || mentions_function(sql) && has_calls()
 }
 
 fn mentions_function(sql: &str) -> bool {
     let sql = sql.to_ascii_lowercase();
-    FUNCTIONS
-        .iter()
-        .map(|function| function.name())
-        .chain([NEAREST, SEARCH])
-        .any(|name| sql.contains(name))
-}
-
-/// Returns true if the query contains `nearest(…)` or `search(…)`.
-fn has_rewritten_call(sql: &str) -> bool {
-    let (mut at, mut previous, mut name): (usize, Option<Token>, Option<Token>) = (0, None, None);
-    while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::Name) {
-        at = token.end;
-        let follows_dot = |t: Option<Token>| t.is_some_and(|t| t.is_symbol(b'.'));
-        if token.is_symbol(b'(')
-            && name.is_some_and(|name| [NEAREST, SEARCH].iter().any(|word| name.is_word(sql, word)))
-            && !follows_dot(previous)
-        {
-            return true;
-        }
-        previous = name.replace(token);
-    }
-    false
+    FUNCTIONS.iter().map(|function| function.name()).chain(MACROS).any(|name| sql.contains(name))
 }
 
 impl Scanner<'_> {
@@ -78,13 +61,20 @@ impl Scanner<'_> {
     ) -> Result<Option<Call>, SqlError> {
         let function =
             FUNCTIONS.into_iter().find(|function| word.is_word(self.sql, function.name()));
-        let Some(ingredient) = function else { return Ok(None) };
+        let is_macro =
+            self.find_macro.is_some() && MACROS.iter().any(|name| word.is_word(self.sql, name));
+        let macro_ingredient = is_macro.then(|| macro_ingredient(Subject::Document));
+        let Some(ingredient) = function.or(macro_ingredient) else { return Ok(None) };
         let is_table = previous.is_some_and(|b| {
             b.is_symbol(b'.') || TABLE_INTRODUCERS.iter().any(|table| b.is_word(self.sql, table))
         });
         let start = self.at;
-        let open = self.next_token(Brackets::Name)?.filter(|t| t.is_symbol(b'(') && !is_table);
-        if open.is_none() || self.is_cte_column_list()? {
+        let paren = self.next_token(Brackets::Name)?.filter(|t| t.is_symbol(b'(') && !is_table);
+        let Some(paren) = paren else {
+            self.at = start;
+            return Ok(None);
+        };
+        if self.is_cte_column_list()? {
             self.at = start;
             return Ok(None);
         }
@@ -92,24 +82,13 @@ impl Scanner<'_> {
         let (arguments, inner, end) = self.read_arguments(word)?;
         self.leave_call();
         let span = word.start..end;
+        let call = Call { span: span.clone(), inner, ..Call::of_ingredient(ingredient) };
+        if is_macro {
+            let arguments = arguments.into_iter().map(WrittenArgument::from_tokens);
+            return self.build_macro_function(call, (word, paren), arguments.collect()).map(Some);
+        }
         let (values, question) = self.function_arguments(ingredient, &arguments, &span)?;
-        Ok(Some(Call {
-            ingredient,
-            values,
-            span,
-            question,
-            options: None,
-            return_type: None,
-            is_substring: false,
-            quantifier: None,
-            regex: None,
-            narrow: None,
-            model: None,
-            is_image: false,
-            tuning: Vec::new(),
-            inner,
-            is_values_row: false,
-        }))
+        Ok(Some(Call { values, question, ..call }))
     }
 
     /// Returns the values and the question of a function's arguments.
@@ -169,7 +148,7 @@ impl Scanner<'_> {
     }
 
     /// Reads the arguments up to the closing parenthesis.
-    fn read_arguments(&mut self, word: Token) -> Result<FunctionArguments, SqlError> {
+    pub(super) fn read_arguments(&mut self, word: Token) -> Result<FunctionArguments, SqlError> {
         let (mut arguments, mut inner) = (vec![Vec::new()], Vec::new());
         let mut depth = 0_usize;
         let mut previous = None;

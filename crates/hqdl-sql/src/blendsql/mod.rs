@@ -27,6 +27,7 @@ mod function;
 pub mod ingredients;
 pub mod lexer;
 pub mod lineage;
+pub mod macros;
 pub mod normalize;
 pub mod parse;
 pub mod plan;
@@ -51,6 +52,7 @@ pub use frame::{calls_random_function, is_volatile};
 pub use function::{NEAREST, SEARCH, may_have_calls};
 pub use ingredients::{Ingredient, IngredientRef, Subject};
 pub use lexer::has_outer_order_by;
+pub use macros::{MacroCall, MacroSignature};
 pub use parse::begins_write;
 pub use scan::scan_calls;
 
@@ -93,9 +95,33 @@ pub struct Call {
     pub inner: Vec<Call>,
     /// Whether the call is in the position of a `VALUES` row: `VALUES {{…}}`.
     pub is_values_row: bool,
+    /// Arguments of a macro as they are written; `None` for an ingredient.
+    pub macro_call: Option<Box<MacroCall>>,
 }
 
 impl Call {
+    /// Creates a call without arguments.
+    pub(crate) fn of_ingredient(ingredient: IngredientRef) -> Self {
+        Self {
+            ingredient,
+            span: 0..0,
+            question: String::new(),
+            values: Vec::new(),
+            options: None,
+            return_type: None,
+            is_substring: false,
+            quantifier: None,
+            regex: None,
+            narrow: None,
+            model: None,
+            is_image: false,
+            tuning: Vec::new(),
+            inner: Vec::new(),
+            is_values_row: false,
+            macro_call: None,
+        }
+    }
+
     /// Returns the number of columns that the call produces as a `VALUES` row.
     #[must_use]
     pub fn values_column_count(&self) -> u32 {

@@ -5,12 +5,55 @@
 use std::borrow::Cow;
 
 use super::lexer::{Lexeme, Token};
-use super::parse::{Edit, ParsedQuery, Syntax, parse_query_with, parse_scanned_query};
+use super::parse::{ParsedQuery, Syntax, parse_query_with, parse_scanned_query};
 use super::scan::{ScannedQuery, scan_query};
 use super::{Call, SqlError};
-use crate::translated::TranslatedQuery;
+use crate::translated::{Edits, TranslatedQuery};
 
-/// Parses a query. Returns its normalized text, and the tree of that text.
+/// The tree of a query as the user wrote it, and the edits that normalize it. Other passes over the
+/// tree add their edits, so that the text is written once.
+pub struct SourceQuery {
+    /// Text of the tree: the query without comments, with the same positions.
+    pub text: String,
+    /// Tree of the text.
+    pub parsed: ParsedQuery,
+    /// Edits of the text.
+    pub edits: Edits,
+}
+
+impl SourceQuery {
+    /// Parses a query.
+    ///
+    /// # Errors
+    /// [`SqlError`] with the location of the syntax error in `sql`.
+    pub fn parse(sql: &str, syntax: Syntax<'_>) -> Result<Self, SqlError> {
+        let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
+        let text = trim_statement(&sql, &mut scanned.tokens);
+        let mut edits = space_calls(&text, &scanned.calls);
+        number_parameters(&text, &scanned.tokens, &mut edits);
+        let (parsed, replaced) = parse_scanned_query(&text, scanned, syntax)?;
+        edits.extend(replaced);
+        Ok(Self { text, parsed, edits })
+    }
+
+    /// Writes the text with all edits. Returns it with its tree.
+    ///
+    /// # Errors
+    /// [`SqlError`] with the location in the query as the user wrote it.
+    pub fn write(self, syntax: Syntax<'_>) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
+        let is_changed = !self.edits.is_empty();
+        let normalized = self.edits.write(&self.text)?;
+        if !is_changed {
+            return Ok((normalized, self.parsed));
+        }
+        match parse_query_with(&normalized.sql, Syntax { find_macro: None, ..syntax }) {
+            Ok(parsed) => Ok((normalized, parsed)),
+            Err(error) => Err(error.map_span(|span| normalized.original_span(&span))),
+        }
+    }
+}
+
+/// Parses a query without macros. Returns its normalized text, and the tree of that text.
 ///
 /// # Errors
 /// Returns [`SqlError`] with the location of the syntax error in `sql`.
@@ -18,22 +61,7 @@ pub fn normalize_query(
     sql: &str,
     syntax: Syntax<'_>,
 ) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
-    let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
-    let text = trim_statement(&sql, &mut scanned.tokens);
-    let mut edits = space_calls(&text, &scanned.calls);
-    edits.extend(number_parameters(&text, &scanned.tokens));
-    let (parsed, replaced) = parse_scanned_query(&text, scanned, syntax)?;
-    edits.extend(replaced);
-    let is_changed = !edits.is_empty();
-    edits.sort_by_key(|(span, _)| (span.start, span.end));
-    let normalized = TranslatedQuery::with_edits(&text, edits);
-    if !is_changed {
-        return Ok((normalized, parsed));
-    }
-    match parse_query_with(&normalized.sql, syntax) {
-        Ok(parsed) => Ok((normalized, parsed)),
-        Err(error) => Err(SqlError { span: normalized.original_span(&error.span), ..error }),
-    }
+    SourceQuery::parse(sql, syntax)?.write(syntax)
 }
 
 /// Scans a query. If it is not valid as standard SQL, also accepts Python's escaped quotes. No
@@ -42,11 +70,12 @@ fn scan_with_lenient_quotes<'s>(
     sql: &'s str,
     syntax: Syntax<'_>,
 ) -> Result<(Cow<'s, str>, ScannedQuery), SqlError> {
-    match scan_query(sql, syntax.is_table) {
+    match scan_query(sql, syntax.is_table, syntax.find_macro) {
         Ok(scanned) => Ok((Cow::Borrowed(sql), scanned)),
         Err(error) if sql.contains("\\'") => {
             let doubled = replace_escaped_quotes(sql);
-            let scanned = scan_query(&doubled, syntax.is_table).map_err(|_| error)?;
+            let scanned = scan_query(&doubled, syntax.is_table, syntax.find_macro);
+            let scanned = scanned.map_err(|_| error)?;
             Ok((Cow::Owned(doubled), scanned))
         }
         Err(error) => Err(error),
@@ -81,18 +110,20 @@ fn trim_statement(sql: &str, tokens: &mut Vec<Token>) -> String {
 }
 
 /// Returns the edits that insert missing spaces between a call and a word.
-fn space_calls(sql: &str, calls: &[Call]) -> Vec<Edit> {
+fn space_calls(sql: &str, calls: &[Call]) -> Edits {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let before = |at: usize| sql[..at].ends_with(word).then_some(at);
     let after = |at: usize| sql[at..].starts_with(word).then_some(at);
     let spaces = calls.iter().flat_map(|c| [before(c.span.start), after(c.span.end)]);
-    spaces.flatten().map(|at| (at..at, " ".to_owned())).collect()
+    let mut edits = Edits::default();
+    spaces.flatten().for_each(|at| edits.replace(at..at, " "));
+    edits
 }
 
-/// Returns the edits that number each `?`. hqdl may move a condition within the query, which would
-/// change the order of unnumbered parameters.
-fn number_parameters(sql: &str, tokens: &[Token]) -> Vec<Edit> {
-    let (mut found, mut named, mut last): (Vec<_>, Vec<&str>, u32) = (Vec::new(), Vec::new(), 0);
+/// Adds edits that number each `?`. hqdl may move a condition within the query, which would change
+/// the order of unnumbered parameters.
+fn number_parameters(sql: &str, tokens: &[Token], edits: &mut Edits) {
+    let (mut named, mut last): (Vec<&str>, u32) = (Vec::new(), 0);
     for token in tokens.iter().filter(|token| token.lexeme == Lexeme::Parameter) {
         let text = token.text(sql);
         if named.contains(&text) {
@@ -101,7 +132,7 @@ fn number_parameters(sql: &str, tokens: &[Token]) -> Vec<Edit> {
         match text.strip_prefix('?') {
             Some("") => {
                 last += 1;
-                found.push((token.end..token.end, last.to_string()));
+                edits.replace(token.end..token.end, last.to_string());
             }
             Some(number) => last = last.max(number.parse().unwrap_or(last)),
             // A named parameter also gets a number, at its first occurrence.
@@ -111,5 +142,4 @@ fn number_parameters(sql: &str, tokens: &[Token]) -> Vec<Edit> {
             }
         }
     }
-    found
 }

@@ -94,6 +94,8 @@ pub struct Table {
     pub name: Option<String>,
     /// Columns; `None` if they are unknown.
     pub fields: Option<Vec<Field>>,
+    /// Table that the entry reads, as SQL; `None` for a subquery, a function or a join.
+    pub source: Option<String>,
 }
 
 impl Table {
@@ -170,6 +172,29 @@ impl<'p> Scope<'p> {
             scope = current.parent;
         }
         None
+    }
+
+    /// Returns the nearest table with this name.
+    #[must_use]
+    pub fn find_table(&self, name: &str) -> Option<&Table> {
+        let is_named = |t: &&Table| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(name));
+        std::iter::successors(Some(self), |scope| scope.parent)
+            .find_map(|scope| scope.tables.iter().find(is_named))
+    }
+
+    /// Returns the name of the only entry in the nearest FROM clause that reads a table, if no entry
+    /// has the table's own name.
+    #[must_use]
+    pub fn find_alias(&self, table: &str) -> Option<&str> {
+        if self.find_table(table).is_some() {
+            return None;
+        }
+        let source = hqdl_values::sql::quote_name(table);
+        let reads = |t: &&Table| t.source.as_ref().is_some_and(|s| s.eq_ignore_ascii_case(&source));
+        std::iter::successors(Some(self), |scope| scope.parent).find_map(|scope| {
+            let mut aliased = scope.tables.iter().filter(reads);
+            aliased.next().filter(|_| aliased.next().is_none())?.name.as_deref()
+        })
     }
 
     /// Returns true if any column that the name may refer to has a custom collation. USING and
@@ -309,7 +334,7 @@ impl Resolver<'_> {
                 })
             }
         };
-        tables.push(Table { name: item.name.clone(), fields });
+        tables.push(Table { name: item.name.clone(), fields, source: item.table_sql() });
     }
 
     pub(super) fn base_fields(&self, table: &str) -> Option<Vec<Field>> {

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use hqdl_values::sql::quote_name;
+
 /// Byte range of the query's text.
 pub type Span = Range<usize>;
 
@@ -574,6 +576,14 @@ impl Query {
 }
 
 impl FromItem {
+    /// Returns the table that the entry reads, as SQL; `None` for a subquery, a function or a join.
+    #[must_use]
+    pub fn table_sql(&self) -> Option<String> {
+        let FromSource::Table { schema, name, .. } = &self.source else { return None };
+        let name = quote_name(name);
+        Some(schema.as_ref().map_or(name.clone(), |s| format!("{}.{name}", quote_name(s))))
+    }
+
     /// Visits the direct subqueries of this entry.
     pub fn visit_subqueries<'e>(&'e self, visit: &mut dyn FnMut(&'e Query)) {
         match &self.source {

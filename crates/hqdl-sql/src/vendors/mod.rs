@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use crate::suql::TranslatedQuery;
+use crate::translated::{Edits, TranslatedQuery};
 use call::{FunctionCall, parse_call};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql::quote_text;
@@ -110,7 +110,11 @@ impl Vendor {
 pub fn translate(sql: &str, vendor: Vendor) -> Result<TranslatedQuery, SqlError> {
     let tokens = read_tokens(sql)?;
     let translator = Translator { sql, vendor, depth: 0 };
-    Ok(TranslatedQuery::with_edits(sql, translator.find_edits(&tokens)?))
+    let mut edits = Edits::default();
+    for (span, new) in translator.find_edits(&tokens)? {
+        edits.replace(span, new);
+    }
+    Ok(edits.write(sql)?)
 }
 
 /// Reads all tokens. Outside of ingredients, `{{` and `}}` are brackets of nested objects.

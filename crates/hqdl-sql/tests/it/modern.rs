@@ -2,6 +2,7 @@
 
 use hqdl_sql::blendsql::normalize::normalize_query;
 use hqdl_sql::blendsql::parse::{Syntax, parse_query};
+use hqdl_sql::{Edits, Replacement};
 
 /// Returns the normalized text of a query, or the error.
 fn spelled(sql: &str) -> String {
@@ -162,5 +163,38 @@ fn errors_show_no_placeholders() {
             Err(error) => error,
         };
         assert!(!error.message.contains("_hq"), "{}", error.message);
+    }
+}
+
+#[test]
+fn an_edit_applies_wherever_its_range_is_moved_or_copied() {
+    let sql = "SELECT f(a, g(b)) FROM t";
+    let mut edits = Edits::default();
+    let (outer, inner) = (7..17, 12..16);
+    let copied = || Replacement::from(inner.clone());
+    let new = [copied(), ", ".into(), copied(), ", ".into(), (9..10).into(), ")".into()];
+    edits.replace(
+        outer.clone(),
+        Replacement::join(["x(".into()].into_iter().chain(new).collect(), ""),
+    );
+    edits.replace(inner.clone(), Replacement::concat(["h(".into(), (14..15).into(), ")".into()]));
+    edits.replace(15..15, "1");
+    let written = edits.write(sql).unwrap();
+    assert_eq!(written.sql, "SELECT x(h(b1), h(b1), a) FROM t");
+    for (part, original) in
+        [("b", 14..15), ("a", 9..10), ("x(", outer), ("h(", inner), ("t", 23..24)]
+    {
+        let at = written.sql.rfind(part).unwrap();
+        assert_eq!(written.original_span(&(at..at + part.len())), original, "{part}");
+    }
+    // Edits of the result have positions in the same source.
+    let mut more = Edits::default();
+    let at = written.sql.rfind('b').unwrap();
+    more.replace(at..at + 1, "long");
+    let again = written.with_edits(more).unwrap();
+    assert_eq!(again.sql, "SELECT x(h(b1), h(long1), a) FROM t");
+    for (part, original) in [("long", 14..15), ("a", 9..10), ("h(", 12..16), ("t", 23..24)] {
+        let at = again.sql.rfind(part).unwrap();
+        assert_eq!(again.original_span(&(at..at + part.len())), original, "{part}");
     }
 }

@@ -12,6 +12,7 @@ use crate::query::cells::targets::Demand;
 use crate::query::explain::embedding_usage::ComparedTexts;
 use crate::query::functions::call_runtime::lock_runtime;
 use crate::query::plan::engine::Engine;
+use crate::query::plan::prepare::ReadQuery;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Meta, Pass, Unbounded};
@@ -31,9 +32,9 @@ use hqdl_values::usage::Usage;
 ///
 /// # Errors
 /// Returns [`QueryError`] if the query cannot be run.
-pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
+pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryError> {
     let began = Instant::now();
-    let mut engine = Engine::prepare_query(request, None, explain_nested)?;
+    let mut engine = Engine::prepare_query(request, query, None, explain_nested)?;
     if let Some((stored_plan, _)) = engine.run_stored_plan()? {
         let mut meta = engine.build_meta(Usage::default(), began);
         meta.plan = stored_plan.plan;
@@ -71,9 +72,10 @@ pub fn explain_nested(
     _: Option<&LazyRun<'_>>,
 ) -> Result<(Meta, Option<RowBuffer>), QueryError> {
     let mut buffer = RowBuffer::default();
-    match run_query_in_run(request, None, explain_nested, &mut buffer) {
+    let query = ReadQuery::parse(request)?;
+    match run_query_in_run(request, query, None, explain_nested, &mut buffer) {
         Ok(meta) => Ok((meta, Some(buffer))),
-        Err(QueryError::NoModel) => Ok((explain(request)?, None)),
+        Err(QueryError::NoModel) => Ok((explain(request, ReadQuery::parse(request)?)?, None)),
         Err(error) => Err(error),
     }
 }

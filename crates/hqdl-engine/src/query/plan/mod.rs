@@ -3,6 +3,6 @@
 pub mod engine;
 mod meta;
 pub mod nested;
-mod prepare;
+pub mod prepare;
 pub mod stored_values;
 pub mod validation;

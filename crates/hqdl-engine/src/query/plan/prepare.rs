@@ -31,31 +31,54 @@ use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 
+/// A query as a tree, with the connection on which it will run.
+pub(in crate::query) struct ReadQuery {
+    /// Text of the tree, which contains no macro.
+    pub(in crate::query) normalized: TranslatedQuery,
+    pub(in crate::query) parsed: ParsedQuery,
+    pub(in crate::query) guard: Guard,
+    pub(in crate::query) schema: KnownSchema,
+}
+
+/// Opens the database of a query.
+pub(in crate::query) fn open_database(
+    request: &Request<'_>,
+) -> Result<(Guard, KnownSchema), QueryError> {
+    let guard =
+        Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
+    let schema = KnownSchema::read_schema(&guard)?;
+    Ok((guard, schema))
+}
+
+impl ReadQuery {
+    /// Reads a query without macros.
+    pub(in crate::query) fn parse(request: &Request<'_>) -> Result<Self, QueryError> {
+        let (guard, schema) = open_database(request)?;
+        let is_table = |table: &str| schema.has_table(table);
+        let is_server = guard.database().server_url().is_some();
+        let syntax = Syntax { is_table: &is_table, is_server, ..Syntax::default() };
+        let (normalized, parsed) = normalize_query(request.sql, syntax)?;
+        Ok(Self { normalized, parsed, guard, schema })
+    }
+}
+
 impl<'r, 'a> Engine<'r, 'a> {
-    /// Parses a query and chooses the targets of its calls. Without `lazy_run`, sends no request.
+    /// Chooses the targets of a query's calls. Without `lazy_run`, sends no request.
     pub(in crate::query) fn prepare_query(
         request: &'r Request<'r>,
+        query: ReadQuery,
         lazy_run: Option<&'r LazyRun<'a>>,
         run_nested: NestedRunner,
     ) -> Result<Self, QueryError> {
-        let guard =
-            Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
-        let schema = KnownSchema::read_schema(&guard)?;
-        let is_table = |table: &str| schema.has_table(table);
-        let is_server = guard.database().server_url().is_some();
-        let (normalized, parsed) =
-            normalize_query(request.sql, Syntax { is_table: &is_table, is_server })?;
-        let query = (normalized.clone(), parsed);
-        let engine =
-            Self::prepare_parsed_query(request, query, (guard, schema), lazy_run, run_nested);
+        let normalized = query.normalized.clone();
+        let engine = Self::prepare_targets(request, query, lazy_run, run_nested);
         // The span must refer to the text that the user wrote.
         engine.map_err(|error| error.map_span(|span| normalized.original_span(&span)))
     }
 
-    fn prepare_parsed_query(
+    fn prepare_targets(
         request: &'r Request<'r>,
-        (normalized, parsed): (TranslatedQuery, ParsedQuery),
-        (guard, schema): (Guard, KnownSchema),
+        ReadQuery { normalized, parsed, guard, schema }: ReadQuery,
         lazy_run: Option<&'r LazyRun<'a>>,
         run_nested: NestedRunner,
     ) -> Result<Self, QueryError> {

@@ -8,14 +8,12 @@ use std::ops::Range;
 use crate::query::connection::guard::Guard;
 use crate::query::connection::schema::KnownSchema;
 use crate::query::request::Request;
-use crate::query::request::error::QueryError;
 use hqdl_spec::Catalog;
+use hqdl_sql::Edits;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
-use hqdl_sql::blendsql::normalize::normalize_query;
-use hqdl_sql::blendsql::parse::Syntax;
+use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, without_parens};
 use hqdl_sql::blendsql::tree::{Expr, ExprKind};
-use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
@@ -24,46 +22,32 @@ const SMALL: usize = 100;
 /// Question that the model answers about each word.
 const QUESTION: &str = "which of the values mean the same as this, or are a kind of it?";
 
-/// Returns the query with its unlisted words replaced by listed values or by questions; `None` if
-/// nothing changes.
-///
-/// # Errors
-/// [`QueryError`] if the database cannot be read.
+/// Returns the edits that replace unlisted words of a query with listed values or questions.
 pub(in crate::query) fn classify_literals(
     request: &Request<'_>,
-    text: &str,
-) -> Result<Option<TranslatedQuery>, QueryError> {
+    guard: &Guard,
+    schema: &KnownSchema,
+    source: &SourceQuery,
+) -> Edits {
+    let mut edits = Edits::default();
     let by_spec = request.spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
-    if !request.classify && !by_spec || !text.contains('\'') {
-        return Ok(None);
+    if !request.classify && !by_spec {
+        return edits;
     }
-    // If the query cannot be parsed, the error is reported when it runs.
-    let Ok((normalized, parsed)) = normalize_query(text, Syntax::default()) else {
-        return Ok(None);
-    };
-    let guard =
-        Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
-    let schema = KnownSchema::read_schema(&guard)?;
-    let mut compared: Vec<ComparedColumn> = Vec::new();
-    let root = Scope::new(None);
-    Resolver { schema: &schema, cte_calls: &[] }.visit_exprs(
-        &parsed.query,
-        &root,
-        &mut |expr, scope, _| {
-            compared.extend(ComparedColumn::parse_comparison(expr, scope, &normalized.sql));
-        },
-    );
-    let lists = Lists { request, guard: &guard };
-    let mut edits: Vec<(Range<usize>, String)> = Vec::new();
-    for one in compared {
-        let Some(list) = lists.find_values(&one.origin, one.array) else { continue };
-        if let Some(new) = one.rewrite_comparison(&list, &normalized.sql) {
-            edits.push((normalized.original_span(&one.span), new));
-        }
+    let lists = Lists { request, guard };
+    let resolver = Resolver { schema, cte_calls: &[] };
+    let queries = source.parsed.options.iter().chain([&source.parsed.query]);
+    for query in queries {
+        resolver.visit_exprs(query, &Scope::new(None), &mut |expr, scope, _| {
+            let compared = ComparedColumn::parse_comparison(expr, scope, &source.text);
+            let Some(compared) = compared else { return };
+            let Some(list) = lists.find_values(&compared.origin, compared.array) else { return };
+            if let Some(new) = compared.rewrite_comparison(&list, &source.text) {
+                edits.replace(compared.span, new);
+            }
+        });
     }
-    edits.sort_by_key(|(span, _)| span.start);
-    edits.dedup_by(|b, a| b.0.start < a.0.end);
-    Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
+    edits
 }
 
 /// A comparison of a column with words.

@@ -7,14 +7,14 @@
 //! | clusters | `SELECT hq_clusters(x, y, {{LLMMap('…', json_array(x, y))}}) FROM (candidates)` |
 //! | result | `hq_canonical('…', count, hq_trimmed(t.c), (clusters))` |
 
-use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
-use crate::query::read::enclosing_query::EnclosingQuery;
-use crate::query::read::extract::ExpandPart;
+use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::read::nearest::ValueSource;
 use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::runtime::{
     CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION, TRIMMED_FUNCTION,
 };
+use hqdl_sql::{Edits, Replacement};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
@@ -33,14 +33,9 @@ const EMBEDDING_THRESHOLD: f64 = 0.6;
 /// Minimum similarity of a candidate pair by trigrams; the default of `pg_trgm`.
 const TRIGRAM_THRESHOLD: f64 = 0.3;
 
-impl CallText<'_> {
-    /// Returns the text that replaces a call for the canonical value of a row.
-    pub(super) fn rewrite_dedup(
-        &self,
-        query: EnclosingQuery<'_>,
-        has_embeddings: bool,
-        expand: ExpandPart<'_>,
-    ) -> Result<String, QueryError> {
+impl MacroNode<'_> {
+    /// Returns the edit that replaces a call for the canonical value of a row.
+    pub(super) fn rewrite_dedup(&self, has_embeddings: bool) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 7] = [
             &["value"],
             &["threshold"],
@@ -53,52 +48,53 @@ impl CallText<'_> {
         let [value, threshold, question, of, block, exact, model] =
             self.match_all_arguments(arguments)?;
         let value = value.ok_or_else(|| self.missing_argument_error("a column"))?;
-        self.reject_bare_parameters(None)?;
         let question = match question {
             Some(question) => question
                 .text_content(self.text)
                 .ok_or_else(|| self.missing_argument_error("a text as its question"))?,
             None => QUESTION.to_owned(),
         };
-        let model = match model {
-            Some(model) => format!(", model={}", expand(model.span())?),
-            None => String::new(),
-        };
         let block = self.block_condition(threshold, block, exact, has_embeddings)?;
-        let values = match self.value_source(of.unwrap_or(value), query, expand)? {
-            ValueSource::Query(query) => format!(
-                "(WITH hq_values(hq_value) AS {query} SELECT DISTINCT {TRIMMED_FUNCTION}(hq_value) AS v FROM hq_values WHERE {TRIMMED_FUNCTION}(hq_value) IS NOT NULL)"
-            ),
+        let values = match self.value_source(of.unwrap_or(value))? {
+            ValueSource::Query(query) => Replacement::concat([
+                "(WITH hq_values(hq_value) AS ".into(),
+                query.into(),
+                format!(" SELECT DISTINCT {TRIMMED_FUNCTION}(hq_value) AS v FROM hq_values WHERE {TRIMMED_FUNCTION}(hq_value) IS NOT NULL)").into(),
+            ]),
             ValueSource::Column { column, table } => format!(
                 "(SELECT DISTINCT {TRIMMED_FUNCTION}({column}) AS v FROM {table} WHERE {TRIMMED_FUNCTION}({column}) IS NOT NULL)"
-            ),
+            )
+            .into(),
         };
-        let pair = format!(
-            "{{{{LLMMap({}, json_array(hq_x, hq_y), return_type='bool'{model})}}}}",
-            sql::quote_text(&question)
-        );
-        let pairs = format!(
-            "(SELECT hq_a.v AS hq_x, hq_b.v AS hq_y FROM {values} AS hq_a JOIN {values} AS hq_b ON hq_a.v < hq_b.v{block})"
-        );
-        let clusters = format!("(SELECT {CLUSTERS_AGGREGATE}(hq_x, hq_y, {pair}) FROM {pairs})");
-        let call = sql::quote_text(
-            self.text.get(self.open_token.start..self.end_offset).unwrap_or_default(),
-        );
-        let value = self.row_value(value, expand)?;
-        Ok(format!(
-            "{CANONICAL_FUNCTION}({call}, (SELECT count(*) FROM {values}), {TRIMMED_FUNCTION}({value}), {clusters})"
-        ))
+        let call = self.text.get(self.call.span.clone()).unwrap_or_default();
+        let question = sql::quote_text(&question);
+        let written = Replacement::concat([
+            format!("{CANONICAL_FUNCTION}({}, (SELECT count(*) FROM ", sql::quote_text(call)).into(),
+            values.clone(),
+            format!("), {TRIMMED_FUNCTION}(").into(),
+            self.value_sql(value),
+            format!("), (SELECT {CLUSTERS_AGGREGATE}(hq_x, hq_y, {{{{LLMMap({question}, json_array(hq_x, hq_y), return_type='bool'").into(),
+            self.keyword_arguments([(model, "model")]),
+            ")}}) FROM (SELECT hq_a.v AS hq_x, hq_b.v AS hq_y FROM ".into(),
+            values.clone(),
+            " AS hq_a JOIN ".into(),
+            values,
+            format!(" AS hq_b ON hq_a.v < hq_b.v{block})))").into(),
+        ]);
+        let mut edits = Edits::default();
+        edits.replace(self.call.span.clone(), written);
+        Ok(edits)
     }
 
     /// Returns the WHERE clause that candidate pairs meet.
     fn block_condition(
         &self,
-        threshold: Option<&CallArgument>,
-        block: Option<&CallArgument>,
-        exact: Option<&CallArgument>,
+        threshold: Option<&WrittenArgument>,
+        block: Option<&WrittenArgument>,
+        exact: Option<&WrittenArgument>,
         has_embeddings: bool,
     ) -> Result<String, QueryError> {
-        let wrong = |argument: &CallArgument, message: &str, label: &str| {
+        let wrong = |argument: &WrittenArgument, message: &str, label: &str| {
             QueryError::in_sql(message, Some(argument.span()), label, "")
         };
         let is_exact = exact.map_or(Ok(false), |exact| self.parse_flag(exact, "exact"))?;

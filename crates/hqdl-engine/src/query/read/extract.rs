@@ -7,14 +7,13 @@
 //! | `{{LLMExtract(…)}}.a` | `{{LLMMap('q: a', t.c, return_type='str')}}` |
 //! | `{{LLMExtract(…)}}.*` | `{{LLMMap('q: a', t.c, return_type='str')}} AS "a"`, for each field |
 
-use std::ops::Range;
-
 use serde_json::{Map, Value as Json};
 
-use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::ReturnType;
-use hqdl_sql::blendsql::lexer::{Lexeme, Token};
+use hqdl_sql::blendsql::macros::WrittenArgument;
+use hqdl_sql::{Edits, Replacement};
 use hqdl_values::Type;
 use hqdl_values::format::{json_reason, name_all};
 use hqdl_values::problem::find_nearest;
@@ -32,9 +31,6 @@ const VALUE: ArgumentNames<'static> = &["value", "values"];
 const SCHEMA: ArgumentNames<'static> = &["schema", "return_type"];
 const OTHERS: [ArgumentNames<'static>; 3] = [&["context"], &["model"], &["image"]];
 
-/// Maximum size of the calls that an extraction is written as, in bytes.
-const MAX_SIZE: usize = 1_000_000;
-
 /// Members of a schema that do not restrict its values.
 const ANNOTATIONS: [&str; 9] = [
     "$comment",
@@ -48,9 +44,6 @@ const ANNOTATIONS: [&str; 9] = [
     "title",
 ];
 
-/// Returns the text of a part of the query with its macros expanded.
-pub(super) type ExpandPart<'e> = &'e dyn Fn(Range<usize>) -> Result<String, QueryError>;
-
 /// A field of a schema.
 struct ExtractedField {
     name: String,
@@ -59,17 +52,11 @@ struct ExtractedField {
     about: Option<String>,
 }
 
-impl CallText<'_> {
-    /// Returns the span of an extraction with the `.field` after it, and the text that replaces it.
-    pub(super) fn rewrite_extract(
-        &self,
-        rest: &[Token],
-        expand: ExpandPart<'_>,
-    ) -> Result<(Range<usize>, String), QueryError> {
-        let positional: Vec<&CallArgument> =
-            self.arguments.iter().filter(|argument| argument.keyword.is_none()).collect();
-        let has_question =
-            positional.first().is_some_and(|first| first.text_content(self.text).is_some());
+impl MacroNode<'_> {
+    /// Returns the edit that replaces an extraction with the `.field` after it.
+    pub(super) fn rewrite_extract(&self) -> Result<Edits, QueryError> {
+        let mut positional = self.written.arguments.iter().filter(|a| a.keyword.is_none());
+        let has_question = positional.next().is_some_and(|a| a.text_content(self.text).is_some());
         let [question, value, schema, context, model, image] = if has_question {
             self.match_all_arguments([QUESTION, VALUE, SCHEMA, OTHERS[0], OTHERS[1], OTHERS[2]])?
         } else {
@@ -84,68 +71,65 @@ impl CallText<'_> {
             text.ok_or_else(|| self.missing_argument_error("a text as its question"))
         });
         let instruction = instruction.transpose()?;
-        self.reject_bare_parameters(None)?;
-        let mut arguments = expand(value.span())?;
-        for (argument, keyword) in [(context, "context"), (model, "model"), (image, "image")] {
-            let Some(argument) = argument else { continue };
-            arguments.push_str(&format!(", {keyword}={}", expand(argument.span())?));
-        }
+        let others =
+            self.keyword_arguments([(context, "context"), (model, "model"), (image, "image")]);
+        let arguments = Replacement::concat([value.span().into(), others]);
         let fields = self.parse_fields(schema)?;
-        if arguments.len() * fields.len() > MAX_SIZE {
-            return Err(self.error_at_name(
-                format!("the value of `{}` is too long", self.name_token.text(self.text)),
-                "its text is copied for each field",
-                "compute the value in a WITH clause first",
-            ));
-        }
         let write = |field: &ExtractedField| field.to_call(instruction.as_deref(), &arguments);
-        let is_member =
-            matches!(rest, [dot, ..] if dot.is_symbol(b'.') && dot.start == self.end_offset);
-        let Some(member) = rest.get(1).filter(|_| is_member) else {
+        let mut edits = Edits::default();
+        edits.replace(self.call.span.clone(), self.write_fields(&fields, &write)?);
+        Ok(edits)
+    }
+
+    /// Writes one field, all as an object, or all as result columns.
+    fn write_fields(
+        &self,
+        fields: &[ExtractedField],
+        write: &dyn Fn(&ExtractedField) -> Replacement,
+    ) -> Result<Replacement, QueryError> {
+        let Some(member) = self.written.field else {
             let members = fields.iter().map(|field| {
-                format!("{}, {}", sql::quote_text(&field.name), field.to_json_sql(&write(field)))
+                let name = format!("{}, ", sql::quote_text(&field.name));
+                Replacement::concat([name.into(), field.to_json_sql(write(field))])
             });
-            let object = format!("json_object({})", members.collect::<Vec<_>>().join(", "));
-            return Ok((self.open_token.start..self.end_offset, object));
+            let members = Replacement::join(members.collect(), ", ");
+            return Ok(Replacement::concat(["json_object(".into(), members, ")".into()]));
         };
-        let span = self.open_token.start..member.end;
         if member.is_symbol(b'*') {
             // Several columns are only possible in a list of columns.
-            if let Some(next) = rest.get(2)
-                && let Lexeme::Symbol(symbol) = next.lexeme
-                && !matches!(symbol, b',' | b')' | b';')
-            {
-                let name = self.name_token.text(self.text);
+            if !self.is_result_column {
                 let first = fields.first().map_or("field", |field| field.name.as_str());
                 return Err(QueryError::in_sql(
-                    format!("`.*` of `{name}` is only possible in a list of result columns"),
+                    format!(
+                        "`.*` of `{}` is only possible in a list of result columns",
+                        self.name()
+                    ),
                     Some(member.span()),
                     "several columns",
                     format!("name one field, as in .{first}"),
                 ));
             }
-            let columns = fields
-                .iter()
-                .map(|field| format!("{} AS {}", write(field), sql::quote_name(&field.name)));
-            return Ok((span, columns.collect::<Vec<_>>().join(", ")));
+            let columns = fields.iter().map(|field| {
+                let alias = format!(" AS {}", sql::quote_name(&field.name));
+                Replacement::concat([write(field), alias.into()])
+            });
+            return Ok(Replacement::join(columns.collect(), ", "));
         }
         let name = member.unquoted_text(self.text);
-        match fields.iter().find(|field| field.name.eq_ignore_ascii_case(&name)) {
-            Some(field) => Ok((span, write(field))),
-            None => {
-                let names = || fields.iter().map(|field| field.name.as_str());
-                let help = match find_nearest(&name, names()) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => name_all("field", names()),
-                };
-                let message = format!("the schema has no field `{name}`");
-                Err(QueryError::in_sql(message, Some(member.span()), "not a field", help))
-            }
+        if let Some(field) = fields.iter().find(|field| field.name.eq_ignore_ascii_case(&name)) {
+            return Ok(write(field));
         }
+        let names = || fields.iter().map(|field| field.name.as_str());
+        let help = match find_nearest(&name, names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => name_all("field", names()),
+        };
+        let message = format!("the schema has no field `{name}`");
+        Err(QueryError::in_sql(message, Some(member.span()), "not a field", help))
     }
 
     /// Reads the fields of a schema: a JSON Schema, or an object of types.
-    fn parse_fields(&self, schema: &CallArgument) -> Result<Vec<ExtractedField>, QueryError> {
+    fn parse_fields(&self, schema: &WrittenArgument) -> Result<Vec<ExtractedField>, QueryError> {
         let error = |message: String| {
             QueryError::in_sql(
                 message,
@@ -287,7 +271,7 @@ impl ExtractedField {
     }
 
     /// Returns the call that answers the field.
-    fn to_call(&self, instruction: Option<&str>, arguments: &str) -> String {
+    fn to_call(&self, instruction: Option<&str>, arguments: &Replacement) -> Replacement {
         let mut question = match instruction {
             Some(instruction) => format!("{instruction}: {}", self.name),
             None => format!("{} of {{}}", self.name),
@@ -298,29 +282,30 @@ impl ExtractedField {
         let kind = self.return_type.scalar.call_names().first().unwrap_or(&"str");
         let kind =
             if self.return_type.is_list { format!("list[{kind}]") } else { (*kind).to_owned() };
-        let mut call =
-            format!("{{{{LLMMap({}, {arguments}, return_type='{kind}'", sql::quote_text(&question));
+        let head = format!("{{{{LLMMap({}, ", sql::quote_text(&question));
+        let mut tail = format!(", return_type='{kind}'");
         if let Some(options) = &self.options {
             let literal = |option: &Json| match option {
                 Json::String(text) => sql::quote_text(text),
                 other => other.to_string(),
             };
             let options: Vec<String> = options.iter().map(literal).collect();
-            call.push_str(&format!(", options=({},)", options.join(", ")));
+            tail.push_str(&format!(", options=({},)", options.join(", ")));
         }
-        call.push_str(")}}");
-        call
+        tail.push_str(")}}");
+        Replacement::concat([head.into(), arguments.clone(), tail.into()])
     }
 
     /// Returns the SQL of the field's JSON value.
-    fn to_json_sql(&self, call: &str) -> String {
-        match self.return_type {
-            ReturnType { is_list: true, .. } => format!("json({call})"),
+    fn to_json_sql(&self, call: Replacement) -> Replacement {
+        let (before, after) = match self.return_type {
+            ReturnType { is_list: true, .. } => ("json(", ")"),
             ReturnType { scalar: Type::Boolean, .. } => {
-                format!("json(CASE {call} WHEN 1 THEN 'true' WHEN 0 THEN 'false' END)")
+                ("json(CASE ", " WHEN 1 THEN 'true' WHEN 0 THEN 'false' END)")
             }
-            _ => call.to_owned(),
-        }
+            _ => ("", ""),
+        };
+        Replacement::concat([before.into(), call, after.into()])
     }
 }
 

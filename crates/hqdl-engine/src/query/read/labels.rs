@@ -7,12 +7,12 @@
 //! | `many=true` | `return_type='list[str]'` |
 //! | `other=true` | one more label, `'other'` |
 
-use std::ops::Range;
-
-use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::request::error::QueryError;
-use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
+use hqdl_sql::blendsql::lexer::{Lexeme, Token};
+use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::split_legacy_column;
+use hqdl_sql::{Edits, Replacement};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
@@ -33,9 +33,9 @@ struct Label {
     about: Option<String>,
 }
 
-impl CallText<'_> {
+impl MacroNode<'_> {
     /// Returns the edits that make a classification an `LLMMap`.
-    pub(super) fn rewrite_classify(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    pub(super) fn rewrite_classify(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 8] = [
             &["value", "values"],
             &["options", "labels"],
@@ -54,13 +54,13 @@ impl CallText<'_> {
         value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let is_many = many.map_or(Ok(false), |many| self.parse_flag(many, "many"))?;
         let other_label = other.map_or(Ok(None), |other| self.other_label(other))?;
-        let mut edits = Vec::new();
+        let mut edits = Edits::default();
         for removed in [question, many, other].into_iter().flatten() {
-            edits.push((removed.full_span.clone(), String::new()));
+            edits.replace(removed.full_span(), "");
         }
         for (argument, keyword) in [(context, "context"), (model, "model"), (image, "image")] {
             let Some(argument) = argument.filter(|a| a.keyword.is_none()) else { continue };
-            edits.push((argument.span().start..argument.span().start, format!("{keyword}=")));
+            edits.replace(argument.span().start..argument.span().start, format!("{keyword}="));
         }
         let mut asked = match question {
             Some(question) => question
@@ -69,7 +69,6 @@ impl CallText<'_> {
             None if is_many => "Which labels fit {}?".to_owned(),
             None => "Which label fits {}?".to_owned(),
         };
-        let options = &self.with_list_tokens(options);
         match self.parse_labels(options)? {
             Some(mut labels) => {
                 labels.extend(other_label.map(|name| Label {
@@ -80,28 +79,27 @@ impl CallText<'_> {
                 self.check_labels(&labels, options)?;
                 asked.push_str(&describe_labels(&labels));
                 let literals: Vec<&str> = labels.iter().map(|l| l.literal.as_str()).collect();
-                edits.push((options.span(), format!("({},)", literals.join(", "))));
+                edits.replace(options.span(), format!("({},)", literals.join(", ")));
             }
             None => {
                 if let Some(name) = other_label {
-                    edits.push((options.span(), self.union_with_label(options, &name)?));
+                    edits.replace(options.span(), self.union_with_label(options, &name)?);
                 }
             }
         }
-        let keyword = options.full_span.start..options.span().start;
-        edits.push((keyword, "options=".to_owned()));
+        edits.replace(options.full_span().start..options.span().start, "options=");
         let mut head = format!("LLMMap({}, ", sql::quote_text(&asked));
         if is_many {
             head.push_str("return_type='list[str]', ");
         }
-        edits.push((self.name_token.start..self.paren_token.end, head));
+        edits.replace(self.head_span(), head);
         Ok(edits)
     }
 
     /// Returns the value of an argument that is true or false.
     pub(super) fn parse_flag(
         &self,
-        argument: &CallArgument,
+        argument: &WrittenArgument,
         name: &str,
     ) -> Result<bool, QueryError> {
         let word = match argument.tokens.as_slice() {
@@ -121,32 +119,15 @@ impl CallText<'_> {
     }
 
     /// Returns the label that `other=` adds.
-    fn other_label(&self, argument: &CallArgument) -> Result<Option<String>, QueryError> {
+    fn other_label(&self, argument: &WrittenArgument) -> Result<Option<String>, QueryError> {
         match argument.text_content(self.text) {
             Some(label) => Ok(Some(label)),
             None => Ok(self.parse_flag(argument, "other")?.then(|| OTHER.to_owned())),
         }
     }
 
-    /// Returns an argument whose brackets are a list, although they may be a name elsewhere.
-    fn with_list_tokens(&self, argument: &CallArgument) -> CallArgument {
-        let mut list = argument.clone();
-        if let [name] = argument.tokens.as_slice()
-            && name.lexeme == Lexeme::Name
-            && name.text(self.text).starts_with('[')
-        {
-            let (mut at, end) = (name.start, name.end);
-            list.tokens.clear();
-            while let Ok(Some(token)) = next_token(&self.text[..end], at, Brackets::List) {
-                at = token.end;
-                list.tokens.push(token);
-            }
-        }
-        list
-    }
-
     /// Returns the labels of a list; `None` for a column or a query.
-    fn parse_labels(&self, options: &CallArgument) -> Result<Option<Vec<Label>>, QueryError> {
+    fn parse_labels(&self, options: &WrittenArgument) -> Result<Option<Vec<Label>>, QueryError> {
         let tokens = options.tokens.as_slice();
         if let [open, .., close] = tokens
             && open.is_symbol(b'{')
@@ -183,7 +164,7 @@ impl CallText<'_> {
 
     /// Reads a label: a literal, or `{'label': …, 'about': …}`.
     fn parse_label(&self, item: &[Token]) -> Result<Label, QueryError> {
-        let whole = CallArgument { keyword: None, tokens: item.to_vec(), full_span: 0..0 };
+        let whole = WrittenArgument { keyword: None, tokens: item.to_vec(), end: 0 };
         match item {
             [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
                 return Ok(Label::new(text.unquoted_text(self.text), None));
@@ -223,14 +204,14 @@ impl CallText<'_> {
         let span = tokens.first().zip(tokens.last()).map(|(first, last)| first.start..last.end);
         QueryError::in_sql(
             "a label is not a text",
-            span.or_else(|| Some(self.name_token.span())),
+            span.or_else(|| Some(self.written.name.span())),
             "expected a label",
             "write ['a', 'b'] or [{'label': 'a', 'about': 'what it means'}, …]",
         )
     }
 
     /// Rejects an empty list, and blank and repeated labels.
-    fn check_labels(&self, labels: &[Label], options: &CallArgument) -> Result<(), QueryError> {
+    fn check_labels(&self, labels: &[Label], options: &WrittenArgument) -> Result<(), QueryError> {
         if labels.is_empty() {
             let message = "the list of labels is empty";
             return Err(QueryError::in_sql(message, Some(options.span()), "no label", ""));
@@ -255,8 +236,12 @@ impl CallText<'_> {
     }
 
     /// Returns options that combine those of a column or query with one more label.
-    fn union_with_label(&self, options: &CallArgument, label: &str) -> Result<String, QueryError> {
-        let text = self.text.get(options.span()).unwrap_or_default();
+    fn union_with_label(
+        &self,
+        options: &WrittenArgument,
+        label: &str,
+    ) -> Result<Replacement, QueryError> {
+        let is_in_parens = options.tokens.first().is_some_and(|first| first.is_symbol(b'('));
         let rows = match options.tokens.as_slice() {
             [one] => split_legacy_column(&one.unquoted_text(self.text))
                 .map(|(table, column)| (sql::quote_name(&table), sql::quote_name(&column))),
@@ -266,8 +251,10 @@ impl CallText<'_> {
             _ => None,
         };
         let rows = match rows {
-            Some((table, column)) => format!("SELECT {table}.{column} FROM {table}"),
-            None if text.starts_with('(') => format!("SELECT * FROM {text}"),
+            Some((table, column)) => format!("SELECT {table}.{column} FROM {table}").into(),
+            None if is_in_parens => {
+                Replacement::concat(["SELECT * FROM ".into(), options.span().into()])
+            }
             None => {
                 return Err(QueryError::in_sql(
                     "the labels do not name a table",
@@ -277,7 +264,8 @@ impl CallText<'_> {
                 ));
             }
         };
-        Ok(format!("({rows} UNION ALL SELECT {})", sql::quote_text(label)))
+        let label = format!(" UNION ALL SELECT {})", sql::quote_text(label));
+        Ok(Replacement::concat(["(".into(), rows, label.into()]))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Macros: ingredients that hqdl rewrites to other ones or to plain SQL. A spec can define macros
-//! (`[[ingredient]]`); the others are older or narrower ingredients of `BlendSQL`. A call is
-//! expanded before the query is parsed. Errors in its arguments still point to the original query.
+//! (`[[ingredient]]`); the others are older or narrower ingredients of `BlendSQL`. The parser finds
+//! the calls. Here each one yields edits, which can move or copy its arguments.
 //!
 //! | written | read as |
 //! |---|---|
@@ -21,19 +21,19 @@
 //! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
 //! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
 
-use std::ops::Range;
-
-use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
-use crate::query::read::enclosing_query::EnclosingQuery;
+use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::read::{dedup, extract, labels, nearest, rank};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::Literal;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
 use hqdl_sql::blendsql::ingredients::{self, EmbedFunction, Ingredient, SimilarityFunction};
-use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use hqdl_sql::blendsql::{NEAREST, ReturnType, SEARCH, split_legacy_column};
-use hqdl_sql::suql::TranslatedQuery;
+use hqdl_sql::blendsql::macros::{MacroSuffix, WrittenArgument};
+use hqdl_sql::blendsql::normalize::SourceQuery;
+use hqdl_sql::blendsql::scope::{Resolver, Schema, Scope};
+use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query};
+use hqdl_sql::blendsql::{MacroSignature, NEAREST, ReturnType, SEARCH, Subject};
+use hqdl_sql::{Edits, Replacement};
 use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
@@ -111,76 +111,63 @@ const WEB: Macro<'static> = Macro::Refused(
     "pass the search results yourself: {{LLMQA('…', context=(SELECT …))}}, or {{RAGQA('…', documents.text)}}",
 );
 
-/// Returns the query with its macros expanded; `None` if it contains none.
+/// Returns the signature of a macro that is written in braces.
+pub(in crate::query) fn find_signature(
+    own: &[IngredientTable],
+    name: &str,
+) -> Option<MacroSignature> {
+    find_macro(own, name).map(Macro::signature)
+}
+
+/// Returns the edits that expand the macros of a query.
 ///
 /// # Errors
-/// [`QueryError::Sql`] if a macro has invalid arguments or is not supported.
+/// [`QueryError::Sql`] for the first macro in the text that has invalid arguments or is not
+/// supported.
 pub(in crate::query) fn expand_macros(
     request: &Request<'_>,
-    text: &str,
-) -> Result<Option<TranslatedQuery>, QueryError> {
-    let tokens = tokenize_query(text);
-    expand_tokens(request, text, &tokens, EnclosingQuery { text, tokens: &tokens, start: 0 })
-}
-
-/// Returns a text with its macros expanded. The text is a part of `query`.
-fn expand_tokens(
-    request: &Request<'_>,
-    text: &str,
-    tokens: &[Token],
-    query: EnclosingQuery<'_>,
-) -> Result<Option<TranslatedQuery>, QueryError> {
-    let mut edits: Vec<(Range<usize>, String)> = Vec::new();
-    let mut copied_until = 0;
-    for n in 0..tokens.len() {
-        if tokens[n].start >= copied_until
-            && let Some(call) = nearest::parse_value_function(text, tokens, n)
-        {
-            copied_until = call.end_offset;
-            let expand = |part| expand_part(request, text, part, query);
-            let expanded = call.rewrite_value_function(query, &expand);
-            let name = call.name_token.text(text);
-            let expanded = expanded.map_err(|error| add_example(error, name))?;
-            edits.push((call.open_token.start..call.end_offset, expanded));
-            continue;
-        }
-        let [open, name, paren] = match tokens.get(n..n + 3) {
-            Some([open, name, paren]) => [*open, *name, *paren],
-            _ => continue,
-        };
-        if open.start < copied_until {
-            continue;
-        }
-        if open.lexeme != Lexeme::Open || name.lexeme != Lexeme::Word || !paren.is_symbol(b'(') {
-            continue;
-        }
-        let Some(found) = find_macro(&request.spec.ingredients, name.text(text)) else { continue };
-        let Some(call) = CallText::parse_call(text, tokens, n) else { continue };
-        let rest = &tokens[tokens.partition_point(|t| t.start < call.end_offset)..];
-        // Such a call copies its arguments, with their macros expanded.
-        if matches!(found, Macro::Extract | Macro::Top | Macro::Dedup) {
-            copied_until = call.end_offset;
-        }
-        let expanded = call.expand_macro(request, found, query, rest);
-        edits.extend(expanded.map_err(|error| add_example(error, name.text(text)))?);
+    schema: &dyn Schema,
+    source: &SourceQuery,
+) -> Result<Edits, QueryError> {
+    let mut edits = Edits::default();
+    let calls = &source.parsed.calls;
+    if calls.iter().all(|call| call.macro_call.is_none()) {
+        return Ok(edits);
     }
-    edits.sort_by_key(|(span, _)| (span.start, span.end));
-    Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
+    let mut failed: Option<(usize, QueryError)> = None;
+    let resolver = Resolver { schema, cte_calls: &[] };
+    for query in source.parsed.options.iter().chain([&source.parsed.query]) {
+        let columns = find_result_columns(query);
+        resolver.visit_exprs(query, &Scope::new(None), &mut |expr, scope, _| {
+            let ExprKind::Call(n, _) = expr.kind else { return };
+            let Some(written) = &calls[n].macro_call else { return };
+            let is_result_column = columns.contains(&n);
+            let (text, call) = (source.text.as_str(), &calls[n]);
+            let node = MacroNode { text, call, written, scope, is_result_column };
+            match node.expand_macro(request) {
+                Ok(found) => edits.extend(found),
+                Err(error) if failed.as_ref().is_none_or(|(at, _)| call.span.start < *at) => {
+                    failed = Some((call.span.start, add_example(error, node.name())));
+                }
+                Err(_) => {}
+            }
+        });
+    }
+    failed.map_or(Ok(edits), |(_, error)| Err(error))
 }
 
-/// Returns a part of a text with its macros expanded. The text is a part of `query`.
-fn expand_part(
-    request: &Request<'_>,
-    text: &str,
-    part: Range<usize>,
-    query: EnclosingQuery<'_>,
-) -> Result<String, QueryError> {
-    let begin = part.start;
-    let part = text.get(part).unwrap_or_default();
-    let query = EnclosingQuery { start: query.start + begin, ..query };
-    let expanded = expand_tokens(request, part, &tokenize_query(part), query);
-    let expanded = expanded.map_err(|e| e.map_span(|span| span.start + begin..span.end + begin))?;
-    Ok(expanded.map_or_else(|| part.to_owned(), |expanded| expanded.sql))
+/// Returns the calls that are result columns of a SELECT.
+fn find_result_columns(query: &Query) -> Vec<usize> {
+    let mut found = Vec::new();
+    query.visit_queries(&mut |query| {
+        let Body::Core(core) = &query.body else { return };
+        let calls = core.columns.iter().filter_map(|column| match column.expr {
+            Some(Expr { kind: ExprKind::Call(n, _), .. }) => Some(n),
+            _ => None,
+        });
+        found.extend(calls);
+    });
+    found
 }
 
 /// Examples of macros and their results, for a model that writes queries.
@@ -216,56 +203,40 @@ fn add_example(error: QueryError, name: &str) -> QueryError {
     QueryError::Sql(problem)
 }
 
-/// Returns the tokens of a query up to the first that cannot be read: its error is reported when
-/// the query runs.
-fn tokenize_query(text: &str) -> Vec<Token> {
-    let mut tokens: Vec<Token> = Vec::new();
-    // Number of open list brackets.
-    let mut depth = 0_usize;
-    loop {
-        let at = tokens.last().map_or(0, |t| t.end);
-        let brackets = if depth == 0 { Brackets::Name } else { Brackets::List };
-        let Ok(Some(mut token)) = lexer::next_token(text, at, brackets) else { return tokens };
-        if begins_list(text, token) {
-            token = Token { lexeme: Lexeme::Symbol(b'['), end: token.start + 1, ..token };
-        }
-        match token.lexeme {
-            Lexeme::Symbol(b'[') => depth += 1,
-            Lexeme::Symbol(b']') => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        tokens.push(token);
-    }
-}
+/// Names of the calls of a query, with their offsets in the text.
+pub(in crate::query) struct MacroNames(Vec<(usize, Option<String>)>);
 
-/// Returns true if a name in brackets is a list: no name begins with a quote or a brace.
-fn begins_list(text: &str, token: Token) -> bool {
-    let inside = token.text(text).strip_prefix('[').filter(|_| token.lexeme == Lexeme::Name);
-    inside.is_some_and(|inside| inside.trim_start().starts_with(['\'', '"', '{']))
-}
-
-/// Replaces the ingredient in an error with the macro that the original query calls. The macro is
-/// the last call that begins before the end of the error's span.
-pub(in crate::query) fn name_call_in_error(
-    request: &Request<'_>,
-    text: &str,
-    error: QueryError,
-) -> QueryError {
-    let QueryError::Sql(mut problem) = error else { return error };
-    let tokens = tokenize_query(text);
-    let end = problem.span.as_ref().map_or(0, |span| span.end);
-    let call = tokens.windows(2).rfind(|t| t[0].lexeme == Lexeme::Open && t[0].start < end);
-    let name = call.map(|t| t[1].text(text));
-    if let Some(name) = name.filter(|name| find_macro(&request.spec.ingredients, name).is_some()) {
-        for ingredient in ["`LLMMap`", "`LLMQA`"] {
-            problem.message = problem.message.replace(ingredient, &format!("`{name}`"));
+impl MacroNames {
+    /// Returns the names of the macros in braces; other calls have none.
+    pub(in crate::query) fn of_calls(source: &SourceQuery) -> Self {
+        let mut names: Vec<(usize, Option<String>)> = Vec::new();
+        for call in &source.parsed.calls {
+            let name = call.macro_call.as_ref().map(|m| m.name.text(&source.text).to_owned());
+            if source.text[call.span.start..].starts_with("{{") {
+                names.push((call.span.start, name));
+            }
         }
-        for ingredient in ["{{LLMMap(", "{{LLMQA("] {
-            let help = problem.help.take();
-            problem.help = help.map(|help| help.replace(ingredient, &format!("{{{{{name}(")));
-        }
+        names.sort();
+        Self(names)
     }
-    QueryError::Sql(problem)
+
+    /// Replaces the ingredient in an error with the macro that the query calls. The macro is the
+    /// last call that begins before the end of the error's span.
+    pub(in crate::query) fn name_call_in_error(&self, error: QueryError) -> QueryError {
+        let QueryError::Sql(mut problem) = error else { return error };
+        let end = problem.span.as_ref().map_or(0, |span| span.end);
+        let call = self.0.iter().rfind(|(at, _)| *at < end);
+        if let Some((_, Some(name))) = call {
+            for ingredient in ["`LLMMap`", "`LLMQA`"] {
+                problem.message = problem.message.replace(ingredient, &format!("`{name}`"));
+            }
+            for ingredient in ["{{LLMMap(", "{{LLMQA("] {
+                let help = problem.help.take();
+                problem.help = help.map(|help| help.replace(ingredient, &format!("{{{{{name}(")));
+            }
+        }
+        QueryError::Sql(problem)
+    }
 }
 
 /// Sets the help of an error about an unknown or missing ingredient: the nearest name, or a list of
@@ -319,43 +290,64 @@ fn find_macro<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
     KNOWN.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, found)| *found)
 }
 
-impl CallText<'_> {
-    /// Returns the edits that expand the macro `of`; `rest` contains the tokens after the call.
-    fn expand_macro(
-        &self,
-        request: &Request<'_>,
-        of: Macro<'_>,
-        query: EnclosingQuery<'_>,
-        rest: &[Token],
-    ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let name = self.name_token.text(self.text);
-        match of {
+impl Macro<'_> {
+    /// Returns how the calls of the macro are parsed.
+    fn signature(self) -> MacroSignature {
+        let (subject, has_question) = match self {
+            Self::Typed("LLMQA", _) | Self::Summary => (Subject::Rows, true),
+            Self::Own(own) if own.of == AskedOf::Rows => (Subject::Rows, false),
+            Self::Own(_) | Self::Caption | Self::Classify => (Subject::Value, false),
+            Self::Typed(..) | Self::Image | Self::Extract | Self::Rank => (Subject::Value, true),
+            Self::Reduce | Self::Top | Self::Documents => (Subject::Document, true),
+            Self::Dedup | Self::Dates | Self::Refused(..) => (Subject::Document, false),
+        };
+        let return_type = match self {
+            Self::Typed(_, name) => ReturnType::parse(name),
+            Self::Own(own) => own_return_type(own).and_then(|name| ReturnType::parse(&name)),
+            _ => None,
+        };
+        let suffix = match self {
+            Self::Extract => MacroSuffix::Field,
+            Self::Reduce | Self::Top => MacroSuffix::Filter,
+            _ => MacroSuffix::Nothing,
+        };
+        MacroSignature { subject, return_type, has_question, suffix }
+    }
+}
+
+/// Returns the return type of an ingredient of the spec, as a call would name it.
+fn own_return_type(own: &IngredientTable) -> Option<String> {
+    if own.kind.is_none() && !own.list {
+        return None;
+    }
+    // A type that calls cannot name is a text in calls.
+    let kind = own.kind.unwrap_or_default().call_names().first().unwrap_or(&"str");
+    Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
+}
+
+impl MacroNode<'_> {
+    /// Returns the edits that expand the call.
+    fn expand_macro(&self, request: &Request<'_>) -> Result<Edits, QueryError> {
+        let name = self.name();
+        let in_braces = self.written.name.start > self.call.span.start;
+        let Some(found) = find_macro(&request.spec.ingredients, name).filter(|_| in_braces) else {
+            return self.rewrite_value_function();
+        };
+        match found {
             Macro::Typed(ingredient, kind) => self.rewrite_typed_ingredient(ingredient, kind),
             Macro::Own(own) => self.rewrite_spec_ingredient(own),
-            Macro::Caption => Ok(self.rewrite_caption()),
-            Macro::Image => Ok(vec![(
-                self.name_token.start..self.paren_token.end,
-                format!("LLMMap({}", self.keep_unless_keyword("image", "image=true, ")),
-            )]),
+            Macro::Caption => Ok(self.replace_head(&self.caption_head())),
+            Macro::Image => {
+                let image = self.keep_unless_keyword("image", "image=true, ");
+                Ok(self.replace_head(&format!("LLMMap({image}")))
+            }
             Macro::Summary => self.rewrite_summary(),
-            Macro::Reduce => self.rewrite_reduce(rest),
+            Macro::Reduce => self.rewrite_reduce(),
             Macro::Classify => self.rewrite_classify(),
             Macro::Rank => self.rewrite_rank(),
-            Macro::Extract => {
-                let expand = |part| expand_part(request, self.text, part, query);
-                self.rewrite_extract(rest, &expand).map(|edit| vec![edit])
-            }
-            Macro::Top => {
-                let expand = |part| expand_part(request, self.text, part, query);
-                let best = self.rewrite_top_k(rest, &expand)?;
-                Ok(vec![(self.open_token.start..self.end_offset, best)])
-            }
-            Macro::Dedup => {
-                let expand = |part| expand_part(request, self.text, part, query);
-                let has_embeddings = request.spec.embeddings.is_some();
-                let value = self.rewrite_dedup(query, has_embeddings, &expand)?;
-                Ok(vec![(self.open_token.start..self.end_offset, value)])
-            }
+            Macro::Extract => self.rewrite_extract(),
+            Macro::Top => self.rewrite_top_k(),
+            Macro::Dedup => self.rewrite_dedup(request.spec.embeddings.is_some()),
             Macro::Documents => self.rewrite_document_question(),
             Macro::Dates => self.rewrite_date_filter(),
             Macro::Refused(why, instead) => Err(self.error_at_name(
@@ -366,25 +358,26 @@ impl CallText<'_> {
         }
     }
 
+    /// Returns an edit of the name and the `(`.
+    fn replace_head(&self, head: &str) -> Edits {
+        let mut edits = Edits::default();
+        edits.replace(self.head_span(), head);
+        edits
+    }
+
     /// Returns the edits for an ingredient whose name contains the type, such as `LLMQAList`. If
     /// that type is a list, the call can still set the type of its items.
-    fn rewrite_typed_ingredient(
-        &self,
-        ingredient: &str,
-        kind: &str,
-    ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let name = self.name_token.text(self.text);
-        let says = |piece: &&CallArgument| {
+    fn rewrite_typed_ingredient(&self, ingredient: &str, kind: &str) -> Result<Edits, QueryError> {
+        let name = self.name();
+        let says = |piece: &&WrittenArgument| {
             piece.keyword.is_some_and(|keyword| {
                 ["return_type", "output_type"].iter().any(|w| keyword.is_word(self.text, w))
             })
         };
-        let Some(piece) = self.arguments.iter().find(says) else {
-            let call = format!("{ingredient}(return_type='{kind}', ");
-            return Ok(vec![(self.name_token.start..self.paren_token.end, call)]);
+        let Some(piece) = self.written.arguments.iter().find(says) else {
+            return Ok(self.replace_head(&format!("{ingredient}(return_type='{kind}', ")));
         };
-        let mut edits =
-            vec![(self.name_token.start..self.paren_token.end, format!("{ingredient}("))];
+        let mut edits = self.replace_head(&format!("{ingredient}("));
         let written = match piece.tokens.as_slice() {
             [one] => one.unquoted_text(self.text),
             _ => self.text.get(piece.span()).unwrap_or_default().to_owned(),
@@ -394,7 +387,7 @@ impl CallText<'_> {
             return Ok(edits);
         };
         if own.is_list && !said.is_list {
-            edits.push((piece.span(), format!("'list[{}]'", written.trim())));
+            edits.replace(piece.span(), format!("'list[{}]'", written.trim()));
         } else if !own.is_list && said != own && name.to_lowercase().ends_with(kind) {
             return Err(QueryError::in_sql(
                 format!("`{name}` returns {kind}, not {}", written.trim()),
@@ -411,32 +404,29 @@ impl CallText<'_> {
         if self.has_keyword(keyword) { "" } else { words }
     }
 
-    /// Returns the edits for `{{ImageCaption(t.photo)}}`. All other arguments belong to `LLMMap`.
-    fn rewrite_caption(&self) -> Vec<(Range<usize>, String)> {
+    /// Returns the head of `{{ImageCaption(t.photo)}}`. All other arguments belong to `LLMMap`.
+    fn caption_head(&self) -> String {
         let mut call = "LLMMap(".to_owned();
         if !self.has_keyword("question") {
             call.push_str(&format!("question={}, ", sql::quote_text(CAPTION)));
         }
-        if !self.has_keyword("return_type") && !self.has_keyword("output_type") {
+        if !self.has_return_type() {
             call.push_str("return_type='str', ");
         }
         call.push_str(self.keep_unless_keyword("image", "image=true, "));
-        vec![(self.name_token.start..self.paren_token.end, call)]
+        call
     }
 
     /// Returns the edits for an ingredient of the spec.
-    fn rewrite_spec_ingredient(
-        &self,
-        own: &IngredientTable,
-    ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn rewrite_spec_ingredient(&self, own: &IngredientTable) -> Result<Edits, QueryError> {
         let names: Vec<[&str; 1]> = own.arguments.iter().map(|a| [a.as_str()]).collect();
         let arguments: Vec<ArgumentNames<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
         // All other arguments belong to LLMMap or LLMQA.
         let (given, _) = self.match_arguments(&arguments)?;
         if let Some(lacking) = given.iter().position(Option::is_none) {
             let lacking = &own.arguments[lacking];
-            let unknown =
-                self.arguments.iter().filter_map(|p| p.keyword.map(|k| k.text(self.text)));
+            let keywords = self.written.arguments.iter().filter_map(|p| p.keyword);
+            let unknown = keywords.map(|keyword| keyword.text(self.text));
             let help = unknown.clone().find_map(|word| {
                 find_nearest(lacking, [word])
                     .map(|near| format!("did you mean `{lacking}=` instead of `{near}=`?"))
@@ -449,8 +439,8 @@ impl CallText<'_> {
             ));
         }
         // The question contains the text of a literal, and a slot for any other argument.
-        let mut edits = Vec::new();
-        let mut names: Vec<(String, bool)> = Vec::new();
+        let mut edits = Edits::default();
+        let mut names: Vec<String> = Vec::new();
         let literal = |at: usize| {
             let is_asked_about = own.of == AskedOf::Values && at == 0;
             given[at].filter(|_| !is_asked_about)?.literal_content(self.text)
@@ -469,8 +459,8 @@ impl CallText<'_> {
                         &format!("write {{{name}}} in its question, or pass a column"),
                     ));
                 }
-                names.push((words, true));
-                edits.push((piece.full_span.clone(), String::new()));
+                names.push(words);
+                edits.replace(piece.full_span(), "");
                 continue;
             }
             nth += 1;
@@ -480,10 +470,10 @@ impl CallText<'_> {
                 (AskedOf::Rows, _) if shown == 1 => "{context}".to_owned(),
                 (AskedOf::Rows, n) => format!("{{context_{n}}}"),
             };
-            names.push((name, false));
+            names.push(name);
             // Remove the keyword, which LLMMap and LLMQA do not know.
             if piece.keyword.is_some() {
-                edits.push((piece.full_span.start..piece.span().start, String::new()));
+                edits.replace(piece.full_span().start..piece.span().start, "");
             }
         }
         let question: String = own
@@ -493,16 +483,22 @@ impl CallText<'_> {
                 TemplateSlot::Text(words) => words.to_owned(),
                 TemplateSlot::Argument(name) => {
                     let at = own.arguments.iter().position(|a| a == name);
-                    at.and_then(|at| names.get(at)).map_or_else(String::new, |(n, _)| n.clone())
+                    at.and_then(|at| names.get(at)).cloned().unwrap_or_default()
                 }
             })
             .collect();
+        edits.replace(self.head_span(), self.spec_ingredient_head(own, &question));
+        Ok(edits)
+    }
+
+    /// Returns the head of the call that replaces an ingredient of the spec.
+    fn spec_ingredient_head(&self, own: &IngredientTable, question: &str) -> String {
         let ingredient = match own.of {
             AskedOf::Values => "LLMMap",
             AskedOf::Rows => "LLMQA",
         };
-        let mut call = format!("{ingredient}({}, ", sql::quote_text(&question));
-        if let Some(kind) = self.default_return_type(own) {
+        let mut call = format!("{ingredient}({}, ", sql::quote_text(question));
+        if let Some(kind) = own_return_type(own).filter(|_| !self.has_return_type()) {
             call.push_str(&format!("return_type='{kind}', "));
         }
         if let Some(options) = own.options.as_ref().filter(|_| !self.has_keyword("options")) {
@@ -512,30 +508,20 @@ impl CallText<'_> {
         if let Some(model) = own.model.as_ref().filter(|_| !self.has_keyword("model")) {
             call.push_str(&format!("model={}, ", sql::quote_text(model)));
         }
-        edits.push((self.name_token.start..self.paren_token.end, call));
-        Ok(edits)
+        call
     }
 
-    /// Returns the return type of an ingredient of the spec; `None` if the spec has none or the
-    /// call sets it.
-    fn default_return_type(&self, own: &IngredientTable) -> Option<String> {
-        if self.has_keyword("return_type") || self.has_keyword("output_type") {
-            return None;
-        }
-        if own.kind.is_none() && !own.list {
-            return None;
-        }
-        // A type that calls cannot name is a text in calls.
-        let kind = own.kind.unwrap_or_default().call_names().first().unwrap_or(&"str");
-        Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
+    /// Returns true if the call sets its return type.
+    fn has_return_type(&self) -> bool {
+        self.has_keyword("return_type") || self.has_keyword("output_type")
     }
 
     /// Returns the edits for `{{TableSummary('t')}}`, with an optional question before the table.
     /// All other arguments belong to `LLMQA`.
-    fn rewrite_summary(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn rewrite_summary(&self) -> Result<Edits, QueryError> {
         const QUESTION: ArgumentNames<'_> = &["question"];
         const TABLE: ArgumentNames<'_> = &["table", "context"];
-        let bare = self.arguments.iter().filter(|p| p.keyword.is_none()).count();
+        let bare = self.written.arguments.iter().filter(|p| p.keyword.is_none()).count();
         let alone = bare == 1 && !TABLE.iter().any(|keyword| self.has_keyword(keyword));
         let arguments = if alone { [TABLE, QUESTION] } else { [QUESTION, TABLE] };
         let (given, _) = self.match_arguments(&arguments)?;
@@ -550,39 +536,33 @@ impl CallText<'_> {
                 .ok_or_else(|| self.missing_argument_error("a text as its question"))?,
         };
         let mut call = format!("LLMQA({}, ", sql::quote_text(&asked));
-        if !self.has_keyword("return_type") && !self.has_keyword("output_type") {
+        if !self.has_return_type() {
             call.push_str("return_type='str', ");
         }
-        let mut edits = vec![(self.name_token.start..self.paren_token.end, call)];
-        edits.extend(question.map(|piece| (piece.full_span.clone(), String::new())));
-        edits.push(match self.quote_table_name(table) {
-            Some(name) => {
-                (table.full_span.start..table.span().end, format!("(SELECT * FROM {name})"))
+        let mut edits = self.replace_head(&call);
+        if let Some(piece) = question {
+            edits.replace(piece.full_span(), "");
+        }
+        match table.tokens.as_slice() {
+            [name] => {
+                let name = sql::quote_name(&name.unquoted_text(self.text));
+                let span = table.full_span().start..table.span().end;
+                edits.replace(span, format!("(SELECT * FROM {name})"));
             }
             // Remove the keyword, if any, and keep the query.
-            None => (table.full_span.start..table.span().start, String::new()),
-        });
-        Ok(edits)
-    }
-
-    /// Returns the quoted name of the table that an argument names; `None` for a query in
-    /// parentheses.
-    fn quote_table_name(&self, piece: &CallArgument) -> Option<String> {
-        match piece.tokens.as_slice() {
-            [one] => Some(sql::quote_name(&one.unquoted_text(self.text))),
-            _ => None,
+            _ => edits.replace(table.full_span().start..table.span().start, ""),
         }
+        Ok(edits)
     }
 
     /// Returns the edits for a question about all documents of a column or query. The model sees
     /// the passages that are most similar to the question.
-    fn rewrite_document_question(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn rewrite_document_question(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 2] =
             [&["question"], &["documents", "document", "context"]];
         let [Some(question), Some(documents)] = self.match_all_arguments(arguments)? else {
-            let name = self.name_token.text(self.text);
             return Err(self.error_at_name(
-                format!("`{name}` needs a question and documents"),
+                format!("`{}` needs a question and documents", self.name()),
                 "in this call",
                 "name the column with the texts: {{RAGQA('…?', documents.text)}}",
             ));
@@ -590,77 +570,44 @@ impl CallText<'_> {
         let question_text = question
             .text_content(self.text)
             .ok_or_else(|| self.missing_argument_error("a text as its question"))?;
-        let column = match documents.tokens.as_slice() {
-            [one] if one.lexeme == Lexeme::Text => {
-                split_legacy_column(&one.unquoted_text(self.text))
-            }
-            [table, dot, column] if dot.is_symbol(b'.') => {
-                Some((table.unquoted_text(self.text), column.unquoted_text(self.text)))
-            }
-            [table, colons, column] if colons.lexeme == Lexeme::Colons => {
-                Some((table.unquoted_text(self.text), column.unquoted_text(self.text)))
-            }
-            _ => None,
-        };
+        let column = documents.column_names(self.text);
         // A question with a slot is asked about the value of each row.
         if question_text.contains("{}") && column.is_some() {
-            return Ok(vec![(self.name_token.start..self.paren_token.end, "LLMMap(".to_owned())]);
+            let mut edits = self.replace_head("LLMMap(");
+            edits.replace(documents.span(), self.value_sql(documents));
+            return Ok(edits);
         }
-        let begin = "answer((WITH hq_document(hq_text) AS (";
-        let end = format!(
-            ") SELECT json_group_array(hq_text) FROM hq_document), {})",
-            sql::quote_text(&question_text)
-        );
-        if let Some((table, column)) = column {
-            let place = documents.span();
-            let (table, column) = (sql::quote_name(&table), sql::quote_name(&column));
-            // Keep the column's position, so that an error about the column points there.
-            return Ok(vec![
-                (self.open_token.start..place.start, format!("{begin}SELECT ")),
+        let question = sql::quote_text(&question_text);
+        let query: Replacement = match column {
+            Some((table, column)) => {
+                let (table, column) = (sql::quote_name(&table), sql::quote_name(&column));
                 // SQLite reads an unknown name in double quotes as a text unless its table is
                 // named.
-                (place.clone(), format!("{table}.{column}")),
-                (place.end..self.end_offset, format!(" FROM {table}{end}")),
-            ]);
-        }
-        let tokens = &documents.tokens;
-        let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
-            return Err(self.missing_argument_error("documents"));
+                format!("(SELECT {table}.{column} FROM {table})").into()
+            }
+            None if documents.is_query(self.text) => documents.span().into(),
+            None => {
+                return Err(self.error_at_name(
+                    "the documents are neither a column nor a query".to_owned(),
+                    "in this call",
+                    "write documents.text, or (SELECT text FROM documents WHERE …)",
+                ));
+            }
         };
-        let query = tokens
-            .get(1)
-            .is_some_and(|t| ["SELECT", "WITH", "VALUES"].iter().any(|w| t.is_word(self.text, w)));
-        if !(first.is_symbol(b'(') && last.is_symbol(b')') && query) {
-            return Err(self.error_at_name(
-                "the documents are neither a column nor a query".to_owned(),
-                "in this call",
-                "write documents.text, or (SELECT text FROM documents WHERE …)",
-            ));
-        }
-        Ok(vec![
-            (self.open_token.start..first.end, begin.to_owned()),
-            (last.start..self.end_offset, end),
-        ])
+        // The column keeps its position, so that an error about it points there.
+        let (call, place) = (self.call.span.clone(), documents.span());
+        let mut edits = Edits::default();
+        edits.replace(call.start..place.start, "answer((WITH hq_document(hq_text) AS ");
+        edits.replace(place.clone(), query);
+        let end = format!(" SELECT json_group_array(hq_text) FROM hq_document), {question})");
+        edits.replace(place.end..call.end, end);
+        Ok(edits)
     }
 
     /// Rewrites a date filter to plain SQL; it makes no request.
-    fn rewrite_date_filter(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    fn rewrite_date_filter(&self) -> Result<Edits, QueryError> {
         let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.missing_argument_error("a column")) };
-        // The value is copied if both dates are given. A copied `?` would get a new number.
-        self.reject_bare_parameters(Some(value).filter(|_| start.is_none() || end.is_none()))?;
-        let old = match value.tokens.as_slice() {
-            [one] if one.lexeme == Lexeme::Text => {
-                split_legacy_column(&one.unquoted_text(self.text))
-            }
-            _ => None,
-        };
-        let column = match old {
-            Some((table, column)) => {
-                format!("{}.{}", sql::quote_name(&table), sql::quote_name(&column))
-            }
-            None => self.text.get(value.span()).unwrap_or_default().to_owned(),
-        };
         let mut parts = Vec::new();
         for (keyword, piece, sign) in [("start", start, ">="), ("end", end, "<=")] {
             let Some(piece) = piece else { continue };
@@ -676,14 +623,19 @@ impl CallText<'_> {
             };
             // `date` drops the time, so that times on the end date are included.
             let day = sql::quote_text(&day);
-            parts.push(format!("date({column}) {sign} {day}"));
+            let end = format!(") {sign} {day}");
+            parts.push(Replacement::concat(["date(".into(), self.value_sql(value), end.into()]));
         }
         if parts.is_empty() {
             let help = "write for example {{DT(t.day, start='2024-01-01', end='2024-01-31')}}";
             let message = "`DT` needs `start=` or `end=`".to_owned();
             return Err(self.error_at_name(message, "in this call", help));
         }
-        Ok(vec![(self.open_token.start..self.end_offset, format!("({})", parts.join(" AND ")))])
+        let condition = Replacement::join(parts, " AND ");
+        let mut edits = Edits::default();
+        let written = Replacement::concat(["(".into(), condition, ")".into()]);
+        edits.replace(self.call.span.clone(), written);
+        Ok(edits)
     }
 }
 

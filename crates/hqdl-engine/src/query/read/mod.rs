@@ -1,11 +1,9 @@
-//! Reads a query: translates its dialect, expands macros, and turns literals that no column
-//! contains into questions. Each rewrite passes its text on and maps error spans back to the
-//! original.
+//! Reads a query: translates its dialect and parses it. Passes over the tree expand macros and turn
+//! literals that no column contains into questions.
 
 pub mod arguments;
 pub mod classify;
 mod dedup;
-mod enclosing_query;
 mod extract;
 mod labels;
 pub mod macros;
@@ -17,9 +15,12 @@ mod reduce;
 use std::path::Path;
 
 use crate::query::connection::schema::column_lookup;
+use crate::query::plan::prepare::{ReadQuery, open_database};
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
 use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::normalize::SourceQuery;
+use hqdl_sql::blendsql::parse::Syntax;
 use hqdl_sql::{suql, vendors};
 
 impl Dialect {
@@ -57,39 +58,38 @@ fn remap_spans<T>(
     run(&rewritten.sql).map_err(|error| error.map_span(|span| rewritten.original_span(&span)))
 }
 
-/// Passes a request to `run` after translating its query to `SQLite`'s dialect.
-pub fn with_translation<T>(
+/// Reads a query and passes it to `run`. Error spans point into the original query.
+pub fn with_read_query<T>(
     request: &Request<'_>,
-    run: impl FnOnce(&Request<'_>) -> Result<T, QueryError>,
+    run: impl FnOnce(&Request<'_>, ReadQuery) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
     request.dialect.translate_query(request.sql, request.database, |sql| {
-        let run = |sql: &str| {
-            run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.clone() })
-        };
-        let result = match macros::expand_macros(request, sql)? {
-            Some(expanded) => {
-                remap_spans(&expanded, |sql| with_classified_literals(request, sql, run))
-                    .map_err(|error| macros::name_call_in_error(request, sql, error))
-            }
-            None => with_classified_literals(request, sql, run),
-        };
+        let request = &Request { sql, dialect: Dialect::Sqlite, ..request.clone() };
+        let result = read_query(request, run);
         result.map_err(|error| macros::list_ingredients_in_error(request, error))
     })
 }
 
-/// Runs a query after two rewrites. The first one turns literals that no column contains into
-/// questions. The second one rewrites questions about one row to calls that a column answers.
-fn with_classified_literals<T>(
+/// Parses a query. All passes over its tree add their edits, and the text is written and parsed
+/// once more.
+fn read_query<T>(
     request: &Request<'_>,
-    sql: &str,
-    run: impl FnOnce(&str) -> Result<T, QueryError>,
+    run: impl FnOnce(&Request<'_>, ReadQuery) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
-    let run = |sql: &str| match one_row::rewrite_one_row_questions(request, sql)? {
-        Some(written) => remap_spans(&written, run),
-        None => run(sql),
-    };
-    match classify::classify_literals(request, sql)? {
-        Some(rewritten) => remap_spans(&rewritten, run),
-        None => run(sql),
-    }
+    let (guard, schema) = open_database(request)?;
+    let is_table = |table: &str| schema.has_table(table);
+    let find_macro = |name: &str| macros::find_signature(&request.spec.ingredients, name);
+    let syntax = Syntax { is_table: &is_table, is_server: false, find_macro: Some(&find_macro) };
+    let mut source = SourceQuery::parse(request.sql, syntax)?;
+    let expanded = macros::expand_macros(request, &schema, &source)?;
+    let classified = classify::classify_literals(request, &guard, &schema, &source);
+    source.edits.extend(expanded);
+    source.edits.extend(classified);
+    let names = macros::MacroNames::of_calls(&source);
+    let written = source.write(syntax).map_err(QueryError::from);
+    let result = written.and_then(|(normalized, parsed)| {
+        let query = ReadQuery { normalized, parsed, guard, schema };
+        run(request, one_row::rewrite_one_row_questions(request, query)?)
+    });
+    result.map_err(|error| names.name_call_in_error(error))
 }

@@ -9,62 +9,71 @@
 //! answer the rewritten call. In a UNION, rows that are read from no table are ignored, because
 //! they are not entities.
 
-use std::ops::Range;
-
 use rusqlite::types::Value as Sql;
 
-use crate::query::connection::large_stack::with_large_stack;
 use crate::query::explain::explain_nested;
 use crate::query::plan::engine::Engine;
+use crate::query::plan::prepare::{ReadQuery, open_database};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::QueryResult;
 use crate::query::result::query_result::RouteKind;
 use crate::routing::question;
 use hqdl_spec::Spec;
-use hqdl_sql::blendsql::normalize::normalize_query;
-use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query};
-use hqdl_sql::blendsql::tree::{Body, ExprKind, Query, ResultColumn, SelectCore};
-use hqdl_sql::blendsql::{Argument, Call, Subject, may_have_calls, scan_calls};
-use hqdl_sql::suql::TranslatedQuery;
+use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with};
+use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query, ResultColumn, SelectCore};
+use hqdl_sql::blendsql::{Argument, Call, SqlError, Subject};
+use hqdl_sql::{Edits, TranslatedQuery};
 
-type Edits = Vec<(Range<usize>, String)>;
-
-/// Returns the query with these calls rewritten, or `None` if there are none. A query that cannot
-/// be parsed is unchanged; its error is reported when it runs.
+/// Returns the query with these calls rewritten.
 ///
 /// # Errors
-/// Returns [`QueryError::Runtime`] if no thread can be started.
+/// [`QueryError`] if a rewritten query cannot be read.
 pub(in crate::query) fn rewrite_one_row_questions(
     request: &Request<'_>,
-    text: &str,
-) -> Result<Option<TranslatedQuery>, QueryError> {
-    if request.spec.expansions.is_empty() || !may_have_calls(text) {
-        return Ok(None);
+    query: ReadQuery,
+) -> Result<ReadQuery, QueryError> {
+    if request.spec.expansions.is_empty() {
+        return Ok(query);
     }
-    with_large_stack(|| rewrite_query(request, text))
-}
-
-fn rewrite_query(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
-    let asks_rows = |call: &Call| call.ingredient.subject() == Subject::Rows;
-    // The spans of these calls are positions in the original text.
-    let calls = scan_calls(text).ok()?;
-    calls
-        .iter()
-        .find(|call| asks_rows(call) && has_question_column(request.spec, &call.question))?;
-    let (normalized, parsed) = normalize_query(text, Syntax::default()).ok()?;
-    let mut edits = Edits::new();
-    for call in calls.iter().filter(|call| asks_rows(call)) {
-        let at = |other: &Call| normalized.original_span(&other.span) == call.span;
-        let Some(n) = parsed.calls.iter().position(at) else { continue };
-        let Some(found) = rewrite_call(request, text, call, parsed.is_single_call) else {
+    let mut edits = Edits::default();
+    let mut rows: Vec<(usize, &Query)> = Vec::new();
+    query.parsed.query.visit_exprs(&mut |expr| {
+        if let ExprKind::Call(n, args) = &expr.kind
+            && let [Expr { kind: ExprKind::Scalar(query), .. }] = args.as_slice()
+        {
+            rows.push((*n, query.as_ref()));
+        }
+    });
+    for (n, rows) in rows {
+        let text = &query.normalized.sql;
+        let call = &query.parsed.calls[n];
+        let Some(found) = rewrite_call(request, text, call, rows, query.parsed.is_single_call)
+        else {
             continue;
         };
-        if is_routed(request, &TranslatedQuery::with_edits(text, found.clone()).sql, n) {
+        if is_routed(request, &query, found.clone(), n)? {
             edits.extend(found);
         }
     }
-    (!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits))
+    if edits.is_empty() {
+        return Ok(query);
+    }
+    let (normalized, parsed) = write_query(&query, edits)?;
+    Ok(ReadQuery { normalized, parsed, ..query })
+}
+
+/// Returns a query with edits, and its tree.
+fn write_query(
+    query: &ReadQuery,
+    edits: Edits,
+) -> Result<(TranslatedQuery, ParsedQuery), QueryError> {
+    let normalized = query.normalized.with_edits(edits).map_err(SqlError::from)?;
+    let is_table = |table: &str| query.schema.has_table(table);
+    let syntax = Syntax { is_table: &is_table, ..Syntax::default() };
+    let parsed = parse_query_with(&normalized.sql, syntax);
+    let parsed = parsed.map_err(|e| e.map_span(|span| normalized.original_span(&span)))?;
+    Ok((normalized, parsed))
 }
 
 /// Returns true if a column of the spec has this question.
@@ -77,25 +86,26 @@ fn has_question_column(spec: &Spec, asked: &str) -> bool {
     })
 }
 
-/// Returns the edits that rewrite a call, or `None` if it cannot be rewritten.
-fn rewrite_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option<Edits> {
-    let [Argument::Query(query)] = call.values.as_slice() else { return None };
+/// Returns the edits that rewrite a call about the rows of a query, or `None` if it cannot be
+/// rewritten. `is_lone` is true if the call is the whole statement.
+fn rewrite_call(
+    request: &Request<'_>,
+    text: &str,
+    call: &Call,
+    rows: &Query,
+    is_lone: bool,
+) -> Option<Edits> {
+    let [Argument::Query(span)] = call.values.as_slice() else { return None };
     let is_list = call.return_type.is_some_and(|t| t.is_list) || call.quantifier.is_some();
-    if call.is_values_row
+    if call.ingredient.subject() != Subject::Rows
+        || call.is_values_row
         || is_list
         || !call.inner.is_empty()
         || !has_question_column(request.spec, &call.question)
     {
         return None;
     }
-    // After FROM or JOIN, the call returns a table.
-    let before = text[..call.span.start].trim_end().to_lowercase();
-    if ["from", "join", ","].iter().any(|word| before.ends_with(word)) && !lone {
-        return None;
-    }
-    let inner = text.get(query.clone())?;
-    let parsed: ParsedQuery = parse_query(inner).ok()?;
-    let (core, end) = arm_with_table(&parsed.query)?;
+    let (core, end) = arm_with_table(rows)?;
     let columns = || core.columns.iter();
     let plain = |c: &ResultColumn| {
         matches!(c.expr.as_ref().map(|e| &e.kind), Some(ExprKind::Column { .. }))
@@ -104,23 +114,22 @@ fn rewrite_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> O
     if core.distinct || grouped || !columns().all(plain) {
         return None;
     }
-    let rows = inner.get(core.span.start..end)?;
-    if !has_one_row(request, rows) {
+    if !has_one_row(request, text.get(core.span.start..end)?) {
         return None;
     }
     let named: Vec<&str> =
-        columns().filter_map(|c| inner.get(c.expr.as_ref()?.span.clone())).collect();
-    let rest = inner.get(core.columns.last()?.span.end..end)?;
-    let (open, close) = if lone { ("SELECT ", "") } else { ("(SELECT ", ")") };
+        columns().filter_map(|c| text.get(c.expr.as_ref()?.span.clone())).collect();
+    let rest = text.get(core.columns.last()?.span.end..end)?;
+    let (open, close) = if is_lone { ("SELECT ", "") } else { ("(SELECT ", ")") };
     let name = call.ingredient.name();
     let name_at = call.span.start + text.get(call.span.clone())?.find(name)?;
-    Some(vec![
-        (call.span.start..call.span.start, open.to_owned()),
-        (name_at..name_at + name.len(), "LLMMap".to_owned()),
-        // The query already has parentheses, so separate several columns only.
-        (query.clone(), named.join("), (")),
-        (call.span.end..call.span.end, format!(" {}{close}", rest.trim())),
-    ])
+    let mut edits = Edits::default();
+    edits.replace(call.span.start..call.span.start, open);
+    edits.replace(name_at..name_at + name.len(), "LLMMap");
+    // The query already has parentheses, so separate several columns only.
+    edits.replace(span.clone(), named.join("), ("));
+    edits.replace(call.span.end..call.span.end, format!(" {}{close}", rest.trim()));
+    Some(edits)
 }
 
 /// Returns the only SELECT in a query that reads a table, and its end.
@@ -160,12 +169,19 @@ fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
 }
 
-/// Returns true if a column of the spec answers a call of a query.
-fn is_routed(request: &Request<'_>, sql: &str, call: usize) -> bool {
-    let request = Request { sql, ..request.clone() };
-    let engine = Engine::prepare_query(&request, None, explain_nested);
-    engine.is_ok_and(|engine| {
+/// Returns true if a column of the spec answers a call of a query with edits.
+fn is_routed(
+    request: &Request<'_>,
+    query: &ReadQuery,
+    edits: Edits,
+    call: usize,
+) -> Result<bool, QueryError> {
+    let (normalized, parsed) = write_query(query, edits)?;
+    let (guard, schema) = open_database(request)?;
+    let query = ReadQuery { normalized, parsed, guard, schema };
+    let engine = Engine::prepare_query(request, query, None, explain_nested);
+    Ok(engine.is_ok_and(|engine| {
         let route = engine.calls.routes.get(call).map(|route| route.route);
         route.is_some_and(|route| route != RouteKind::AdHoc)
-    })
+    }))
 }

@@ -6,14 +6,10 @@
 //! | `{{LLMTopK('q', t.c, 3)}}` | `hq_best(t.c, {{LLMRank('q', t.c)}}, 3)` |
 //! | `{{LLMTopK('q', (SELECT c FROM t), 3)}}` | `(… SELECT hq_best(c, {{LLMRank('q', c)}}, 3) FROM …)` |
 
-use std::ops::Range;
-
-use crate::query::read::arguments::{ArgumentNames, CallText};
-use crate::query::read::extract::ExpandPart;
-use crate::query::read::reduce::{column_sql, is_query, reject_window};
+use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::request::error::QueryError;
-use hqdl_sql::blendsql::lexer::Token;
 use hqdl_sql::blendsql::runtime::BEST_AGGREGATE;
+use hqdl_sql::{Edits, Replacement};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
@@ -31,9 +27,9 @@ pub(super) const TOP_USAGE: (&str, &str) = (
 /// Scale of a score, appended to the criterion.
 const SCALE: &str = " (a number from 0 to 10; 10 is the best)";
 
-impl CallText<'_> {
+impl MacroNode<'_> {
     /// Returns the edits that make a ranking the `LLMMap` of a score.
-    pub(super) fn rewrite_rank(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+    pub(super) fn rewrite_rank(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] = [
             &["question", "criterion"],
             &["value", "values"],
@@ -48,19 +44,14 @@ impl CallText<'_> {
         };
         value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let head = format!("LLMMap({}, ", format_score_arguments(&criterion));
-        Ok(vec![
-            (self.name_token.start..self.paren_token.end, head),
-            (question.full_span.clone(), String::new()),
-        ])
+        let mut edits = Edits::default();
+        edits.replace(self.head_span(), head);
+        edits.replace(question.full_span(), "");
+        Ok(edits)
     }
 
-    /// Returns the text that replaces a call for the best values of a group. `rest` contains the
-    /// tokens after the call.
-    pub(super) fn rewrite_top_k(
-        &self,
-        rest: &[Token],
-        expand: ExpandPart<'_>,
-    ) -> Result<String, QueryError> {
+    /// Returns the edit that replaces a call for the best values of a group.
+    pub(super) fn rewrite_top_k(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] =
             [&["question", "criterion"], &["value", "values"], &["k"], &["model"], &["image"]];
         let [question, value, k, model, image] = self.match_all_arguments(arguments)?;
@@ -69,34 +60,39 @@ impl CallText<'_> {
             .ok_or_else(|| self.missing_argument_error("a text as its criterion"))?;
         let value = value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
-        reject_window(self, rest)?;
-        // The value is copied, unless it is a query. A copied `?` would get a new number.
-        self.reject_bare_parameters(Some(value).filter(|value| is_query(self.text, value)))?;
-        let mut others = String::new();
-        for (argument, keyword) in [(model, "model"), (image, "image")] {
-            let Some(argument) = argument else { continue };
-            others.push_str(&format!(", {keyword}={}", expand(argument.span())?));
-        }
-        let best = |value: &str, k: &str| {
-            let score =
-                format!("{{{{LLMMap({}, {value}{others})}}}}", format_score_arguments(&criterion));
-            // The best 0 values need no score.
-            let score = format!("CASE WHEN ({k}) > 0 THEN {score} END");
-            format!("{BEST_AGGREGATE}({value}, {score}, {k})")
+        let k = Replacement::from(k.span());
+        let others = self.keyword_arguments([(model, "model"), (image, "image")]);
+        let question = format_score_arguments(&criterion);
+        // The best 0 values need no score.
+        let best = |value: Replacement| {
+            Replacement::concat([
+                format!("{BEST_AGGREGATE}(").into(),
+                value.clone(),
+                ", CASE WHEN (".into(),
+                k.clone(),
+                format!(") > 0 THEN {{{{LLMMap({question}, ").into(),
+                value,
+                others,
+                ")}} END, ".into(),
+                k,
+                ")".into(),
+            ])
         };
-        let k = expand(k.span())?;
-        if is_query(self.text, value) {
-            let query = expand(value.span())?;
-            let best = best("hq_text", &k);
-            return Ok(format!(
-                "(WITH hq_ranked(hq_text) AS {query} SELECT {best} FROM hq_ranked)"
-            ));
-        }
-        let value = match column_sql(self.text, value) {
-            Some(column) => column,
-            None => expand(value.span())?,
+        let written = if value.is_query(self.text) {
+            self.reject_filter_of_query()?;
+            Replacement::concat([
+                "(WITH hq_ranked(hq_text) AS ".into(),
+                value.span().into(),
+                " SELECT ".into(),
+                best("hq_text".into()),
+                " FROM hq_ranked)".into(),
+            ])
+        } else {
+            Replacement::concat([best(self.value_sql(value)), self.filter_sql()])
         };
-        Ok(best(&value, &k))
+        let mut edits = Edits::default();
+        edits.replace(self.call.span.clone(), written);
+        Ok(edits)
     }
 }
 

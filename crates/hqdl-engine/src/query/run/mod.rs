@@ -13,6 +13,7 @@ use std::time::Instant;
 use crate::query::ask::LazyRun;
 use crate::query::plan::engine::Engine;
 use crate::query::plan::nested::NestedRunner;
+use crate::query::plan::prepare::ReadQuery;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Meta, RowSink};
@@ -24,9 +25,13 @@ use hqdl_values::usage::Usage;
 ///
 /// # Errors
 /// Returns [`QueryError`] if the query fails. Answers received before the error are kept.
-pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
+pub fn run_query(
+    request: &Request<'_>,
+    query: ReadQuery,
+    sink: &mut dyn RowSink,
+) -> Result<Meta, QueryError> {
     let lazy_run = LazyRun::new(request);
-    let result = run_query_in_run(request, Some(&lazy_run), run_nested, sink);
+    let result = run_query_in_run(request, query, Some(&lazy_run), run_nested, sink);
     let usage = lazy_run.finish_run(result.is_ok())?;
     let mut meta = result?;
     meta.set_usage(&usage);
@@ -37,12 +42,13 @@ pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, 
 /// because the outer query reports it.
 pub fn run_query_in_run(
     request: &Request<'_>,
+    query: ReadQuery,
     lazy_run: Option<&LazyRun<'_>>,
     run_nested: NestedRunner,
     sink: &mut dyn RowSink,
 ) -> Result<Meta, QueryError> {
     let began = Instant::now();
-    let mut engine = Engine::prepare_query(request, lazy_run, run_nested)?;
+    let mut engine = Engine::prepare_query(request, query, lazy_run, run_nested)?;
     run_passes(&mut engine, sink)?;
     Ok(engine.build_meta(Usage::default(), began))
 }
@@ -52,6 +58,7 @@ fn run_nested(
     lazy_run: Option<&LazyRun<'_>>,
 ) -> Result<(Meta, Option<RowBuffer>), QueryError> {
     let mut buffer = RowBuffer::default();
-    let meta = run_query_in_run(request, lazy_run, run_nested, &mut buffer)?;
+    let query = ReadQuery::parse(request)?;
+    let meta = run_query_in_run(request, query, lazy_run, run_nested, &mut buffer)?;
     Ok((meta, Some(buffer)))
 }

@@ -80,12 +80,13 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
 ];
 
 /// Returns true if `[` after `keyword=` begins a list. For SQL arguments it begins a quoted
-/// identifier.
-pub(in crate::blendsql) fn accepts_list(keyword: &str) -> bool {
-    !matches!(
-        find_keyword(keyword),
-        Some(Keyword::Value | Keyword::Context | Keyword::Left | Keyword::Right)
-    )
+/// identifier. A macro can have SQL arguments with other keywords.
+pub(in crate::blendsql) fn accepts_list(keyword: &str, is_macro: bool) -> bool {
+    match find_keyword(keyword) {
+        Some(Keyword::Value | Keyword::Context | Keyword::Left | Keyword::Right) => false,
+        Some(_) => true,
+        None => !is_macro,
+    }
 }
 
 pub(in crate::blendsql) fn find_keyword(keyword: &str) -> Option<Keyword> {

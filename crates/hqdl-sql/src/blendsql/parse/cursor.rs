@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::lexer::{Lexeme, Token};
-use crate::blendsql::parse::{Edit, keywords};
-use crate::blendsql::tree::Span;
+use crate::blendsql::parse::keywords;
+use crate::blendsql::tree::{Query, Span};
 use crate::blendsql::{Call, SqlError};
+use crate::translated::Edits;
 
 /// `SQLite`'s maximum expression depth.
 const MAX_DEPTH: usize = 1000;
@@ -14,7 +15,7 @@ const MAX_DEPTH: usize = 1000;
 /// Edits that replace the syntax of earlier versions.
 #[derive(Default)]
 pub(super) struct LegacySyntax {
-    pub edits: Vec<Edit>,
+    pub edits: Edits,
     /// Columns `'t::c'` whose table has not been found yet, as the indices of a call and of one of
     /// its values.
     pub columns: Vec<(usize, usize)>,
@@ -29,6 +30,8 @@ pub(super) struct QueryParser<'s> {
     pub calls: &'s [Call],
     /// Index of each call, by the offset at which the call begins.
     pub call_starts: HashMap<usize, usize>,
+    /// Queries in `options=` that were parsed.
+    pub options: Vec<Query>,
     /// Whether the query may contain syntax that only `PostgreSQL` has.
     pub is_server: bool,
     /// Index of the next token.

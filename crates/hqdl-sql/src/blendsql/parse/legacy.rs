@@ -12,28 +12,28 @@
 //! | `FROM (…) AS t(a, b)`, `FROM VALUES {{…}} AS t(a, b)` | `FROM (WITH t_(a, b) AS (…) SELECT * FROM t_) AS t` |
 //! | `{{…}}::INT` | `CAST({{…}} AS INT)` |
 
-use crate::blendsql::parse::Edit;
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::tree::{
     Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
 use crate::blendsql::{Argument, SqlError, Subject};
+use crate::translated::Edits;
 use hqdl_values::sql::quote_name;
 
 impl LegacySyntax {
     /// Writes text before and after a node. An outer node is completed after its inner ones, so
     /// that its text is outside of theirs.
     fn surround_span(&mut self, span: &Span, before: String, after: &str) {
-        self.edits.insert(0, (span.start..span.start, before));
-        self.edits.push((span.end..span.end, after.to_owned()));
+        self.edits.insert_first(span.start, before);
+        self.edits.replace(span.end..span.end, after);
     }
 }
 
 impl QueryParser<'_> {
     /// Returns the edits of the whole query. A question about the rows of a table that no FROM
     /// clause contains gets a subquery.
-    pub(super) fn take_legacy_edits(&mut self) -> Vec<Edit> {
-        let Some(mut legacy) = self.legacy.take() else { return Vec::new() };
+    pub(super) fn take_legacy_edits(&mut self) -> Edits {
+        let Some(mut legacy) = self.legacy.take() else { return Edits::default() };
         for (n, value) in legacy.columns {
             let call = &self.calls[n];
             if let (Subject::Rows, Argument::Column { table: Some(table), column, span }) =
@@ -42,9 +42,8 @@ impl QueryParser<'_> {
                 // SQLite reads an unknown name in double quotes as a text unless its table is
                 // named.
                 let (table, column) = (quote_name(table), quote_name(column));
-                legacy
-                    .edits
-                    .push((span.clone(), format!("(SELECT {table}.{column} FROM {table})")));
+                let query = format!("(SELECT {table}.{column} FROM {table})");
+                legacy.edits.replace(span.clone(), query);
             }
         }
         legacy.edits
@@ -83,7 +82,7 @@ impl QueryParser<'_> {
             match (aliased.next().and_then(|item| item.name.as_deref()), aliased.next()) {
                 (Some(name), None) => {
                     let new = format!("{}.{}", quote_name(name), quote_name(column));
-                    legacy.edits.push((span.clone(), new));
+                    legacy.edits.replace(span.clone(), new);
                 }
                 _ => legacy.columns.push((n, value)),
             }
@@ -213,14 +212,14 @@ impl QueryParser<'_> {
             let span = self.span_from(colons);
             self.add_legacy_edit(span, format!(" AS {type_name})"));
             if let Some(legacy) = self.legacy.as_mut() {
-                legacy.edits.insert(0, (left.span.start..left.span.start, "CAST(".to_owned()));
+                legacy.edits.insert_first(left.span.start, "CAST(".to_owned());
             }
         }
     }
 
     fn add_legacy_edit(&mut self, span: Span, text: String) {
         if let Some(legacy) = &mut self.legacy {
-            legacy.edits.push((span, text));
+            legacy.edits.replace(span, text);
         }
     }
 

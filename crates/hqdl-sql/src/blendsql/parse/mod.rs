@@ -12,13 +12,12 @@ mod server;
 pub use keywords::begins_write;
 
 use crate::blendsql::frame::reads_table;
+use crate::blendsql::macros::FindMacro;
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::scan::{ScannedQuery, scan_query};
 use crate::blendsql::tree::{Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
 use crate::blendsql::{Argument, Call, Choices, SqlError};
-
-/// A byte range of the query, and the text that replaces it.
-pub(in crate::blendsql) type Edit = (Span, String);
+use crate::translated::Edits;
 
 /// Result of parsing a query.
 #[derive(Debug, Clone)]
@@ -28,6 +27,8 @@ pub struct ParsedQuery {
     /// All calls; nested calls come after the outer ones. [`ExprKind::Call`] contains an index into
     /// this list.
     pub calls: Vec<Call>,
+    /// Queries in `options=`, which run separately.
+    pub options: Vec<Query>,
     /// Whether the whole statement is a single call without a SELECT.
     pub is_single_call: bool,
 }
@@ -55,11 +56,13 @@ pub struct Syntax<'a> {
     pub is_table: &'a dyn Fn(&str) -> bool,
     /// Whether the query may contain syntax that only `PostgreSQL` has.
     pub is_server: bool,
+    /// Finds the macros that the query may contain; `None` if it must not contain any.
+    pub find_macro: Option<FindMacro<'a>>,
 }
 
 impl Default for Syntax<'_> {
     fn default() -> Self {
-        Self { is_table: &|_| false, is_server: false }
+        Self { is_table: &|_| false, is_server: false, find_macro: None }
     }
 }
 
@@ -76,7 +79,7 @@ pub fn parse_query(sql: &str) -> Result<ParsedQuery, SqlError> {
 /// # Errors
 /// Returns [`SqlError`] with the location of the syntax error.
 pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, SqlError> {
-    let scanned = scan_query(sql, syntax.is_table)?;
+    let scanned = scan_query(sql, syntax.is_table, syntax.find_macro)?;
     parse_tokens(sql, scanned, syntax, None).map(|(parsed, _)| parsed)
 }
 
@@ -86,7 +89,7 @@ pub(in crate::blendsql) fn parse_scanned_query(
     sql: &str,
     scanned: ScannedQuery,
     syntax: Syntax<'_>,
-) -> Result<(ParsedQuery, Vec<Edit>), SqlError> {
+) -> Result<(ParsedQuery, Edits), SqlError> {
     parse_tokens(sql, scanned, syntax, Some(LegacySyntax::default()))
 }
 
@@ -95,7 +98,7 @@ fn parse_tokens(
     scanned: ScannedQuery,
     syntax: Syntax<'_>,
     legacy: Option<LegacySyntax>,
-) -> Result<(ParsedQuery, Vec<Edit>), SqlError> {
+) -> Result<(ParsedQuery, Edits), SqlError> {
     let ScannedQuery { calls, tokens } = scanned;
     let mut all = Vec::new();
     for call in calls {
@@ -106,6 +109,7 @@ fn parse_tokens(
         tokens: &tokens,
         call_starts: all.iter().enumerate().map(|(n, call)| (call.span.start, n)).collect(),
         calls: &all,
+        options: Vec::new(),
         is_server: syntax.is_server,
         at: 0,
         end: tokens.len(),
@@ -116,7 +120,8 @@ fn parse_tokens(
     };
     let (query, is_single_call) = parser.parse_statement()?;
     let edits = parser.take_legacy_edits();
-    Ok((ParsedQuery { query, calls: all, is_single_call }, edits))
+    let options = parser.options;
+    Ok((ParsedQuery { query, calls: all, options, is_single_call }, edits))
 }
 
 /// Appends a call and its nested calls to one flat list. Returns the call's index.
@@ -192,9 +197,12 @@ impl QueryParser<'_> {
                 }
             });
         }
+        if let Some(filter) = call.macro_call.as_ref().and_then(|written| written.filter.as_ref()) {
+            args.push(self.parse_part(filter, Self::parse_expr)?);
+        }
         if let Some(Choices::Query(span)) = &call.options {
-            // The options query runs separately; here only its syntax is checked.
-            self.parse_part(span, Self::parse_query)?;
+            let options = self.parse_part(span, Self::parse_query)?;
+            self.options.push(options);
         }
         Ok(Expr { span: call.span.clone(), kind: ExprKind::Call(n, args) })
     }

@@ -4,7 +4,8 @@ use crate::blendsql::argument::{self, span_of_tokens};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find_keyword};
 use crate::blendsql::ingredients::{Arguments, IngredientRef, Keyword, Subject};
 use crate::blendsql::lexer::{Lexeme, Token};
-use crate::blendsql::scan::{ArgumentText, ScannedCall};
+use crate::blendsql::macros::WrittenArgument;
+use crate::blendsql::scan::ScannedCall;
 use crate::blendsql::{Argument, Call, Choices, SqlError, answer_arguments, choices};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -19,7 +20,7 @@ const OPERATORS: [&str; 14] = [
 pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result<Call, SqlError> {
     let ingredient = scanned.ingredient;
     let mut collected = CallParts::default();
-    let is_named_question = |k: &ArgumentText| {
+    let is_named_question = |k: &WrittenArgument| {
         k.keyword.and_then(|k| find_keyword(k.text(sql))) == Some(Keyword::Question)
     };
     let question_is_named = scanned.arguments.iter().any(is_named_question);
@@ -99,6 +100,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         tuning: collected.tuning,
         inner: scanned.inner,
         is_values_row: scanned.is_values_row,
+        macro_call: None,
     })
 }
 
@@ -130,7 +132,7 @@ impl CallParts {
         &mut self,
         sql: &str,
         ingredient: IngredientRef,
-        argument: &ArgumentText,
+        argument: &WrittenArgument,
         question_is_named: bool,
     ) -> Result<(), SqlError> {
         let Some(keyword_token) = argument.keyword else {

@@ -1,10 +1,12 @@
 //! Finds the calls in a query and splits each into its arguments' tokens.
 
 pub(in crate::blendsql) mod call;
+mod macro_call;
 
-use crate::blendsql::argument::split_legacy_column;
+use crate::blendsql::argument::{span_of_tokens, split_legacy_column};
 use crate::blendsql::ingredients::{self, IngredientRef};
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use crate::blendsql::macros::{FindMacro, MacroSignature, WrittenArgument, macro_ingredient};
 use crate::blendsql::{Call, SqlError};
 use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
@@ -17,7 +19,7 @@ const MAX_DEPTH: usize = 64;
 /// # Errors
 /// Returns [`SqlError`] at the first syntax error.
 pub fn scan_calls(sql: &str) -> Result<Vec<Call>, SqlError> {
-    scan_query(sql, &|_| false).map(|scanned| scanned.calls)
+    scan_query(sql, &|_| false, None).map(|scanned| scanned.calls)
 }
 
 /// Tokens of a query and its outermost calls.
@@ -31,8 +33,9 @@ pub(in crate::blendsql) struct ScannedQuery {
 pub(in crate::blendsql) fn scan_query(
     sql: &str,
     is_table: &dyn Fn(&str) -> bool,
+    find_macro: Option<FindMacro<'_>>,
 ) -> Result<ScannedQuery, SqlError> {
-    let mut scanner = Scanner { sql, is_table, tokens: Vec::new(), at: 0, depth: 0 };
+    let mut scanner = Scanner { sql, is_table, find_macro, tokens: Vec::new(), at: 0, depth: 0 };
     let mut calls = Vec::new();
     let mut rows = ValuesRowTracker::default();
     let mut previous = None;
@@ -65,7 +68,7 @@ pub(in crate::blendsql) struct ScannedCall {
     pub name: Token,
     pub ingredient: IngredientRef,
     pub is_values_row: bool,
-    pub arguments: Vec<ArgumentText>,
+    pub arguments: Vec<WrittenArgument>,
     /// The `)` after the arguments.
     pub close: Token,
     /// Calls nested in the arguments.
@@ -74,17 +77,12 @@ pub(in crate::blendsql) struct ScannedCall {
     pub end: usize,
 }
 
-/// Tokens of one argument; never empty.
-pub(in crate::blendsql) struct ArgumentText {
-    /// Keyword of `keyword=…`.
-    pub keyword: Option<Token>,
-    pub tokens: Vec<Token>,
-}
-
 pub(in crate::blendsql) struct Scanner<'a> {
     pub sql: &'a str,
     /// Returns true if the database has a table of this name.
     is_table: &'a dyn Fn(&str) -> bool,
+    /// Macros that a call may name; `None` if macros are not accepted.
+    pub find_macro: Option<FindMacro<'a>>,
     /// All tokens before `at`.
     tokens: Vec<Token>,
     /// Offset at which the next token is read.
@@ -145,18 +143,28 @@ impl Scanner<'_> {
     ) -> Result<Call, SqlError> {
         self.enter_call(open)?;
         let name = self.next_call_token(open, Brackets::Name)?;
-        let ingredient = find_ingredient(self.sql, open, name)?;
+        let signature = self.find_macro.filter(|_| name.lexeme == Lexeme::Word);
+        let signature = signature.and_then(|find| find(name.text(self.sql)));
+        let ingredient = match signature {
+            Some(MacroSignature { subject, .. }) => macro_ingredient(subject),
+            None => find_ingredient(self.sql, open, name)?,
+        };
+        let written_name = match signature {
+            Some(_) => name.text(self.sql),
+            None => ingredient.name(),
+        };
         let paren = self.next_call_token(open, Brackets::Name)?;
         if !paren.is_symbol(b'(') {
             return Err(SqlError::new(
                 paren.span(),
-                format!("`{}` has no arguments", ingredient.name()),
+                format!("`{written_name}` has no arguments"),
                 "expected `(`",
             ));
         }
         let (mut arguments, mut inner) = (Vec::new(), Vec::new());
         let close = loop {
-            let (argument, end) = self.read_argument(open, paren, &mut inner)?;
+            let (argument, end) =
+                self.read_argument(open, paren, signature.is_some(), &mut inner)?;
             let last = end.is_symbol(b')');
             match argument {
                 Some(argument) => arguments.push(argument),
@@ -177,31 +185,33 @@ impl Scanner<'_> {
         let end = self.next_call_token(open, Brackets::Name)?;
         if end.lexeme != Lexeme::Close {
             if !self.sql[end.span().start..].contains("}}") {
-                let message = format!("the call of `{}` does not end", ingredient.name());
+                let message = format!("the call of `{written_name}` does not end");
                 return Err(SqlError::new(end.span(), message, "expected `}}`")
                     .with_help("write `}}` after the `)` of the call"));
             }
             return Err(SqlError::new(
                 end.span(),
-                format!("unexpected text between `)` and `}}}}` of `{}`", ingredient.name()),
+                format!("unexpected text between `)` and `}}}}` of `{written_name}`"),
                 "expected `}}`",
             )
             .with_help("write what you do with the answer after `}}`"));
         }
+        let scanned = ScannedCall {
+            open,
+            name,
+            ingredient,
+            is_values_row,
+            arguments,
+            close,
+            inner,
+            end: end.end,
+        };
+        let call = match signature {
+            Some(signature) => self.build_macro_call(scanned, paren, signature),
+            None => call::build_call(self.sql, scanned),
+        };
         self.leave_call();
-        call::build_call(
-            self.sql,
-            ScannedCall {
-                open,
-                name,
-                ingredient,
-                is_values_row,
-                arguments,
-                close,
-                inner,
-                end: end.end,
-            },
-        )
+        call
     }
 
     /// Reads one argument and the `,` or `)` that ends it.
@@ -209,8 +219,9 @@ impl Scanner<'_> {
         &mut self,
         open: Token,
         paren: Token,
+        is_macro: bool,
         inner: &mut Vec<Call>,
-    ) -> Result<(Option<ArgumentText>, Token), SqlError> {
+    ) -> Result<(Option<WrittenArgument>, Token), SqlError> {
         let mut tokens: Vec<Token> = Vec::new();
         let mut nest: Vec<Token> = Vec::new();
         let mut rows = ValuesRowTracker::default();
@@ -224,17 +235,18 @@ impl Scanner<'_> {
             {
                 keyword = Some(name);
                 tokens.clear();
-                if ingredients::keyword::accepts_list(name.text(self.sql)) {
+                if ingredients::keyword::accepts_list(name.text(self.sql), is_macro) {
                     brackets = Brackets::List;
                 }
             }
-            let token = self.next_call_token(open, brackets)?;
+            let mut token = self.next_call_token(open, brackets)?;
+            if is_macro && begins_list(self.sql, token) {
+                (self.at, brackets) = (token.start, Brackets::List);
+                token = self.next_call_token(open, brackets)?;
+            }
+            let begins_python = token.is_symbol(b'[') || token.is_symbol(b'{');
             // Only a list that begins with `[` has Python syntax throughout.
-            if keyword.is_some()
-                && tokens.is_empty()
-                && !token.is_symbol(b'[')
-                && !token.is_symbol(b'{')
-            {
+            if keyword.is_some() && tokens.is_empty() && !begins_python {
                 brackets = Brackets::Name;
             }
             let nested = match brackets {
@@ -258,11 +270,8 @@ impl Scanner<'_> {
                 // A comma is missing, because no operand can follow here.
                 (Lexeme::Word, None) if call::begins_argument(self.sql, &tokens, token) => {
                     self.at = token.start;
-                    break Token {
-                        lexeme: Lexeme::Symbol(b','),
-                        start: token.start,
-                        end: token.start,
-                    };
+                    let (lexeme, end) = (Lexeme::Symbol(b','), token.start);
+                    break Token { lexeme, end, ..token };
                 }
                 _ => token,
             };
@@ -281,14 +290,7 @@ impl Scanner<'_> {
                 Lexeme::Symbol(symbol @ (b')' | b']' | b'}')) => {
                     let opened = nest.pop();
                     if opened.is_none_or(|o| !o.is_symbol(opening_bracket(symbol))) {
-                        return Err(SqlError::new(
-                            token.span(),
-                            format!("`{}` closes nothing", char::from(symbol)),
-                            match opened {
-                                Some(o) => format!("a `{}` is open here", o.text(self.sql)),
-                                None => String::from("nothing is open here"),
-                            },
-                        ));
+                        return Err(unopened_bracket_error(self.sql, opened, token));
                     }
                     tokens.push(token);
                 }
@@ -307,9 +309,21 @@ impl Scanner<'_> {
                 "expected a value after `=`",
             ));
         }
-        let argument = (!tokens.is_empty()).then_some(ArgumentText { keyword, tokens });
+        let comma_end = if end.is_symbol(b',') { end.end } else { span_of_tokens(&tokens).end };
+        let argument =
+            (!tokens.is_empty()).then_some(WrittenArgument { keyword, tokens, end: comma_end });
         Ok((argument, end))
     }
+}
+
+/// Returns true if a name in brackets is a list: no name begins with a quote or a brace, or consists
+/// of numbers.
+fn begins_list(sql: &str, token: Token) -> bool {
+    let inside = token.text(sql).strip_prefix('[').filter(|_| token.lexeme == Lexeme::Name);
+    inside.is_some_and(|inside| {
+        inside.trim_start().starts_with(['\'', '"', '{'])
+            || inside.bytes().all(|b| b.is_ascii_digit() || b" ,.+-]".contains(&b))
+    })
 }
 
 /// Finds the ingredient that the first word of a call names.
@@ -351,6 +365,14 @@ fn unclosed_bracket_error(opened: Token, close: Token) -> SqlError {
         format!("`{open}` is not closed before the end of the call"),
         format!("no `{end}` before `}}}}`"),
     )
+}
+
+fn unopened_bracket_error(sql: &str, opened: Option<Token>, close: Token) -> SqlError {
+    let label = match opened {
+        Some(opened) => format!("a `{}` is open here", opened.text(sql)),
+        None => String::from("nothing is open here"),
+    };
+    SqlError::new(close.span(), format!("`{}` closes nothing", close.text(sql)), label)
 }
 
 fn opening_bracket(close: u8) -> u8 {

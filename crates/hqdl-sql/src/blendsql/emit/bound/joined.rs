@@ -109,7 +109,11 @@ impl PossibleRowsBuilder<'_> {
                         all.extend(fields?);
                         Some(all)
                     });
-                    open.frame.scope.tables.push(Table { name: item.name.clone(), fields });
+                    open.frame.scope.tables.push(Table {
+                        name: item.name.clone(),
+                        fields,
+                        source: item.table_sql(),
+                    });
                     continue;
                 }
             };
@@ -125,7 +129,11 @@ impl PossibleRowsBuilder<'_> {
             }
             open.frame.is_opaque |= fields.is_none() && !of;
             exact.push(of);
-            open.frame.scope.tables.push(Table { name: item.name.clone(), fields });
+            open.frame.scope.tables.push(Table {
+                name: item.name.clone(),
+                fields,
+                source: item.table_sql(),
+            });
         }
         Some(())
     }

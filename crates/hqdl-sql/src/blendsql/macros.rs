@@ -1,0 +1,143 @@
+//! Macros: calls that are replaced with SQL or with calls of ingredients. The parser finds them and
+//! parses their arguments, and a pass over the tree replaces them.
+
+use std::ops::Range;
+
+use super::ReturnType;
+use super::argument::{begins_query, is_name, span_of_tokens, split_legacy_column, strip_parens};
+use super::ingredients::{AnswerFunction, IngredientRef, LlmMap, LlmQa, Subject};
+use super::lexer::{Lexeme, Token};
+
+/// Properties of a macro that decide how its calls are parsed.
+#[derive(Debug, Clone, Copy)]
+pub struct MacroSignature {
+    /// Subject of the ingredient that replaces the macro. The columns `'t::c'` of a
+    /// [`Subject::Document`] are left to the macro.
+    pub subject: Subject,
+    /// Return type of a call without one.
+    pub return_type: Option<ReturnType>,
+    /// Whether a text as the first argument is a question.
+    pub has_question: bool,
+    /// What may follow the braces.
+    pub suffix: MacroSuffix,
+}
+
+/// What may follow the braces of a macro.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MacroSuffix {
+    /// Nothing.
+    Nothing,
+    /// `.field` or `.*`
+    Field,
+    /// `FILTER (WHERE …)`
+    Filter,
+}
+
+/// Returns the signature of the macro with a name.
+pub type FindMacro<'a> = &'a dyn Fn(&str) -> Option<MacroSignature>;
+
+/// Returns an ingredient with this subject, which represents a macro in the tree.
+pub(super) fn macro_ingredient(subject: Subject) -> IngredientRef {
+    match subject {
+        Subject::Rows => &LlmQa,
+        Subject::Document => &AnswerFunction,
+        Subject::Value | Subject::Pair | Subject::Embedding => &LlmMap,
+    }
+}
+
+/// A macro call as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MacroCall {
+    /// Name.
+    pub name: Token,
+    /// The `(` before the arguments.
+    pub paren: Token,
+    /// Arguments in text order.
+    pub arguments: Vec<WrittenArgument>,
+    /// Offset after `}}`, or after the `)` of a function.
+    pub end: usize,
+    /// Field that selects a part of the answer: a name or `*`.
+    pub field: Option<Token>,
+    /// Byte range of the condition in `FILTER (WHERE …)`.
+    pub filter: Option<Range<usize>>,
+}
+
+/// An argument of a call; it has at least one token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WrittenArgument {
+    /// Keyword of `keyword=…`.
+    pub keyword: Option<Token>,
+    /// Tokens of the value. A call is one token.
+    pub tokens: Vec<Token>,
+    /// Offset after the comma that follows the argument, or after the argument.
+    pub end: usize,
+}
+
+impl WrittenArgument {
+    /// Splits `keyword=…`.
+    pub(super) fn from_tokens(tokens: Vec<Token>) -> Self {
+        let end = span_of_tokens(&tokens).end;
+        let has_keyword = matches!(tokens.as_slice(), [name, equals, next, ..]
+            if name.lexeme == Lexeme::Word && equals.is_symbol(b'=') && !next.is_symbol(b'='));
+        if !has_keyword {
+            return Self { keyword: None, tokens, end };
+        }
+        Self { keyword: tokens.first().copied(), tokens: tokens[2..].to_vec(), end }
+    }
+
+    /// Returns the content if the value is a text, such as a question.
+    #[must_use]
+    pub fn text_content(&self, sql: &str) -> Option<String> {
+        match self.tokens.as_slice() {
+            [text] if text.lexeme == Lexeme::Text => Some(text.unquoted_text(sql)),
+            _ => None,
+        }
+    }
+
+    /// Returns the content if the value is a text or a number. A column `'t::c'` is none.
+    #[must_use]
+    pub fn literal_content(&self, sql: &str) -> Option<String> {
+        match self.tokens.as_slice() {
+            [number] if number.lexeme == Lexeme::Number => Some(number.text(sql).to_owned()),
+            [minus, number] if minus.is_symbol(b'-') && number.lexeme == Lexeme::Number => {
+                Some(format!("-{}", number.text(sql)))
+            }
+            _ => self.text_content(sql).filter(|text| !text.contains("::")),
+        }
+    }
+
+    /// Returns true if the value is a query in parentheses.
+    #[must_use]
+    pub fn is_query(&self, sql: &str) -> bool {
+        let tokens = self.tokens.as_slice();
+        strip_parens(tokens).0 > 0 && begins_query(sql, &tokens[1..tokens.len() - 1])
+    }
+
+    /// Returns the table and the column that the value names: `t.c` or `'t::c'`.
+    #[must_use]
+    pub fn column_names(&self, sql: &str) -> Option<(String, String)> {
+        match self.tokens.as_slice() {
+            [_] => split_legacy_column(&self.text_content(sql)?),
+            [table, sign, column]
+                if is_name(*table)
+                    && is_name(*column)
+                    && (sign.is_symbol(b'.') || sign.lexeme == Lexeme::Colons) =>
+            {
+                Some((table.unquoted_text(sql), column.unquoted_text(sql)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the byte range of the value.
+    #[must_use]
+    pub fn span(&self) -> Range<usize> {
+        span_of_tokens(&self.tokens)
+    }
+
+    /// Returns the byte range of the argument, with its keyword and the comma after it.
+    #[must_use]
+    pub fn full_span(&self) -> Range<usize> {
+        self.keyword.map_or_else(|| self.span().start, |keyword| keyword.start)..self.end
+    }
+}
