@@ -17,8 +17,8 @@ use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{ModelFlags, OutputOptions, interrupt, meta, session};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, SqlGenerationLimit, Turn,
-    Written,
+    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, Prose, SqlGenerationLimit,
+    Turn, Written,
 };
 use crate::database::Database;
 use crate::format::{count_noun, format_usd, on_one_line};
@@ -53,6 +53,10 @@ pub struct Options {
     /// Print how the query would run, like `hqdl explain`, without running it.
     #[arg(long, conflicts_with = "sql_only")]
     explain: bool,
+    /// Also answer in at most three English sentences. A model writes them from the rows, and hqdl
+    /// prints them only if their numbers and names occur in the rows that they cite, such as [1].
+    #[arg(long, conflicts_with_all = ["sql_only", "explain"])]
+    say: bool,
     /// Add the question and its query to the spec as an [[example]]. Fails if the query returns
     /// no rows, was relaxed, or is not in `SQLite`'s dialect.
     #[arg(long, requires = "spec", conflicts_with_all = ["sql_only", "explain"])]
@@ -126,6 +130,8 @@ pub enum PlanUse<'a> {
     Run {
         /// Id of the plan that was approved.
         approved: Option<&'a str>,
+        /// Whether to answer in prose, too.
+        says: bool,
     },
     /// Run the query after approval on the terminal.
     RunInChat,
@@ -143,7 +149,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let plan_use = match options {
         Options { sql_only: true, .. } => PlanUse::PrintSql,
         Options { explain: true, .. } => PlanUse::Explain,
-        Options { approve, .. } => PlanUse::Run { approved: approve.as_deref() },
+        Options { approve, say, .. } => PlanUse::Run { approved: approve.as_deref(), says: *say },
     };
     let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
     match ask_run.ask(&text, &[], &interrupt)? {
@@ -197,8 +203,13 @@ fn read_question(text: &str) -> Result<String, Failure> {
     })
 }
 
-/// Prints the limit on the requests for SQL, before the first of them.
-fn announce_limit(limit: SqlGenerationLimit, spec: &Spec, output_options: OutputOptions) {
+/// Prints the limit on the requests for SQL and prose, before the first of them.
+fn announce_limit(
+    limit: SqlGenerationLimit,
+    says: bool,
+    spec: &Spec,
+    output_options: OutputOptions,
+) {
     if output_options.quiet || spec.model.provider == Provider::Replay {
         return;
     }
@@ -208,7 +219,8 @@ fn announce_limit(limit: SqlGenerationLimit, spec: &Spec, output_options: Output
             format!("at most {} (price unknown)", count_noun(tokens, "token"))
         }
     };
-    anstream::eprintln!("asking {} for SQL, {limit}", spec.model.name);
+    let texts = if says { "SQL and prose" } else { "SQL" };
+    anstream::eprintln!("asking {} for {texts}, {limit}", spec.model.name);
 }
 
 /// Advice after a question without a query.
@@ -231,7 +243,9 @@ pub struct Answered {
     relaxed: Vec<String>,
     /// Queries that failed and were repaired, with their errors.
     repairs: Vec<FailedQuery>,
-    /// Usage of the requests for SQL.
+    /// Answer in prose, if it was wanted.
+    prose: Option<Prose>,
+    /// Usage of the requests for SQL and prose.
     writing: Usage,
 }
 
@@ -309,7 +323,9 @@ impl<'s> AskRun<'s> {
         earlier: &[Turn],
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let announce = || announce_limit(self.writing.1, &self.session.spec, self.output_options);
+        let says = matches!(self.plan_use, PlanUse::Run { says: true, .. });
+        let announce =
+            || announce_limit(self.writing.1, says, &self.session.spec, self.output_options);
         let question = AskQuestion {
             text,
             request: self.build_request(interrupt.clone())?,
@@ -321,7 +337,10 @@ impl<'s> AskRun<'s> {
         };
         let mut asker = Asker::new(question).map_err(|error| self.failure_for(error))?;
         asker.continue_conversation(earlier);
-        let outcome = self.answer(&mut asker, interrupt);
+        let mut outcome = self.answer(&mut asker, interrupt);
+        if let (true, Ok(AskOutcome::Answered(answered))) = (says, &mut outcome) {
+            answered.prose = Some(self.write_prose(&mut asker, &answered.result));
+        }
         let repairs = std::mem::take(&mut asker.repairs);
         let queries_usd = asker.spent_usd();
         let usage = asker.finish(outcome.is_ok())?;
@@ -366,7 +385,7 @@ impl<'s> AskRun<'s> {
             AskError::Query(QueryError::Stopped(StopReason::Endpoint(ModelError::Budget(
                 reached,
             )))) if !reached.is_daily() => Failure::Message {
-                message: format!("cannot write SQL: {reached}"),
+                message: format!("cannot write SQL or prose: {reached}"),
                 hint: "raise --budget (`budget_usd` in [ask]), or lower `context_tokens` in [ask]"
                     .to_owned(),
                 exit: BUDGET,
@@ -433,6 +452,7 @@ impl<'s> AskRun<'s> {
                 searched,
                 relaxed: relaxed.clone(),
                 repairs: Vec::new(),
+                prose: None,
                 writing: Usage::default(),
             };
             if has_rows {
@@ -464,6 +484,15 @@ impl<'s> AskRun<'s> {
                 None
             }
         }
+    }
+
+    /// Returns an answer in prose. If a request fails, the rows are the answer.
+    fn write_prose(&self, asker: &mut Asker<'_>, result: &QueryResult) -> Prose {
+        if result.rows.is_empty() {
+            return Prose::Missing("there are no rows".to_owned());
+        }
+        let written = asker.write_prose(result);
+        written.unwrap_or_else(|error| Prose::Missing(self.failure_for(error).message()))
     }
 
     /// Prints the reason why there is no query.
@@ -549,7 +578,7 @@ impl<'s> AskRun<'s> {
             }
             MaxCost::Nothing => return Ok(None),
         };
-        if let PlanUse::Run { approved: Some(approved) } = self.plan_use {
+        if let PlanUse::Run { approved: Some(approved), .. } = self.plan_use {
             if approved == plan.id {
                 return Ok(None);
             }
@@ -649,6 +678,7 @@ impl Answered {
             anstream::println!("{}", self.to_json());
             return Ok(true);
         }
+        self.print_prose(format, output_options);
         let mut rows = rows::stdout_writer(format);
         match self.write_rows(rows.as_mut()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
@@ -664,6 +694,21 @@ impl Answered {
             }
         }
         Ok(true)
+    }
+
+    /// Prints the answer in prose: above a table, or else on stderr, so that stdout has only rows.
+    fn print_prose(&self, format: RowsFormat, output_options: OutputOptions) {
+        match &self.prose {
+            // A reader may close the pipe early; the rows then find out.
+            Some(Prose::Written(text)) if format == RowsFormat::Table => {
+                let _ = writeln!(std::io::stdout(), "{text}\n");
+            }
+            Some(Prose::Written(text)) => anstream::eprintln!("{text}"),
+            Some(Prose::Missing(why)) if !output_options.quiet => {
+                anstream::eprintln!("note: no prose: {}", on_one_line(why));
+            }
+            _ => {}
+        }
     }
 
     pub fn write_rows(&self, out: &mut dyn RowsOut) -> std::io::Result<()> {
@@ -688,11 +733,17 @@ impl Answered {
         let rows: Vec<Vec<Json>> =
             self.result.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
         let meta: &Meta = &self.result.meta;
+        let (prose, prose_problem) = match &self.prose {
+            Some(Prose::Written(text)) => (Some(text), None),
+            Some(Prose::Missing(why)) => (None, Some(why)),
+            None => (None, None),
+        };
         json!({
             "event": "answered", "question": self.question, "plan": self.plan.id, "sql": self.plan.sql,
             "dialect": self.plan.dialect.name(), "assumptions": self.plan.assumptions,
             "repairs": repairs, "relaxed": self.relaxed, "searched": self.searched,
             "writing": { "requests": usage.requests, "cost_usd": usage.cost_usd },
+            "prose": prose, "prose_problem": prose_problem,
             "columns": self.result.columns, "rows": rows, "meta": meta.to_json(),
         })
     }

@@ -11,6 +11,7 @@ mod conversation;
 mod conversation_store;
 mod plan;
 mod prompt;
+mod prose;
 mod schema;
 mod search;
 mod values;
@@ -28,13 +29,16 @@ pub use self::plan::{
     max_request_cost, plan_query, run_within_limit,
 };
 use self::prompt::{DescriptionBuilder, build_instructions};
+pub use self::prose::Prose;
+use self::prose::ShownRows;
 pub use self::schema::TableCard;
 use self::schema::{hash_schema, read_cards};
 pub use self::search::describe_search;
 use self::values::StoredValueIndex;
 pub use self::values::ValueMatch;
 use crate::query::{
-    CountedCost, Dialect, Meta, QueryError, Request, RowSink, StatementQuestion, StatementWriter,
+    CountedCost, Dialect, Meta, ProseQuestion, QueryError, QueryResult, Request, RowSink,
+    StatementQuestion, StatementWriter,
 };
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
@@ -56,6 +60,8 @@ const MAX_RELAXATIONS: usize = 2;
 pub use hqdl_spec::MIN_CONTEXT_TOKENS;
 /// The question may use at most one `QUESTION_SHARE`th of a prompt's tokens.
 const QUESTION_SHARE: u64 = 4;
+/// Tokens that a request for prose uses besides the question and the rows.
+const MAX_PROSE_TOKENS: u64 = 500;
 /// Maximum characters of an earlier query, or its problem, in the prompt of a repair.
 const MAX_REPAIR_CHARS: usize = 2000;
 /// Message that asks the model to relax a query that returned no rows.
@@ -403,6 +409,41 @@ impl<'a> Asker<'a> {
     #[must_use]
     pub fn describe_search(&self, meta: &Meta) -> String {
         describe_search(&self.database, &self.cards, meta)
+    }
+
+    /// Asks the model to answer the question in prose from the rows of its query. The request is
+    /// part of the limit on requests for SQL.
+    ///
+    /// # Errors
+    /// [`AskError`] if the request fails or would exceed the limit.
+    pub fn write_prose(&mut self, result: &QueryResult) -> Result<Prose, AskError> {
+        let settings = &self.request.spec.ask;
+        if !settings.shows_values {
+            let reason = "`values = false` in [ask] keeps the rows from the model";
+            return Ok(Prose::Missing(reason.to_owned()));
+        }
+        let max_tokens = settings.context_tokens.saturating_sub(MAX_PROSE_TOKENS)
+            - settings.context_tokens / QUESTION_SHARE;
+        let Some(rows) = ShownRows::select(result, max_tokens, self.tokenizer) else {
+            return Ok(Prose::Missing("the rows do not fit into `context_tokens`".to_owned()));
+        };
+        let question = ProseQuestion {
+            instructions: rows.build_instructions(&self.question),
+            question: self.question.clone(),
+            digest: rows.digest(),
+            table: rows.table.clone(),
+        };
+        let announced = std::mem::replace(&mut self.announced, true);
+        let announce = || {
+            if !announced {
+                (self.before_request)()
+            }
+        };
+        let text = self.writer.write_prose(&question, &announce)?;
+        Ok(text.map_or_else(
+            || Prose::Missing("the model wrote none".to_owned()),
+            |text| rows.check(&text),
+        ))
     }
 
     /// Closes the statement writer and returns the usage of its requests.

@@ -31,7 +31,8 @@
 //! only some `ask::passages`.
 //!
 //! [`PlainQuery`] runs a query without calls, `server` one over a database on a server, and
-//! [`map_values`] asks about values without a query. [`StatementWriter`] asks for a query.
+//! [`map_values`] asks about values without a query. [`StatementWriter`] asks for a query, or for
+//! prose about its rows.
 
 mod ask;
 mod cells;
@@ -66,7 +67,7 @@ pub use self::request::{CountedCost, RefreshScope, Request};
 pub use self::result::query_result::{
     self, Meta, Pass, QueryResult, Route, RouteKind, RowSink, Unbounded,
 };
-pub use self::statement::{StatementQuestion, StatementWriter};
+pub use self::statement::{ProseQuestion, StatementQuestion, StatementWriter};
 
 /// Returns true if a query may need facts or a model. A query that needs neither can run as a
 /// [`PlainQuery`].
