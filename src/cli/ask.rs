@@ -1,6 +1,6 @@
 //! Implements `hqdl ask`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,15 +10,16 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use super::approve::read_approval_or_interrupt;
+use super::approve::{read_answer_or_interrupt, read_approval_or_interrupt};
 use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED};
 use super::input::{self, open_for_query};
 use super::progress::Progress;
+use super::propose::{self, PricedColumn};
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{ModelFlags, OutputOptions, interrupt, meta, session};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, Prose, SqlGenerationLimit,
-    Turn, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, OtherReading,
+    ProposedColumn, Prose, SqlGenerationLimit, Turn, Written,
 };
 use crate::database::Database;
 use crate::format::{count_noun, format_usd, on_one_line};
@@ -61,6 +62,9 @@ pub struct Options {
     /// no rows, was relaxed, or is not in `SQLite`'s dialect.
     #[arg(long, requires = "spec", conflicts_with_all = ["sql_only", "explain"])]
     keep: bool,
+    /// Add the column that the model proposes to the spec. Fails if it proposes none.
+    #[arg(long, requires = "spec", conflicts_with = "sql_only")]
+    write: bool,
 }
 
 /// Flags of the commands that answer questions in plain words.
@@ -152,8 +156,16 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         Options { approve, say, .. } => PlanUse::Run { approved: approve.as_deref(), says: *say },
     };
     let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
-    match ask_run.ask(&text, &[], &interrupt)? {
-        AskOutcome::Stopped(code) => Ok(ExitCode::from(code)),
+    let outcome = ask_run.ask(&text, &[], &interrupt);
+    let written = match &options.ask.spec {
+        Some(spec) if options.write => {
+            let proposed = ask_run.proposed.borrow();
+            propose::write_columns(spec, &session.database, &proposed, output_options)
+        }
+        _ => Ok(()),
+    };
+    match outcome? {
+        AskOutcome::Stopped(code) => written.map(|()| ExitCode::from(code)),
         AskOutcome::Answered(answered) => {
             let is_open = answered.print(format, output_options)?;
             if let (true, Some(spec)) = (options.keep, &options.ask.spec) {
@@ -163,7 +175,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 }
                 keep_example(spec, &session.database, turn, output_options)?;
             }
-            Ok(ExitCode::from(if is_open { answered.exit_code() } else { 0 }))
+            written.map(|()| ExitCode::from(if is_open { answered.exit_code() } else { 0 }))
         }
     }
 }
@@ -243,6 +255,8 @@ pub struct Answered {
     relaxed: Vec<String>,
     /// Queries that failed and were repaired, with their errors.
     repairs: Vec<FailedQuery>,
+    /// Columns that the model proposed, with their prices.
+    new_columns: Vec<Json>,
     /// Answer in prose, if it was wanted.
     prose: Option<Prose>,
     /// Usage of the requests for SQL and prose.
@@ -272,6 +286,8 @@ pub struct AskRun<'s> {
     /// Copy of the spec that limits the requests for SQL, and the limit.
     writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
+    /// Columns that the model proposed for the latest question.
+    proposed: RefCell<Vec<PricedColumn>>,
 }
 
 impl<'s> AskRun<'s> {
@@ -308,6 +324,7 @@ impl<'s> AskRun<'s> {
             planning_model: model::connect_for_planning(&session.spec)?,
             writing: ask::limit_sql_generation_cost(&session.spec)?,
             spent: Cell::default(),
+            proposed: RefCell::default(),
         })
     }
 
@@ -352,6 +369,7 @@ impl<'s> AskRun<'s> {
         let mut outcome = outcome?;
         if let AskOutcome::Answered(answered) = &mut outcome {
             text.clone_into(&mut answered.question);
+            answered.new_columns = self.proposed_json();
             (answered.repairs, answered.writing) = (repairs, usage);
         }
         Ok(outcome)
@@ -403,7 +421,9 @@ impl<'s> AskRun<'s> {
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let mut written = asker.plan().map_err(|error| self.failure_for(error))?;
+        let Some(mut written) = self.write_query(asker, interrupt)? else {
+            return Ok(AskOutcome::Stopped(INTERRUPTED));
+        };
         let mut relaxed: Vec<String> = Vec::new();
         let mut empty: Option<Answered> = None;
         loop {
@@ -413,13 +433,18 @@ impl<'s> AskRun<'s> {
                     *plan
                 }
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
-                (other, None) => return Ok(self.report_missing_query(&other)),
+                (other, None) => {
+                    self.price_proposals(asker, None);
+                    return Ok(self.report_missing_query(&other));
+                }
             };
+            self.price_proposals(asker, Some(&plan));
             if matches!(self.plan_use, PlanUse::PrintSql | PlanUse::Explain) {
                 self.print_plan(&plan);
                 return Ok(AskOutcome::Stopped(0));
             }
             self.show_plan(&plan);
+            self.show_proposals();
             match (self.require_approval(&plan, asker, interrupt), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
                 (Ok(Some(INTERRUPTED)), _) => return Ok(AskOutcome::Stopped(INTERRUPTED)),
@@ -428,7 +453,7 @@ impl<'s> AskRun<'s> {
                 (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
                 (Err(failure), None) => {
                     if self.output_options.json {
-                        anstream::println!("{}", plan_to_json(&plan));
+                        anstream::println!("{}", self.plan_to_json(&plan));
                     }
                     return Err(failure);
                 }
@@ -452,6 +477,7 @@ impl<'s> AskRun<'s> {
                 searched,
                 relaxed: relaxed.clone(),
                 repairs: Vec::new(),
+                new_columns: Vec::new(),
                 prose: None,
                 writing: Usage::default(),
             };
@@ -486,6 +512,86 @@ impl<'s> AskRun<'s> {
         }
     }
 
+    /// Writes the query of the reading that the user chooses. Returns `None` if the user presses
+    /// Ctrl-C.
+    fn write_query(
+        &self,
+        asker: &mut Asker<'_>,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Option<Written>, Failure> {
+        let written = asker.plan().map_err(|error| self.failure_for(error))?;
+        let (Written::Plan(plan), Some(other)) = (&written, asker.other.take()) else {
+            return Ok(Some(written));
+        };
+        match self.prefers_other_reading(plan, &other, interrupt) {
+            Some(true) => {
+                let other = asker.use_other_reading(other);
+                other.map(Some).map_err(|error| self.failure_for(error))
+            }
+            Some(false) => Ok(Some(written)),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks the user on a terminal which of two readings the question has. Returns `None` if the
+    /// user presses Ctrl-C.
+    fn prefers_other_reading(
+        &self,
+        plan: &AskPlan,
+        other: &OtherReading,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Option<bool> {
+        let runs =
+            matches!(self.plan_use, PlanUse::Run { approved: None, .. } | PlanUse::RunInChat);
+        if !runs || self.output_options.json || self.output_options.quiet {
+            return Some(false);
+        }
+        if !can_ask_user() {
+            let reading = on_one_line(&other.reading);
+            anstream::eprintln!("note: the question could also mean: {reading}");
+            return Some(false);
+        }
+        let first = plan.assumptions.as_deref().unwrap_or("the first query");
+        anstream::eprintln!("the question has two readings:");
+        for (number, reading, sql) in [(1, first, &plan.sql), (2, &other.reading, &other.sql)] {
+            let sql = to_safe_lines(sql).replace('\n', "\n           ");
+            anstream::eprintln!("{number:<10} {}\n           {sql}", on_one_line(reading));
+        }
+        anstream::eprint!("Which one? [1/2] ");
+        read_answer_or_interrupt(interrupt).map(|answer| answer == "2")
+    }
+
+    /// Computes the prices of the columns that the model proposes. A query without calls needs none.
+    fn price_proposals(&self, asker: &Asker<'_>, plan: Option<&AskPlan>) {
+        let is_needed = plan.is_none_or(|plan| !plan.explained.routes.is_empty());
+        let price = |column: &ProposedColumn| {
+            let live = match plan {
+                Some(plan) => plan.likely_usd(&self.session.spec),
+                None => asker.price_live(column),
+            };
+            let spec = self.flags.spec.as_deref();
+            PricedColumn::new(column.clone(), live, spec, &self.flags.flags, self.session)
+        };
+        let proposed = asker.proposed.iter().filter(|_| is_needed).map(price).collect();
+        self.proposed.replace(proposed);
+    }
+
+    fn show_proposals(&self) {
+        if !self.output_options.quiet && !self.output_options.json {
+            self.proposed.borrow().iter().for_each(PricedColumn::print);
+        }
+    }
+
+    fn proposed_json(&self) -> Vec<Json> {
+        self.proposed.borrow().iter().map(PricedColumn::to_json).collect()
+    }
+
+    fn plan_to_json(&self, plan: &AskPlan) -> Json {
+        let mut json = plan_to_json(plan);
+        json["new_columns"] = self.proposed_json().into();
+        json
+    }
+
     /// Returns an answer in prose. If a request fails, the rows are the answer.
     fn write_prose(&self, asker: &mut Asker<'_>, result: &QueryResult) -> Prose {
         if result.rows.is_empty() {
@@ -505,7 +611,8 @@ impl<'s> AskRun<'s> {
                     PlanUse::RunInChat => format!("no query was run; the model says: {reason}"),
                     _ => format!("the database cannot answer this: {reason}"),
                 };
-                (message, json!({ "event": "declined", "reason": reason }))
+                let columns = self.proposed_json();
+                (message, json!({ "event": "declined", "reason": reason, "new_columns": columns }))
             }
             Written::Failed(failed) => {
                 let message = format!(
@@ -524,6 +631,7 @@ impl<'s> AskRun<'s> {
             anstream::println!("{json}");
         } else {
             anstream::eprintln!("{message}");
+            self.show_proposals();
         }
         AskOutcome::Stopped(INCOMPLETE)
     }
@@ -531,12 +639,13 @@ impl<'s> AskRun<'s> {
     /// Prints the plan on stdout, for `--sql-only` and `--explain`.
     fn print_plan(&self, plan: &AskPlan) {
         if self.output_options.json {
-            anstream::println!("{}", plan_to_json(plan));
+            anstream::println!("{}", self.plan_to_json(plan));
         } else if self.plan_use == PlanUse::PrintSql {
             print_sql(&plan.sql);
         } else {
             let explained = meta::format_explained_query(&plan.explained, &self.session.spec);
             anstream::print!("{explained}{:<10} {}\n", "plan", plan.id);
+            self.show_proposals();
         }
     }
 
@@ -585,7 +694,7 @@ impl<'s> AskRun<'s> {
             let message = format!("plan {approved} is not the current plan: {cost}");
             return Err(self.approval_failure(plan, message));
         }
-        if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        if can_ask_user() {
             anstream::eprint!("{cost}. Run it? [y/N] ");
             return Ok(match read_approval_or_interrupt(interrupt) {
                 Some(true) => None,
@@ -608,6 +717,10 @@ impl<'s> AskRun<'s> {
         };
         Failure::Message { message, hint, exit: APPROVAL }
     }
+}
+
+fn can_ask_user() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
 /// Prints a query as it is, or without control characters on a terminal.
@@ -743,7 +856,7 @@ impl Answered {
             "dialect": self.plan.dialect.name(), "assumptions": self.plan.assumptions,
             "repairs": repairs, "relaxed": self.relaxed, "searched": self.searched,
             "writing": { "requests": usage.requests, "cost_usd": usage.cost_usd },
-            "prose": prose, "prose_problem": prose_problem,
+            "prose": prose, "prose_problem": prose_problem, "new_columns": self.new_columns,
             "columns": self.result.columns, "rows": rows, "meta": meta.to_json(),
         })
     }

@@ -67,6 +67,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --explain",
             "hqdl ask --spec specs/superhero.toml \"Which heroes are taller than 2 m?\" --keep",
             "hqdl ask --spec specs/superhero.toml \"Who is the tallest hero?\" --say",
+            "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --explain --write",
         ],
     ),
     (

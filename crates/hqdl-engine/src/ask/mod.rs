@@ -11,6 +11,7 @@ mod conversation;
 mod conversation_store;
 mod plan;
 mod prompt;
+mod proposal;
 mod prose;
 mod schema;
 mod search;
@@ -29,6 +30,7 @@ pub use self::plan::{
     max_request_cost, plan_query, run_within_limit,
 };
 use self::prompt::{DescriptionBuilder, build_instructions};
+pub use self::proposal::{ColumnPrices, ProposedColumn};
 pub use self::prose::Prose;
 use self::prose::ShownRows;
 pub use self::schema::TableCard;
@@ -197,6 +199,18 @@ struct WrittenStatement {
     dialect: Dialect,
     assumptions: Option<String>,
     cannot_answer: Option<String>,
+    other_sql: Option<String>,
+    other_reading: Option<String>,
+    new_columns: Option<Vec<ProposedColumn>>,
+}
+
+/// Another reading of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherReading {
+    /// Text of its query.
+    pub sql: String,
+    /// How it reads the question.
+    pub reading: String,
 }
 
 /// Writes and runs the queries that answer one question.
@@ -220,6 +234,10 @@ pub struct Asker<'a> {
     announced: bool,
     /// Queries that failed and were repaired.
     pub repairs: Vec<FailedQuery>,
+    /// Another reading of the latest answer, whose query reads other tables or rows.
+    pub other: Option<OtherReading>,
+    /// Columns that the latest answer proposes, because no column answers the question.
+    pub proposed: Vec<ProposedColumn>,
     relaxations: usize,
     /// USD spent so far on running this question's queries.
     spent_usd: f64,
@@ -283,6 +301,8 @@ impl<'a> Asker<'a> {
             values: None,
             announced: false,
             repairs: Vec::new(),
+            other: None,
+            proposed: Vec::new(),
             relaxations: 0,
             spent_usd: 0.0,
             request,
@@ -411,6 +431,29 @@ impl<'a> Asker<'a> {
         describe_search(&self.database, &self.cards, meta)
     }
 
+    /// Writes the query of another reading in place of the first one.
+    ///
+    /// # Errors
+    /// Errors of [`Self::plan`].
+    pub fn use_other_reading(&mut self, other: OtherReading) -> Result<Written, AskError> {
+        self.check_statement(Some(WrittenStatement {
+            sql: Some(other.sql),
+            assumptions: Some(other.reading),
+            ..WrittenStatement::default()
+        }))
+    }
+
+    /// Returns the likely cost in USD of asking a column's question live about each row, if it is
+    /// known. Sends no request.
+    #[must_use]
+    pub fn price_live(&self, column: &ProposedColumn) -> Option<f64> {
+        let sql = column.live_query()?;
+        let request = Request { sql: &sql, dialect: Dialect::Sqlite, ..self.request.clone() };
+        let limits = CostLimits::default();
+        let plan = plan_query(&request, &self.planning_model, &self.schema_hash, limits).ok()?;
+        plan.likely_usd(self.request.spec)
+    }
+
     /// Asks the model to answer the question in prose from the rows of its query. The request is
     /// part of the limit on requests for SQL.
     ///
@@ -533,10 +576,14 @@ impl<'a> Asker<'a> {
         statement: Option<WrittenStatement>,
     ) -> Result<Written, AskError> {
         let Some(statement) = statement else { return Ok(Written::Unreadable) };
+        self.proposed = statement.new_columns.unwrap_or_default();
         let Some(sql) = statement.sql.filter(|sql| !sql.trim().is_empty()) else {
             let reason = statement.cannot_answer.unwrap_or_default();
             return Ok(Written::Declined(reason));
         };
+        let other = statement.other_sql.zip(statement.other_reading);
+        let other = other.map(|(sql, reading)| OtherReading { sql, reading });
+        self.other = other.filter(|other| select_source(&other.sql) != select_source(&sql));
         let dialect = statement.dialect;
         let request = Request { sql: &sql, dialect, ..self.request.clone() };
         let limits = CostLimits {
@@ -554,6 +601,15 @@ impl<'a> Asker<'a> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Returns the part of a query that determines its tables and filters, in a form to compare.
+fn select_source(sql: &str) -> String {
+    let words: Vec<String> = sql.split_whitespace().map(str::to_lowercase).collect();
+    let text = words.join(" ");
+    let source = text.split_once(" from ").map_or(text.as_str(), |(_, source)| source);
+    let end = source.rfind(" order by ").or_else(|| source.rfind(" limit "));
+    source[..end.unwrap_or(source.len())].trim_end_matches(';').to_owned()
 }
 
 /// Formats a problem for the model.
@@ -596,4 +652,24 @@ fn collect_string_literals(sql: &str) -> Vec<String> {
         literals.push(text);
     }
     literals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::select_source;
+
+    #[test]
+    fn readings_differ_in_tables_or_filters() {
+        let base = "SELECT a FROM t WHERE b > 1 ORDER BY a";
+        for same in
+            ["SELECT a, b  FROM t\nWHERE b > 1", "select A from T where B > 1 ORDER BY b LIMIT 3;"]
+        {
+            assert_eq!(select_source(base), select_source(same), "{same}");
+        }
+        for other in
+            ["SELECT a FROM u WHERE b > 1", "SELECT a FROM t WHERE b > 2", "SELECT a FROM t"]
+        {
+            assert_ne!(select_source(base), select_source(other), "{other}");
+        }
+    }
 }
