@@ -83,29 +83,43 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Reads the user's answer to an approval question on the terminal. Returns true for `y` and
 /// `yes`.
-pub fn read_approval() -> bool {
+fn read_approval() -> bool {
+    is_approval(&read_answer())
+}
+
+fn is_approval(answer: &str) -> bool {
+    matches!(answer, "y" | "yes")
+}
+
+/// Reads a line that the user types on the terminal, in lower case.
+fn read_answer() -> String {
     // Discard the input that was typed before the question appeared: it does not answer it.
     #[cfg(unix)]
     let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
     let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
-    read > 0 && matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
+    let _ = std::io::stdin().lock().read_line(&mut line);
+    line.trim().to_lowercase()
 }
 
-/// Reads the user's answer like [`read_approval`]. Returns `None` if the user presses Ctrl-C first.
+/// Reads the user's answer to an approval question. Returns `None` if the user presses Ctrl-C first.
 pub fn read_approval_or_interrupt(interrupt: &watch::Receiver<bool>) -> Option<bool> {
+    read_answer_or_interrupt(interrupt).map(|answer| is_approval(&answer))
+}
+
+/// Reads a line in lower case. Returns `None` if the user presses Ctrl-C first.
+pub fn read_answer_or_interrupt(interrupt: &watch::Receiver<bool>) -> Option<String> {
     let (sender, answers) = channel();
     // A blocking read of stdin cannot be cancelled, so a separate thread does it.
-    std::thread::spawn(move || sender.send(read_approval()));
+    std::thread::spawn(move || sender.send(read_answer()));
     interrupt::run_prompt(|| {
         loop {
             if *interrupt.borrow() {
                 return None;
             }
             match answers.recv_timeout(Duration::from_millis(20)) {
-                Ok(is_approved) => return Some(is_approved),
+                Ok(answer) => return Some(answer),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Some(false),
+                Err(RecvTimeoutError::Disconnected) => return Some(String::new()),
             }
         }
     })

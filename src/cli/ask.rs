@@ -1,6 +1,6 @@
 //! Implements `hqdl ask`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,15 +10,16 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use super::approve::read_approval_or_interrupt;
+use super::approve::{read_answer_or_interrupt, read_approval_or_interrupt};
 use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED};
 use super::input::{self, open_for_query};
 use super::progress::Progress;
+use super::propose::{self, PricedColumn};
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{ModelFlags, OutputOptions, interrupt, meta, session};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, SqlGenerationLimit, Turn,
-    Written,
+    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, OtherReading,
+    ProposedColumn, Prose, SqlGenerationLimit, Turn, Written,
 };
 use crate::database::Database;
 use crate::format::{count_noun, format_usd, to_single_line};
@@ -53,10 +54,17 @@ pub struct Options {
     /// Print how the query would run, like `hqdl explain`, without running it.
     #[arg(long, conflicts_with = "sql_only")]
     explain: bool,
+    /// Also answer in at most three English sentences. A model writes them from the rows, and hqdl
+    /// prints them only if their numbers and names occur in the rows that they cite, such as [1].
+    #[arg(long, conflicts_with_all = ["sql_only", "explain"])]
+    say: bool,
     /// Add the question and its query to the spec as an [[example]]. Fails if the query returns
     /// no rows, was relaxed, or is not in `SQLite`'s dialect.
     #[arg(long, requires = "spec", conflicts_with_all = ["sql_only", "explain"])]
     keep: bool,
+    /// Add the column that the model proposes to the spec. Fails if it proposes none.
+    #[arg(long, requires = "spec", conflicts_with = "sql_only")]
+    write: bool,
 }
 
 /// Flags of the commands that answer questions in plain words.
@@ -127,6 +135,8 @@ pub enum PlanUse<'a> {
     Run {
         /// Id of the plan that was approved.
         approved: Option<&'a str>,
+        /// Whether to answer in prose, too.
+        says: bool,
     },
     /// Run the query after approval on the terminal.
     RunInChat,
@@ -144,11 +154,19 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let plan_use = match options {
         Options { sql_only: true, .. } => PlanUse::PrintSql,
         Options { explain: true, .. } => PlanUse::Explain,
-        Options { approve, .. } => PlanUse::Run { approved: approve.as_deref() },
+        Options { approve, say, .. } => PlanUse::Run { approved: approve.as_deref(), says: *say },
     };
     let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
-    match ask_run.ask(&text, &[], &interrupt)? {
-        AskOutcome::Stopped(code) => Ok(ExitCode::from(code)),
+    let outcome = ask_run.ask(&text, &[], &interrupt);
+    let written = match &options.ask.spec {
+        Some(spec) if options.write => {
+            let proposed = ask_run.proposed.borrow();
+            propose::write_columns(spec, &session.database, &proposed, output_options)
+        }
+        _ => Ok(()),
+    };
+    match outcome? {
+        AskOutcome::Stopped(code) => written.map(|()| ExitCode::from(code)),
         AskOutcome::Answered(answered) => {
             let is_open = answered.print(format, output_options)?;
             if let (true, Some(spec)) = (options.keep, &options.ask.spec) {
@@ -158,7 +176,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 }
                 keep_example(spec, &session.database, turn, output_options)?;
             }
-            Ok(ExitCode::from(if is_open { answered.exit_code() } else { 0 }))
+            written.map(|()| ExitCode::from(if is_open { answered.exit_code() } else { 0 }))
         }
     }
 }
@@ -198,8 +216,13 @@ fn read_question(text: &str) -> Result<String, Failure> {
     })
 }
 
-/// Prints the limit on the requests for SQL, before the first of them.
-fn announce_limit(limit: SqlGenerationLimit, spec: &Spec, output_options: OutputOptions) {
+/// Prints the limit on the requests for SQL and prose, before the first of them.
+fn announce_limit(
+    limit: SqlGenerationLimit,
+    says: bool,
+    spec: &Spec,
+    output_options: OutputOptions,
+) {
     if output_options.quiet || spec.model.provider == Provider::Replay {
         return;
     }
@@ -209,7 +232,8 @@ fn announce_limit(limit: SqlGenerationLimit, spec: &Spec, output_options: Output
             format!("at most {} (price unknown)", count_noun(tokens, "token"))
         }
     };
-    anstream::eprintln!("asking {} for SQL, {limit}", spec.model.name);
+    let texts = if says { "SQL and prose" } else { "SQL" };
+    anstream::eprintln!("asking {} for {texts}, {limit}", spec.model.name);
 }
 
 /// Hint for a question that got no query.
@@ -232,7 +256,11 @@ pub struct Answered {
     relaxed: Vec<String>,
     /// Queries that failed and were repaired, with their errors.
     repairs: Vec<FailedQuery>,
-    /// Usage of the requests for SQL.
+    /// Columns that the model proposed, with their prices.
+    new_columns: Vec<Json>,
+    /// Answer in prose, if it was wanted.
+    prose: Option<Prose>,
+    /// Usage of the requests for SQL and prose.
     writing: Usage,
 }
 
@@ -259,6 +287,8 @@ pub struct AskRun<'s> {
     /// Copy of the spec that limits the requests for SQL, and that limit.
     writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
+    /// Columns that the model proposed for the latest question.
+    proposed: RefCell<Vec<PricedColumn>>,
 }
 
 impl<'s> AskRun<'s> {
@@ -295,6 +325,7 @@ impl<'s> AskRun<'s> {
             planning_model: model::connect_for_planning(&session.spec)?,
             writing: ask::limit_sql_generation_cost(&session.spec)?,
             spent: Cell::default(),
+            proposed: RefCell::default(),
         })
     }
 
@@ -310,7 +341,9 @@ impl<'s> AskRun<'s> {
         earlier: &[Turn],
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let announce = || announce_limit(self.writing.1, &self.session.spec, self.output_options);
+        let says = matches!(self.plan_use, PlanUse::Run { says: true, .. });
+        let announce =
+            || announce_limit(self.writing.1, says, &self.session.spec, self.output_options);
         let question = AskQuestion {
             text,
             request: self.build_request(interrupt.clone())?,
@@ -322,7 +355,10 @@ impl<'s> AskRun<'s> {
         };
         let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
         asker.continue_conversation(earlier);
-        let outcome = self.answer(&mut asker, interrupt);
+        let mut outcome = self.answer(&mut asker, interrupt);
+        if let (true, Ok(AskOutcome::Answered(answered))) = (says, &mut outcome) {
+            answered.prose = Some(self.write_prose(&mut asker, &answered.result));
+        }
         let repairs = std::mem::take(&mut asker.repairs);
         let queries_usd = asker.spent_usd();
         let usage = asker.finish(outcome.is_ok())?;
@@ -334,6 +370,7 @@ impl<'s> AskRun<'s> {
         let mut outcome = outcome?;
         if let AskOutcome::Answered(answered) = &mut outcome {
             text.clone_into(&mut answered.question);
+            answered.new_columns = self.proposed_json();
             (answered.repairs, answered.writing) = (repairs, usage);
         }
         Ok(outcome)
@@ -367,7 +404,7 @@ impl<'s> AskRun<'s> {
             AskError::Query(QueryError::Stopped(StopReason::Endpoint(ModelError::Budget(
                 reached,
             )))) if !reached.is_daily() => Failure::Message {
-                message: format!("cannot write SQL: {reached}"),
+                message: format!("cannot write SQL or prose: {reached}"),
                 hint: "raise --budget (`budget_usd` in [ask]), or lower `context_tokens` in [ask]"
                     .to_owned(),
                 exit: BUDGET,
@@ -385,7 +422,9 @@ impl<'s> AskRun<'s> {
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
+        let Some(mut written) = self.write_query(asker, interrupt)? else {
+            return Ok(AskOutcome::Stopped(INTERRUPTED));
+        };
         let mut relaxed: Vec<String> = Vec::new();
         let mut empty: Option<Answered> = None;
         loop {
@@ -395,13 +434,18 @@ impl<'s> AskRun<'s> {
                     *plan
                 }
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
-                (other, None) => return Ok(self.report_missing_query(&other)),
+                (other, None) => {
+                    self.price_proposals(asker, None);
+                    return Ok(self.report_missing_query(&other));
+                }
             };
+            self.price_proposals(asker, Some(&plan));
             if matches!(self.plan_use, PlanUse::PrintSql | PlanUse::Explain) {
                 self.print_plan(&plan);
                 return Ok(AskOutcome::Stopped(0));
             }
             self.show_plan(&plan);
+            self.show_proposals();
             match (self.require_approval(&plan, asker, interrupt), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
                 (Ok(Some(INTERRUPTED)), _) => return Ok(AskOutcome::Stopped(INTERRUPTED)),
@@ -411,7 +455,7 @@ impl<'s> AskRun<'s> {
                 (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
                 (Err(failure), None) => {
                     if self.output_options.json {
-                        anstream::println!("{}", plan_to_json(&plan));
+                        anstream::println!("{}", self.plan_to_json(&plan));
                     }
                     return Err(failure);
                 }
@@ -435,6 +479,8 @@ impl<'s> AskRun<'s> {
                 searched,
                 relaxed: relaxed.clone(),
                 repairs: Vec::new(),
+                new_columns: Vec::new(),
+                prose: None,
                 writing: Usage::default(),
             };
             if has_rows {
@@ -468,6 +514,95 @@ impl<'s> AskRun<'s> {
         }
     }
 
+    /// Writes the query of the reading that the user chooses. Returns `None` if the user presses
+    /// Ctrl-C.
+    fn write_query(
+        &self,
+        asker: &mut Asker<'_>,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Option<Written>, Failure> {
+        let written = asker.plan().map_err(|error| self.to_failure(error))?;
+        let (Written::Plan(plan), Some(other)) = (&written, asker.other.take()) else {
+            return Ok(Some(written));
+        };
+        match self.prefers_other_reading(plan, &other, interrupt) {
+            Some(true) => {
+                let other = asker.use_other_reading(other);
+                other.map(Some).map_err(|error| self.to_failure(error))
+            }
+            Some(false) => Ok(Some(written)),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks the user on a terminal which of two readings the question has. Returns `None` if the
+    /// user presses Ctrl-C.
+    fn prefers_other_reading(
+        &self,
+        plan: &AskPlan,
+        other: &OtherReading,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Option<bool> {
+        let runs =
+            matches!(self.plan_use, PlanUse::Run { approved: None, .. } | PlanUse::RunInChat);
+        if !runs || self.output_options.json || self.output_options.quiet {
+            return Some(false);
+        }
+        if !can_ask_user() {
+            let reading = to_single_line(&other.reading);
+            anstream::eprintln!("note: the question could also mean: {reading}");
+            return Some(false);
+        }
+        let first = plan.assumptions.as_deref().unwrap_or("the first query");
+        anstream::eprintln!("the question has two readings:");
+        for (number, reading, sql) in [(1, first, &plan.sql), (2, &other.reading, &other.sql)] {
+            let sql = strip_control_characters(sql).replace('\n', "\n           ");
+            anstream::eprintln!("{number:<10} {}\n           {sql}", to_single_line(reading));
+        }
+        anstream::eprint!("Which one? [1/2] ");
+        read_answer_or_interrupt(interrupt).map(|answer| answer == "2")
+    }
+
+    /// Computes the prices of the columns that the model proposes. A query without calls needs none.
+    fn price_proposals(&self, asker: &Asker<'_>, plan: Option<&AskPlan>) {
+        let is_needed = plan.is_none_or(|plan| !plan.explained.routes.is_empty());
+        let price = |column: &ProposedColumn| {
+            let live = match plan {
+                Some(plan) => plan.likely_usd(&self.session.spec),
+                None => asker.price_live(column),
+            };
+            let spec = self.flags.spec.as_deref();
+            PricedColumn::new(column.clone(), live, spec, &self.flags.flags, self.session)
+        };
+        let proposed = asker.proposed.iter().filter(|_| is_needed).map(price).collect();
+        self.proposed.replace(proposed);
+    }
+
+    fn show_proposals(&self) {
+        if !self.output_options.quiet && !self.output_options.json {
+            self.proposed.borrow().iter().for_each(PricedColumn::print);
+        }
+    }
+
+    fn proposed_json(&self) -> Vec<Json> {
+        self.proposed.borrow().iter().map(PricedColumn::to_json).collect()
+    }
+
+    fn plan_to_json(&self, plan: &AskPlan) -> Json {
+        let mut json = plan_to_json(plan);
+        json["new_columns"] = self.proposed_json().into();
+        json
+    }
+
+    /// Returns an answer in prose. If a request fails, the rows are the answer.
+    fn write_prose(&self, asker: &mut Asker<'_>, result: &QueryResult) -> Prose {
+        if result.rows.is_empty() {
+            return Prose::Missing("there are no rows".to_owned());
+        }
+        let written = asker.write_prose(result);
+        written.unwrap_or_else(|error| Prose::Missing(self.to_failure(error).message()))
+    }
+
     /// Prints why no query was written.
     fn report_missing_query(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
@@ -478,7 +613,8 @@ impl<'s> AskRun<'s> {
                     PlanUse::RunInChat => format!("no query was run; the model says: {reason}"),
                     _ => format!("the database cannot answer this: {reason}"),
                 };
-                (message, json!({ "event": "declined", "reason": reason }))
+                let columns = self.proposed_json();
+                (message, json!({ "event": "declined", "reason": reason, "new_columns": columns }))
             }
             Written::Failed(failed) => {
                 let message = format!(
@@ -497,6 +633,7 @@ impl<'s> AskRun<'s> {
             anstream::println!("{json}");
         } else {
             anstream::eprintln!("{message}");
+            self.show_proposals();
         }
         AskOutcome::Stopped(INCOMPLETE)
     }
@@ -504,12 +641,13 @@ impl<'s> AskRun<'s> {
     /// Prints the plan on stdout, for `--sql-only` and `--explain`.
     fn print_plan(&self, plan: &AskPlan) {
         if self.output_options.json {
-            anstream::println!("{}", plan_to_json(plan));
+            anstream::println!("{}", self.plan_to_json(plan));
         } else if self.plan_use == PlanUse::PrintSql {
             print_sql(&plan.sql);
         } else {
             let explained = meta::format_explained_query(&plan.explained, &self.session.spec);
             anstream::print!("{explained}{:<10} {}\n", "plan", plan.id);
+            self.show_proposals();
         }
     }
 
@@ -551,14 +689,14 @@ impl<'s> AskRun<'s> {
             }
             MaxCost::Nothing => return Ok(None),
         };
-        if let PlanUse::Run { approved: Some(approved) } = self.plan_use {
+        if let PlanUse::Run { approved: Some(approved), .. } = self.plan_use {
             if approved == plan.id {
                 return Ok(None);
             }
             let message = format!("plan {approved} is not the current plan: {cost}");
             return Err(self.approval_failure(plan, message));
         }
-        if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        if can_ask_user() {
             anstream::eprint!("{cost}. Run it? [y/N] ");
             return Ok(match read_approval_or_interrupt(interrupt) {
                 Some(true) => None,
@@ -581,6 +719,10 @@ impl<'s> AskRun<'s> {
         };
         Failure::Message { message, hint, exit: APPROVAL }
     }
+}
+
+fn can_ask_user() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
 /// Prints a query. On a terminal, omits control characters.
@@ -652,6 +794,7 @@ impl Answered {
             anstream::println!("{}", self.to_json());
             return Ok(true);
         }
+        self.print_prose(format, output_options);
         let mut rows = rows::new_stdout_writer(format);
         match self.write_rows(rows.as_mut()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
@@ -667,6 +810,21 @@ impl Answered {
             }
         }
         Ok(true)
+    }
+
+    /// Prints the answer in prose: above a table, or else on stderr, so that stdout has only rows.
+    fn print_prose(&self, format: RowsFormat, output_options: OutputOptions) {
+        match &self.prose {
+            // A reader may close the pipe early; the rows then find out.
+            Some(Prose::Written(text)) if format == RowsFormat::Table => {
+                let _ = writeln!(std::io::stdout(), "{text}\n");
+            }
+            Some(Prose::Written(text)) => anstream::eprintln!("{text}"),
+            Some(Prose::Missing(why)) if !output_options.quiet => {
+                anstream::eprintln!("note: no prose: {}", to_single_line(why));
+            }
+            _ => {}
+        }
     }
 
     pub fn write_rows(&self, out: &mut dyn RowsOut) -> std::io::Result<()> {
@@ -691,11 +849,17 @@ impl Answered {
         let rows: Vec<Vec<Json>> =
             self.result.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
         let meta: &Meta = &self.result.meta;
+        let (prose, prose_problem) = match &self.prose {
+            Some(Prose::Written(text)) => (Some(text), None),
+            Some(Prose::Missing(why)) => (None, Some(why)),
+            None => (None, None),
+        };
         json!({
             "event": "answered", "question": self.question, "plan": self.plan.id, "sql": self.plan.sql,
             "dialect": self.plan.dialect.name(), "assumptions": self.plan.assumptions,
             "repairs": repairs, "relaxed": self.relaxed, "searched": self.searched,
             "writing": { "requests": usage.requests, "cost_usd": usage.cost_usd },
+            "prose": prose, "prose_problem": prose_problem, "new_columns": self.new_columns,
             "columns": self.result.columns, "rows": rows, "meta": meta.to_json(),
         })
     }

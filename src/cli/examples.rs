@@ -66,6 +66,8 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --rewrite --sql-only --context-tokens 8000",
             "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --explain",
             "hqdl ask --spec specs/superhero.toml \"Which heroes are taller than 2 m?\" --keep",
+            "hqdl ask --spec specs/superhero.toml \"Who is the tallest hero?\" --say",
+            "hqdl ask --spec specs/superhero.toml \"Who can fly?\" --explain --write",
         ],
     ),
     (

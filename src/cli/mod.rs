@@ -25,6 +25,7 @@ mod overrides;
 mod plan;
 mod prices;
 mod progress;
+mod propose;
 mod query;
 mod rows;
 mod score;

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::actions::AuditAnswer;
-use super::connection::{ToolCall, describe_client, wait_for_cancellation};
+use super::connection::{PlanClient, ToolCall, wait_for_cancellation};
 use super::context::{PagePosition, ServerContext, WorkControl, WritingAllowance, WrittenQuery};
 use super::gate::{Decision, Grant, PendingQuestions, authorize};
 use super::host::{McpHost, WorkPermit};
@@ -19,11 +19,13 @@ use super::tools::{
     OverrideArguments, PlanArguments, QueryArguments, QuestionArguments, SearchArguments,
     WhyArguments,
 };
-use crate::approval::{CellOverride, FillRequest, PlanRecord, PlannedWork};
+use crate::approval::{CellOverride, FillRequest, PlanRecord, PlannedQuery, PlannedWork};
 use crate::ask::{AskPlan, MaxCost};
 use crate::failure::Failure;
 use crate::generate::{Event, Listener};
-use crate::query::Dialect;
+
+/// A plan with its record, which a person approves.
+type RecordedPlan = (AskPlan, PlanRecord);
 
 /// Minimum interval between progress notifications.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -35,6 +37,8 @@ pub struct RunningCall<'c, H> {
     pub context: Arc<ServerContext>,
     pub params: &'c CallToolRequestParams,
     pub call: &'c ToolCall,
+    /// Client that the plans of the call are bound to.
+    pub client: PlanClient,
 }
 
 /// Sets the interrupt of the work when the call ends or is cancelled.
@@ -150,20 +154,40 @@ impl<H: McpHost> RunningCall<'_, H> {
         ended.map_err(|_| bug())?
     }
 
-    async fn plan_sql(&self, sql: String, dialect: Dialect) -> Result<AskPlan, Failure> {
-        self.run_blocking(move |context, control| context.plan_sql(&sql, dialect, control)).await
+    /// Checks a query. Returns its plan with the record for its approval.
+    async fn plan_sql(&self, query: PlannedQuery) -> Result<RecordedPlan, Failure> {
+        let client = self.client.clone();
+        let plan = move |context: &ServerContext, control| {
+            let plan = context.plan_sql(&query, control)?;
+            let record = context.build_plan_record(&plan, query.interval, client)?;
+            Ok((plan, record))
+        };
+        self.run_blocking(plan).await
+    }
+
+    /// Returns the record of work, for its approval.
+    async fn build_record(&self, work: PlannedWork, cost: MaxCost) -> Result<PlanRecord, Failure> {
+        let client = self.client.clone();
+        self.run_blocking(move |context, _| context.build_record(work, &cost, Vec::new(), client))
+            .await
     }
 
     async fn plan(&self, arguments: PlanArguments) -> Result<CallToolResponse, Failure> {
-        let plan = match arguments {
-            PlanArguments { sql: Some(sql), question: None, dialect } => {
-                self.plan_sql(sql, dialect).await?
+        let (plan, record) = match arguments {
+            PlanArguments { sql: Some(sql), question: None, dialect, interval } => {
+                self.plan_sql(PlannedQuery { sql, dialect, interval }).await?
             }
-            PlanArguments { sql: None, question: Some(question), .. } => {
+            PlanArguments { sql: None, question: Some(question), interval: None, .. } => {
                 match self.write_query(&question).await? {
                     Ok(plan) => plan,
                     Err(response) => return Ok(response),
                 }
+            }
+            PlanArguments { sql: None, interval: Some(_), .. } => {
+                return Err(Failure::wrong_input(
+                    "`interval` is given without `sql`",
+                    "pass the query in `sql`",
+                ));
             }
             PlanArguments { sql, .. } => {
                 let message = match sql {
@@ -173,31 +197,17 @@ impl<H: McpHost> RunningCall<'_, H> {
                 return Err(Failure::wrong_input(message, "pass one of them"));
             }
         };
-        let record = self.context.build_plan_record(&plan, describe_client(self.call))?;
-        self.save_plan(&record)?;
-        Ok(CallToolResult::structured(self.context.describe_plan(&plan, &record)).into())
+        let save = move |context: &ServerContext, _| context.save_plan(&plan, &record);
+        Ok(CallToolResult::structured(self.run_blocking(save).await?).into())
     }
 
     async fn query(&self, arguments: QueryArguments) -> Result<CallToolResponse, Failure> {
         let QueryArguments { sql, plan_id, dialect, limit, cursor, interval } = arguments;
-        if let Some(percent) = interval {
-            let (Some(sql), None) = (sql, plan_id) else {
-                return Err(Failure::wrong_input(
-                    "`interval` is given without `sql`, or with `plan_id`",
-                    "pass the query in `sql`, and leave `plan_id` out",
-                ));
-            };
-            let position = PagePosition::parse(&sql, limit, cursor.as_deref())?;
-            let run = move |context: &ServerContext, control| {
-                context.run_with_intervals((&sql, dialect), percent, position, control)
-            };
-            return Ok(CallToolResult::structured(self.run_blocking(run).await?).into());
-        }
-        let (sql, dialect) = match (sql, plan_id) {
-            (Some(sql), None) => (sql, dialect),
+        let query = match (sql, plan_id) {
+            (Some(sql), None) => PlannedQuery { sql, dialect, interval },
             (sql, Some(id)) => {
-                let (planned, dialect) = match self.load_plan(&id)?.work {
-                    PlannedWork::Query { sql, dialect } => (sql, dialect),
+                let planned = match self.load_plan(&id)?.work {
+                    PlannedWork::Query(query) => query,
                     PlannedWork::Question { text } => return self.answer(&text, limit).await,
                     PlannedWork::Materialize(_) | PlannedWork::Override(_) => {
                         return Err(Failure::wrong_input(
@@ -206,13 +216,14 @@ impl<H: McpHost> RunningCall<'_, H> {
                         ));
                     }
                 };
-                if sql.is_some_and(|sql| sql != planned) {
+                let is_other = sql.is_some_and(|sql| sql != planned.sql);
+                if is_other || interval.is_some_and(|asked| Some(asked) != planned.interval) {
                     return Err(Failure::wrong_input(
-                        "`sql` is not that of the plan",
-                        "pass one of them",
+                        "`sql` or `interval` is not that of the plan",
+                        "pass only `plan_id`",
                     ));
                 }
-                (planned, dialect)
+                planned
             }
             (None, None) => {
                 return Err(Failure::wrong_input(
@@ -221,9 +232,15 @@ impl<H: McpHost> RunningCall<'_, H> {
                 ));
             }
         };
-        let position = PagePosition::parse(&sql, limit, cursor.as_deref())?;
-        let plan = self.plan_sql(sql, dialect).await?;
-        self.run_approved(plan, position).await
+        let position = PagePosition::parse(&query.sql, limit, cursor.as_deref())?;
+        if let Some(percent) = query.interval {
+            let run = move |context: &ServerContext, control| {
+                let query = (query.sql.as_str(), query.dialect);
+                context.run_with_intervals(query, percent, position, control)
+            };
+            return Ok(CallToolResult::structured(self.run_blocking(run).await?).into());
+        }
+        self.run_approved(self.plan_sql(query).await?, position).await
     }
 
     fn load_plan(&self, id: &str) -> Result<PlanRecord, Failure> {
@@ -238,7 +255,7 @@ impl<H: McpHost> RunningCall<'_, H> {
     ) -> Result<CallToolResponse, Failure> {
         match self.write_query(question).await? {
             Ok(plan) => {
-                let position = PagePosition::parse(&plan.sql, limit, None)?;
+                let position = PagePosition::parse(&plan.0.sql, limit, None)?;
                 self.run_approved(plan, position).await
             }
             Err(response) => Ok(response),
@@ -248,10 +265,9 @@ impl<H: McpHost> RunningCall<'_, H> {
     /// Runs a plan: at once if it needs no requests, otherwise after its cost is approved.
     async fn run_approved(
         &self,
-        plan: AskPlan,
+        (plan, record): RecordedPlan,
         position: PagePosition,
     ) -> Result<CallToolResponse, Failure> {
-        let record = self.context.build_plan_record(&plan, describe_client(self.call))?;
         let is_free = matches!(plan.max_cost, MaxCost::Nothing) && !self.context.is_replay();
         let plan = Arc::new(plan);
         // Reading stored answers needs no approval, except on a database server.
@@ -269,12 +285,10 @@ impl<H: McpHost> RunningCall<'_, H> {
                 ));
             }
         }
-        let grant =
-            match authorize(&self.context, self.pending, &record, self.params, self.call).await? {
-                Decision::Granted(grant) => grant,
-                Decision::Refused(json) => return Ok(CallToolResult::structured_error(json).into()),
-                Decision::AskClient(question) => return Ok(question.into()),
-            };
+        let grant = match self.authorize(&record).await? {
+            Ok(grant) => grant,
+            Err(response) => return Ok(response),
+        };
         let limit = grant.limit_usd;
         let run = move |context: &ServerContext, control| {
             context.run_plan(&plan, limit, position, control)
@@ -312,14 +326,11 @@ impl<H: McpHost> RunningCall<'_, H> {
             .run_blocking(move |context, control| context.plan_fill(&planned, &control))
             .await?;
         let work = PlannedWork::Materialize(fill.clone());
-        let record = self.context.build_record(
-            work,
-            &plan.max_cost,
-            Vec::new(),
-            describe_client(self.call),
-        )?;
+        let record = self.build_record(work, plan.max_cost).await?;
         if plan_id.is_none() {
-            self.save_plan(&record)?;
+            let requested =
+                self.context.plans.request_approval(&record, jiff::Timestamp::now().as_second());
+            requested.map_err(|e| Failure::wrong_input(e.to_string(), "pass another --cache"))?;
             let json = json!({
                 "status": "planned", "plan_id": record.id(), "max_cost_usd": record.max_usd,
                 "needs_approval": true, "price": record.describe_max_cost(),
@@ -368,10 +379,8 @@ impl<H: McpHost> RunningCall<'_, H> {
         };
         let checked = cell.clone();
         self.run_blocking(move |context, _| context.check_override(&checked)).await?;
-        let client = describe_client(self.call);
-        let work = PlannedWork::Override(cell.clone());
-        let record =
-            self.context.build_record(work, &MaxCost::Nothing, Vec::new(), client.clone())?;
+        let client = self.client.name.clone();
+        let record = self.build_record(PlannedWork::Override(cell.clone()), MaxCost::Nothing).await?;
         let grant = match self.authorize(&record).await? {
             Ok(grant) => grant,
             Err(response) => return Ok(response),
@@ -385,7 +394,7 @@ impl<H: McpHost> RunningCall<'_, H> {
     async fn answer_audit(&self, arguments: AuditAnswerArguments) -> Result<Json, Failure> {
         let AuditAnswerArguments { table, audit, row, column, value, note } = arguments;
         let answer = AuditAnswer { audit, row, column, value, note };
-        let client = describe_client(self.call);
+        let client = self.client.name.clone();
         let record = move |context: &ServerContext, _| {
             context.record_audit_answer(table.as_deref(), &answer, &client)
         };
@@ -405,16 +414,11 @@ impl<H: McpHost> RunningCall<'_, H> {
         })
     }
 
-    fn save_plan(&self, record: &PlanRecord) -> Result<(), Failure> {
-        let saved = self.context.plans.save_plan(record);
-        saved.map_err(|e| Failure::wrong_input(e.to_string(), "pass another --cache"))
-    }
-
     /// Finds or writes the query for a question. The inner error is the result of the tool.
     async fn write_query(
         &self,
         question: &str,
-    ) -> Result<Result<AskPlan, CallToolResponse>, Failure> {
+    ) -> Result<Result<RecordedPlan, CallToolResponse>, Failure> {
         let text = question.to_owned();
         let stored = self.run_blocking(move |context, control| {
             context.write_query(&text, WritingAllowance::Nothing, control).0
@@ -424,16 +428,13 @@ impl<H: McpHost> RunningCall<'_, H> {
             WrittenQuery::Failed(reason) => return Ok(Err(to_error_result(&reason))),
             WrittenQuery::Costs(limit) => limit,
         };
+        let (text, client) = (question.to_owned(), self.client.clone());
         let record =
-            self.context.build_question_record(question, limit, describe_client(self.call))?;
-        let grant =
-            match authorize(&self.context, self.pending, &record, self.params, self.call).await? {
-                Decision::Granted(grant) => grant,
-                Decision::Refused(json) => {
-                    return Ok(Err(CallToolResult::structured_error(json).into()));
-                }
-                Decision::AskClient(question) => return Ok(Err(question.into())),
-            };
+            move |context: &ServerContext, _| context.build_question_record(&text, limit, client);
+        let grant = match self.authorize(&self.run_blocking(record).await?).await? {
+            Ok(grant) => grant,
+            Err(response) => return Ok(Err(response)),
+        };
         let question = question.to_owned();
         let written = self.run_granted(grant, move |context, control| {
             context.write_query(&question, WritingAllowance::Limit, control)
@@ -445,11 +446,12 @@ impl<H: McpHost> RunningCall<'_, H> {
         }
     }
 
-    /// Plans a written query as if the assistant had written it, so that both have the same plan.
-    async fn replan(&self, plan: AskPlan) -> Result<AskPlan, Failure> {
-        let assumptions = plan.assumptions;
-        let planned = self.plan_sql(plan.sql, plan.dialect).await?;
-        Ok(AskPlan { assumptions, ..planned })
+    /// Plans a written query like one that the assistant wrote, so that both have the same cost.
+    async fn replan(&self, plan: AskPlan) -> Result<RecordedPlan, Failure> {
+        let AskPlan { sql, dialect, assumptions, .. } = plan;
+        let query = PlannedQuery { sql, dialect, interval: None };
+        let (planned, record) = self.plan_sql(query).await?;
+        Ok((AskPlan { assumptions, ..planned }, record))
     }
 }
 

@@ -19,8 +19,21 @@ pub struct HttpConnection {
     pub spec: Option<String>,
     /// Address and session of the client, for the person who approves a plan.
     pub client: String,
+    /// Whether the request belongs to a session.
+    pub has_session: bool,
     /// Closes when the client disconnects.
     pub open: watch::Receiver<()>,
+}
+
+/// The client that a plan is bound to.
+#[derive(Debug, Clone)]
+pub struct PlanClient {
+    /// Name of the client, for the person who approves the plan.
+    pub name: String,
+    /// Random text that identifies a client without a session ([`PlanRecord::nonce`]).
+    ///
+    /// [`PlanRecord::nonce`]: crate::approval::PlanRecord::nonce
+    pub nonce: Option<String>,
 }
 
 impl HttpConnection {

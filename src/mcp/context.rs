@@ -8,8 +8,9 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
+use super::connection::PlanClient;
 use super::page::{DEFAULT_ROWS, RowPage};
-use crate::approval::{PlanRecord, PlanStore, PlannedWork, SpendingLedger};
+use crate::approval::{PlanRecord, PlanStore, PlannedQuery, PlannedWork, SpendingLedger};
 use crate::ask::{
     self, AskError, AskPlan, AskQuestion, Asker, CostLimits, MaxCost, SqlGenerationLimit,
     TableCard, Written,
@@ -20,7 +21,7 @@ use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::format::{count_noun, hide_secrets, to_single_line};
 use crate::generate::{Listener, StopReason};
-use crate::interval::{IntervalRequest, run_with_intervals};
+use crate::interval::{IntervalRequest, check_query, run_with_intervals};
 use crate::model::{self, Model, ModelError};
 use crate::problem::Problems;
 use crate::query::{Dialect, Meta, QueryError, Request};
@@ -54,6 +55,8 @@ pub struct ServerContext {
     pub needs_approval: bool,
     /// Command that approves a plan, without the plan's id.
     pub approve_command: String,
+    /// Whether the process has a page that approves plans.
+    pub has_page: bool,
     /// Time limit for the database's work in one pass.
     pub timeout: Duration,
     /// Rows per request, if the user set it.
@@ -242,12 +245,7 @@ impl ServerContext {
         position: PagePosition,
         control: WorkControl,
     ) -> Result<Json, Failure> {
-        let interval = IntervalRequest::from_percent(percent, false).ok_or_else(|| {
-            Failure::wrong_input(
-                format!("{percent} is not a valid `interval`"),
-                "pass a confidence in percent, from 50 to less than 100",
-            )
-        })?;
+        let interval = parse_interval(percent)?;
         let request = self.build_request(sql, dialect, control);
         let mut page = RowPage::new(position.offset, position.limit, false);
         let meta = run_with_intervals(&self.spec, &request.to_plain(), interval, &mut page)
@@ -282,16 +280,18 @@ impl ServerContext {
     }
 
     /// Checks a query and computes its maximum cost.
-    pub fn plan_sql(
-        &self,
-        sql: &str,
-        dialect: Dialect,
-        control: WorkControl,
-    ) -> Result<AskPlan, Failure> {
+    pub fn plan_sql(&self, query: &PlannedQuery, control: WorkControl) -> Result<AskPlan, Failure> {
+        let PlannedQuery { sql, dialect, interval } = query;
+        if let Some(percent) = *interval {
+            parse_interval(percent)?;
+            let request = self.build_request(sql, *dialect, control.clone());
+            check_query(&self.spec, &request.to_plain())
+                .map_err(|error| self.to_failure(error.into(), sql))?;
+        }
         let (_, hash) = ask::describe_tables(&self.target, &self.spec, false)?;
         let planning_model = model::connect_for_planning(&self.spec)?;
         let limits = CostLimits { budget_usd: None, spec_usd: self.spec.limits.budget_usd };
-        let request = self.build_request(sql, dialect, control);
+        let request = self.build_request(sql, *dialect, control);
         let mut plan = ask::plan_query(&request, &planning_model, &hash, limits)
             .map_err(|error| self.to_failure(error.into(), sql))?;
         // A call that cannot be counted may spend what is left of the server's limit.
@@ -304,10 +304,16 @@ impl ServerContext {
     }
 
     /// Returns the record of a query's plan, for its approval.
-    pub fn build_plan_record(&self, plan: &AskPlan, client: String) -> Result<PlanRecord, Failure> {
+    pub fn build_plan_record(
+        &self,
+        plan: &AskPlan,
+        interval: Option<f64>,
+        client: PlanClient,
+    ) -> Result<PlanRecord, Failure> {
         let routes = plan.explained.routes.iter();
         let routes = routes.map(|r| to_single_line(&format!("{}: {}", r.call, r.why))).collect();
-        let work = PlannedWork::Query { sql: plan.sql.clone(), dialect: plan.dialect };
+        let (sql, dialect) = (plan.sql.clone(), plan.dialect);
+        let work = PlannedWork::Query(PlannedQuery { sql, dialect, interval });
         self.build_record(work, &plan.max_cost, routes, client)
     }
 
@@ -316,7 +322,7 @@ impl ServerContext {
         &self,
         question: &str,
         limit: SqlGenerationLimit,
-        client: String,
+        client: PlanClient,
     ) -> Result<PlanRecord, Failure> {
         let cost = match limit {
             SqlGenerationLimit::Usd(usd) => MaxCost::Usd(usd),
@@ -332,7 +338,7 @@ impl ServerContext {
         work: PlannedWork,
         cost: &MaxCost,
         routes: Vec<String>,
-        client: String,
+        client: PlanClient,
     ) -> Result<PlanRecord, Failure> {
         let (_, schema) = ask::describe_tables(&self.target, &self.spec, false)?;
         let name = |m: &crate::spec::ModelSettings| {
@@ -347,7 +353,7 @@ impl ServerContext {
         };
         let note = match cost {
             MaxCost::Unknown(why) => Some(why.clone()),
-            _ if self.is_on_server() && matches!(work, PlannedWork::Query { .. }) => {
+            _ if self.is_on_server() && matches!(work, PlannedWork::Query(_)) => {
                 Some("the query runs on a server with the rights of your role".to_owned())
             }
             _ => None,
@@ -365,7 +371,8 @@ impl ServerContext {
             database,
             schema,
             model: models.join(", "),
-            client,
+            client: client.name,
+            nonce: client.nonce,
             max_usd,
             note,
             routes,
@@ -467,16 +474,23 @@ impl ServerContext {
         (result, request.counted_cost.usd())
     }
 
-    /// Returns the result of `plan`.
-    pub fn describe_plan(&self, plan: &AskPlan, record: &PlanRecord) -> Json {
+    /// Stores the plan of a query, and returns the result of `plan`.
+    pub fn save_plan(&self, plan: &AskPlan, record: &PlanRecord) -> Result<Json, Failure> {
         let is_allowed = record.max_usd.is_some_and(|usd| self.ledger.allows(usd));
         let free = is_allowed && !self.is_on_server();
-        json!({
+        let needs_approval = !free && !self.is_replay();
+        let saved = if needs_approval {
+            self.plans.request_approval(record, jiff::Timestamp::now().as_second())
+        } else {
+            self.plans.save_plan(record)
+        };
+        saved.map_err(|e| Failure::wrong_input(e.to_string(), "pass another --cache"))?;
+        Ok(json!({
             "plan_id": record.id(), "sql": plan.sql, "dialect": plan.dialect,
-            "assumptions": plan.assumptions,
-            "max_cost_usd": record.max_usd, "needs_approval": !free && !self.is_replay(),
+            "interval": record.work.interval(), "assumptions": plan.assumptions,
+            "max_cost_usd": record.max_usd, "needs_approval": needs_approval,
             "price": record.describe_max_cost(), "explained": plan.explained.explained_to_json(),
-        })
+        }))
     }
 
     fn to_failure(&self, error: AskError, sql: &str) -> Failure {
@@ -514,6 +528,15 @@ fn run_request(
         result => result?,
     };
     Ok(page.into_json(&plan.sql, plan.assumptions.as_deref(), &meta))
+}
+
+fn parse_interval(percent: f64) -> Result<IntervalRequest, Failure> {
+    IntervalRequest::from_percent(percent, false).ok_or_else(|| {
+        Failure::wrong_input(
+            format!("{percent} is not a valid `interval`"),
+            "pass a confidence in percent, from 50 to less than 100",
+        )
+    })
 }
 
 fn is_budget_reached(error: &QueryError) -> bool {

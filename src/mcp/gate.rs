@@ -2,7 +2,9 @@
 //! approval covers its cost, or if a person has approved it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
@@ -23,6 +25,8 @@ use crate::failure::Failure;
 const MAX_QUESTION_BYTES: usize = 8_000;
 /// Maximum number of questions that wait for an answer.
 const MAX_PENDING: usize = 1000;
+/// Length of a signature, in hexadecimal digits.
+const SIGNATURE_LENGTH: usize = 32;
 /// Name of the question in an elicitation's form.
 const APPROVE: &str = "approve";
 
@@ -52,31 +56,66 @@ pub enum Decision {
     AskClient(InputRequiredResult),
 }
 
-/// Questions that clients have been asked to show to the user, by plan id.
-#[derive(Default)]
-pub struct PendingQuestions(Mutex<HashMap<String, (PlanRecord, Instant)>>);
+/// Questions that clients were asked to pass on, by the signed state that the client returns with
+/// its answer.
+pub struct PendingQuestions {
+    /// Key of the signatures, which never leaves the process.
+    key: [u8; 32],
+    signed: AtomicU64,
+    asked: Mutex<HashMap<String, (PlanRecord, Instant)>>,
+}
+
+impl Default for PendingQuestions {
+    fn default() -> Self {
+        // The seed of a `RandomState` comes from the operating system.
+        let random = RandomState::new();
+        let seed: Vec<u8> = (0..4_u8).flat_map(|n| random.hash_one(n).to_le_bytes()).collect();
+        let key = blake3::hash(&seed).into();
+        Self { key, signed: AtomicU64::default(), asked: Mutex::default() }
+    }
+}
 
 impl PendingQuestions {
-    fn add(&self, plan: &PlanRecord) {
-        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.retain(|_, (_, asked_at)| asked_at.elapsed() < question_timeout());
-        if pending.len() >= MAX_PENDING {
-            let oldest = pending.iter().min_by_key(|(_, (_, asked_at))| *asked_at);
-            if let Some(id) = oldest.map(|(id, _)| id.clone()) {
-                pending.remove(&id);
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (PlanRecord, Instant)>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Signs a text together with a number that is used once. A client cannot guess the result.
+    pub fn sign(&self, text: &str) -> String {
+        let number = self.signed.fetch_add(1, Ordering::Relaxed);
+        let signature = blake3::keyed_hash(&self.key, format!("{number} {text}").as_bytes());
+        signature.to_hex()[..SIGNATURE_LENGTH].to_owned()
+    }
+
+    /// Returns the plan of the question with this state.
+    pub fn find_plan(&self, state: &str) -> Option<PlanRecord> {
+        Some(self.lock().get(state)?.0.clone())
+    }
+
+    /// Adds a question, and returns its state.
+    fn add(&self, plan: &PlanRecord) -> String {
+        let state = self.sign(&plan.id());
+        let mut asked = self.lock();
+        asked.retain(|_, (_, asked_at)| asked_at.elapsed() < question_timeout());
+        if asked.len() >= MAX_PENDING {
+            let oldest = asked.iter().min_by_key(|(_, (_, asked_at))| *asked_at);
+            if let Some(state) = oldest.map(|(state, _)| state.clone()) {
+                asked.remove(&state);
             }
         }
-        pending.insert(plan.id(), (plan.clone(), Instant::now()));
+        asked.insert(state.clone(), (plan.clone(), Instant::now()));
+        state
     }
 
     /// Returns whether the answer to a question approves this plan. Each question can be answered
     /// once.
     fn take_answer(&self, plan: &PlanRecord, params: &CallToolRequestParams) -> Option<bool> {
-        let id = plan.id();
         let answers = params.input_responses.as_ref()?;
-        params.request_state.as_ref().filter(|state| **state == id)?;
-        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (asked, at) = pending.remove(&id)?;
+        let state = params.request_state.as_ref()?;
+        let mut pending = self.lock();
+        // Another client must not use up the question.
+        pending.get(state).filter(|(asked, _)| asked.id() == plan.id())?;
+        let (asked, at) = pending.remove(state)?;
         let answer: ElicitResult = serde_json::from_value(answers.get(APPROVE)?.clone()).ok()?;
         let is_valid = at.elapsed() < question_timeout() && plan.is_covered_by(&asked);
         Some(is_valid && is_accepted(&answer))
@@ -101,14 +140,14 @@ pub async fn authorize(
     call: &ToolCall,
 ) -> Result<Decision, Failure> {
     let unlimited = Decision::Granted(Grant { limit_usd: None, reservation: None });
-    let is_query = matches!(plan.work, PlannedWork::Query { .. });
+    let is_query = matches!(plan.work, PlannedWork::Query(_));
     let needs_person = plan.work.changes_data() || context.is_on_server() && is_query;
     if context.is_replay() && !needs_person {
         return Ok(unlimited);
     }
     if let (Some(usd), false) = (plan.max_usd, needs_person || context.needs_approval) {
         match context.ledger.reserve(usd, false) {
-            Ok(reservation) => return Ok(grant(reservation)),
+            Ok(reservation) => return Ok(grant(context, plan, reservation)),
             Err(LimitReached::Unapproved) => {}
             Err(reached @ LimitReached::Total) => return Ok(refuse_limit(context, plan, reached)),
         }
@@ -118,6 +157,12 @@ pub async fn authorize(
         match context.plans.use_approval(plan, jiff::Timestamp::now().as_second()) {
             Ok(true) => return Ok(grant_approved(context, plan)),
             Ok(false) => {}
+            Err(rejected @ ApprovalError::Rejected) => {
+                return Ok(Decision::Refused(json!({
+                    "status": "rejected", "plan_id": plan.id(),
+                    "message": format!("{rejected}; ask the user what to change"),
+                })));
+            }
             Err(error @ (ApprovalError::Expired | ApprovalError::Changed)) => {
                 problem = Some(error.to_string());
             }
@@ -132,8 +177,7 @@ pub async fn authorize(
             Some(true) => return Ok(grant_approved(context, plan)),
             Some(false) => problem = Some("the user did not approve the plan".to_owned()),
             None if uses_input_results(call) => {
-                pending.add(plan);
-                return Ok(Decision::AskClient(build_question(plan)));
+                return Ok(Decision::AskClient(build_question(plan, pending.add(plan))));
             }
             None => {
                 let asked = call.peer.create_elicitation_with_timeout(
@@ -151,12 +195,14 @@ pub async fn authorize(
             }
         }
     }
-    let saved = context.plans.save_plan(plan);
+    let saved = context.plans.request_approval(plan, jiff::Timestamp::now().as_second());
     saved.map_err(|error| Failure::wrong_input(error.to_string(), "pass another --cache"))?;
     Ok(Decision::Refused(describe_refusal(context, plan, problem)))
 }
 
-fn grant(reservation: SpendingReservation) -> Decision {
+fn grant(context: &ServerContext, plan: &PlanRecord, reservation: SpendingReservation) -> Decision {
+    // A plan that runs needs no decision, and an old request does no harm.
+    let _ = context.plans.withdraw_request(plan);
     let limit_usd = Some(reservation.usd());
     Decision::Granted(Grant { limit_usd, reservation: Some(reservation) })
 }
@@ -164,7 +210,7 @@ fn grant(reservation: SpendingReservation) -> Decision {
 fn grant_approved(context: &ServerContext, plan: &PlanRecord) -> Decision {
     match plan.max_usd.map(|usd| context.ledger.reserve(usd, true)) {
         None => Decision::Granted(Grant { limit_usd: None, reservation: None }),
-        Some(Ok(reservation)) => grant(reservation),
+        Some(Ok(reservation)) => grant(context, plan, reservation),
         Some(Err(reached)) => refuse_limit(context, plan, reached),
     }
 }
@@ -180,14 +226,15 @@ fn describe_refusal(context: &ServerContext, plan: &PlanRecord, problem: Option<
     let id = plan.id();
     let price = plan.describe_max_cost();
     let (what, tool) = match plan.work {
-        PlannedWork::Query { .. } => (format!("running the query costs {price}"), "query"),
+        PlannedWork::Query(_) => (format!("running the query costs {price}"), "query"),
         PlannedWork::Question { .. } => (format!("writing the SQL costs {price}"), "query"),
         PlannedWork::Materialize(_) => (format!("filling the cells costs {price}"), "materialize"),
         PlannedWork::Override(_) => ("the override needs approval".to_owned(), "override"),
     };
     let message = format!(
-        "{what}; ask the user to approve it in a terminal with `{} {id}`, then call `{tool}` with this plan_id",
-        context.approve_command
+        "{what}; ask the user to approve it in a terminal with `{} {id}`{}, then call `{tool}` with this plan_id",
+        context.approve_command,
+        if context.has_page { ", or on the Approvals page of the daemon" } else { "" }
     );
     json!({
         "status": "approval_needed", "plan_id": id, "max_cost_usd": plan.max_usd,
@@ -222,8 +269,8 @@ fn build_elicitation(plan: &PlanRecord) -> ElicitRequestParams {
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
 }
 
-fn build_question(plan: &PlanRecord) -> InputRequiredResult {
+fn build_question(plan: &PlanRecord, state: String) -> InputRequiredResult {
     let request = InputRequest::Elicitation(ElicitRequest::new(build_elicitation(plan)));
     let requests = std::iter::once((APPROVE.to_owned(), request)).collect();
-    InputRequiredResult::new(Some(requests), Some(plan.id()))
+    InputRequiredResult::new(Some(requests), Some(state))
 }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::connection::ToolCall;
 use super::context::ServerContext;
 use crate::failure::Failure;
 
 /// A process that serves the protocol.
 pub trait McpHost: Clone + Send + Sync + 'static {
-    /// Returns the database and the settings that a call uses.
+    /// Returns the database and the settings that a call uses. Blocks. `spec` is the name of the
+    /// spec in the call's path.
     ///
     /// # Errors
     /// [`Failure`] if the call names no usable spec.
-    fn open_context(&self, call: &ToolCall) -> Result<Arc<ServerContext>, Failure>;
+    fn open_context(&self, spec: Option<&str>) -> Result<Arc<ServerContext>, Failure>;
 
     /// Waits until another call may run.
     ///

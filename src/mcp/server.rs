@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 
 use super::call::RunningCall;
-use super::connection::ToolCall;
+use super::connection::{HttpConnection, PlanClient, ToolCall, describe_client};
 use super::context::ServerContext;
 use super::gate::PendingQuestions;
 use super::host::{McpHost, WorkPermit};
@@ -52,7 +52,7 @@ struct StdioHost {
 }
 
 impl McpHost for StdioHost {
-    fn open_context(&self, _: &ToolCall) -> Result<Arc<ServerContext>, Failure> {
+    fn open_context(&self, _: Option<&str>) -> Result<Arc<ServerContext>, Failure> {
         Ok(Arc::clone(&self.context))
     }
 
@@ -104,6 +104,34 @@ impl<H: McpHost> McpServer<H> {
     pub fn new(host: H) -> Self {
         Self { host, pending: Arc::default() }
     }
+
+    /// Opens the context of a call in a thread, because it may read the database.
+    async fn open_context(&self, call: &ToolCall) -> Result<Arc<ServerContext>, Failure> {
+        let host = self.host.clone();
+        let spec = HttpConnection::find(call).and_then(|connection| connection.spec.clone());
+        let opened = tokio::task::spawn_blocking(move || host.open_context(spec.as_deref()));
+        opened.await.map_err(|_| Failure::wrong_input("the server ends", ""))?
+    }
+}
+
+/// Returns the client that the plans of a call are bound to. A client without a session is
+/// identified by the state of a question that it was asked, or by the id of a plan that it got.
+fn bind_client(
+    context: &ServerContext,
+    pending: &PendingQuestions,
+    params: &CallToolRequestParams,
+    call: &ToolCall,
+) -> PlanClient {
+    let name = describe_client(call);
+    let has_session = HttpConnection::find(call).is_none_or(|connection| connection.has_session);
+    if has_session {
+        return PlanClient { name, nonce: None };
+    }
+    let id = params.arguments.as_ref().and_then(|arguments| arguments.get("plan_id")?.as_str());
+    let asked = params.request_state.as_ref().and_then(|state| pending.find_plan(state));
+    let known = asked.or_else(|| context.plans.load_plan(id?).ok());
+    let nonce = known.and_then(|plan| plan.nonce).unwrap_or_else(|| pending.sign(""));
+    PlanClient { name, nonce: Some(nonce) }
 }
 
 impl<H: McpHost> ServerHandler for McpServer<H> {
@@ -140,7 +168,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         call: ToolCall,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let fail = |failure: Failure| ErrorData::internal_error(failure.to_text(), None);
-        let context = self.host.open_context(&call).map_err(fail)?;
+        let context = self.open_context(&call).await.map_err(fail)?;
         let permit = self.host.begin_work().await.map_err(fail)?;
         let uri = params.uri.clone();
         let read = tokio::task::spawn_blocking(move || {
@@ -207,9 +235,12 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
             return Err(ErrorData::invalid_params(message, None));
         }
         let run = async || {
-            let context = self.host.open_context(&call)?;
+            let context = self.open_context(&call).await?;
             let (host, pending) = (&self.host, &*self.pending);
-            RunningCall { host, pending, context, params: &params, call: &call }.run_tool().await
+            let client = bind_client(&context, pending, &params, &call);
+            let running =
+                RunningCall { host, pending, context, params: &params, call: &call, client };
+            running.run_tool().await
         };
         match run().await {
             Ok(response) => Ok(response),

@@ -34,6 +34,8 @@ pub struct PlanArguments {
     pub question: Option<String>,
     /// SQL dialect of `sql`; `suql` accepts `PostgreSQL` syntax.
     pub dialect: Dialect,
+    /// Confidence in percent, such as 95, to plan `sql` with confidence intervals.
+    pub interval: Option<f64>,
 }
 
 /// Arguments of `query`.

@@ -444,9 +444,16 @@ fn a_result_asks_the_user_in_the_newer_protocol() {
     assert!(first["result"]["inputRequests"]["approve"].to_string().contains("Can it fly?"));
     let declined = client.request("tools/call", call(state, answer("decline")));
     assert_eq!(declined["result"]["structuredContent"]["status"], "approval_needed");
+    let second = client.request("tools/call", call(&Json::Null, json!({})));
+    let next = &second["result"]["requestState"];
+    // Neither the state of an earlier question nor a changed one carries an answer.
+    let changed = json!(next.as_str().unwrap().replace(['0', '1', '2', '3'], "f"));
+    for wrong in [state, &changed, &json!("")] {
+        let asked = client.request("tools/call", call(wrong, answer("accept")));
+        assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
+    }
     assert_eq!(endpoint.request_count(), 0);
-    client.request("tools/call", call(&Json::Null, json!({})));
-    let ran = client.request("tools/call", call(state, answer("accept")));
+    let ran = client.request("tools/call", call(next, answer("accept")));
     assert_eq!(ran["result"]["structuredContent"]["status"], "complete", "{ran}");
     client.close();
 }

@@ -329,6 +329,166 @@ fn elicitation_asks_the_user_over_http() {
     assert_eq!(endpoint.request_count(), before + 1);
 }
 
+/// Clients of the newer protocol have no sessions, and those behind one address look the same.
+#[test]
+fn a_client_without_a_session_has_its_own_approvals() {
+    let (endpoint, project, daemon) = start(&[], &[]);
+    let call = |tool: &str, arguments: Json| {
+        let headers = format!(
+            "Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"
+        );
+        let mut client = Client::new(&daemon, "/mcp", Json::Null, &headers);
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": "new", "version": "2" },
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+        let response = client.request("tools/call", params);
+        response["result"]["structuredContent"].clone()
+    };
+    let (one, two) = (call("plan", json!({ "sql": LIVE })), call("plan", json!({ "sql": LIVE })));
+    assert_ne!(one["plan_id"], two["plan_id"], "{one}");
+    approve(&project, &one["plan_id"]);
+    for arguments in [json!({ "sql": LIVE }), json!({ "plan_id": two["plan_id"] })] {
+        let other = call("query", arguments);
+        assert_eq!(other["status"], "approval_needed", "{other}");
+    }
+    assert_eq!(endpoint.request_count(), 0);
+    let by_plan = || call("query", json!({ "plan_id": one["plan_id"] }));
+    assert_eq!(by_plan()["status"], "complete");
+    project.execute_sql("INSERT INTO superhero VALUES (4, 'Robin', '', 170)");
+    assert_eq!(by_plan()["status"], "approval_needed");
+    // A fill and a question keep the client of their plans, too.
+    let fill = call("materialize", json!({}));
+    approve(&project, &fill["plan_id"]);
+    let filled = call("materialize", json!({ "plan_id": fill["plan_id"] }));
+    assert_eq!(filled["status"], "complete", "{filled}");
+    let asked = call("ask", json!({ "question": "Who can fly?" }));
+    approve(&project, &asked["plan_id"]);
+    let written = call("query", json!({ "plan_id": asked["plan_id"] }));
+    assert!(written["message"].as_str().unwrap().starts_with("running the query"), "{written}");
+    approve(&project, &written["plan_id"]);
+    assert_eq!(call("query", json!({ "plan_id": written["plan_id"] }))["status"], "complete");
+}
+
+/// Returns the body that presses a button of the plan's form.
+fn press(page: &str, plan: &Json, button: &str) -> String {
+    let id = plan.as_str().unwrap();
+    let (_, card) = page.split_once(&format!("data-plan=\"{id}\"")).expect(page);
+    let (_, shown) = card.split_once("name=\"shown\" value=\"").unwrap();
+    format!("plan={id}&shown={}&do={button}", shown.split('"').next().unwrap())
+}
+
+#[test]
+fn the_page_approves_a_plan_once() {
+    let (endpoint, project, daemon) = start(&[], &[]);
+    let page = || daemon.get("/approvals").expect_status(200).body;
+    assert!(page().contains("No plan waits"));
+    let mut client = Client::connect(&daemon);
+    // A plan that costs nothing does not wait.
+    client.call("plan", json!({ "sql": PLAIN }));
+    assert!(page().contains("No plan waits"));
+    let sql = LIVE.replace("= 'yes'", "= 'yes' AND superhero_name <> '<b>x</b>\u{202e}'");
+    let refused = client.call("query", json!({ "sql": sql }));
+    let id = &refused["plan_id"];
+    assert!(refused["message"].as_str().unwrap().contains("on the Approvals page"), "{refused}");
+    let listed = page();
+    let database = project.path("data.sqlite").canonicalize().unwrap();
+    let cost = format!("Approve once, cost {}", price(&refused));
+    for part in [
+        "Can it fly?",
+        "&lt;b&gt;x&lt;/b&gt;\\u{202e}",
+        "test client 1; HTTP",
+        "<pre tabindex=\"0\">m ",
+        &cost,
+        &database.display().to_string(),
+    ] {
+        assert!(listed.contains(part), "{part}\n{listed}");
+    }
+    let approve = press(&listed, id, "approve");
+    let shown = approve.split("shown=").nth(1).unwrap().split('&').next().unwrap();
+    assert!(!refused.to_string().contains(shown));
+    // Another site cannot press the button, and no other text presses it.
+    let form = "Content-Type: application/x-www-form-urlencoded\r\n";
+    let foreign = format!("{form}Origin: http://evil.example\r\n");
+    daemon.send_request("POST", "/approvals", &foreign, &approve).expect_status(403);
+    let fetched = format!("{form}Sec-Fetch-Site: cross-site\r\n");
+    daemon.send_request("POST", "/approvals", &fetched, &approve).expect_status(403);
+    daemon.get(&format!("/approvals?{approve}")).expect_status(200);
+    for wrong in
+        [approve.replace(shown, "0"), approve.replace(id.as_str().unwrap(), "000000000000")]
+    {
+        daemon.submit_form("/approvals", &wrong).expect_status(409);
+    }
+    for wrong in
+        [approve.replace("do=approve", "do=x"), approve.replace("plan=", "plan=../"), String::new()]
+    {
+        daemon.submit_form("/approvals", &wrong).expect_status(400);
+    }
+    assert_eq!(client.call("query", json!({ "sql": sql }))["status"], "approval_needed");
+    assert_eq!(endpoint.request_count(), 0);
+    let approve = press(&page(), id, "approve");
+    daemon.submit_form("/approvals", &approve).expect_status(303);
+    assert!(page().contains("Withdraw the approval"));
+    // The same form, sent again, approves nothing.
+    daemon.submit_form("/approvals", &approve).expect_status(409);
+    assert_eq!(client.call("query", json!({ "sql": sql }))["status"], "complete");
+    assert!(page().contains("No plan waits"));
+    daemon.submit_form("/approvals", &approve).expect_status(409);
+    project.execute_sql("INSERT INTO superhero VALUES (4, 'Robin', '', 170)");
+    assert_eq!(client.call("query", json!({ "sql": sql }))["status"], "approval_needed");
+}
+
+/// Returns the cost of a plan, as the page shows it.
+fn price(plan: &Json) -> String {
+    let message = plan["message"].as_str().unwrap();
+    message.split("costs ").nth(1).unwrap().split(';').next().unwrap().to_owned()
+}
+
+#[test]
+fn the_page_rejects_plans_and_approves_only_what_it_showed() {
+    let (endpoint, project, daemon) = start(&[], &[]);
+    let page = || daemon.get("/approvals").expect_status(200).body;
+    let mut client = Client::connect(&daemon);
+    let query = json!({ "sql": LIVE });
+    let id = client.call("query", query.clone())["plan_id"].clone();
+    daemon.submit_form("/approvals", &press(&page(), &id, "reject")).expect_status(303);
+    assert!(page().contains("No plan waits"));
+    let rejected = client.call("query", query.clone());
+    assert_eq!(
+        (&rejected["status"], &rejected["plan_id"]),
+        (&json!("rejected"), &id),
+        "{rejected}"
+    );
+    assert!(page().contains("No plan waits"));
+    // A person can still change their mind, and withdraw an approval that was not used.
+    approve(&project, &id);
+    daemon.submit_form("/approvals", &press(&page(), &id, "reject")).expect_status(303);
+    assert_eq!(client.call("query", query)["status"], "rejected");
+    // A plan that became dearer after it was shown is shown again.
+    let dive = json!({ "sql": LIVE.replace("fly", "dive") });
+    let id = client.call("query", dive.clone())["plan_id"].clone();
+    let cheap = press(&page(), &id, "approve");
+    for n in 10..200 {
+        project.execute_sql(&format!("INSERT INTO superhero VALUES ({n}, 'hero {n}', '', 100)"));
+    }
+    assert_eq!(client.call("query", dive.clone())["plan_id"], id);
+    let shown = daemon.submit_form("/approvals", &cheap).expect_status(409).body;
+    assert!(shown.contains("The plan has changed") && shown.contains("Can it dive?"), "{shown}");
+    assert_eq!(client.call("query", dive.clone())["status"], "approval_needed");
+    assert_eq!(endpoint.request_count(), 0);
+    daemon.submit_form("/approvals", &press(&page(), &id, "approve")).expect_status(303);
+    assert_eq!(client.call("query", dive)["status"], "complete");
+    // An override is approved outside the assistant, too.
+    let cell = json!({ "table": "llm", "key": ["Hulk"], "column": "can_swim", "value": "no" });
+    let id = client.call("override", cell)["plan_id"].clone();
+    let listed = page();
+    assert!(listed.contains("llm.can_swim of Hulk"), "{listed}");
+    daemon.submit_form("/approvals", &press(&listed, &id, "approve")).expect_status(303);
+    assert_eq!(client.call("override", json!({ "plan_id": id }))["status"], "complete");
+}
+
 #[test]
 fn a_free_model_needs_approval_where_nothing_may_be_spent() {
     let (endpoint, project, daemon) = start(&[], &[]);

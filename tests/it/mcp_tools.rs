@@ -212,7 +212,25 @@ fn an_answer_in_an_audit_is_agreement() {
     let sql = "SELECT count(*) AS n FROM llm WHERE can_swim = 'yes'";
     let rows = client.call("query", json!({ "sql": sql, "interval": 95 }));
     assert_eq!(rows["columns"], json!(["n", "n_low", "n_high", "n_estimate"]), "{rows}");
-    assert_eq!(client.call("query", json!({ "sql": sql, "interval": 5 }))["status"], "failed");
+    // The plan of the query has the same intervals, and its approval shows them.
+    let plan = client.call("plan", json!({ "sql": sql, "interval": 95 }));
+    assert_eq!((&plan["interval"], &plan["max_cost_usd"]), (&json!(95.0), &json!(0.0)), "{plan}");
+    assert_ne!(client.call("plan", json!({ "sql": sql }))["plan_id"], plan["plan_id"]);
+    let id = plan["plan_id"].as_str().unwrap();
+    let shown = project.run_hqdl(&["approve", id]).expect_exit_code(6);
+    assert!(shown.stderr.contains("interval   95 %"), "{}", shown.stderr);
+    assert_eq!(client.call("query", json!({ "plan_id": id }))["rows"], rows["rows"]);
+    for (tool, arguments) in [
+        ("query", json!({ "sql": sql, "interval": 5 })),
+        ("plan", json!({ "sql": sql, "interval": 5 })),
+        ("plan", json!({ "sql": "SELECT max(rowid) FROM superhero", "interval": 95 })),
+        ("plan", json!({ "sql": LIVE, "interval": 95 })),
+        ("plan", json!({ "question": "How many swim?", "interval": 95 })),
+        ("query", json!({ "plan_id": id, "interval": 90 })),
+        ("query", json!({ "interval": 95 })),
+    ] {
+        assert_eq!(client.call(tool, arguments.clone())["status"], "failed", "{tool} {arguments}");
+    }
     client.close();
 }
 

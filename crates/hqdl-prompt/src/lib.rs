@@ -103,8 +103,8 @@ const OUTPUT_OVERHEAD: u64 = 96;
 const ROW_OVERHEAD: u64 = 12;
 /// Factor between the expected length of an answer and its first output limit.
 const HEADROOM: u64 = 2;
-/// Output tokens of an SQL query with its assumptions.
-const STATEMENT_TOKENS: u64 = 250;
+/// Output tokens of an SQL query with its assumptions, or of a proposed column.
+const STATEMENT_TOKENS: u64 = 300;
 /// Number of values assumed for a list column.
 const EXPECTED_LIST_ITEMS: u64 = 6;
 

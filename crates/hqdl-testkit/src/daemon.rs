@@ -106,7 +106,13 @@ impl Daemon {
         send_raw(&self.address, request)
     }
 
-    fn send_request(&self, method: &str, path: &str, extra_headers: &str, body: &str) -> Response {
+    pub fn send_request(
+        &self,
+        method: &str,
+        path: &str,
+        extra_headers: &str,
+        body: &str,
+    ) -> Response {
         let token = self
             .token
             .as_ref()

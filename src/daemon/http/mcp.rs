@@ -24,7 +24,7 @@ use super::reply::{HttpRefusal, read_bytes};
 use super::{HttpState, wait_for_shutdown};
 use crate::failure::Failure;
 use crate::mcp::McpServer;
-use crate::mcp::connection::{HttpConnection, ToolCall};
+use crate::mcp::connection::HttpConnection;
 use crate::mcp::context::{DEFAULT_TIMEOUT, ServerContext};
 use crate::mcp::host::{McpHost, WorkPermit};
 
@@ -59,9 +59,8 @@ struct SessionOwners(Mutex<HashMap<String, DaemonClient>>);
 struct DaemonHost(HttpState);
 
 impl McpHost for DaemonHost {
-    fn open_context(&self, call: &ToolCall) -> Result<Arc<ServerContext>, Failure> {
-        let name = HttpConnection::find(call).and_then(|connection| connection.spec.as_deref());
-        let (_, active) = self.0.active_spec(name).map_err(|refusal| refusal.failure)?;
+    fn open_context(&self, spec: Option<&str>) -> Result<Arc<ServerContext>, Failure> {
+        let (_, active) = self.0.active_spec(spec).map_err(|refusal| refusal.failure)?;
         let settings = &self.0.context.settings;
         Ok(Arc::new(ServerContext {
             needs_approval: !settings.spend,
@@ -72,6 +71,7 @@ impl McpHost for DaemonHost {
             plans: settings.plans.clone(),
             ledger: self.0.ledger.clone(),
             approve_command: settings.approve_command.clone(),
+            has_page: true,
             timeout: DEFAULT_TIMEOUT,
             rows_per_request: None,
             edits: Arc::clone(&self.0.edits),
@@ -182,7 +182,8 @@ async fn serve_request(
         }
         None => client.to_string(),
     };
-    parts.extensions.insert(HttpConnection { spec, client: client_name, open });
+    let has_session = session.is_some();
+    parts.extensions.insert(HttpConnection { spec, client: client_name, has_session, open });
     let is_delete = parts.method == Method::DELETE;
     let mut response = mcp.service.handle(Request::from_parts(parts, Body::from(bytes))).await;
     // The Python SDK treats 202 as a failure.

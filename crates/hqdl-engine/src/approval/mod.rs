@@ -9,6 +9,6 @@ mod store;
 
 pub use self::ledger::{LimitReached, SpendingLedger, SpendingLimits, SpendingReservation};
 pub use self::store::{
-    APPROVAL_MINUTES, ApprovalError, CellOverride, FillRequest, PlanRecord, PlanStore, PlannedWork,
-    is_plan_id,
+    APPROVAL_MINUTES, ApprovalError, CellOverride, FillRequest, OpenPlan, OpenState, PlanRecord,
+    PlanStore, PlannedQuery, PlannedWork, is_plan_id,
 };

@@ -24,12 +24,7 @@ const ID_LENGTH: usize = 12;
 #[serde(rename_all = "snake_case")]
 pub enum PlannedWork {
     /// Runs a query.
-    Query {
-        /// Text of the query.
-        sql: String,
-        /// SQL dialect of the query.
-        dialect: Dialect,
-    },
+    Query(PlannedQuery),
     /// Writes SQL for a question.
     Question {
         /// The question.
@@ -39,6 +34,18 @@ pub enum PlannedWork {
     Materialize(FillRequest),
     /// Overrides a cell.
     Override(CellOverride),
+}
+
+/// The query of a plan.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlannedQuery {
+    /// Text of the query.
+    pub sql: String,
+    /// SQL dialect of the query.
+    pub dialect: Dialect,
+    /// Confidence of the intervals in percent, if the query is run with intervals.
+    #[serde(default)]
+    pub interval: Option<f64>,
 }
 
 /// The missing cells that a plan asks for.
@@ -74,10 +81,22 @@ impl PlannedWork {
         matches!(self, Self::Materialize(_) | Self::Override(_))
     }
 
+    /// Returns the confidence in percent of a query with intervals.
+    #[must_use]
+    pub fn interval(&self) -> Option<f64> {
+        match self {
+            Self::Query(query) => query.interval,
+            _ => None,
+        }
+    }
+
     /// Returns the names and values that the approver sees.
     fn describe(&self) -> Vec<(&'static str, String)> {
         match self {
-            Self::Query { sql, .. } => vec![("query", sql.clone())],
+            Self::Query(query) => {
+                let interval = query.interval.map(|percent| ("interval", format!("{percent} %")));
+                std::iter::once(("query", query.sql.clone())).chain(interval).collect()
+            }
             Self::Question { text } => vec![
                 ("question", text.clone()),
                 ("does", "a model writes SQL for the question; the query is not run".to_owned()),
@@ -119,6 +138,10 @@ pub struct PlanRecord {
     pub model: String,
     /// Client that requested the plan.
     pub client: String,
+    /// Random text that only the client knows which requested the plan, because the plan's id
+    /// depends on it. `None` if a session identifies the client.
+    #[serde(default)]
+    pub nonce: Option<String>,
     /// Maximum cost of the plan, in USD. `None` if it is not known.
     pub max_usd: Option<f64>,
     /// Reason why the cost is not known, or why approval is needed although nothing is spent.
@@ -132,8 +155,10 @@ impl PlanRecord {
     /// because an approval only limits the cost.
     fn compute_digest(&self) -> String {
         let work = format!("{:?}", self.work);
+        let nonce = self.nonce.clone().unwrap_or_default();
         let mut hasher = blake3::Hasher::new();
-        for part in [&work, &self.spec, &self.database, &self.schema, &self.model, &self.client] {
+        let context = [&self.spec, &self.database, &self.schema, &self.model, &self.client];
+        for part in [&work].into_iter().chain(context).chain([&nonce]) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
@@ -203,6 +228,56 @@ struct Approval {
     approved_at: i64,
 }
 
+impl Approval {
+    fn is_valid(&self, now: i64) -> bool {
+        is_recent(self.approved_at, now)
+    }
+}
+
+/// Returns whether a decision is still in force. Both are Unix times in seconds.
+fn is_recent(decided_at: i64, now: i64) -> bool {
+    (0..APPROVAL_MINUTES * 60).contains(&(now - decided_at))
+}
+
+/// A request for approval, or a rejection.
+#[derive(Debug, Serialize, Deserialize)]
+struct PlanEvent {
+    /// Unix time in seconds.
+    at: i64,
+}
+
+/// State of a plan that a person can decide about. Times are Unix times in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenState {
+    /// The plan waits for a decision.
+    Waiting {
+        /// Time of the assistant's latest request.
+        since: i64,
+    },
+    /// The plan was approved but did not run yet.
+    Approved {
+        /// Time at which the approval expires.
+        until: i64,
+    },
+}
+
+/// A plan that a person can decide about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenPlan {
+    /// The plan.
+    pub plan: PlanRecord,
+    /// State of the plan.
+    pub state: OpenState,
+}
+
+impl OpenPlan {
+    /// Returns the hash of everything that a person sees of the plan, including its price and time.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        blake3::hash(format!("{self:?}").as_bytes()).to_hex().to_string()
+    }
+}
+
 /// Reason why an approval is not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
@@ -212,7 +287,10 @@ pub enum ApprovalError {
     /// The approval is too old.
     #[error("the approval has expired: it was given more than {APPROVAL_MINUTES} minutes ago")]
     Expired,
-    /// The approval is for another query, schema or model, or for a lower cost.
+    /// A person rejected the plan.
+    #[error("the user rejected the plan less than {APPROVAL_MINUTES} minutes ago")]
+    Rejected,
+    /// The approval is for another query, schema, model, or for a lower cost.
     #[error("the plan changed after it was approved: its query, schema, model or price differs")]
     Changed,
     /// A file cannot be read or written.
@@ -277,6 +355,106 @@ impl PlanStore {
         Ok(write_json(&self.path(&plan.id(), "plan")?, plan)?)
     }
 
+    /// Stores a plan and lists it as one that waits for approval. `now` is a Unix time in seconds.
+    ///
+    /// # Errors
+    /// [`ApprovalError::File`].
+    pub fn request_approval(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
+        self.save_plan(plan)?;
+        Ok(write_json(&self.path(&plan.id(), "request")?, &PlanEvent { at: now })?)
+    }
+
+    /// Returns the plans that wait for approval, or are approved and did not run yet, oldest first.
+    ///
+    /// # Errors
+    /// [`ApprovalError::File`].
+    pub fn list_open(&self, now: i64) -> Result<Vec<OpenPlan>, ApprovalError> {
+        self.delete_files(false)?;
+        let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let mut ids: Vec<String> = names
+            .filter_map(|entry| {
+                Some(entry.file_name().to_str()?.strip_suffix(".plan.json")?.to_owned())
+            })
+            .filter(|id| is_plan_id(id))
+            .collect();
+        ids.sort_unstable();
+        let found = ids.iter().map(|id| self.find_open(id, now));
+        let mut open: Vec<OpenPlan> =
+            found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+        open.sort_by_key(|open| match open.state {
+            OpenState::Waiting { since } => since,
+            OpenState::Approved { until } => until,
+        });
+        Ok(open)
+    }
+
+    /// Returns a plan that a person can decide about.
+    ///
+    /// # Errors
+    /// [`ApprovalError::File`].
+    pub fn find_open(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
+        let approval: Option<Approval> = read_json(&self.path(id, "approval")?)?;
+        if let Some(Approval { plan, approved_at }) = approval.filter(|a| a.is_valid(now)) {
+            let until = approved_at + APPROVAL_MINUTES * 60;
+            return Ok(Some(OpenPlan { plan, state: OpenState::Approved { until } }));
+        }
+        let Some(PlanEvent { at }) = read_json(&self.path(id, "request")?)? else {
+            return Ok(None);
+        };
+        let plan = match self.load_plan(id) {
+            Err(ApprovalError::NoPlan(_)) => return Ok(None),
+            plan => plan?,
+        };
+        Ok(Some(OpenPlan { plan, state: OpenState::Waiting { since: at } }))
+    }
+
+    /// Approves or rejects a plan that a person saw as `shown`. A rejection withdraws an approval.
+    /// Returns false, and changes nothing, if the plan does not wait any more.
+    ///
+    /// # Errors
+    /// [`ApprovalError::File`].
+    pub fn decide(
+        &self,
+        shown: &OpenPlan,
+        approves: bool,
+        now: i64,
+    ) -> Result<bool, ApprovalError> {
+        let id = shown.plan.id();
+        let open_file = match shown.state {
+            OpenState::Waiting { .. } => "request",
+            OpenState::Approved { .. } if approves => return Ok(false),
+            OpenState::Approved { .. } => "approval",
+        };
+        // Of several decisions about one request, only one removes the file.
+        if !self.remove_file(&id, open_file)? {
+            return Ok(false);
+        }
+        if approves {
+            self.approve(&shown.plan, now)?;
+        } else {
+            write_json(&self.path(&id, "rejection")?, &PlanEvent { at: now })?;
+        }
+        Ok(true)
+    }
+
+    /// Removes a plan from the list of those that wait for approval.
+    ///
+    /// # Errors
+    /// [`ApprovalError::File`].
+    pub fn withdraw_request(&self, plan: &PlanRecord) -> Result<(), ApprovalError> {
+        self.remove_file(&plan.id(), "request").map(drop)
+    }
+
+    /// Removes a file of a plan. Returns whether it existed.
+    fn remove_file(&self, id: &str, kind: &str) -> Result<bool, ApprovalError> {
+        let path = self.path(id, kind)?;
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(FileError { path, error }.into()),
+        }
+    }
+
     /// Returns a stored plan.
     ///
     /// # Errors
@@ -291,8 +469,11 @@ impl PlanStore {
     /// # Errors
     /// [`ApprovalError::File`].
     pub fn approve(&self, shown: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
+        let id = shown.id();
+        self.remove_file(&id, "request")?;
+        self.remove_file(&id, "rejection")?;
         let approval = Approval { plan: shown.clone(), approved_at: now };
-        Ok(write_json(&self.path(&shown.id(), "approval")?, &approval)?)
+        Ok(write_json(&self.path(&id, "approval")?, &approval)?)
     }
 
     /// Uses up the approval of a plan. Returns false if the plan has not been approved. If several
@@ -301,19 +482,19 @@ impl PlanStore {
     /// # Errors
     /// [`ApprovalError`] if there is an approval that is not valid for this plan.
     pub fn use_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
-        let path = self.path(&plan.id(), "approval")?;
-        let Some(approval) = read_json::<Approval>(&path)? else { return Ok(false) };
-        let age = now - approval.approved_at;
-        if !(0..APPROVAL_MINUTES * 60).contains(&age) {
+        let id = plan.id();
+        let rejection: Option<PlanEvent> = read_json(&self.path(&id, "rejection")?)?;
+        if rejection.is_some_and(|rejection| is_recent(rejection.at, now)) {
+            return Err(ApprovalError::Rejected);
+        }
+        let approval = read_json::<Approval>(&self.path(&id, "approval")?)?;
+        let Some(approval) = approval else { return Ok(false) };
+        if !approval.is_valid(now) {
             return Err(ApprovalError::Expired);
         }
         if !plan.is_covered_by(&approval.plan) {
             return Err(ApprovalError::Changed);
         }
-        match fs::remove_file(&path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(FileError { path, error }.into()),
-        }
+        self.remove_file(&id, "approval")
     }
 }

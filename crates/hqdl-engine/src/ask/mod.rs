@@ -11,6 +11,8 @@ mod conversation;
 mod conversation_store;
 mod plan;
 mod prompt;
+mod proposal;
+mod prose;
 mod schema;
 mod search;
 mod values;
@@ -28,13 +30,17 @@ pub use self::plan::{
     max_request_cost, plan_query, run_within_limit,
 };
 use self::prompt::{DescriptionBuilder, build_instructions};
+pub use self::proposal::{ColumnPrices, ProposedColumn};
+pub use self::prose::Prose;
+use self::prose::ShownRows;
 pub use self::schema::TableCard;
 use self::schema::{hash_schema, read_cards};
 pub use self::search::describe_search;
 use self::values::StoredValueIndex;
 pub use self::values::ValueMatch;
 use crate::query::{
-    CountedCost, Dialect, Meta, QueryError, Request, RowSink, StatementQuestion, StatementWriter,
+    CountedCost, Dialect, Meta, ProseQuestion, QueryError, QueryResult, Request, RowSink,
+    StatementQuestion, StatementWriter,
 };
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
@@ -56,6 +62,8 @@ const MAX_RELAXATIONS: usize = 2;
 pub use hqdl_spec::MIN_CONTEXT_TOKENS;
 /// The question may use at most one `QUESTION_SHARE`th of a prompt's tokens.
 const QUESTION_SHARE: u64 = 4;
+/// Tokens that a request for prose uses besides the question and the rows.
+const MAX_PROSE_TOKENS: u64 = 500;
 /// Maximum characters of an earlier query, or its problem, in the prompt of a repair.
 const MAX_REPAIR_CHARS: usize = 2000;
 /// Message that asks the model to relax a query that returned no rows.
@@ -191,6 +199,18 @@ struct WrittenStatement {
     dialect: Dialect,
     assumptions: Option<String>,
     cannot_answer: Option<String>,
+    other_sql: Option<String>,
+    other_reading: Option<String>,
+    new_columns: Option<Vec<ProposedColumn>>,
+}
+
+/// Another reading of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherReading {
+    /// Text of its query.
+    pub sql: String,
+    /// How it reads the question.
+    pub reading: String,
 }
 
 /// Writes and runs the queries that answer one question.
@@ -214,6 +234,10 @@ pub struct Asker<'a> {
     announced: bool,
     /// Queries that failed and were repaired.
     pub repairs: Vec<FailedQuery>,
+    /// Another reading of the latest answer, whose query reads other tables or rows.
+    pub other: Option<OtherReading>,
+    /// Columns that the latest answer proposes, because no column answers the question.
+    pub proposed: Vec<ProposedColumn>,
     relaxations: usize,
     /// USD spent so far on running this question's queries.
     spent_usd: f64,
@@ -277,6 +301,8 @@ impl<'a> Asker<'a> {
             values: None,
             announced: false,
             repairs: Vec::new(),
+            other: None,
+            proposed: Vec::new(),
             relaxations: 0,
             spent_usd: 0.0,
             request,
@@ -405,6 +431,64 @@ impl<'a> Asker<'a> {
         describe_search(&self.database, &self.cards, meta)
     }
 
+    /// Writes the query of another reading in place of the first one.
+    ///
+    /// # Errors
+    /// Errors of [`Self::plan`].
+    pub fn use_other_reading(&mut self, other: OtherReading) -> Result<Written, AskError> {
+        self.check_statement(Some(WrittenStatement {
+            sql: Some(other.sql),
+            assumptions: Some(other.reading),
+            ..WrittenStatement::default()
+        }))
+    }
+
+    /// Returns the likely cost in USD of asking a column's question live about each row, if it is
+    /// known. Sends no request.
+    #[must_use]
+    pub fn price_live(&self, column: &ProposedColumn) -> Option<f64> {
+        let sql = column.live_query()?;
+        let request = Request { sql: &sql, dialect: Dialect::Sqlite, ..self.request.clone() };
+        let limits = CostLimits::default();
+        let plan = plan_query(&request, &self.planning_model, &self.schema_hash, limits).ok()?;
+        plan.likely_usd(self.request.spec)
+    }
+
+    /// Asks the model to answer the question in prose from the rows of its query. The request is
+    /// part of the limit on requests for SQL.
+    ///
+    /// # Errors
+    /// [`AskError`] if the request fails or would exceed the limit.
+    pub fn write_prose(&mut self, result: &QueryResult) -> Result<Prose, AskError> {
+        let settings = &self.request.spec.ask;
+        if !settings.shows_values {
+            let reason = "`values = false` in [ask] keeps the rows from the model";
+            return Ok(Prose::Missing(reason.to_owned()));
+        }
+        let max_tokens = settings.context_tokens.saturating_sub(MAX_PROSE_TOKENS)
+            - settings.context_tokens / QUESTION_SHARE;
+        let Some(rows) = ShownRows::select(result, max_tokens, self.tokenizer) else {
+            return Ok(Prose::Missing("the rows do not fit into `context_tokens`".to_owned()));
+        };
+        let question = ProseQuestion {
+            instructions: rows.build_instructions(&self.question),
+            question: self.question.clone(),
+            digest: rows.digest(),
+            table: rows.table.clone(),
+        };
+        let announced = std::mem::replace(&mut self.announced, true);
+        let announce = || {
+            if !announced {
+                (self.before_request)()
+            }
+        };
+        let text = self.writer.write_prose(&question, &announce)?;
+        Ok(text.map_or_else(
+            || Prose::Missing("the model wrote none".to_owned()),
+            |text| rows.check(&text),
+        ))
+    }
+
     /// Closes the statement writer and returns the usage of its requests.
     ///
     /// # Errors
@@ -492,10 +576,14 @@ impl<'a> Asker<'a> {
         statement: Option<WrittenStatement>,
     ) -> Result<Written, AskError> {
         let Some(statement) = statement else { return Ok(Written::Unreadable) };
+        self.proposed = statement.new_columns.unwrap_or_default();
         let Some(sql) = statement.sql.filter(|sql| !sql.trim().is_empty()) else {
             let reason = statement.cannot_answer.unwrap_or_default();
             return Ok(Written::Declined(reason));
         };
+        let other = statement.other_sql.zip(statement.other_reading);
+        let other = other.map(|(sql, reading)| OtherReading { sql, reading });
+        self.other = other.filter(|other| select_source(&other.sql) != select_source(&sql));
         let dialect = statement.dialect;
         let request = Request { sql: &sql, dialect, ..self.request.clone() };
         let limits = CostLimits {
@@ -513,6 +601,15 @@ impl<'a> Asker<'a> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Returns the part of a query that determines its tables and filters, in a form to compare.
+fn select_source(sql: &str) -> String {
+    let words: Vec<String> = sql.split_whitespace().map(str::to_lowercase).collect();
+    let text = words.join(" ");
+    let source = text.split_once(" from ").map_or(text.as_str(), |(_, source)| source);
+    let end = source.rfind(" order by ").or_else(|| source.rfind(" limit "));
+    source[..end.unwrap_or(source.len())].trim_end_matches(';').to_owned()
 }
 
 /// Formats a problem for the model.
@@ -555,4 +652,24 @@ fn collect_string_literals(sql: &str) -> Vec<String> {
         literals.push(text);
     }
     literals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::select_source;
+
+    #[test]
+    fn readings_differ_in_tables_or_filters() {
+        let base = "SELECT a FROM t WHERE b > 1 ORDER BY a";
+        for same in
+            ["SELECT a, b  FROM t\nWHERE b > 1", "select A from T where B > 1 ORDER BY b LIMIT 3;"]
+        {
+            assert_eq!(select_source(base), select_source(same), "{same}");
+        }
+        for other in
+            ["SELECT a FROM u WHERE b > 1", "SELECT a FROM t WHERE b > 2", "SELECT a FROM t"]
+        {
+            assert_ne!(select_source(base), select_source(other), "{other}");
+        }
+    }
 }

@@ -63,26 +63,49 @@ pub fn run_with_intervals(
     request: IntervalRequest,
     sink: &mut dyn RowSink,
 ) -> Result<Meta, QueryError> {
+    check_is_plain(spec, query)?;
+    // Run the query first, because SQLite's error messages are clearer.
+    let mut result = QueryResult::default();
+    let mut meta = query.run(&mut result)?;
+    let (shape, audit) = recognize_audited(spec, query)?;
+    let expansion = &spec.expansions[shape.expansion];
+    let estimates = estimate_rows(query, request, &audit, expansion, &shape, &result)?;
+    meta.interval = Some(describe_intervals(&audit, expansion, &shape, request, &estimates));
+    meta.notes.extend(list_missing_intervals(&shape, &estimates));
+    write_rows(&shape, &result, &estimates, sink).map_err(QueryError::Output)?;
+    Ok(meta)
+}
+
+/// Checks that a query allows intervals, without running it.
+///
+/// # Errors
+/// Errors of [`run_with_intervals`], except those that depend on the rows.
+pub fn check_query(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError> {
+    check_is_plain(spec, query)?;
+    query.explain()?;
+    recognize_audited(spec, query).map(drop)
+}
+
+/// Checks that a query sends no request and runs on a database file.
+fn check_is_plain(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError> {
     if query.dialect != Dialect::Sqlite || is_server(query.database) {
         return Err(refuse_query("intervals need a query in SQLite's dialect on a database file"));
     }
     if may_ask(spec, query.sql, query.dialect, false) {
         return Err(refuse_query("the query asks a model; query the spec's columns instead"));
     }
+    Ok(())
+}
+
+/// Returns the parts of a query, and the audit of the expansion that it reads.
+fn recognize_audited(spec: &Spec, query: &PlainQuery<'_>) -> Result<(Shape, Audit), QueryError> {
     let published = Database::open(query.database)?;
-    // Run the query first, because SQLite's error messages are clearer.
-    let mut result = QueryResult::default();
-    let mut meta = query.run(&mut result)?;
     let parsed = parse_query(query.sql)?;
     let shape = shape::recognize_shape(spec, &published, query.sql, &parsed.query)?;
     let expansion = &spec.expansions[shape.expansion];
     let audit = Audit::read(spec, expansion).map_err(|e| to_query_error(&e))?;
     check_columns_audited(&audit, expansion, &shape)?;
-    let estimates = estimate_rows(query, request, &audit, expansion, &shape, &result)?;
-    meta.interval = Some(describe_intervals(&audit, expansion, &shape, request, &estimates));
-    meta.notes.extend(list_missing_intervals(&shape, &estimates));
-    write_rows(&shape, &result, &estimates, sink).map_err(QueryError::Output)?;
-    Ok(meta)
+    Ok((shape, audit))
 }
 
 /// Estimates for one result row, one per output.

@@ -33,7 +33,7 @@
 //!
 //! [`PlainQuery`] runs a query without calls, `server` runs a query over a database on a server,
 //! and [`map_values`] asks about values without a query. [`StatementWriter`] asks the model for a
-//! query.
+//! query, or for prose about its rows.
 
 mod ask;
 mod cells;
@@ -68,7 +68,7 @@ pub use self::request::{CountedCost, RefreshScope, Request};
 pub use self::result::query_result::{
     self, Meta, Pass, QueryResult, Route, RouteKind, RowSink, Unbounded,
 };
-pub use self::statement::{StatementQuestion, StatementWriter};
+pub use self::statement::{ProseQuestion, StatementQuestion, StatementWriter};
 
 /// Returns true if a query may need facts or a model. A query that needs neither can run as a
 /// [`PlainQuery`].

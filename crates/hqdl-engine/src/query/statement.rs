@@ -1,5 +1,5 @@
-//! Asks the model for SQL. Each answer is a cell of an ad-hoc expansion, so that it is claimed,
-//! reserved, stored and found again like any other answer.
+//! Asks the model for SQL, and for prose about the rows of a query. Each answer is a cell of an
+//! ad-hoc expansion, so that it is claimed, reserved, stored and found again like any other answer.
 
 use std::sync::Arc;
 
@@ -28,7 +28,26 @@ pub struct StatementQuestion {
     pub context: String,
 }
 
-/// Asks the model for SQL within the budget of one run.
+/// A question that the model answers with a few sentences about rows.
+#[derive(Debug, Clone)]
+pub struct ProseQuestion {
+    /// Text of the question, which identifies it together with the digest.
+    pub question: String,
+    /// Hash of the rows.
+    pub digest: String,
+    /// Question to the model, on one line.
+    pub instructions: String,
+    /// The rows as a JSON object with `columns` and `rows`.
+    pub table: String,
+}
+
+/// An expansion with one column and one row, whose only cell is an answer.
+struct AnswerCell {
+    expansion: Expansion,
+    row: Row,
+}
+
+/// Asks the model for SQL and prose within the budget of one run.
 pub struct StatementWriter<'a> {
     request: Request<'a>,
     run: LazyRun<'a>,
@@ -57,7 +76,7 @@ impl<'a> StatementWriter<'a> {
         &self,
         question: &StatementQuestion,
     ) -> Result<Option<String>, QueryError> {
-        let (mut targets, entity) = self.build_target(question)?;
+        let (mut targets, entity) = self.build_target(AnswerCell::for_statement(question))?;
         self.look_up_answer(&mut targets, entity)
     }
 
@@ -70,10 +89,32 @@ impl<'a> StatementWriter<'a> {
         &self,
         question: &StatementQuestion,
     ) -> Result<Option<String>, QueryError> {
-        let (mut targets, entity) = self.build_target(question)?;
+        self.find_or_ask(AnswerCell::for_statement(question), &|| {})
+    }
+
+    /// Returns prose about rows, from the facts or from the model. Returns `None` if the model wrote
+    /// none. Calls `before_request` before a request.
+    ///
+    /// # Errors
+    /// Errors of [`Self::write_statement`].
+    pub fn write_prose(
+        &self,
+        question: &ProseQuestion,
+        before_request: &dyn Fn(),
+    ) -> Result<Option<String>, QueryError> {
+        self.find_or_ask(AnswerCell::for_prose(question), before_request)
+    }
+
+    fn find_or_ask(
+        &self,
+        cell: AnswerCell,
+        before_request: &dyn Fn(),
+    ) -> Result<Option<String>, QueryError> {
+        let (mut targets, entity) = self.build_target(cell)?;
         if let Some(stored) = self.look_up_answer(&mut targets, entity)? {
             return Ok(Some(stored));
         }
+        before_request();
         let demands = vec![Demand::new(0, entity, 0)];
         self.run.get_or_start()?.send_demands(&mut targets, demands, &mut Counts::default())?;
         self.look_up_answer(&mut targets, entity)
@@ -87,18 +128,13 @@ impl<'a> StatementWriter<'a> {
         self.run.finish_run(complete)
     }
 
-    fn build_target(
-        &self,
-        question: &StatementQuestion,
-    ) -> Result<([TargetExpansion; 1], usize), QueryError> {
-        let expansion = Arc::new(build_expansion(question));
+    fn build_target(&self, cell: AnswerCell) -> Result<([TargetExpansion; 1], usize), QueryError> {
+        let expansion = Arc::new(cell.expansion);
         let models = self.request.choose_models(&expansion);
         let mut requirements = models.requirements(self.request.facts.history(), &expansion)?;
         self.retried.mark_values_missing(&mut requirements, 1);
         let mut targets = [TargetExpansion::new(expansion, Arc::new(requirements), None)];
-        let key = question.key.iter().map(|(_, text)| Value::Text(text.clone())).collect();
-        let row = Row { key, context: vec![Value::Text(question.context.clone())] };
-        let entity = targets[0].intern_entity(b"question", || row);
+        let entity = targets[0].intern_entity(b"question", || cell.row);
         Ok((targets, entity))
     }
 
@@ -110,31 +146,69 @@ impl<'a> StatementWriter<'a> {
         let facts = self.request.facts.with_latest();
         let mut counts = Counts::default();
         match targets[0].look_up_cell(entity, 0, facts, None, &mut counts)? {
-            Cell::Known(Sql::Text(json)) => Ok(Some(json.clone())),
+            Cell::Known(Sql::Text(answer)) => Ok(Some(answer.clone())),
             _ => Ok(None),
         }
     }
 }
 
-fn build_expansion(question: &StatementQuestion) -> Expansion {
-    let key: Vec<String> = question.key.iter().map(|(name, _)| (*name).to_owned()).collect();
+impl AnswerCell {
+    fn for_statement(question: &StatementQuestion) -> Self {
+        let key = question.key.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>();
+        let about = format!("SQL over the schema {}", question.schema);
+        let column = build_column(&key, "statement", about, &question.instructions);
+        let expansion = build_expansion("statement", key, column);
+        let key = question.key.iter().map(|(_, text)| Value::Text(text.clone())).collect();
+        Self {
+            expansion: Expansion {
+                context: vec!["database".to_owned()],
+                task: Task::Statement,
+                ..expansion
+            },
+            row: Row { key, context: vec![Value::Text(question.context.clone())] },
+        }
+    }
+
+    fn for_prose(question: &ProseQuestion) -> Self {
+        let key = vec!["question".to_owned()];
+        let about = format!("prose about the rows {}", question.digest);
+        let column = build_column(&key, "prose", about, &question.instructions);
+        let expansion = build_expansion("prose", key, column);
+        Self {
+            expansion: Expansion {
+                context: vec!["rows".to_owned()],
+                task: Task::Rows,
+                ..expansion
+            },
+            row: Row {
+                key: vec![Value::Text(question.question.clone())],
+                context: vec![Value::Text(question.table.clone())],
+            },
+        }
+    }
+}
+
+/// Returns a column whose identity is `about`, and whose description in the prompt are the
+/// instructions.
+fn build_column(key: &[String], name: &str, about: String, instructions: &str) -> Column {
     let identity = ColumnIdentity {
-        key: key.clone(),
-        column: "statement".to_owned(),
+        key: key.to_vec(),
+        column: name.to_owned(),
         kind: Type::Text.name().to_owned(),
-        about: format!("SQL over the schema {}", question.schema),
+        about,
         many: false,
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    let column = Column::new_ad_hoc(Type::Text, question.instructions.clone(), None, identity);
+    Column::new_ad_hoc(Type::Text, instructions.to_owned(), None, identity)
+}
+
+fn build_expansion(name: &str, key: Vec<String>, column: Column) -> Expansion {
     Expansion {
-        context: vec!["database".to_owned()],
         rows_per_request: 1,
         format: Some(Format::Json),
-        task: Task::Statement,
         columns: vec![column],
-        ..Expansion::new_ad_hoc("statement", key)
+        ..Expansion::new_ad_hoc(name, key)
     }
 }

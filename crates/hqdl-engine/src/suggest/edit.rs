@@ -138,6 +138,83 @@ pub fn add_example(text: &str, example: &ExampleTable) -> Result<String, EditErr
     Ok(format_document(&document, text))
 }
 
+/// Returns the name of the expansion with this source and key, if the spec has one.
+///
+/// # Errors
+/// Returns [`EditError`] if the text is not TOML.
+pub fn find_expansion(
+    text: &str,
+    source: &str,
+    key: &[String],
+) -> Result<Option<String>, EditError> {
+    let document: DocumentMut = text.parse()?;
+    Ok(locate_expansion(&document, source, key).map(|(_, name)| name))
+}
+
+/// Returns the position and the name of the expansion with this source and key.
+fn locate_expansion(
+    document: &DocumentMut,
+    source: &str,
+    key: &[String],
+) -> Option<(usize, String)> {
+    let is_same = |a: Option<&str>, b: &str| a.is_some_and(|a| a.trim().eq_ignore_ascii_case(b));
+    let has_key = |expansion: &Table| {
+        let names = expansion.get("key").and_then(Item::as_array);
+        names.is_some_and(|names| {
+            names.len() == key.len() && names.iter().zip(key).all(|(a, b)| is_same(a.as_str(), b))
+        })
+    };
+    let expansions = document.get("expansion")?.as_array_of_tables()?;
+    let is_own = |e: &Table| is_same(e.get("source").and_then(Item::as_str), source) && has_key(e);
+    let at = expansions.iter().position(is_own)?;
+    Some((at, expansions.get(at)?.get("name")?.as_str()?.to_owned()))
+}
+
+/// Returns the spec's text with a column, and the name of its expansion: the one with this source
+/// and key, or a new one. `taken` contains names that a new expansion must not have.
+///
+/// # Errors
+/// Returns [`EditError`] if the text cannot be edited.
+pub fn add_column(
+    text: &str,
+    (source, key): (&str, &[String]),
+    taken: &[String],
+    column: impl Fn(&str) -> NewColumn,
+) -> Result<(String, String), EditError> {
+    let mut document: DocumentMut = text.parse()?;
+    if let Some((at, name)) = locate_expansion(&document, source, key) {
+        let columns = get_or_insert_columns(&mut document, at);
+        let columns = columns.ok_or_else(|| EditError::Inline(name.clone()))?;
+        columns.push(build_column_table(&column(&name)));
+        return Ok((format_document(&document, text), name));
+    }
+    let inline_error = || EditError::Inline("a new one".to_owned());
+    let expansions =
+        document.entry("expansion").or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
+    let expansions = expansions.as_array_of_tables_mut().ok_or_else(inline_error)?;
+    let own = expansions.iter().filter_map(|e| e.get("name")?.as_str());
+    let used: Vec<String> =
+        own.chain(taken.iter().map(String::as_str)).map(str::to_lowercase).collect();
+    let mut name = format!("llm_{source}");
+    let mut number = 1;
+    while used.contains(&name.to_lowercase()) {
+        number += 1;
+        name = format!("llm_{source}_{number}");
+    }
+    let mut columns = ArrayOfTables::new();
+    columns.push(build_column_table(&column(&name)));
+    let mut expansion = Table::new();
+    expansion["name"] = value(&name);
+    expansion["source"] = value(source);
+    expansion["key"] = value(to_toml_array(key));
+    expansion["column"] = Item::ArrayOfTables(columns);
+    if !text.is_empty() {
+        expansion.decor_mut().set_prefix("\n");
+    }
+    expansions.push(expansion);
+    Ok((format_document(&document, text), name))
+}
+
 /// Returns a query as a TOML string. If the spec has Windows line endings, the string is on one
 /// line, because the endings would become part of the query.
 fn to_sql_value(sql: &str, text: &str) -> Value {

@@ -2,9 +2,10 @@
 //! row is the description of the database. The key is the question, and for a repair the earlier
 //! query with its problem.
 //!
-//! The answer is an object with `sql`, `dialect`, `assumptions` and `cannot_answer`. Models without
-//! schema-constrained output write prose or code fences around it, or only the query. The parser
-//! converts all of these to the same object.
+//! The answer is an object with `sql`, `dialect`, `assumptions`, `cannot_answer`, the query and the
+//! description of another reading (`other_sql`, `other_reading`), and `new_columns`, the columns that
+//! the model proposes. Models without schema-constrained output write prose or code fences around
+//! it, or only the query. The parser converts all of these to the same object.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,18 +16,23 @@ use crate::completion::{FinishReason, RowOutcome};
 use crate::reasoning::strip_reasoning;
 use crate::unambiguous::{MAX_ATTEMPTS, UnambiguousJson};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question};
-use hqdl_spec::{Column, Expansion, Format};
+use hqdl_spec::{Column, Expansion, Format, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::value::Value;
 
 /// Start of the system message.
 const TASK: &str = "Write one SQL query that answers a question about a database. Answer with one JSON object: \
-{\"sql\": \"SELECT …\", \"dialect\": \"sqlite\", \"assumptions\": null, \"cannot_answer\": null}.";
+{\"sql\": \"SELECT …\", \"dialect\": \"sqlite\", \"assumptions\": null, \"cannot_answer\": null, \"other_sql\": null, \"other_reading\": null, \"new_columns\": null}.";
 /// Heading of the question, at the end of the user message.
 const HEADING: &str = "\n## Question\n";
 /// Members of an answer.
-const MEMBERS: [&str; 4] = ["sql", "dialect", "assumptions", "cannot_answer"];
+const MEMBERS: [&str; 7] =
+    ["sql", "dialect", "assumptions", "cannot_answer", "other_sql", "other_reading", "new_columns"];
+/// Members of a proposed column that are texts.
+const COLUMN_TEXTS: [&str; 5] = ["table", "name", "type", "about", "question"];
+/// Maximum number of proposed columns.
+const MAX_NEW_COLUMNS: usize = 3;
 /// Maximum bytes of model output stored with an unreadable answer.
 const MAX_RAW_BYTES: usize = 4096;
 
@@ -53,12 +59,27 @@ pub(super) fn create_form(expansion: &Expansion, requested: &[&Column]) -> Optio
 }
 
 fn build_answer_schema() -> Json {
-    let text = json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] });
+    let or_null = |schema: Json| json!({ "anyOf": [schema, { "type": "null" }] });
+    let text = or_null(json!({ "type": "string" }));
+    let texts = json!({ "type": "array", "items": { "type": "string" } });
+    let types: Vec<&str> = Type::ALL.iter().map(|data_type| data_type.name()).collect();
+    let column = json!({
+        "type": "object",
+        "properties": {
+            "table": { "type": "string" }, "key": texts, "name": { "type": "string" },
+            "type": { "type": "string", "enum": types }, "many": { "type": "boolean" },
+            "values": or_null(texts.clone()), "about": { "type": "string" },
+            "question": { "type": "string" },
+        },
+        "required": ["table", "key", "name", "type", "many", "values", "about", "question"],
+        "additionalProperties": false,
+    });
     json!({
         "type": "object",
         "properties": {
             "sql": text, "dialect": { "type": "string", "enum": ["sqlite", "suql"] },
-            "assumptions": text, "cannot_answer": text,
+            "assumptions": text, "cannot_answer": text, "other_sql": text, "other_reading": text,
+            "new_columns": or_null(json!({ "type": "array", "items": column })),
         },
         "required": MEMBERS,
         "additionalProperties": false,
@@ -180,14 +201,40 @@ fn normalize_answer(object: &Map<String, Json>) -> Json {
         (!text.is_empty()).then_some(text)
     };
     let (sql, reason) = (text("sql"), text("cannot_answer"));
-    if sql.is_none() && reason.is_none() {
+    let columns = object.get("new_columns").map(find_new_columns).unwrap_or_default();
+    if sql.is_none() && reason.is_none() && columns.is_empty() {
         return Json::Null;
     }
+    let other = text("other_sql").zip(text("other_reading")).filter(|_| sql.is_some());
+    let (other_sql, other_reading) = other.unzip();
     let is_suql = text("dialect").is_some_and(|name| name.eq_ignore_ascii_case("suql"));
     json!({
         "sql": sql, "dialect": if is_suql { "suql" } else { "sqlite" },
         "assumptions": text("assumptions"), "cannot_answer": reason,
+        "other_sql": other_sql, "other_reading": other_reading, "new_columns": columns,
     })
+}
+
+/// Returns the proposed columns that are complete, each on one line.
+fn find_new_columns(proposed: &Json) -> Vec<Json> {
+    let text = |value: &Json| {
+        let line = to_single_line(value.as_str()?.trim());
+        (!line.is_empty()).then_some(line)
+    };
+    let texts =
+        |value: &Json| -> Option<Vec<String>> { value.as_array()?.iter().map(text).collect() };
+    let read = |column: &Json| {
+        let mut read = Map::new();
+        for name in COLUMN_TEXTS {
+            read.insert(name.to_owned(), text(&column[name])?.into());
+        }
+        let key = texts(&column["key"]).filter(|key| !key.is_empty())?;
+        read.insert("key".to_owned(), key.into());
+        read.insert("many".to_owned(), (column["many"] == true).into());
+        read.insert("values".to_owned(), texts(&column["values"]).into());
+        Some(Json::Object(read))
+    };
+    proposed.as_array().into_iter().flatten().filter_map(read).take(MAX_NEW_COLUMNS).collect()
 }
 
 /// Returns the query in a reply that has no JSON object: the only fenced query, or the whole

@@ -44,8 +44,7 @@ fn read(content: &str, finish: FinishReason) -> Option<Json> {
 
 #[test]
 fn a_query_is_found_in_prose_fences_and_objects() {
-    let object =
-        r#"{"sql": "SELECT 1 ", "dialect": "sqlite", "assumptions": null, "cannot_answer": null}"#;
+    let object = r#"{"sql": "SELECT 1 ", "dialect": "sqlite", "assumptions": null, "cannot_answer": null, "other_sql": null, "other_reading": null, "new_columns": []}"#;
     for content in [
         object.to_owned(),
         format!(
@@ -90,4 +89,30 @@ fn an_answer_without_one_certain_query_is_not_read() {
         assert_eq!(read(cut, FinishReason::Truncated), None, "{cut}");
     }
     assert_eq!(read("{", FinishReason::Stop).unwrap_or(json!(null)), json!(null));
+}
+
+#[test]
+fn complete_proposals_of_columns_are_kept() {
+    let column = json!({
+        "table": "hero", "key": ["name"], "name": "can_fly", "type": "boolean", "many": false,
+        "values": null, "about": "whether\nit flies", "question": "Can it fly?",
+    });
+    let read_columns = |columns: Json| {
+        let answer = json!({ "sql": null, "cannot_answer": null, "new_columns": columns });
+        read(&answer.to_string(), FinishReason::Stop).map(|answer| answer["new_columns"].clone())
+    };
+    let mut kept = column.clone();
+    kept["about"] = "whether it flies".into();
+    assert_eq!(read_columns(json!([column, "yes", {}])), Some(json!([kept])));
+    for (name, value) in
+        [("table", json!("")), ("key", json!([])), ("key", json!([1])), ("about", Json::Null)]
+    {
+        let mut wrong = column.clone();
+        wrong[name] = value;
+        assert_eq!(read_columns(json!([wrong])), None, "{name}");
+    }
+    assert_eq!(
+        read_columns(json!([column, column, column, column])).unwrap().as_array().unwrap().len(),
+        3
+    );
 }

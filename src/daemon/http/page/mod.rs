@@ -1,6 +1,7 @@
 //! The daemon's web pages. The server renders them, and they are readable without JavaScript; one
 //! script keeps the figures up to date. `maud` escapes all text, because a model wrote the values.
 
+mod approvals;
 mod ask;
 mod cell;
 mod export;
@@ -59,6 +60,7 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
+        .route("/approvals", get(approvals::show_approvals).post(approvals::submit_decision))
         .route("/ask", get(ask::show_ask).post(ask::submit_ask))
         .route("/query", get(query::show_query).post(query::run_query))
         .route("/page.css", asset("text/css; charset=utf-8", include_str!("page.css")))
@@ -128,7 +130,7 @@ fn render_page(title: &str, content: &Markup) -> Page {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     a.home href="/" { "hqdl" }
-                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask")] {
+                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask"), ("/approvals", "Approvals")] {
                         a href=(path) aria-current=[(title == name).then_some("page")] { (name) }
                     } }
                 }
