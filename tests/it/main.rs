@@ -14,6 +14,7 @@
 
 mod aliases;
 mod ask;
+mod ask_measured;
 mod ask_page;
 mod batches;
 mod binding;

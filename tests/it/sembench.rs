@@ -49,6 +49,25 @@ const AUDITED: [(&str, &str, &str); 4] = [
     ("Q8, NEGATIVE", "count(*) FILTER (WHERE sentiment = 'NEGATIVE')", "120 - positive"),
 ];
 
+/// If the model writes a query of the page, `hqdl ask` returns its rows.
+#[test]
+#[cfg_attr(not(sembench), ignore = "needs the data beside the project: ../shared/sembench")]
+fn asked_queries_return_the_rows_of_the_query() {
+    let movie = Movie::load();
+    let endpoint = movie.start_oracle(0);
+    let project = movie.create_project(&endpoint);
+    let url = endpoint.base_url();
+    let flags = ["--db", "data.sqlite", "--model", MODEL, "--base-url", &url, "--format", "csv"];
+    for number in 1..=10 {
+        let question = format!("Q{number}");
+        let asked = project.run_hqdl(&[&["ask", "--yes", &question], &flags[..]].concat());
+        let queried =
+            project.run_hqdl(&[&["query", movie.query_text(number)], &flags[..]].concat());
+        let expected = queried.expect_exit_code(0).stdout;
+        assert_eq!(asked.expect_exit_code(0).stdout, expected, "{question}");
+    }
+}
+
 #[test]
 #[cfg_attr(not(sembench), ignore = "needs the data beside the project: ../shared/sembench")]
 fn figures_of_the_page_are_the_measured_ones() {
@@ -189,7 +208,20 @@ impl Movie {
             let sentiment = if is_confused { json!("NEGATIVE") } else { row[1].clone() };
             truths.insert(row[0].as_str().unwrap().to_owned(), (sentiment, row[3].clone()));
         }
+        let queries: Vec<String> = (1..=10).map(|n| self.query_text(n).to_owned()).collect();
         Endpoint::start_answering(move |column, row| {
+            match column.name.as_str() {
+                // `hqdl ask` asks for the query of a question such as "Q3".
+                "sql" => {
+                    let number = row.key[0].as_str().unwrap()[1..].parse::<usize>().unwrap();
+                    return queries[number - 1].as_str().into();
+                }
+                "dialect" => return "sqlite".into(),
+                "assumptions" | "cannot_answer" | "other_sql" | "other_reading" | "new_columns" => {
+                    return Json::Null;
+                }
+                _ => {}
+            }
             let text = row.context.first().unwrap_or(&row.key[0]);
             let (sentiment, score) = &truths[text.as_str().unwrap()];
             if column.values.is_some() { sentiment.clone() } else { score.clone() }

@@ -30,6 +30,9 @@ const CANDIDATES: usize = 40;
 const MIN_CONTAINMENT: f64 = 0.6;
 /// Maximum number of matches per question.
 const MAX_MATCHES: usize = 12;
+/// Added to the score of a value that the question contains as whole words. It puts the value before
+/// all others, because it is probably compared.
+const WHOLE_VALUE_SCORE: f64 = 100.0;
 /// Length of a trigram, in characters.
 const TRIGRAM: usize = 3;
 
@@ -120,7 +123,12 @@ impl StoredValueIndex {
                 *score += containment * (0.1 + coverage);
             }
         }
-        let to_match = |((value, table, column), score)| ValueMatch { value, table, column, score };
+        let words = pad_words(text);
+        let to_match = |((value, table, column), score): ((String, String, String), f64)| {
+            let is_whole = words.contains(&pad_words(&value));
+            let score = if is_whole { score + WHOLE_VALUE_SCORE } else { score };
+            ValueMatch { value, table, column, score }
+        };
         let mut matches: Vec<ValueMatch> = found.into_iter().map(to_match).collect();
         matches.sort_by(|a, b| {
             let by_name = || (&a.value, &a.table, &a.column).cmp(&(&b.value, &b.table, &b.column));
@@ -191,6 +199,12 @@ pub fn split_search_words(text: &str) -> Vec<String> {
         .filter(|word| seen.insert(word.to_lowercase()))
         .take(MAX_WORDS)
         .collect()
+}
+
+/// Returns the words of a text in lower case, with a space before and after each.
+fn pad_words(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.fold(" ".to_owned(), |padded, word| padded + &word.to_lowercase() + " ")
 }
 
 /// Returns the trigrams of a text, in lower case.
