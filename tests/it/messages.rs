@@ -675,7 +675,10 @@ fn a_hint_does_not_repeat_what_the_query_says() {
         ("SELECT name FROM hero ORDER BY 7", ["<query>:1:23", "not a result column"]),
         ("SELECT 1 UNION SELECT 1, 2", ["<query>:1:10", "different numbers of columns"]),
         ("SELECT row_number() FROM hero", ["the window function `row_number`", "OVER (ORDER BY"]),
-        ("WITH c(a, b) AS (SELECT 1) SELECT * FROM c", ["`c` has 1 value for 2 columns", "names"]),
+        (
+            "WITH c(a, b) AS (SELECT 1) SELECT * FROM c",
+            ["`c` has 1 value for 2 columns", "list one name"],
+        ),
     ] {
         rejects(&project, &["query", "--spec", "specs/x.toml", sql], 2, &parts);
     }

@@ -530,7 +530,7 @@ fn errors_have_a_position() {
             "`pattern` appears twice",
             "pattern='b'",
             "second time",
-            "",
+            "remove one of the two",
         ),
         (
             "SELECT {{LLMQA('q', SELECT a, b FROM t)}}",

@@ -19,9 +19,11 @@ use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
 use crate::query::connection::sqlite_message::{
-    ENDS_TOO_EARLY, SqliteMessage, clause_span, extract_unknown_name, restore_ingredient_names,
+    ENDS_TOO_EARLY, SqliteMessage, extract_unknown_name, restore_ingredient_names,
 };
-use crate::query::connection::statement::{ONLY_READS, first_word_span, name_span, token_span_at};
+use crate::query::connection::statement::{
+    ONLY_READS, clause_span, first_word_span, name_span, token_span_at,
+};
 use crate::query::connection::{best, dedup, math, search};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::RowSink;

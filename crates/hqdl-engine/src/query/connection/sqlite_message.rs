@@ -15,8 +15,6 @@ use hqdl_sql::suql;
 use hqdl_values::format::count_noun;
 use hqdl_values::problem::find_nearest;
 
-use super::statement::name_spans;
-
 /// Ingredients that are written as aggregates, with the functions that replace them.
 pub(in crate::query) const AGGREGATES: [(&str, &str); 5] = [
     ("LLMTopK", BEST_AGGREGATE),
@@ -176,34 +174,6 @@ fn restate_counts(message: &str) -> Option<String> {
     Some(format!("the window function `{}` is not allowed here", name.trim_end_matches("()")))
 }
 
-/// Returns the span of the clause that a message is about, if the query has it once.
-pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<usize>> {
-    let clause: &[&str] = if message.contains(" BY is not a result column") {
-        if message.contains("GROUP BY") { &["GROUP"] } else { &["ORDER"] }
-    } else if message.starts_with("LIMIT or OFFSET") {
-        &["LIMIT"]
-    } else if message.starts_with("the combined SELECTs") {
-        &["UNION", "INTERSECT", "EXCEPT"]
-    } else if message.starts_with("a NATURAL join") {
-        &["NATURAL"]
-    } else if message.starts_with("MATCH works") {
-        &["MATCH"]
-    } else if message.starts_with("the subquery returns") {
-        let mut selects = name_spans(sql, "SELECT").skip(1);
-        return selects.next().filter(|_| selects.next().is_none());
-    } else if message.starts_with("USING names") || message.contains(" has 1 value for ") {
-        // The message quotes the name.
-        return name_spans(sql, message.split('`').nth(1)?).next();
-    } else if message.starts_with("generate_series needs") {
-        &["generate_series"]
-    } else {
-        return None;
-    };
-    let mut found = clause.iter().flat_map(|word| name_spans(sql, word));
-    let first = found.next()?;
-    found.next().is_none().then_some(first)
-}
-
 /// A message from `SQLite` about a query.
 pub(in crate::query) struct SqliteMessage<'m> {
     /// Message, with the names of ingredients.
@@ -348,8 +318,8 @@ impl SqliteMessage<'_> {
         if !is_table && table.is_none() {
             let owners: Vec<String> =
                 database.table_names().into_iter().filter(has_column).collect();
-            let is_written = |owner: &&String| name_spans(self.sql, owner).next().is_some();
-            let has_from = name_spans(self.sql, "FROM").next().is_some();
+            let is_written = |owner: &&String| contains_word(self.sql, owner);
+            let has_from = contains_word(self.sql, "FROM");
             let written = owners.iter().find(is_written);
             if let Some(owner) = written.filter(|_| has_from) {
                 return format!(
@@ -380,6 +350,12 @@ impl SqliteMessage<'_> {
             }
         }
     }
+}
+
+/// Returns whether a query contains a word, in any case.
+fn contains_word(sql: &str, word: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    sql.split(|c| !is_word(c)).any(|written| written.eq_ignore_ascii_case(word))
 }
 
 /// Returns a hint if another dialect has this function.

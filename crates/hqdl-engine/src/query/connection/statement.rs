@@ -88,13 +88,38 @@ pub(in crate::query) fn name_span(sql: &str, name: &str) -> Option<Range<usize>>
 }
 
 /// Returns the spans of all tokens with a name, also in quotes.
-pub(in crate::query) fn name_spans<'s>(
-    sql: &'s str,
-    name: &'s str,
-) -> impl Iterator<Item = Range<usize>> + 's {
+fn name_spans<'s>(sql: &'s str, name: &'s str) -> impl Iterator<Item = Range<usize>> + 's {
     let quotes = ['"', '`', '[', ']'];
     QueryTokens::new(sql)
         .filter(move |t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
+}
+
+/// Returns the span of the clause that a message is about, if the query has it once.
+pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<usize>> {
+    let clause: &[&str] = if message.contains(" BY is not a result column") {
+        if message.contains("GROUP BY") { &["GROUP"] } else { &["ORDER"] }
+    } else if message.starts_with("LIMIT or OFFSET") {
+        &["LIMIT"]
+    } else if message.starts_with("the combined SELECTs") {
+        &["UNION", "INTERSECT", "EXCEPT"]
+    } else if message.starts_with("a NATURAL join") {
+        &["NATURAL"]
+    } else if message.starts_with("MATCH works") {
+        &["MATCH"]
+    } else if message.starts_with("the subquery returns") {
+        let mut selects = name_spans(sql, "SELECT").skip(1);
+        return selects.next().filter(|_| selects.next().is_none());
+    } else if message.starts_with("USING names") || message.contains(" has 1 value for ") {
+        // The message quotes the name.
+        return name_spans(sql, message.split('`').nth(1)?).next();
+    } else if message.starts_with("generate_series needs") {
+        &["generate_series"]
+    } else {
+        return None;
+    };
+    let mut found = clause.iter().flat_map(|word| name_spans(sql, word));
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
 }
 
 /// Returns the span of the token that begins at `at`.
