@@ -369,7 +369,8 @@ fn routes_of_the_published_calls_are_printed() {
         };
         let questions =
             hqdl::swan::questions::read_questions(&bench.questions.join(file), name).unwrap();
-        let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("specs/swan/{name}.toml"));
+        let spec = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("crates/hqdl-swan/specs/{name}.toml"));
         let (mut routed, mut calls) = (0, 0);
         for question in &questions {
             let explained = std::process::Command::new(env!("CARGO_BIN_EXE_hqdl"))

@@ -9,14 +9,14 @@ use tokio::sync::watch;
 use super::compare;
 use super::record::{Cost, QuestionOutcome, RecordLine, RecordWriter};
 use super::{BenchmarkQuestion, Mode, SwanError};
-use crate::database::Database;
-use crate::facts::Facts;
-use crate::generate::{Event, Listener, StopReason};
-use crate::materialize::{MaterializeError, Materializer, Report, Selection};
-use crate::model::Model;
-use crate::query::{self, Meta, QueryError, QueryResult, Request};
-use crate::spec::Spec;
-use crate::usage::Usage;
+use hqdl_database::Database;
+use hqdl_engine::materialize::{MaterializeError, Materializer, Report, Selection};
+use hqdl_engine::query::{self, Meta, QueryError, QueryResult, Request};
+use hqdl_facts::Facts;
+use hqdl_model::Model;
+use hqdl_model::generate::{Event, Listener, StopReason};
+use hqdl_spec::Spec;
+use hqdl_values::usage::Usage;
 
 /// Inputs of a run.
 pub struct BenchmarkRun<'r> {

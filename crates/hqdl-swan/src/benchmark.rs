@@ -116,7 +116,7 @@ const SUPERHERO: Benchmark = Benchmark {
             &["Abin Sur", "-"],
         ],
     }],
-    spec: include_str!("../../specs/swan/superhero.toml"),
+    spec: include_str!("../specs/superhero.toml"),
     counts_keys: true,
     read_by_hqdl: &[],
     hidden: &[
@@ -226,7 +226,7 @@ const FORMULA_1: Benchmark = Benchmark {
             ],
         },
     ],
-    spec: include_str!("../../specs/swan/formula_1.toml"),
+    spec: include_str!("../specs/formula_1.toml"),
     counts_keys: false,
     read_by_hqdl: &[
         ReadColumn { qid: "formula_1-06", table: "circuits", column: "url" },
@@ -314,7 +314,7 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
             ],
         },
     ],
-    spec: include_str!("../../specs/swan/california_schools.toml"),
+    spec: include_str!("../specs/california_schools.toml"),
     counts_keys: false,
     read_by_hqdl: &[
         ReadColumn { qid: "california_schools-08", table: "frpm", column: "County Name" },
@@ -412,7 +412,7 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
             ],
         },
     ],
-    spec: include_str!("../../specs/swan/european_football_2.toml"),
+    spec: include_str!("../specs/european_football_2.toml"),
     counts_keys: false,
     read_by_hqdl: &[ReadColumn {
         qid: "european_football_2-20",

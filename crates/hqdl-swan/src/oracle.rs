@@ -10,11 +10,11 @@ use serde_json::{Map, Value as Json, json};
 
 use super::benchmark::{Benchmark, BenchmarkTruth};
 use super::{SwanError, compare};
-use crate::database::StoreError;
-use crate::model::{Model, ModelError, Reply, ReplyFuture};
-use crate::prompt::{Prompt, Question};
-use crate::spec::Format;
-use crate::value::Value;
+use hqdl_database::StoreError;
+use hqdl_model::{Model, ModelError, Reply, ReplyFuture};
+use hqdl_prompt::{Prompt, Question};
+use hqdl_spec::Format;
+use hqdl_values::value::Value;
 
 /// Name of the model in records and reports.
 pub const NAME: &str = "the true values";

@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{Expansion, UncheckedSpec};
-use crate::swan::grade::grade_answer;
-use crate::swan::oracle::TrueValues;
-use crate::swan::record::{Header, RecordLine, RecordWriter};
-use crate::swan::run::BenchmarkRun;
-use crate::swan::score::GoldDatabase;
-use crate::swan::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare, prepare};
+use crate::grade::grade_answer;
+use crate::oracle::TrueValues;
+use crate::record::{Header, RecordLine, RecordWriter};
+use crate::run::BenchmarkRun;
+use crate::score::GoldDatabase;
+use crate::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare, prepare};
+use hqdl_engine::session::{Cache, Session, SpecOverrides};
+use hqdl_spec::{Expansion, UncheckedSpec};
 
 /// Faults on the true values, by the text of the query. Other queries have no fault.
-pub(in crate::swan) type Faults = HashMap<String, String>;
+pub(crate) type Faults = HashMap<String, String>;
 
 /// Returns a note that a query is wrong even on the true values. `fault` is the difference there;
 /// the note repeats it unless it equals `difference`, the difference in the run.
-pub(in crate::swan) fn describe_fault(fault: &str, difference: &str) -> String {
+pub(crate) fn describe_fault(fault: &str, difference: &str) -> String {
     if fault == difference {
         "on the true values, too".to_owned()
     } else {
@@ -33,7 +33,7 @@ pub(in crate::swan) fn describe_fault(fault: &str, difference: &str) -> String {
 ///
 /// # Errors
 /// [`SwanError`] if the true values cannot be read, or there is no space for the run.
-pub(in crate::swan) fn find_faults(
+pub(crate) fn find_faults(
     header: &Header,
     questions: &[BenchmarkQuestion],
     gold: &GoldDatabase,
@@ -105,7 +105,7 @@ pub(in crate::swan) fn find_faults(
         interrupt: gold.interrupt(),
     };
     let mut writer = RecordWriter::begin_run(&scratch.0, header)?;
-    crate::swan::run(run, &mut writer, &mut on_line)?;
+    crate::run(run, &mut writer, &mut on_line)?;
     Ok(faults)
 }
 

@@ -9,7 +9,7 @@
 //! report:   scores → Markdown, JSON, charts
 //! ```
 //!
-//! [`run()`] uses the same two paths as every user, [`crate::materialize`] and [`crate::query`];
+//! [`run()`] uses the same two paths as every user, [`hqdl_engine::materialize`] and [`hqdl_engine::query`];
 //! neither contains code for the benchmark. [`run()`] reads only the prepared database; only
 //! [`score_run()`] opens the gold database.
 
@@ -36,7 +36,7 @@ pub use record::RunsRecord;
 pub use run::run;
 pub use score::{RunScore, score_run};
 
-use crate::database::StoreError;
+use hqdl_database::StoreError;
 
 /// Reason why an evaluation failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum SwanError {
         hint: String,
     },
     /// A file cannot be read or written.
-    #[error("{}", crate::format::describe_unreadable(path, error))]
+    #[error("{}", hqdl_values::format::describe_unreadable(path, error))]
     File {
         /// The file.
         path: PathBuf,

@@ -1,6 +1,6 @@
 //! Computes scores from a record and the gold database.
 
-pub(in crate::swan) mod known;
+pub(crate) mod known;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -11,14 +11,14 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use self::known::Faults;
-use crate::format::count_noun;
-use crate::query::{PlainQuery, QueryResult};
-use crate::swan::benchmark::ReadColumn;
-use crate::swan::compare::{self, Rows};
-use crate::swan::factuality::{Factuality, Share, compute_factuality};
-use crate::swan::grade::{Grade, grade_answer};
-use crate::swan::record::{Cost, Header, QuestionOutcome};
-use crate::swan::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
+use crate::benchmark::ReadColumn;
+use crate::compare::{self, Rows};
+use crate::factuality::{Factuality, Share, compute_factuality};
+use crate::grade::{Grade, grade_answer};
+use crate::record::{Cost, Header, QuestionOutcome};
+use crate::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
+use hqdl_engine::query::{PlainQuery, QueryResult};
+use hqdl_values::format::count_noun;
 
 /// A run's scores.
 #[derive(Debug, Clone, Serialize)]
@@ -145,11 +145,11 @@ impl GoldDatabase {
         &self.database
     }
 
-    pub(in crate::swan) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    pub(in crate::swan) fn interrupt(&self) -> watch::Receiver<bool> {
+    pub(crate) fn interrupt(&self) -> watch::Receiver<bool> {
         self.interrupt.clone()
     }
 
@@ -172,10 +172,7 @@ impl GoldDatabase {
         Ok(checked.faults.clone())
     }
 
-    pub(in crate::swan) fn fetch_gold_rows(
-        &self,
-        question: &BenchmarkQuestion,
-    ) -> Result<Rows, String> {
+    pub(crate) fn fetch_gold_rows(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
         let cached = self.cached_rows.borrow().get(&question.gold).cloned();
         cached.unwrap_or_else(|| {
             let rows = self.run_gold_query(question);
@@ -189,7 +186,7 @@ impl GoldDatabase {
         PlainQuery {
             database: &self.database,
             sql: &question.gold,
-            dialect: crate::query::Dialect::Sqlite,
+            dialect: hqdl_engine::query::Dialect::Sqlite,
             params: &[],
             timeout: Some(self.timeout),
             interrupt: self.interrupt.clone(),
@@ -286,7 +283,7 @@ fn sum_spent(record: &RunsRecord) -> Cost {
     cost
 }
 
-fn to_run_cost(run: &crate::swan::record::Invocation) -> RunCost {
+fn to_run_cost(run: &crate::record::Invocation) -> RunCost {
     RunCost {
         finished: run.finished,
         total: run.total_cost(),
