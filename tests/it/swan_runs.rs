@@ -300,7 +300,7 @@ fn all_four_specs_fit_their_databases() {
 }
 
 /// Rows whose truth equals the endpoint's answers.
-const OTHERS: [(&str, &str, &str); 3] = [
+pub const OTHERS: [(&str, &str, &str); 3] = [
     (
         "formula_1",
         FORMULA_1,

@@ -3,6 +3,9 @@
 
 use std::path::Path;
 
+use hqdl_spec::UncheckedSpec;
+use hqdl_values::problem::Problems;
+
 /// One of SWAN's databases.
 #[derive(Debug)]
 pub struct Benchmark {
@@ -84,6 +87,16 @@ pub struct BenchmarkTruth {
 }
 
 impl Benchmark {
+    /// Parses the spec that expands the database.
+    ///
+    /// # Errors
+    /// [`Problems`] of the text.
+    pub fn parse_spec(&self) -> Result<UncheckedSpec, Problems> {
+        // The text is part of the program; the path is its name in messages and tables.
+        let path = Path::new("specs/swan").join(format!("{}.toml", self.name));
+        UncheckedSpec::parse(&path, self.spec.to_owned())
+    }
+
     /// Returns the benchmark with this name.
     #[must_use]
     pub fn find_by_name(name: &str) -> Option<&'static Self> {
