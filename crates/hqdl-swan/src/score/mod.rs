@@ -15,7 +15,8 @@ use crate::benchmark::ReadColumn;
 use crate::compare::{self, Rows};
 use crate::factuality::{Factuality, Share, compute_factuality};
 use crate::grade::{Grade, grade_answer};
-use crate::record::{Cost, Header, QuestionOutcome};
+use crate::questions::read_questions;
+use crate::record::{Cost, Header, Invocation, QuestionOutcome};
 use crate::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
 use hqdl_engine::query::{PlainQuery, QueryResult};
 use hqdl_values::format::count_noun;
@@ -197,6 +198,38 @@ impl GoldDatabase {
     }
 }
 
+/// Scores the runs in `dirs`. `questions` replaces the questions files of the runs. `gold` contains
+/// the gold databases, and `timeout` limits each of their queries.
+///
+/// # Errors
+/// [`SwanError`] if a record, a file or a database cannot be read, or the user interrupts the command.
+pub fn score_runs(
+    dirs: &[PathBuf],
+    questions: Option<&Path>,
+    gold: &Path,
+    timeout: Duration,
+    interrupt: &watch::Receiver<bool>,
+) -> Result<Vec<RunScore>, SwanError> {
+    let (mut all, mut golds) = (Vec::new(), Vec::<GoldDatabase>::new());
+    for dir in dirs {
+        let record = RunsRecord::read_dir(dir)?;
+        let header = record.header();
+        let file = questions.unwrap_or(&header.questions_file);
+        let questions = read_questions(file, &header.database)?;
+        let gold = GoldDatabase::find(gold, &header.database, timeout, interrupt.clone())?;
+        let before = golds.iter().position(|g| g.database() == gold.database());
+        let at = before.unwrap_or(golds.len());
+        if before.is_none() {
+            golds.push(gold);
+        }
+        all.push(score_run(&record, &questions, &golds[at])?);
+        if *interrupt.borrow() {
+            return Err(SwanError::Interrupted);
+        }
+    }
+    Ok(all)
+}
+
 /// Scores a record. If a gold query fails, its question does not count, and a note reports it.
 ///
 /// # Errors
@@ -283,7 +316,7 @@ fn sum_spent(record: &RunsRecord) -> Cost {
     cost
 }
 
-fn to_run_cost(run: &crate::record::Invocation) -> RunCost {
+fn to_run_cost(run: &Invocation) -> RunCost {
     RunCost {
         finished: run.finished,
         total: run.total_cost(),
